@@ -1,14 +1,17 @@
-"""Every option is declared once: signatures, command lines and types for checkers follow the data classes."""
+"""Options, layouts and channels: each is declared once, and checks what it is given."""
 
 import inspect
-from dataclasses import fields
-from typing import Any
+from dataclasses import asdict, fields
+from pkgutil import resolve_name
+from typing import Any, get_args
 
 import pytest
 from support.command import tagmatch
 
-from tagmatch import TagMatch
-from tagmatch.model.options import LayoutOptions, MatchOptions, NewOptions, OpenOptions, StagingOptions
+from tagmatch import Channel, TagMatch
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.layouts import LAYOUTS
+from tagmatch.model.options import Layout, LayoutOptions, MatchOptions, NewOptions, OpenOptions, StagingOptions
 
 #: `None` stands for what is computed, or for an object of defaults, in signatures
 COMPUTED = {"threads", "pipeline", "cuda"}
@@ -43,3 +46,39 @@ def test_help_shows_the_defaults() -> None:
     text = tagmatch("build", "--help")
     assert "[default: rarest]" in text
     assert str(LayoutOptions().max_partition_size) in text
+
+
+def test_every_layout_is_there() -> None:
+    assert set(LAYOUTS) == set(get_args(Layout))
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_every_implementation_is_there(layout: str) -> None:
+    named = {role: name for role, name in asdict(LAYOUTS[layout].implementations).items() if name is not None}
+    assert {"lay_out", "plan", "subset_match", "cuda"} <= set(named)
+    for name in named.values():
+        assert callable(resolve_name(name))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"name": ""}, "the name of a channel must not be empty"),
+        ({"deadline": 0}, "channel 'alarm': deadline must be from 1e-09 to 86,400 seconds, not 0"),
+        ({"deadline": float("nan")}, "channel 'alarm': deadline must be from 1e-09 to 86,400 seconds, not nan"),
+        ({"priority": 10**7}, "channel 'alarm': priority must be from -1000000 to 1000000, not 10000000"),
+        ({"latency_budget": 0.5}, "channel 'alarm': latency_budget must be less than the deadline, 0.5 seconds"),
+        ({"latency_budget": -1.0}, "channel 'alarm': latency_budget must be from 0 to 86,400 seconds, not -1.0"),
+        ({"expiry": 0.4}, "channel 'alarm': expiry must be at least the deadline, 0.5 seconds, not 0.4"),
+    ],
+)
+def test_values_that_cannot_be(wrong: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        Channel(**{"name": "alarm", "deadline": 0.5, **wrong})  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"name": 1}, {"deadline": "5ms"}, {"priority": 1.5}, {"expiry": True}])
+def test_values_of_the_wrong_type(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidTypeError, match=f"{next(iter(wrong))} .*must be"):
+        Channel(**{"name": "alarm", "deadline": 0.5, **wrong})  # type: ignore[arg-type]

@@ -71,15 +71,15 @@ broker/notifications.py: tests/broker/test_outbox.py
 -        return (self.expires > now) & (self.until > steady)
 +        return (self.expires > now) | (self.until > steady)
 # gateways: a message is acknowledged before its notifications are sent
-broker/gateways/handing_over.py: tests/broker/test_handing_over.py
+broker/gateways/handing_over.py: tests/broker/test_gateway_messages.py
 -            self._when_sent(lambda: self._release(awaited))
 +            self._release(awaited)
 # gateways: messages that a closing service drops are acknowledged
-broker/gateways/handing_over.py: tests/broker/test_handing_over.py
+broker/gateways/handing_over.py: tests/broker/test_gateway_messages.py
 -            self._release(part.members, acknowledge=False)
 +            self._release(part.members)
 # gateways: a bad message takes the others of its part with it
-broker/gateways/handing_over.py: tests/broker/test_handing_over.py
+broker/gateways/handing_over.py: tests/broker/test_gateway_messages.py
 -            self._put_back(*part.halves())
 +            self._give_up(part.members, error)
 """

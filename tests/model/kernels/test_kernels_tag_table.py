@@ -1,22 +1,29 @@
+"""The table of tags, also of such as share a hash, and their order by hash and bytes."""
+
 import random
 import shutil
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from hypothesis import given
+import xxhash
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agreement import assert_agree, loaded
 from support.collisions import colliding_tags
-from test_kernels_xxh64 import as_strings
+from test_kernels_shared import as_strings
 
 from tagmatch import TagMatch
 from tagmatch.model.arrays import Strings
+from tagmatch.model.arrow import to_strings
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import Layout
+from tagmatch.model.tag_order import by_hash, grouped_by_hash
 
 
 def intern(interner: TagInterner, tags: list[bytes]) -> list[int]:
@@ -142,3 +149,31 @@ def test_the_vocabulary_does_not_depend_on_the_order_of_tags_with_one_hash():
             tm.check()
             found.append(as_text(tm.snapshot.only.vocabulary.tags))
     assert found[0] == found[1] == sorted(tag.encode() for tag in tags)
+
+
+ONE_HASH = colliding_tags(5)
+TAGS = st.lists(st.sampled_from([*ONE_HASH, "", "a", "b", "ab"]) | st.text(max_size=3), max_size=40)
+
+
+def xxh64(tag: str) -> int:
+    return xxhash.xxh64_intdigest(tag.encode())
+
+
+def weak(tag: str) -> int:
+    """A hash that tags of different lengths share."""
+    return len(tag) % 2
+
+
+@given(TAGS, st.sampled_from([xxh64, weak]))
+@example([ONE_HASH[0], ONE_HASH[1], ONE_HASH[0]], xxh64)
+@example([ONE_HASH[1], ONE_HASH[1], "a", ONE_HASH[0]], xxh64)
+@example(["a", "abc", "a"], weak)
+def test_tags_come_by_hash_and_bytes(tags: list[str], hashed: Callable[[str], int]) -> None:
+    strings = to_strings(pa.array(tags, pa.string()))
+    hashes = np.array([hashed(tag) for tag in tags], np.uint64)
+    expected = sorted(tags, key=lambda tag: (hashed(tag), tag.encode()))
+    order, repeated = grouped_by_hash(strings, hashes)
+    assert sorted(order.tolist()) == [*range(len(tags))]
+    assert [tags[place] for place in order] == expected
+    assert repeated.tolist() == [i > 0 and expected[i - 1] == tag for i, tag in enumerate(expected)]
+    assert by_hash(strings, hashes).tolist() == order.tolist()

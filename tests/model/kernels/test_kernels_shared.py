@@ -1,0 +1,185 @@
+"""Kernels that several folders use, compared with plain Python: hashes, signatures, sorting, lists."""
+
+import random
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tagmatch.model.arrays import Lists, Strings, offsets_of
+from tagmatch.model.kernels.lists import join_lists, side_by_side
+from tagmatch.model.kernels.signature import signatures_of
+from tagmatch.model.kernels.siphash import siphash
+from tagmatch.model.kernels.sorting import sort_hashes
+from tagmatch.model.kernels.xxh64 import hash_strings
+
+
+def as_strings(values: list[bytes], width: type = np.int32) -> Strings:
+    offsets = np.cumsum([0, *map(len, values)]).astype(width)
+    return Strings(offsets, np.frombuffer(b"".join(values), np.uint8))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
+def test_every_length_up_to_200_and_some_beyond_is_as_the_reference(seed):
+    values = [random.Random(length).randbytes(length) for length in [*range(201), 255, 1000, 4096, 100_003]]
+    expected = [xxhash.xxh64_intdigest(value, seed) for value in values]
+    assert hash_strings(as_strings(values), seed=seed).tolist() == expected
+
+
+@given(st.lists(st.binary(max_size=100)), st.integers(0, 2**64 - 1), st.sampled_from([np.int32, np.int64]))
+def test_any_bytes_are_as_the_reference(values, seed, width):
+    expected = [xxhash.xxh64_intdigest(value, seed) for value in values]
+    assert hash_strings(as_strings(values, width), seed=seed).tolist() == expected
+
+
+def test_a_range_of_many_strings_on_several_threads():
+    values = [b"tag%d" % i for i in range(100_000)]
+    got = hash_strings(as_strings(values), threads=4, first=17, last=99_990)
+    assert got.tolist() == [xxhash.xxh64_intdigest(value) for value in values[17:99_990]]
+
+
+MASK = 2**64 - 1
+words = st.integers(0, MASK)
+
+# From the paper (appendix A) and from its authors' test vectors: of the bytes 0, 1, 2, ... with the key 0, 1, ..., 15
+VECTORS = {
+    0: "310e0edd47db6f72", 1: "fd67dc93c539f874", 2: "5a4fa9d909806c0d", 3: "2d7efbd796666785",
+    7: "37d1018bf50002ab", 8: "6224939a79f5f593", 15: "e545be4961ca29a1", 63: "724506eb4c328a95",
+}  # fmt: skip
+
+
+def hashed(data: bytes, key0: int, key1: int) -> int:
+    # As a part of a column
+    column = np.frombuffer(b"before" + data + b"behind", np.uint8)
+    return int(siphash(column, 6, 6 + len(data), np.uint64(key0), np.uint64(key1)))
+
+
+def expected(data: bytes, key0: int, key1: int) -> int:
+    """The definition, in plain Python."""
+
+    def rotl(x: int, bits: int) -> int:
+        return (x << bits | x >> (64 - bits)) & MASK
+
+    def rounds(count: int, a: int, b: int, c: int, d: int) -> tuple[int, int, int, int]:
+        for _ in range(count):
+            a, c = (a + b) & MASK, (c + d) & MASK
+            b, d = rotl(b, 13) ^ a, rotl(d, 16) ^ c
+            a = rotl(a, 32)
+            c, a = (c + b) & MASK, (a + d) & MASK
+            b, d = rotl(b, 17) ^ c, rotl(d, 21) ^ a
+            c = rotl(c, 32)
+        return a, b, c, d
+
+    a, b, c, d = (
+        half ^ int.from_bytes(text, "big")
+        for half, text in zip((key0, key1) * 2, (b"somepseu", b"dorandom", b"lygenera", b"tedbytes"), strict=True)
+    )
+    whole = len(data) // 8 * 8
+    blocks = [data[at : at + 8] for at in range(0, whole, 8)]
+    blocks.append(data[whole:].ljust(7, b"\0") + bytes([len(data) % 256]))
+    for word in map(partial(int.from_bytes, byteorder="little"), blocks):
+        a, b, c, d = rounds(2, a, b, c, d ^ word)
+        a ^= word
+    a, b, c, d = rounds(4, a, b, c ^ 0xFF, d)
+    return a ^ b ^ c ^ d
+
+
+@pytest.mark.parametrize("length", VECTORS)
+def test_vectors_of_the_authors(length):
+    key0, key1 = np.frombuffer(bytes(range(16)), np.uint64).tolist()
+    data = bytes(range(length))
+    vector = int.from_bytes(bytes.fromhex(VECTORS[length]), "little")
+    assert hashed(data, key0, key1) == expected(data, key0, key1) == vector
+
+
+@given(st.binary(max_size=300), words, words)
+def test_any_string_and_key(data, key0, key1):
+    assert hashed(data, key0, key1) == expected(data, key0, key1)
+
+
+def bits_of(tag_hash: int) -> set[int]:
+    """The published definition, in plain integers."""
+    lo, hi = tag_hash % 2**32, (tag_hash >> 32) | 1
+    return {((lo + i * hi) % 2**32) * 192 >> 32 for i in range(7)}
+
+
+def words_of(bits: set[int]) -> list[int]:
+    text = "".join("1" if bit in bits else "0" for bit in range(192))
+    return [int(text[start : start + 64], 2) for start in (0, 64, 128)]
+
+
+@given(st.lists(st.lists(st.integers(0, 19), unique=True)), st.integers(0, 5))
+@example([[row % 20, (row + 1) % 20] for row in range(300)], 0)  # rows of several batches
+@example([[], [*range(20)] * 40, [3], *[[4]] * 80, [*range(20)] * 90], 0)  # rows that are longer than those before
+def test_signatures_are_as_published(rows, salt):
+    hashes = np.array([xxhash.xxh64_intdigest(f"{salt}-{rank}".encode()) for rank in range(20)], np.uint64)
+    offsets = np.cumsum([0, *map(len, rows)])
+    values = np.array([rank for row in rows for rank in row], np.uint32)
+    expected = [words_of(set().union(*(bits_of(int(hashes[rank])) for rank in row))) for row in rows]
+    for threads in (1, 4):
+        assert signatures_of(Lists(offsets, values), hashes, threads=threads).tolist() == expected
+
+
+def test_positions_spread_over_all_192_bits():
+    counts = np.zeros(192, int)
+    for number in range(20_000):
+        for bit in bits_of(xxhash.xxh64_intdigest(str(number).encode())):
+            counts[bit] += 1
+    assert counts.min() > 0.8 * counts.mean()
+    assert counts.max() < 1.2 * counts.mean()
+
+
+LARGEST = 2**64 - 1
+EVEN = st.lists(st.integers(0, LARGEST), max_size=300)
+# Hashes with one beginning, or one end, more of them than are sorted one by one
+MADE = st.lists(st.sampled_from([0, 1, 7 << 40, 3 << 62, LARGEST]) | st.integers(0, 9), min_size=30, max_size=300)
+
+
+@given(EVEN | MADE)
+@example([5] * 40 + [3] * 40)
+@example([LARGEST - i for i in range(100)])
+def test_places_are_those_of_a_stable_sort(hashes: list[int]) -> None:
+    expected = sorted(range(len(hashes)), key=hashes.__getitem__)
+    assert sort_hashes(np.array(hashes, np.uint64)).tolist() == expected
+
+
+Rows = list[list[int]]
+NUMBERS = {np.dtype(np.uint32): 2**32 - 1, np.dtype(np.uint64): 2**64 - 1}
+
+
+def lists_of(rows: Rows, dtype: np.dtype[np.unsignedinteger]) -> Lists:
+    return Lists(
+        offsets_of(np.array([len(row) for row in rows], np.int64)), np.array(list(chain.from_iterable(rows)), dtype)
+    )
+
+
+def rows_of(lists: Lists) -> Rows:
+    return [lists.values[a:b].tolist() for a, b in zip(lists.offsets, lists.offsets[1:], strict=False)]
+
+
+@st.composite
+def columns(draw: st.DrawFn, rows: int | None = None) -> tuple[Rows, np.dtype[np.unsignedinteger]]:
+    dtype = draw(st.sampled_from(list(NUMBERS)))
+    row = st.lists(st.integers(0, NUMBERS[dtype]), max_size=4)
+    sizes = {} if rows is None else {"min_size": rows, "max_size": rows}
+    return draw(st.lists(row, **sizes)), dtype
+
+
+@given(st.lists(columns(), max_size=5), st.sampled_from([1, 3]))
+def test_joined_lists_are_those_of_the_parts_which_are_let_go_of(parts, threads):
+    lists = [lists_of(*part) for part in parts]
+    joined = join_lists(lists, np.dtype(np.uint64), threads)
+    assert rows_of(joined) == [row for rows, _ in parts for row in rows]
+    assert joined.values.dtype == np.uint64
+    assert lists == []
+
+
+@given(st.integers(0, 4).flatmap(lambda rows: st.lists(columns(rows), min_size=1, max_size=3)))
+def test_lists_side_by_side_have_what_the_parts_have(parts):
+    """Also where some parts have numbers of 32 bits and others of 64."""
+    found = rows_of(side_by_side([lists_of(*part) for part in parts]))
+    assert found == [list(chain.from_iterable(rows)) for rows in zip(*(rows for rows, _ in parts), strict=True)]
