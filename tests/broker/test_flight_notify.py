@@ -110,11 +110,12 @@ def test_messages_have_ids_attributes_and_times():
 
 def test_wrong_calls_are_told():
     with served(config_of(hub=HubOptions(max_waiting=10, when_busy="drop"))) as (service, remote, _):
-        more = {"keys": [1], "every_key": True}, {"guarantee": "exactly_once"}, {"keys": ["b"]}
-        for wrong in ({"session": ""}, *({"session": "a", **each} for each in more)):
-            with pytest.raises((InvalidTypeError, InvalidValueError)):
-                next(iter(remote.subscriber(**wrong)))
-        tables = [pa.table({"id": ["a"]}), pa.table({"tags": [["a"]], "payload": [1.5]}), pa.table({"tags": [7]})]
+        with pytest.raises(InvalidTypeError):
+            next(iter(remote.subscriber("a", ["b"])))
+        columns = {"tags": [["a"]]}
+        more = {"payload": [1.5]}, {"id": [7]}, {"expires": [7]}
+        tables = [pa.table({"id": ["a"]}), pa.table({"tags": [7]}), *(pa.table({**columns, **each}) for each in more)]
+        tables.append(pa.table([pa.array([["a"]]), pa.array(["a"]), pa.array(["b"])], ["tags", "id", "id"]))
         for given in (*((table,) for table in tables), (["a"], [7])):
             with pytest.raises((InvalidTypeError, InvalidValueError)):
                 remote.publish(*given)

@@ -54,8 +54,22 @@ def _expiring(database: Any) -> None:
     database.add_set(["staged"], 9, **expires)
 
 
+def _with(wheres: list[Any], removed: int) -> Callable[[Any], None]:
+    """Sets with conditions or without, in turn; some expire, and some of all are staged."""
+    where, late = [wheres[i % len(wheres)] for i in range(len(SETS))], datetime(9000, 1, 1, tzinfo=UTC)
+
+    def change(database: Any) -> None:
+        database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
+        database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
+        database.consolidate()
+        database.add_set(["staged"], 9, where=where[0], expires=late)
+        database.remove_set(SETS[removed], _INTEGERS[removed], where=where[removed])
+
+    return change
+
+
 def _conditions(database: Any) -> None:
-    """Sets with conditions, of which some have alternatives, beside others; some expire, and some of all are staged."""
+    """Sets with conditions, of which some have alternatives, beside others."""
     # Which versions before format 5 do not have
     from support.conditions import Expression
     from support.trees import And, Not, Or, Tags, Test
@@ -69,17 +83,11 @@ def _conditions(database: Any) -> None:
     plain = random.Random(0)
     wheres: list[Any] = [Expression.of(tree, plain) for tree in trees]
     wheres.insert(2, None)
-    where = [wheres[i % len(wheres)] for i in range(len(SETS))]
-    late = datetime(9000, 1, 1, tzinfo=UTC)
-    database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
-    database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
-    database.consolidate()
-    database.add_set(["staged"], 9, where=where[0], expires=late)
-    database.remove_set(SETS[1], _INTEGERS[1], where=where[1])
+    _with(wheres, 1)(database)
 
 
 def _areas(database: Any) -> None:
-    """Sets with areas of each kind, beside others; some expire, and some of all are staged."""
+    """Sets with areas of each kind, beside others."""
     # Which versions before format 6 do not have
     from support.conditions import Expression
     from support.trees import Or, Test
@@ -96,20 +104,8 @@ def _areas(database: Any) -> None:
         expression.alternatives = (frozenset([Elsewhere(expression)]),)
         return expression
 
-    wheres = [
-        within("circle(9.19, 45.46, 5000)"),
-        within("box(170, -10, -170, 10.5)"),
-        None,
-        Expression.of(Test("x", "<", (10,)), random.Random(0)),
-        within("near(500)"),
-    ]
-    where = [wheres[i % len(wheres)] for i in range(len(SETS))]
-    late = datetime(9000, 1, 1, tzinfo=UTC)
-    database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
-    database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
-    database.consolidate()
-    database.add_set(["staged"], 9, where=where[0], expires=late)
-    database.remove_set(SETS[4], _INTEGERS[4], where=where[4])
+    circle, box, near = map(within, ("circle(9.19, 45.46, 5000)", "box(170, -10, -170, 10.5)", "near(500)"))
+    _with([circle, box, None, Expression.of(Test("x", "<", (10,)), random.Random(0)), near], 4)(database)
 
 
 def _parts(database: Any) -> None:
