@@ -19,51 +19,17 @@ from tagmatch.model.channels import channel_of
 DIGEST = token_sha256("secret")
 WHOLE = f"""
 # a comment
-[server]
-host = "0.0.0.0"
-port = 0
-tls_cert = "server.pem"
-tls_key = "/etc/server.key"
+[server]\nhost = "0.0.0.0"\nport = 0\nburst = 0.5
+tls_cert = "server.pem"\ntls_key = "/etc/server.key"
 rate = 1000          # an integer where a number may be
-burst = 0.5
-
-[index]
-path = "cats.index"
-threads = 2
-durability = "os"
-order = "edf"
-
-[metrics]
-enabled = false
-
-[log]
-format = "text"
-
-[[users]]
-name = "ana"
-token_sha256 = "{DIGEST}"
-role = "write"
-expires = 2030-01-31T12:00:00Z
-
-[[users]]
-name = "bo"
-token_sha256 = "{DIGEST}"
-
-[[channel]]
-name = "alarm"
-deadline = "5ms"
-priority = 1
-
-[[channel]]
-name = "bulk"
-deadline = 2
-latency_budget = "100ms"
-expiry = "1min"
-
-[[mqtt]]
-messages = "a"
-username = "ana"
-password_file = "secret"
+[index]\npath = "cats.index"\nthreads = 2\ndurability = "os"\norder = "edf"
+[metrics]\nenabled = false
+[log]\nformat = "text"
+[[users]]\nname = "ana"\ntoken_sha256 = "{DIGEST}"\nrole = "write"\nexpires = 2030-01-31T12:00:00Z
+[[users]]\nname = "bo"\ntoken_sha256 = "{DIGEST}"
+[[channel]]\nname = "alarm"\ndeadline = "5ms"\npriority = 1
+[[channel]]\nname = "bulk"\ndeadline = 2\nlatency_budget = "100ms"\nexpiry = "1min"
+[[mqtt]]\nmessages = "a"\nusername = "ana"\npassword_file = "secret"
 """
 
 

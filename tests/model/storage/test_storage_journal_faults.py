@@ -38,28 +38,26 @@ CALLS = [
 class Disk:
     """Functions of `os` as the module under test calls them; call number `at`, counted from 1, fails, or all from it.
 
-    A write that fails may have written some bytes before, and one that succeeds may have written some only.
+    A write that fails may have written some bytes before.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
-        self._at = self._last = 0
-        self._code = 0
-        self._short = 0
+        self.work()
         for name in ("pwritev", "fsync", "ftruncate"):
             monkeypatch.setattr(journal_log.os, name, self._counted(name, getattr(os, name)))
 
     def fail(self, at: int, code: int, *, on: bool = False, short: int = 0) -> None:
         self.calls.clear()
-        self._at, self._last, self._code, self._short = at, 10**9 if on else at, code, short
+        self._failing, self._code, self._short = range(at, 10**9 if on else at + 1), code, short
 
     def work(self) -> None:
-        self._at = self._last = 0
+        self._failing = range(0)
 
     def _counted(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def called(descriptor: int, *arguments: Any) -> Any:
             self.calls.append(name)
-            if self._at <= len(self.calls) <= self._last:
+            if len(self.calls) in self._failing:
                 if name == "pwritev" and self._short:
                     pieces, offset = arguments
                     call(descriptor, [b"".join(pieces)[: self._short]], offset)
@@ -163,48 +161,32 @@ def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
 
 
 def test_after_a_sync_that_failed_nothing_is_acknowledged_before_another_log_is_begun(tmp_path, disk):
+    """And what the disk did not take is a torn tail, though another log follows."""
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(CALLS[0].record, "fsync")
-    on_disk = journal.position
-    early = journal.write(CALLS[1].record)
-    position = journal.write(CALLS[2].record)
+    on_disk, size = journal.position, logs(tmp_path)[0].stat().st_size
+    early, late = (journal.write(call.record) for call in CALLS[1:3])
     disk.fail(1, errno.EIO)
     with pytest.raises(TagMatchError, match="Input/output error"):
-        journal.sync(position)
+        journal.sync(late)
     disk.work()  # Linux tells an error once
-    for use in (
-        lambda: journal.sync(position),
-        lambda: journal.sync(early),
-        lambda: journal.append(CALLS[3].record, "fsync"),
-        lambda: journal.append(CALLS[3].record, "os"),
-    ):
+
+    def refused(use: Callable[[], object]) -> None:
         with pytest.raises(TagMatchError, match=r"consolidate\(\)"):
             use()
-    journal.sync(on_disk)
-    assert journal.rotate() == FIRST + 1
-    journal.append(CALLS[4].record, "fsync")
-    for lost in (early, position):
-        with pytest.raises(TagMatchError, match=r"consolidate\(\)"):
-            journal.sync(lost)
-    journal.sync(on_disk)
+
+    for durability in ("fsync", "os"):
+        refused(lambda durability=durability: journal.append(CALLS[3].record, durability))
+    for begun in (False, True):
+        for lost in (early, late):
+            refused(lambda lost=lost: journal.sync(lost))
+        journal.sync(on_disk)
+        if not begun:
+            assert journal.rotate() == FIRST + 1
+            journal.append(CALLS[4].record, "fsync")
     journal.close()
     assert acquired(tmp_path) == changes_of([*CALLS[:3], CALLS[4]])
-
-
-def test_what_a_disk_did_not_take_is_a_torn_tail_though_another_log_follows(tmp_path, disk):
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "fsync")
-    on_disk = logs(tmp_path)[0].stat().st_size
-    journal.append(CALLS[1].record, "os")
-    disk.fail(1, errno.EIO)
-    with pytest.raises(TagMatchError):
-        journal.sync(journal.position)
-    disk.work()
-    journal.rotate()
-    journal.append(CALLS[4].record, "fsync")
-    journal.close()
-    data = logs(tmp_path)[0].read_bytes()
-    logs(tmp_path)[0].write_bytes(data[: on_disk + 90])
+    os.truncate(logs(tmp_path)[0], size + 90)
     with pytest.warns(StagedChangesWarning, match="90 bytes"):
         assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4]])
     assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4]])
@@ -331,26 +313,18 @@ def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_
 
 
 def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
-    journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "fsync")
-    ordered = Ordered(monkeypatch, 0)
-    for i in range(10):
-        journal.append(single(["a"], i).record, "fsync")
-        assert ordered.covered == logs(tmp_path)[0].stat().st_size
-        journal.sync(journal.position)
-    assert ordered.count == 10
-    journal.close()
-
-
-def test_what_is_written_in_place_of_what_was_taken_back_is_not_on_disk_before_it_is_synced(tmp_path, monkeypatch):
+    """What is written in place of what was taken back is not on disk before it is synced."""
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(CALLS[0].record, "fsync")
     begin = logs(tmp_path)[0].stat().st_size
     journal.append(CALLS[3].record, "fsync")
     journal.back_to(1)
     ordered = Ordered(monkeypatch, 0)
-    journal.append(CALLS[1].record, "fsync")
-    assert ordered.covered == logs(tmp_path)[0].stat().st_size
+    for call in [CALLS[1], *(single(["a"], i) for i in range(10))]:
+        journal.append(call.record, "fsync")
+        assert ordered.covered == logs(tmp_path)[0].stat().st_size
+        journal.sync(journal.position)
+    assert ordered.count == 11
     journal.close()
     claim = logs(tmp_path)[0].read_bytes()[begin + 24 : begin + 32]
     assert int.from_bytes(claim, "little") <= begin
