@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,31 +70,22 @@ def one_radius(case: Case) -> Case:
 
 def check(build: Build, case: Case) -> int:
     """Compare all answers with brute force, before moves and after each; returns how many there are."""
-    system = build(Circles(*(column.copy() for column in (case.circles.x, case.circles.y, case.circles.radius))))
-    x, y, radius = case.circles.x.copy(), case.circles.y.copy(), case.circles.radius
-    try:
+    x, y, radius = (column.copy() for column in (case.circles.x, case.circles.y, case.circles.radius))
+    (px, py, reach), found = case.points, 0
+    with closing(build(Circles(x.copy(), y.copy(), radius))) as system:  # type: ignore[type-var]
         assert isinstance(system, Stabs | Dual)
-        found = _compare(system, (x, y, radius), case)
-        for ids, new_x, new_y in case.moves if isinstance(system, Moves) else ():
-            assert isinstance(system, Moves)
-            system.move(ids, new_x, new_y)
-            x[ids], y[ids] = new_x, new_y
-            found += _compare(system, (x, y, radius), case)
+        for move in [None, *(case.moves if isinstance(system, Moves) else ())]:
+            if move is not None:
+                ids, *places = move
+                system.move(ids, *places)  # type: ignore[union-attr]
+                x[ids], y[ids] = places
+            if isinstance(system, Stabs):
+                found += _equal(system.stab(px, py), inside((x, y, radius), px, py))
+            if isinstance(system, Dual):
+                # A point has a centre in its circle if the centre's, as a point, has the point in it
+                found += _equal(system.within(px, py, reach), inside((px, py, reach), x, y).T)
         assert system.nbytes() is None or isinstance(system.nbytes(), int)
-    finally:
-        system.close()
     return found
-
-
-def _compare(system: CircleSystem, circles: tuple[Floats, Floats, Floats], case: Case) -> int:
-    px, py, reach = case.points
-    total = 0
-    if isinstance(system, Stabs):
-        total += _equal(system.stab(px, py), inside(circles, px, py))
-    if isinstance(system, Dual):
-        # A point has a centre in its circle if the centre's, as a point, has the point in it
-        total += _equal(system.within(px, py, reach), inside((px, py, reach), *circles[:2]).T)
-    return total
 
 
 def _equal(found: Found, right: npt.NDArray[np.bool_]) -> int:

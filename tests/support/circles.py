@@ -5,7 +5,7 @@ Distances are those of the plane, in double precision, or great circles of the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,7 @@ def metres(lon: Any, lat: Any, other_lon: Any, other_lat: Any) -> Any:
 def has(area: Mapping[str, float], location: Mapping[str, float]) -> bool:
     """Whether an area has a position: `x`, `y` and `radius`, or `lon`, `lat` and `metres`."""
     if "metres" in area:
-        away = metres(area["lon"], area["lat"], location["lon"], location["lat"])
-        return bool(away <= area["metres"])
+        return bool(metres(area["lon"], area["lat"], location["lon"], location["lat"]) <= area["metres"])
     across, up = location["x"] - area["x"], location["y"] - area["y"]
     return across * across + up * up <= area["radius"] * area["radius"]
 
@@ -46,13 +45,11 @@ def matching_rows(subscriptions: Iterable[Mapping[str, Any]], messages: Iterable
 
     Messages have `location`, `tags` where subscriptions have any, and attributes by name.
     """
-    stored: Sequence[Mapping[str, Any]] = list(subscriptions)
+    stored = list(enumerate(subscriptions))
 
     def matches(row: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
-        return (
-            set(row.get("tags") or ()) <= set(message.get("tags") or ())
-            and all(holds(constraint, message) for constraint in row.get("constraints") or ())
-            and has(row["area"], message["location"])
-        )
+        has_tags = set(row.get("tags") or ()) <= set(message.get("tags") or ())
+        conditions = (holds(constraint, message) for constraint in row.get("constraints") or ())
+        return has_tags and all(conditions) and has(row["area"], message["location"])
 
-    return [[place for place, row in enumerate(stored) if matches(row, message)] for message in messages]
+    return [[place for place, row in stored if matches(row, message)] for message in messages]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -58,23 +59,23 @@ def text_workloads() -> st.SearchStrategy[tuple[list[Row], list[Row]]]:
 
 def text_tables(filters: list[Row], messages: list[Row]) -> tuple[pa.Table, pa.Table]:
     """A column of whole numbers, `x`; all others have texts."""
-    sent = {"x": pa.array([row.get("x") for row in messages], pa.int64())}
-    for name in (*TEXT_NAMES, "unknown"):
-        sent[name] = pa.array([row.get(name) for row in messages], pa.string())
-    return subscriptions(filters, pa.int64()), pa.table(sent)
+    kinds = {"x": pa.int64(), **dict.fromkeys((*TEXT_NAMES, "unknown"), pa.string())}
+    return subscriptions(filters, pa.int64()), _columns(messages, kinds)
 
 
-def subscriptions(filters: list[Row], kind: pa.DataType) -> pa.Table:
+def _columns(messages: list[Row], kinds: dict[str, pa.DataType]) -> pa.Table:
+    return pa.table({name: pa.array([row.get(name) for row in messages], kind) for name, kind in kinds.items()})
+
+
+def subscriptions(filters: list[Row], kind: pa.DataType, **more: pa.DataType) -> pa.Table:
     """A table of filters; operands that one does not have are null."""
-    struct = pa.struct({"attr": pa.string(), "op": pa.string(), "value": kind, "upper": kind, "text": pa.string()})
+    operands = {"value": kind, "upper": kind, **(more or {"text": pa.string()})}
+    struct = pa.struct({"attr": pa.string(), "op": pa.string(), **operands})
     return pa.Table.from_pylist(filters, pa.schema({"key": pa.uint64(), "constraints": pa.list_(struct)}))
 
 
 def tables(filters: list[Row], messages: list[Row], kind: pa.DataType) -> tuple[pa.Table, pa.Table]:
-    struct = pa.struct({"attr": pa.string(), "op": pa.string(), "value": kind, "upper": kind})
-    schema = pa.schema({"key": pa.uint64(), "constraints": pa.list_(struct)})
-    sent = pa.table({name: pa.array([row.get(name) for row in messages], kind) for name in OTHER_NAMES})
-    return pa.Table.from_pylist(filters, schema), sent
+    return subscriptions(filters, kind, value=kind), _columns(messages, dict.fromkeys(OTHER_NAMES, kind))
 
 
 def check(system: System, subscriptions: pa.Table, messages: pa.Table, threads: int = 1) -> int:
@@ -83,24 +84,20 @@ def check(system: System, subscriptions: pa.Table, messages: pa.Table, threads: 
     ours = system in ENCODED.values()
     if ours:
         subscriptions, messages = _as_ours_take_them(subscriptions, messages)
-    matcher: Any = system(subscriptions, threads)
-    try:
-        prepared = matcher.prepare(messages)
-        assert len(prepared) == len(messages)
-        for first, last in ((0, len(right)), (1, len(right)), (0, 1), (2, 2)):
-            due = right[first:last]
-            once = [sorted(set(keys)) for keys in due]
-            given = matcher.match_many(prepared[first:last]).to_pylist()
-            if ours:  # which stores filters that are equal, with one key, once
-                assert [sorted(set(keys)) for keys in given] == once
-                assert all(len(keys) <= len(some) for keys, some in zip(given, due, strict=True))
-            else:
-                assert list(map(sorted, given)) == due
-            given = matcher.match_many(prepared[first:last], unique=True).to_pylist()
-            assert list(map(sorted, given)) == once
+    with closing(system(subscriptions, threads)) as matcher:
         assert matcher.nbytes() > 0
-    finally:
-        matcher.close()
+        return compare(matcher, matcher.prepare(messages), right, ours=ours)
+
+
+def compare(matcher: Any, prepared: Any, right: list[list[int]], *, ours: bool = False) -> int:
+    """Compare answers to some messages and to all; our systems store filters that are equal, with one key, once."""
+    assert len(prepared) == len(right)
+    for first, last in ((0, len(right)), (1, len(right)), (0, 1), (2, 2)):
+        due, some = right[first:last], prepared[first:last]
+        once, given = [sorted(set(keys)) for keys in due], matcher.match_many(some).to_pylist()
+        assert [sorted(set(keys)) if ours else sorted(keys) for keys in given] == (once if ours else due)
+        assert all(len(keys) <= len(most) for keys, most in zip(given, due, strict=True))
+        assert list(map(sorted, matcher.match_many(some, unique=True).to_pylist())) == once
     return sum(map(len, right))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 from support.circle_systems import PLACES, RADII
 from support.circles import matching_rows
-from support.content_systems import NAMES, OTHER_NAMES, WHOLE, constraints, filters_of, tables
+from support.content_systems import NAMES, OTHER_NAMES, WHOLE, compare, constraints, filters_of, tables
 
 from tagmatch.workloads.systems.catalogue import System
 
@@ -17,8 +17,6 @@ AREAS = st.fixed_dictionaries({"x": PLACES, "y": PLACES, "radius": RADII})
 POINTS = st.fixed_dictionaries({"x": PLACES, "y": PLACES})
 AREA = pa.struct({"x": pa.float64(), "y": pa.float64(), "radius": pa.float64()})
 POINT = pa.struct({"x": pa.float64(), "y": pa.float64()})
-
-
 _GRID = 1024
 
 
@@ -49,31 +47,15 @@ def right_keys(subscriptions: pa.Table, messages: pa.Table) -> list[list[int]]:
 
 def check_located(system: System, subscriptions: pa.Table, messages: pa.Table, threads: int = 1) -> int:
     """Compare all answers with brute force, also after all areas have moved; returns how many there are."""
-    matcher: Any = system(subscriptions, threads)
-    try:
+    with closing(system(subscriptions, threads)) as matcher:
         prepared = matcher.prepare(messages)
-        assert len(prepared) == len(messages)
-        found = _compare(matcher, prepared, right_keys(subscriptions, messages))
+        found = compare(matcher, prepared, right_keys(subscriptions, messages))
         ids = np.arange(len(subscriptions) - 1, -1, -1, dtype=np.uint32)
         area = subscriptions["area"].combine_chunks()
         x, y = (area.field(name).to_numpy()[ids] for name in ("y", "x"))
         matcher.move(ids, x, y)
         columns = [pa.array(x[::-1]), pa.array(y[::-1]), area.field("radius")]
-        moved = subscriptions.set_column(
-            subscriptions.column_names.index("area"), "area", pa.StructArray.from_arrays(columns, fields=list(AREA))
-        )
-        found += _compare(matcher, prepared, right_keys(moved, messages))
+        place, moved = subscriptions.column_names.index("area"), pa.StructArray.from_arrays(columns, fields=list(AREA))
+        found += compare(matcher, prepared, right_keys(subscriptions.set_column(place, "area", moved), messages))
         assert matcher.nbytes() >= 8 * len(subscriptions)
-    finally:
-        matcher.close()
     return found
-
-
-def _compare(matcher: Any, prepared: Any, right: list[list[int]]) -> int:
-    for first, last in ((0, len(right)), (1, len(right)), (0, 1), (2, 2)):
-        due = right[first:last]
-        given = matcher.match_many(prepared[first:last]).to_pylist()
-        assert list(map(sorted, given)) == due
-        given = matcher.match_many(prepared[first:last], unique=True).to_pylist()
-        assert list(map(sorted, given)) == [sorted(set(keys)) for keys in due]
-    return sum(map(len, right))
