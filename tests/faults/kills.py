@@ -16,14 +16,14 @@ import shutil
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import patch
 
 from faults.driver import Case, Length, Program, describe
-from faults.work import EVERYTHING, SOMEWHERE, STEPS, Step, Work
+from faults.work import EVERYTHING, SOMEWHERE, STEPS, Work
 from oracle import Oracle
 from support.agreement import assert_agree
 from support.expiring import times_of
@@ -32,7 +32,7 @@ from support.index_files import unnamed_in
 from tagmatch import TagMatch
 from tagmatch.changing import Changing
 from tagmatch.model.options import Durability, KeyType, Layout
-from tagmatch.model.storage.durable import replace_file
+from tagmatch.model.storage import folder
 from tagmatch.partitioner.consolidation import FEW_SETS, to_merge
 
 _FORK = multiprocessing.get_context("fork")
@@ -44,98 +44,69 @@ SAVED = "the rest after a snapshot is saved"
 _MOMENTS = [*STEPS, MERGING, MERGING, MERGING, SAVED, SAVED, ANYTHING]
 # Most programs come to the wanted moment sooner
 _PATIENCE_S = 2
-_NAMES = [*STEPS]
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
 
 
 class Progress:
-    """What a program is doing, which can be seen after it was killed.
-
-    Attributes
-    ----------
-    done : int
-        Steps that have returned.
-    """
+    """What a program is doing, which can be seen after it was killed; `done` are steps that have returned."""
 
     def __init__(self, done: int) -> None:
         self._shared = multiprocessing.sharedctypes.RawArray("q", [done, -1, 0, 0])
 
-    @property
-    def done(self) -> int:
-        return int(self._shared[0])
+    done = property(lambda self: int(self._shared[0]))
 
     @property
     def now(self) -> set[str]:
         """What is being done: a step, a merge, both or neither."""
         step, merges, saved = self._shared[1:]
-        return {
-            *([_NAMES[step]] if step >= 0 else []), *([MERGING] if merges else []), *([SAVED] if saved else [])
-        }  # fmt: skip
+        names = {[*STEPS, ""][step]: True, MERGING: merges, SAVED: saved, "": False}
+        return {name for name, is_done in names.items() if is_done}
 
-    def do(self, step: Step, database: Any) -> None:
-        """Have a step be done."""
-        self._shared[1] = _NAMES.index(step.name)
-        step.do(database)
-        self._shared[1], self._shared[3] = -1, 0
-        self._shared[0] += 1
+    def work(self, path: Path, work: Work, few: int, options: dict[str, Any]) -> None:
+        """Work until this process is killed."""
+        shared, replace, merge = self._shared, folder.replace_file, Changing.merge
 
-    def saved(self, replace: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
-        """What replaces the manifest, which then is new."""
-
-        def noted(file: Path, text: bytes) -> None:
+        def replaced(file: Path, text: bytes) -> None:
             replace(file, text)
-            self._shared[3] = 1
+            shared[3] = 1
 
-        return noted
-
-    def merging(self, merge: Callable[[Changing], bool]) -> Callable[[Changing], bool]:
-        """The method `merge`, while which a merge is being done, if there are segments to merge."""
-
-        def noted(changing: Changing) -> bool:
-            self._shared[2] = bool(to_merge(changing.current.snapshot))
+        def merged(changing: Changing) -> bool:
+            shared[2] = bool(to_merge(changing.current.snapshot))
             try:
                 return merge(changing)
             finally:
-                self._shared[2] = 0
+                shared[2] = 0
 
-        return noted
+        with (
+            warnings.catch_warnings(),
+            patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
+            patch.object(Changing, "merge", merged),
+            patch.object(folder, "replace_file", replaced),
+        ):
+            warnings.simplefilter("ignore")
+            tm: TagMatch[Any] = TagMatch(path, key_type=work.key_type, **options)
+            while True:
+                step = work.step(self.done)
+                shared[1] = [*STEPS].index(step.name)
+                step.do(tm)
+                shared[1], shared[3] = -1, 0
+                shared[0] += 1
 
-
-def program(path: Path, work: Work, progress: Progress, few: int, options: dict[str, Any]) -> None:
-    """Work until it is killed."""
-    with (
-        warnings.catch_warnings(),
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
-        patch.object(Changing, "merge", progress.merging(Changing.merge)),
-        patch("tagmatch.model.storage.folder.replace_file", progress.saved(replace_file)),
-    ):
-        warnings.simplefilter("ignore")
-        tm: TagMatch[Any] = TagMatch(path, key_type=work.key_type, **options)
-        for number in itertools.count(progress.done):
-            progress.do(work.step(number), tm)
-
-
-def killed(program: Callable[..., None], *arguments: Any, progress: Progress, wanted: str, rng: random.Random) -> None:
-    """Run a program until it does what is wanted, perhaps not for the first time, or a little longer."""
-    process = _FORK.Process(target=program, args=arguments)
-    process.start()
-    if wanted == ANYTHING:
-        time.sleep(0.15 * rng.random())
-    else:
-        deadline = time.monotonic() + _PATIENCE_S
-
-        def wait(*, until: bool) -> None:
-            while (wanted in progress.now) != until and time.monotonic() < deadline:
-                time.sleep(0)
-
-        for _ in range(rng.randrange(4)):
-            wait(until=True)
-            wait(until=False)
-        wait(until=True)
-        if wanted != SAVED:
-            time.sleep(0.01 * rng.random() ** 2)
-    process.kill()
-    process.join()
+    def killed(self, wanted: str, rng: random.Random, *arguments: Any) -> None:
+        """Have a process work until it does what is wanted, perhaps not for the first time, or a little longer."""
+        process = _FORK.Process(target=self.work, args=arguments)
+        process.start()
+        if wanted == ANYTHING:
+            time.sleep(0.15 * rng.random())
+        else:
+            deadline = time.monotonic() + _PATIENCE_S
+            for until in [True, False] * rng.randrange(4) + [True]:
+                while (wanted in self.now) != until and time.monotonic() < deadline:
+                    time.sleep(0)
+            if wanted != SAVED:
+                time.sleep(0.01 * rng.random() ** 2)
+        process.kill()
+        process.join()
 
 
 @dataclass
@@ -155,7 +126,7 @@ class Index:
         wanted = rng.choice(_MOMENTS if self.work.key_type == "integer" else [*STEPS, SAVED, ANYTHING])
         layout = {"layout": rng.choice(get_args(Layout)), "max_partition_size": rng.choice([3, 200_000])}
         options = {**_OPTIONS, **layout, "durability": durability}
-        killed(program, self.path, self.work, progress, few, options, progress=progress, wanted=wanted, rng=rng)
+        progress.killed(wanted, rng, self.path, self.work, few, options)
         counts["kills"] += 1
         counts.update(f"kills in {name}" for name in progress.now)
         counts[f"kills with durability {durability or 'default'}"] += 1
@@ -165,23 +136,17 @@ class Index:
 
     def _take_over(self, done: int, *, lasting: bool, counts: Counter[str]) -> None:
         """See that the index has all steps that were done, and perhaps one more, and nothing else."""
-        found = self._found()
-        for more in (0, 1):
-            oracle = self.work.after(self.oracle, self.done, done + more, lasting=lasting)
-            if found == _state(oracle) and self._goes_on_as(oracle.staged_again()):
-                counts["kills after which the call that was killed has been made"] += more
-                self.oracle, self.done = oracle, done + more
-                return
-        for fewer in range(self.done, done):
-            oracle = self.work.after(self.oracle, self.done, fewer, lasting=lasting)
-            if found == _state(oracle) and self._goes_on_as(oracle.staged_again()):
-                raise AssertionError(f"{done - fewer} calls of {done - self.done} are lost, the first is {fewer}")
-        raise AssertionError(f"neither old nor new after {done} calls: {found[0]} staged, {len(found[1])} keys")
-
-    def _found(self) -> tuple[int, dict[Any, Any]]:
         with TagMatch(self.path, key_type=self.work.key_type, **_OPTIONS) as tm:
             tm.check()
-            return tm.stats()["staged"], times_of(tm)
+            found = tm.stats()["staged"], times_of(tm)
+        for end in (done, done + 1, *range(self.done, done)):
+            oracle = self.work.after(self.oracle, self.done, end, lasting=lasting)
+            if found == (oracle.staged, oracle.times()) and self._goes_on_as(oracle.staged_again()):
+                assert end >= done, f"{done - end} calls of {done - self.done} are lost, the first is {end}"
+                counts["kills after which the call that was killed has been made"] += end - done
+                self.oracle, self.done = oracle, end
+                return
+        raise AssertionError(f"neither old nor new after {done} calls: {found[0]} staged, {len(found[1])} keys")
 
     def _goes_on_as(self, oracle: Oracle) -> bool:
         """Whether the next program finds these sets when it has consolidated; of a copy, which then has no other files.
@@ -213,15 +178,11 @@ class Index:
             shutil.rmtree(copy)
 
 
-def _state(oracle: Oracle) -> tuple[int, dict[Any, Any]]:
-    return oracle.staged, oracle.times()
-
-
-def _kills_of_an_index(kills: int, folder: Path, rng: random.Random) -> Counter[str]:
+def _kills_of_an_index(kills: int, place: Path, rng: random.Random) -> Counter[str]:
     """Kill programs of one index, one after the other; returns what there was."""
     counts: Counter[str] = Counter()
     work = Work(str(rng.random()), rng.choice([*get_args(KeyType), "integer", "integer"]))
-    index = Index(folder / "index", work, rng)
+    index = Index(place / "index", work, rng)
     for number in range(kills):
         try:
             index.kill(counts)
@@ -230,11 +191,11 @@ def _kills_of_an_index(kills: int, folder: Path, rng: random.Random) -> Counter[
     return counts
 
 
-def _cases(rounds: int, folder: Path, _: random.Random) -> Iterator[Case]:
+def _cases(rounds: int, place: Path, _: random.Random) -> Iterator[Case]:
     """Kill so many programs."""
     for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
         work = Work(layout, key_type)  # loads the kernels, which the programs then have
-        with TagMatch(folder / f"{layout} {key_type}", layout=layout, key_type=key_type, **_OPTIONS) as tm:
+        with TagMatch(place / f"{layout} {key_type}", layout=layout, key_type=key_type, **_OPTIONS) as tm:
             for number in range(60):
                 work.step(number).do(tm)
             tm.consolidate()

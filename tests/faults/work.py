@@ -43,11 +43,9 @@ class Step:
     @property
     def changes(self) -> int:
         """How many changes it stages: one for each alternative."""
-        if not self.arguments:
-            return 0
-        where, is_bulk = self.options["where"], isinstance(self.arguments[1], list)
-        wheres = where if isinstance(where, list) else [where] * (len(self.arguments[1]) if is_bulk else 1)
-        return sum(1 if each is None else len(each.alternatives) for each in wheres)
+        oracle = Oracle()
+        self.do(oracle)
+        return oracle.staged
 
 
 @dataclass(frozen=True)
