@@ -45,6 +45,7 @@ def large(tmp_path_factory):
         yield index
 
 
+@pytest.mark.slow
 def test_bytes_of_strangers(tmp_path):
     """To a service as a process, so that it may crash. What Zstandard makes of a batch of zeros is never there."""
     with TagMatch(tmp_path / "a.index") as index:
@@ -130,6 +131,7 @@ def test_administrators_get_in_when_all_calls_are_taken(index):
         opened(client, "token-read").close()
 
 
+@pytest.mark.slow
 def test_calls_without_a_token_are_few_and_short(index, monkeypatch):
     monkeypatch.setattr(transport, "FIRST_S", 3.0)
     with serving(index, config(USERS)) as service, RawClient(service.url) as client:
@@ -239,6 +241,7 @@ def test_memory_is_counted_and_given_back(index, monkeypatch):
         until(lambda: service.limits.held == 0)
 
 
+@pytest.mark.slow
 def test_connections_that_ask_for_nothing_are_few_and_short(index, monkeypatch):
     monkeypatch.setattr(transport, "HANDSHAKE_S", 2.0)
     with serving(index, config(max_connections=2)) as service, ExitStack() as stack:
@@ -274,6 +277,7 @@ def test_what_is_being_got_ends(large, monkeypatch, change, kind, message):
         until(lambda: value(service, "tagmatch_calls_cancelled_total") >= is_unread)
 
 
+@pytest.mark.slow
 def test_clients_that_give_no_sign_of_life_are_found(index, monkeypatch):
     monkeypatch.setattr(transport, "KEEPALIVE_S", 0.2)
     monkeypatch.setattr(transport, "GONE_S", 4.0)
@@ -292,6 +296,7 @@ def test_clients_that_give_no_sign_of_life_are_found(index, monkeypatch):
         proxy.cut()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1, 60])
 def test_sigterm_ends_a_service_whose_client_does_not_read(large, tmp_path, seconds):
     """After the time to drain; and at once, if there is a second signal."""

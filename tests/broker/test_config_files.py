@@ -70,6 +70,7 @@ def test_files_that_do_not_fit(folder, text, message):
     assert str(caught.value).startswith(within)
 
 
+@pytest.mark.slow
 def test_the_command_checks_a_configuration(folder):
     assert "ok" in done("serve", "--config", written(folder, "[server]\nport = 1"), "--check")
     fits = f'{GATEWAY}username = "u"\npassword_file = "password"\ntls = true\ntls_ca = "ca.pem"'
@@ -102,6 +103,7 @@ def test_the_command_makes_tokens(tmp_path):
     assert "write, admin" in tagmatch("token", "x", "--role", "root", code=2)
 
 
+@pytest.mark.slow
 def test_without_the_extra(tmp_path):
     """It is said at once, before an index is looked for, or a configuration."""
     code = 'import sys; sys.modules["prometheus_client"] = None; from tagmatch.cli import main; main()'

@@ -18,7 +18,7 @@ from tagmatch.broker.errors import INTERNAL, error_of_text
 from tagmatch.broker.running import serving
 from tagmatch.broker.wire import area_of, area_row, read_json, write_json
 
-more = settings(max_examples=60)
+more = settings(max_examples=2 * settings().max_examples)
 
 
 def json_values(floats):

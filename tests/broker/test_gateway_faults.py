@@ -6,7 +6,6 @@ import socket
 import stat
 from base64 import b64decode
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -75,30 +74,6 @@ def test_a_burst_that_is_too_large_in_sum_is_handed_over_in_parts(side, broker, 
     (letter,) = letters_in(dead)
     assert letters(dead)[0].startswith(b"50 ")
     assert "more than may wait together" in letter["reason"]
-
-
-@CROSSED
-def test_what_nobody_has_foreseen_is_of_one_message(side, broker, monkeypatch, guarantee):
-    """Where a match fails by one of many; at most once it is not known whether others have notified anyone."""
-    match_many = TagMatch.match_many
-
-    def failing(self: TagMatch[Any], queries: Any, **options: Any) -> pa.ListArray:
-        if any("cursed" in row for row in queries["tags"].to_pylist()):
-            raise RuntimeError("unforeseen")
-        return match_many(self, queries, **options)
-
-    monkeypatch.setattr(TagMatch, "match_many", failing)
-    with between(side, broker, guarantee=guarantee) as found:
-        for number in range(60):
-            found.client.publish(b"%d" % number, ("tag", "a"), *([("tag", "cursed")] if number == 30 else []))
-        wait_until(lambda: found.counts["received"] == 60 and found.counts["waiting"] == 0)
-        found.client.publish(b"later", ("tag", "a"))
-        wait_until(lambda: b"later" in found.client.payloads)
-        assert is_accounted_for(found.counts)
-        assert found.counts["failed"] == found.counts["dead_letters"] >= 1
-        if guarantee == "at_least_once":
-            assert found.counts["failed"] == 1
-            wait_until(lambda: len(found.client.payloads) == 60)
 
 
 def test_own_notifications_do_not_come_back(side, broker):

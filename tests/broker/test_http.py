@@ -51,6 +51,7 @@ def _threads() -> int:
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
+@pytest.mark.slow
 def test_few_slow_connections_are_open_at_once(endpoint):
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(_connected(endpoint)) for _ in range(3 * MAX_CONNECTIONS)]

@@ -49,7 +49,7 @@ def check_same(stream: pa.Buffer) -> None:
         assert mine.equals(other)
 
 
-@settings(max_examples=100)
+@settings(max_examples=4 * settings().max_examples)
 @given(kinds=st.lists(TYPES, max_size=3), seed=st.integers(0, 10**6), rows=st.integers(0, 9), compression=COMPRESSIONS)
 def test_what_arrow_writes(kinds, seed, rows, compression):
     rnd = random.Random(seed)

@@ -159,7 +159,7 @@ class OutboxMachine(RuleBasedStateMachine):
 
 
 TestOutbox = OutboxMachine.TestCase
-TestOutbox.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestOutbox.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=50, deadline=None)
 
 
 def outbox_of(guarantee: str = "at_most_once", when_full: str = "drop_newest", most: int = 100) -> Outbox:

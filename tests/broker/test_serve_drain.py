@@ -209,6 +209,7 @@ def test_more_messages_than_may_be_on_their_way(monkeypatch):
         assert [each.result(30) for each in (*futures, tm.submit(["a"]))] == [[]] * 11
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(path):
     with TagMatch(threads=1, device="cpu") as index, serving(index) as service:
         with pytest.raises(TagMatchError, match="cannot listen: Address already in use"):

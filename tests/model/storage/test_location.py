@@ -62,14 +62,6 @@ def test_a_store_answers_as_a_folder_does(tmp_path: Path, bucket: Any, uri: str,
         assert "secret" not in f"{tm.stats()}{tm!r}"
 
 
-def test_keys_that_are_strings_on_a_store(uri: str, shown: str) -> None:
-    save(uri, [(["a"], "ana")], key_type="string")
-    with TagMatch.open(uri, key_type="string") as strings:
-        assert strings.match(["a"]) == ["ana"]
-    with pytest.raises(InvalidValueError, match=f'keys of the index {shown} have key_type "string", not "integer"'):
-        TagMatch.open(uri, key_type="integer")
-
-
 def test_reload_from_a_store(bucket: Any, uri: str, tmp_path: Path) -> None:
     """Which is changed by way of a folder."""
     save(uri)
