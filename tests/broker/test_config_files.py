@@ -49,12 +49,10 @@ WRONG = [
     (f'{PASSWORD}"."', "4: password_file {0}: cannot be read: Is a directory"),
     (f'{PASSWORD}"latin"', "4: password_file {0}/latin: cannot be read: it is no UTF-8"),
     (f'{GATEWAY}dead_letters = "none/x"', "3: dead_letters {0}/none/x: cannot be written"),
-    (
-        f'{GATEWAY}[[mqtt]]\nsession = "b"\ncontrol = "b"\nusername = "u"\npassword_file = "no"',
-        "7: password_file {0}/no: cannot be read: No such file",
-    ),
+    (f'{GATEWAY}[[mqtt]]\nsession = "b"\ncontrol = "b"\nusername = "u"\npassword_file = "no"',
+     "7: password_file {0}/no: cannot be read: No such file"),
     (f'{GATEWAY}tls = true\ntls_ca = "latin"'.replace("mqtt", "nats"), "4: tls_ca {0}/latin holds no certificate"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG)
@@ -128,7 +126,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     *((TLS, {"token": token}, "token must be a string of one line") for token in ("", b"secret", "a\nb")),
     (TLS[:4] + TLS[8:], {"tls_root_certs": OURS.cert}, r"needs encryption: connect to grpc\+tls://"),
     *((url, {}, "grpc") for url in ("http://x:1", "grpc://x", "grpc://a@b:1", "x", "")),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("url", "given", "message"), ARGUMENTS)

@@ -189,16 +189,13 @@ def send(client, kind, table):
 
 
 MISSPELT = [
-    ("match", "tags", {"tag": [["a"]]}),
-    ("match", "tags", {"Tags": [["a"]], "x": [1]}),
+    ("match", "tags", {"tag": [["a"]]}), ("match", "tags", {"Tags": [["a"]], "x": [1]}),
     ("match", "location", {"tags": [["a"]], "Location": [[9.0, 45.0]]}),
     ("match", "attributes", {"tags": [["a"]], "attribute": ['{"x": 3}']}),
-    ("match", "id", {"tags": [["a"]], "ID": ["p"]}),
-    ("publish", "payload", {"tags": [["a"]], "Payload": [b"p"]}),
-    ("add", "where", {"key": [1], "wher": ["x = 1"]}),
-    ("add", "key", {"Key": [1], "tags": [["a"]]}),
+    ("match", "id", {"tags": [["a"]], "ID": ["p"]}), ("publish", "payload", {"tags": [["a"]], "Payload": [b"p"]}),
+    ("add", "where", {"key": [1], "wher": ["x = 1"]}), ("add", "key", {"Key": [1], "tags": [["a"]]}),
     ("remove", "expires", {"key": [1], "tags": [["a"]], "expiry": [None]}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "meant", "columns"), MISSPELT)

@@ -134,8 +134,7 @@ DAMAGE = [
     (TEXTS.cast("large_string"), i64(0, 3, 3, 10), [i64(0, 3, 3, 1 << 40)], _OFFSETS),
     (LISTS, i32(0, 3, 3, 4), [i32(0, 3, 3, 5), i32(0, 3, 1, 4)], _OFFSETS),
     (VIEWED, i32(0, 1), [i32(0, 2)], "lists must be within"),
-    (VIEWED, i32(1, 2), [i32(-1, 2)], "lists must be within"),
-    (VIEWS, i32(25), [i32(-25)], "from 0 on"),
+    (VIEWED, i32(1, 2), [i32(-1, 2)], "lists must be within"), (VIEWS, i32(25), [i32(-25)], "from 0 on"),
     (VIEWS, i32(25), [i32(26)], "within its buffers"),
     (VIEWS, i32(25) + b"anot" + i32(0, 20), [i32(25) + b"anot" + i32(1, 20)], "buffers that it has"),
     (VIEWS, i32(25) + b"anot" + i32(0, 20), [i32(25) + b"anot" + i32(0, -20)], "within its buffers"),
@@ -144,9 +143,8 @@ DAMAGE = [
     (UNION, i32(0, 0, 1, 2, 1), [i32(0, 0, 1, 3, 1), i32(1, 0, 1, 2, 0)], _OFFSETS),
     (RUNS, i32(2, 4), [i32(2, 3), i32(0, 4), i32(4, 4)], _RUNS),
     (IN_DICTIONARY, i32(0, 1, 0), [i32(0, 2, 0), i32(0, -1, 0)], "indices must be within"),
-    (pa.array([1, None, 3]), i8(5, 0), [i8(7, 0)], "1 nulls"),
-    (DECIMAL, i64(12345, 0), [i64(123456, 0)], "damaged"),
-]
+    (pa.array([1, None, 3]), i8(5, 0), [i8(7, 0)], "1 nulls"), (DECIMAL, i64(12345, 0), [i64(123456, 0)], "damaged"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("array", "sound", "unsound", "says"), DAMAGE)

@@ -138,7 +138,7 @@ _OUT_OF_RANGE = [
     (Box(0, 0, 1, 90.5), "north must be from -90 to 90, not 90.5; east and north seem swapped: east comes first"),
     # The other way around: on the plane
     (Box(170, -10, -170, 10), "west must be at most east, which is -170.0, on the plane, not 170.0"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("area", "message"), _OUT_OF_RANGE, ids=repr)

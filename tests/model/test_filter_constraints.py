@@ -19,29 +19,16 @@ _TWO = "n" + "c000000000000000" + "800"
 
 #: They are in files
 _WRITTEN = {
-    "a < 1": f"+ra\0[1:n[20:{_ONE}",
-    "a <= 1": f"+ra\0[1:n]20:{_ONE}",
-    "a > 1": f"+ra\0]20:{_ONE}[1:o",
-    "a >= 1": f"+ra\0[20:{_ONE}[1:o",
-    "a = 1": f"+ra\0[20:{_ONE}]20:{_ONE}",
-    "a != 1": f"+ra\0[0:[20:{_ONE}]20:{_ONE}[1:t",
-    "a = true": "+ra\0[2:b1]2:b1",
-    'a < "é"': "+ra\0[1:s[3:sé",
-    'a >= ""': "+ra\0[1:s[1:t",
-    "a between 1 and 2": f"+ra\0[20:{_ONE}]20:{_TWO}",
+    "a < 1": f"+ra\0[1:n[20:{_ONE}", "a <= 1": f"+ra\0[1:n]20:{_ONE}", "a > 1": f"+ra\0]20:{_ONE}[1:o",
+    "a >= 1": f"+ra\0[20:{_ONE}[1:o", "a = 1": f"+ra\0[20:{_ONE}]20:{_ONE}",
+    "a != 1": f"+ra\0[0:[20:{_ONE}]20:{_ONE}[1:t", "a = true": "+ra\0[2:b1]2:b1", 'a < "é"': "+ra\0[1:s[3:sé",
+    'a >= ""': "+ra\0[1:s[1:t", "a between 1 and 2": f"+ra\0[20:{_ONE}]20:{_TWO}",
     'a in {"b", 1, "a"}': f"+ra\0[20:{_ONE}]20:{_ONE}[2:sa]2:sa[2:sb]2:sb",
-    'a not in {"a", "b"}': "+ra\0[0:[2:sa]2:sa[2:sb]2:sb[1:t",
-    'a prefix "IB"': "+ra\0[3:sIB^3:sIB",
-    'a prefix ""': "+ra\0[1:s^1:s",
-    'a suffix "\\u0000b"': "+sa\0\0b",
-    'a contains "b"': "+ca\0b",
-    "exists(a)": "+ra\0[0:[1:t",
-    'a < ""': "+ra\0",
-    "`a b` = false": "+ra b\0[2:b0]2:b0",
-    'not tags {"x"}': "-t\0x",
-    'not a suffix "b"': "-sa\0b",
-    "not a = false": "-ra\0[2:b0]2:b0",
-}
+    'a not in {"a", "b"}': "+ra\0[0:[2:sa]2:sa[2:sb]2:sb[1:t", 'a prefix "IB"': "+ra\0[3:sIB^3:sIB",
+    'a prefix ""': "+ra\0[1:s^1:s", 'a suffix "\\u0000b"': "+sa\0\0b", 'a contains "b"': "+ca\0b",
+    "exists(a)": "+ra\0[0:[1:t", 'a < ""': "+ra\0", "`a b` = false": "+ra b\0[2:b0]2:b0", 'not tags {"x"}': "-t\0x",
+    'not a suffix "b"': "-sa\0b", "not a = false": "-ra\0[2:b0]2:b0",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", _WRITTEN)
