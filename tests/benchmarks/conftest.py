@@ -38,14 +38,8 @@ def segment_of(workload: Workload, layout: Layout) -> Segment:
         return tm.snapshot.only
 
 
-@pytest.fixture(scope="session")
-def rarest(workload: Workload) -> Segment:
-    return segment_of(workload, "rarest")
-
-
-@pytest.fixture(scope="session")
-def balanced(workload: Workload) -> Segment:
-    return segment_of(workload, "balanced")
+rarest = pytest.fixture(scope="session")(lambda workload: segment_of(workload, "rarest"))
+balanced = pytest.fixture(scope="session")(lambda workload: segment_of(workload, "balanced"))
 
 
 @pytest.fixture(scope="session")

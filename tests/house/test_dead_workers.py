@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SETTINGS = Path(__file__).parents[2] / "pyproject.toml"
 
 
+@pytest.mark.slow
 def test_the_run_ends(tmp_path):
     (tmp_path / "test_dies.py").write_text("import os\ndef test_before(): pass\ndef test_dies(): os._exit(3)\n")
     (tmp_path / "test_sound.py").write_text("def test_sound(): pass\n")

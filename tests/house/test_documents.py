@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
-from support.documents import DOCUMENTS, NEEDS_JAVA, ROOT, Block, blocks_in, blocks_of, run
+from support.documents import DOCUMENTS, NEEDS_JAVA, ROOT, blocks_in, blocks_of, run
 from support.newcomers import HOW_TO, ON_SPARK, PAGES, TUTORIALS, how_to_install, needed_for
 
 from tagmatch import PipelineOptions
@@ -92,15 +92,6 @@ def test_page_begins_with_its_end(page: str) -> None:
 
 
 # -- that the check of examples fails ----------------------------------------------------------------------------------
-
-
-def test_blocks_are_found() -> None:
-    text = "a\n\n    true\n\n<!-- not run: needs a GPU -->\n```python\nx = 1\n```\n\n```sh\nls\n```\n"
-    assert blocks_of(text, "a.md") == [
-        Block("a.md", 3, "sh", "true\n", None),
-        Block("a.md", 6, "python", "x = 1\n", "needs a GPU"),
-        Block("a.md", 10, "sh", "ls\n", None),
-    ]
 
 
 def test_outputs_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

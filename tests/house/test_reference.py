@@ -54,6 +54,7 @@ def test_examples_run(name: str) -> None:
     assert doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed == 0
 
 
+@pytest.mark.slow
 def test_parameters_have_their_types_and_a_text() -> None:
     extensions = griffe.load_extensions(SITE / "parameters.py")
     package = griffe.load("tagmatch", search_paths=[ROOT], docstring_parser="numpy", extensions=extensions)

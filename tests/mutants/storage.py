@@ -73,7 +73,7 @@ tagmatch/files/ipc_body.py: tests/broker/test_ipc.py
 -        self.count(length)
          try:
 # Spark's partitioner: a tag of several batches keeps the frequency of the first
-partitioner/spark/vocabulary.py: tests/partitioner/test_shared_vocabulary.py
+partitioner/spark/vocabulary.py: tests/spark/test_tasks.py
 -    sums = np.add.reduceat(frequencies[order], different)
 +    sums = frequencies[order][different]
 # Spark's partitioner: no key of a job expires
