@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import operator
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -20,12 +21,8 @@ staged = pytest.mark.usefixtures("through_stages")
 
 tag_sets = st.lists(st.sampled_from(["a", "b", "c", "", "é"]), max_size=5)
 #: Some of them in a packet, some of too many tags to be brief
-queries = st.lists(
-    st.tuples(tag_sets, st.sampled_from([[], [IN_PACKET], list(map(str, range(70)))])).map(
-        lambda two: [*two[0], *two[1]]
-    ),
-    max_size=30,
-)
+more_tags = st.sampled_from([[], [IN_PACKET], list(map(str, range(70)))])
+queries = st.lists(st.builds(operator.add, tag_sets, more_tags), max_size=30)
 
 
 async def within(waiting: Any) -> Any:

@@ -39,8 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cpu", "device", "expected"),
-    [(1.0, 8.5, 16), (1.0, 8.0, 8), (1.0, 0.5, 1), (1.0, 3.0, 4), (1e-9, 1.0, 4096)],
+    ("cpu", "device", "expected"), [(1.0, 8.5, 16), (1.0, 8.0, 8), (1.0, 0.5, 1), (1.0, 3.0, 4), (1e-9, 1.0, 4096)]
 )
 def test_first_power_of_two_at_which_the_device_is_faster(cpu: float, device: float, expected: int) -> None:
     on_cpu, on_device = Clocked(lambda queries: cpu * queries), Clocked(lambda _: device)

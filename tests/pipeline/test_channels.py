@@ -16,17 +16,14 @@ from typing import Any
 import pytest
 from support import pipelines
 from support.pipelines import TAGS, TIMEOUT, Gate, figures
+from support.waiting import wait_until
 
 from tagmatch import Channel, ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded, TagMatch
-from tagmatch.model.columns import tag_lists
-from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.channels import scheduled
+from tagmatch.pipeline.channels.counts import OUTCOMES
 from tagmatch.pipeline.channels.scheduled import Scheduled
-from tagmatch.pipeline.cpu.matcher import CpuMatcher, Ranked
-from tagmatch.pipeline.stages.counts import Counts
-from tagmatch.pipeline.stages.inline import untimed
+from tagmatch.pipeline.cpu.matcher import Ranked
 from tagmatch.pipeline.stages.limits import Limits
-from tagmatch.pipeline.stages.packets import Caller
 
 pytestmark = pytest.mark.usefixtures("through_stages")
 
@@ -41,7 +38,7 @@ def small(**options: Any) -> TagMatch[Any]:
 def outcomes(tm: TagMatch[Any], channel: str) -> Counter[str]:
     """What became of a channel's messages; each that was offered is counted once."""
     found = figures(tm)["channels"][channel]
-    counts = {name: found[name] for name in ("answered", "refused", "deserted", "dropped", "cancelled", "failed")}
+    counts = {name: found[name] for name in OUTCOMES}
     assert found["offered"] == sum(counts.values()) + found["in_flight"]
     return Counter({name: count for name, count in counts.items() if count})
 
@@ -135,78 +132,59 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
         assert tm.stats()["queries_in_flight"] == 0
 
 
-class Clocked:
-    """Channels on a clock that stands still, but for what is told, and one thread."""
-
-    def __init__(self, tm: TagMatch[Any], order: Any, *channels: Channel) -> None:
-        self.now = 0.0
-        self.matcher = CpuMatcher(tm.snapshot.only, MatchOptions())
-        options = MatchOptions(threads=1, channels=channels, order=order)
-        self.channels = Scheduled(options, Counts(), Limits(1 << 17, 1 << 29), untimed, lambda: self.now)
-        self.channels.start()
-
-    def submit(self, channel: str) -> Future[Any]:
-        future: Future[Any] = Future()
-        self.channels.submit(self.channels.of(channel), self.matcher, ["t1"], Caller(future, False), None)
-        return future
-
-    def end(self) -> dict[str, Any]:
-        self.channels.stop()
-        self.channels.join()
-        return self.channels.stats()
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What channels take for the time."""
+    now, begin = [0.0], Scheduled.__init__
+    monkeypatch.setattr(Scheduled, "__init__", lambda self, *options: begin(self, *options, lambda: now[0]))
+    return now
 
 
 @pytest.mark.usefixtures("packets_only")
 @pytest.mark.parametrize("order", ["fifo", "edf"])
-def test_what_is_late_is_dropped_or_measured(gate: Gate, order: str) -> None:
-    with small() as tm:
-        clocked = Clocked(tm, order, Channel("alarm", 2), Channel("bulk", 60))
-        first = clocked.submit("bulk")
+def test_what_is_late_is_dropped_or_measured(gate: Gate, clock: list[float], order: str) -> None:
+    drops = order == "edf"
+    with small(threads=1, order=order, channels=[Channel("alarm", 2), Channel("bulk", 60)]) as tm:
+        first = tm.submit(["t1"], channel="bulk")
         assert gate.entered.wait(TIMEOUT)
-        late, in_time = clocked.submit("alarm"), clocked.submit("bulk")
-        clocked.now = 3.0
+        late, in_time = tm.submit(["t1"], channel="alarm"), tm.submit(["t1"], channel="bulk")
+        clock[0] = 3.0
         gate.open()
         assert first.result(TIMEOUT) == in_time.result(TIMEOUT) == [1]
-        drops = order == "edf"
         message = r"channel 'alarm', whose deadline is 2 seconds: dropped 3\.0+ seconds"
         with pytest.raises(DeadlineMissed, match=message) if drops else nullcontext():
             assert late.result(TIMEOUT) == [1]
-        stats = clocked.end()
-    assert [stats["alarm"][name] for name in ("dropped", "answered", "late")] == ([1, 0, 0] if drops else [0, 1, 1])
-    assert drops or stats["alarm"]["lateness"]["max"] == 1.0
-    assert (stats["bulk"]["answered"], stats["bulk"]["late"]) == (2, 0)
+    alarm, bulk = figures(tm)["channels"].values()
+    assert [alarm[name] for name in ("dropped", "answered", "late")] == ([1, 0, 0] if drops else [0, 1, 1])
+    assert drops or alarm["lateness"]["max"] == 1.0
+    assert (bulk["answered"], bulk["late"]) == (2, 0)
 
 
 @pytest.fixture
-def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many queries each packet has had so far."""
+def sizes(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> list[int]:
+    """How many queries each packet has had so far; each takes 1 ms."""
     found: list[int] = []
     perform = Scheduled._perform
-    monkeypatch.setattr(Scheduled, "_perform", lambda self, packet: (found.append(len(packet)), perform(self, packet)))
+
+    def timed(self: Scheduled, packet: Any) -> None:
+        found.append(len(packet))
+        clock[0] += 0.001 * len(packet)
+        perform(self, packet)
+
+    monkeypatch.setattr(Scheduled, "_perform", timed)
     return found
 
 
-def test_calls_are_matched_in_bounded_packets(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> None:
-    """A packet takes no longer than half of what the tightest channel has to spare, where each query takes 1 ms."""
-    with small() as tm:
-        clocked = Clocked(tm, "edf", Channel("alarm", 0.1), Channel("bulk", 60))
-        perform = Scheduled._perform
-
-        def timed(self: Scheduled, packet: Any) -> None:
-            clocked.now += 0.001 * len(packet)
-            perform(self, packet)
-
-        monkeypatch.setattr(Scheduled, "_perform", timed)
-        matcher, of = clocked.matcher, clocked.channels.of("bulk")
-        chunks = tag_lists([["t1"]] * 700 + [["t2", "t3"]] * 300, "queries")
+def test_calls_are_matched_in_bounded_packets(sizes: list[int]) -> None:
+    """A packet takes no longer than half of what the tightest channel has to spare."""
+    with small(threads=1, order="edf", channels=[Channel("alarm", 0.1), Channel("bulk", 60)]) as tm:
         for _ in range(2):
-            found = clocked.channels.match_many(of, matcher, chunks, unique=False)
-            assert found.values.tolist() == [1] * 700 + [2, 3] * 300
-        stats = clocked.end()
-    assert sum(sizes) == 2000
+            found = tm.match_many([["t1"]] * 700 + [["t2", "t3"]] * 300, channel="bulk")
+            assert found.to_pylist() == [[1]] * 700 + [[2, 3]] * 300
+        bulk = tm.stats()["channels"]["bulk"]
+    assert sum(sizes) == bulk["answered"] == 2000
     assert 25 < max(sizes) <= 50
-    assert stats["bulk"]["answered"] == 2000
-    assert stats["bulk"]["cost"]["each"] == pytest.approx(0.001)
+    assert bulk["cost"]["each"] == pytest.approx(0.001)
 
 
 @pytest.mark.usefixtures("packets_only")
@@ -223,45 +201,33 @@ def test_an_urgent_message_goes_between_packets(gate: Gate, sizes: list[int]) ->
 
 
 @pytest.mark.usefixtures("packets_only")
+@pytest.mark.parametrize("drain", [True, False])
 @pytest.mark.parametrize("order", ORDERS)
-def test_closing(gate: Gate, order: str) -> None:
+def test_closing(gate: Gate, monkeypatch: pytest.MonkeyPatch, order: str, drain: bool) -> None:
+    begun, close = threading.Event(), Limits.close
+    monkeypatch.setattr(Limits, "close", lambda self: (begun.set(), close(self)))
     tm = small(threads=1, order=order)
     first = tm.submit(["t1"], channel="bulk")
     assert gate.entered.wait(TIMEOUT)
     waiting = [tm.submit(["t1"], channel="alarm") for _ in range(5)]
     with ThreadPoolExecutor(2) as pool:
         many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
-        closing = pool.submit(tm.close, drain=False)
-        for future in waiting:
+        if drain:  # else it may also come too late
+            wait_until(lambda: tm.stats()["channels"]["bulk"]["offered"] == 501)
+        closing = pool.submit(tm.close, drain=drain)
+        assert begun.wait(TIMEOUT)
+        for future in [] if drain else waiting:
             with pytest.raises(CancelledError):
                 future.result(TIMEOUT)
         gate.open()
         closing.result(TIMEOUT)
         assert first.result(TIMEOUT) == [1]
-        with pytest.raises(ClosedError):
-            many.result(TIMEOUT)
-    assert outcomes(tm, "alarm") == {"cancelled": 5}
+        with nullcontext() if drain else pytest.raises(ClosedError):
+            assert many.result(TIMEOUT).to_pylist() == [[1]] * 500
+    assert outcomes(tm, "alarm") == {"answered" if drain else "cancelled": 5}
     assert not any(thread.name.startswith("tagmatch-channels") for thread in threading.enumerate())
     with pytest.raises(ClosedError):
         tm.submit(["t1"], channel="alarm")
-
-
-def test_closing_waits_for_calls_with_many(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_flight, closing, stop, close = [], threading.Event(), Scheduled.stop, Limits.close
-    monkeypatch.setattr(
-        Scheduled, "stop", lambda self: (in_flight.append(self.stats()["bulk"]["in_flight"]), stop(self))
-    )
-    monkeypatch.setattr(Limits, "close", lambda self: (closing.set(), close(self)))
-    tm = small(threads=1, order="edf")
-    with ThreadPoolExecutor(2) as pool:
-        many = pool.submit(tm.match_many, [["t1"]] * 500, channel="bulk")
-        assert gate.entered.wait(TIMEOUT)
-        ended = pool.submit(tm.close)
-        assert closing.wait(TIMEOUT)
-        gate.open()
-        assert many.result(TIMEOUT).to_pylist() == [[1]] * 500
-        ended.result(TIMEOUT)
-    assert in_flight == [0]
 
 
 def test_callbacks_may_ask_more() -> None:

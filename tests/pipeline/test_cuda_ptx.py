@@ -81,25 +81,23 @@ capabilities = [tuple(map(int, capability.split("."))) for capability in capabil
 device = types.SimpleNamespace(compute_capability=capabilities[0])
 importlib.import_module("numba.cuda.dispatcher").get_current_device = lambda: device
 
-def array(dtype, dimensions=1):
-    return t.Array(dtype, dimensions, "C")
+def structs(operands):
+    fields = [("value", operands), ("upper", operands), ("filter", "u4"), ("operator", "u1")]
+    return numpy_support.from_dtype(np.dtype(fields, align=True))[::1]
 
-def structs(operand):
-    kind = numpy_support.as_dtype(operand)
-    fields = [("value", kind), ("upper", kind), ("filter", "u4"), ("operator", "u1")]
-    return numpy_support.from_dtype(np.dtype(fields, align=True))
+def known(word):
+    kind, size = {"u": "uint", "i": "int", "f": "float"}.get(word[0]), word[1:]
+    return getattr(t, f"{kind}{size}")[::1] if size.isdigit() else scalars.get(word) or getattr(t, word)
 
-known = {"n": t.int64, "yes": t.boolean, "flags": array(t.boolean), "f32x2": array(t.float32, 2)}
-known |= {"words": array(t.uint64, 2), "halves": array(t.uint32, 2)}
-known |= {kind[0] + kind[-2:]: array(getattr(t, kind)) for kind in ("int32", "int64", "float32", "float64")}
-known |= {f"u{size}": array(getattr(t, f"uint{size}")) for size in (8, 16, 32, 64)}
+scalars = {"n": t.int64, "yes": t.boolean, "flags": t.boolean[::1], "f32x2": t.float32[:, ::1]}
+scalars |= {"words": t.uint64[:, ::1], "halves": t.uint32[:, ::1]}
 # What may be of several types
 offsets = [("i32", "u32", "u32", "f32"), ("i32", "u32", "u64", "f64"), ("i64", "u64", "u64", "f64")]
 several = {
-    "cuda": [dict(zip(("offsets", "keys", "values", "bounds"), map(known.get, each))) for each in offsets],
+    "cuda": [dict(zip(("offsets", "keys", "values", "bounds"), map(known, each))) for each in offsets],
     "systems": [
-        {"xs": array(x), "operands": array(operand), "structs": array(structs(operand))}
-        for x, operand in ((t.int64, t.int32), (t.int64, t.int64), (t.float64, t.float64))
+        {"xs": known(x), "operands": known(operand), "structs": structs(operand[0] + str(int(operand[1:]) // 8))}
+        for x, operand in (("i64", "i32"), ("i64", "i64"), ("f64", "f64"))
     ],
 }
 folders = {"cuda": tagmatch.pipeline.cuda, "systems": tagmatch.workloads.systems}
@@ -107,7 +105,7 @@ wanted = set()
 for module, name, *words in map(str.split, sys.stdin):
     folder, _, file = module.partition(".")
     for types in several[folder]:
-        signature = tuple((known | types).get(word) or getattr(t, word) for word in words)
+        signature = tuple(types.get(word) or known(word) for word in words)
         wanted.add((f"{folders[folder].__name__}.{file}", name, signature))
 if how_many == "one":
     wanted = {each[:2]: each for each in sorted(wanted, key=str)}.values()

@@ -144,22 +144,22 @@ def test_a_packet_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_memory_is_asked_for_once_and_is_no_more_than_what_is_expected() -> None:
     """The first packet has 8 keys for 2 of 12 queries, so that 48 are expected, and a quarter more is asked for."""
-    asked: list[int] = []
-    answers = Answers([2, 4, 6], lambda count: asked.append(count))
-    for packet, (queries, size) in enumerate(zip([2, 4, 6], [4, 5, 6], strict=True)):
-        answers.put(packet, lists_of([[7] * size] * queries, np.uint32))
+    asked, queries = list[int](), [2, 4, 6]
+    answers = Answers(queries, asked.append)
+    for packet, (count, size) in enumerate(zip(queries, [4, 5, 6], strict=True)):
+        answers.put(packet, lists_of([[7] * size] * count, np.uint32))
     assert len(answers.lists(threads=1)) == 12
     assert asked == [60]
 
 
 def test_memory_of_which_little_was_taken_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FEW", 0)
-    made: list[U64Array] = []
+    made, keys = list[U64Array](), [[1] * 100, *[[2]] * 9]
     answers = Answers([1, 9], lambda count: made.append(memory(count)) or made[-1])
-    answers.put(0, lists_of([[1] * 100], np.uint64))
-    answers.put(1, lists_of([[2]] * 9, np.uint64))
+    answers.put(0, lists_of(keys[:1], np.uint64))
+    answers.put(1, lists_of(keys[1:], np.uint64))
     found = answers.lists(threads=1)
-    assert as_lists(found) == [[1] * 100, *[[2]] * 9]
+    assert as_lists(found) == keys
     assert not np.shares_memory(found.values, made[0])
 
 

@@ -17,8 +17,6 @@ from support.waiting import wait_until
 from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.cpu.matcher import CpuMatcher
-from tagmatch.pipeline.devices import matcher_of, parts_for
-from tagmatch.pipeline.service import Pipeline
 from tagmatch.pipeline.stages.intake import Intake
 from tagmatch.pipeline.stages.packets import Caller
 from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy, Waiting
@@ -52,8 +50,7 @@ def test_a_failure_reaches_who_asked(
 
 
 def test_more_than_a_packet_is_announced() -> None:
-    announced: list[bool] = []
-    dropped: list[Caller] = []
+    announced, dropped = list[bool](), list[Caller]()
     intake = Intake(8192, announce=lambda: announced.append(True), dropped=dropped.extend)
     with small() as tm:
         matcher = CpuMatcher(tm.snapshot.only, MatchOptions())
@@ -114,22 +111,6 @@ def test_submit_waits_for_its_turn(gate: Gate, timeout: float | None) -> None:
         assert (first.result(TIMEOUT), second.result(0)) == ([1], [2])
 
 
-def test_cancelled_queries_are_not_matched(gate: Gate) -> None:
-    with small(threads=1) as tm:
-        first = tm.submit(["t1"])
-        assert gate.entered.wait(TIMEOUT)
-        # the threads are busy or have nothing to do before the gate opens, but some packets may be on their way already
-        futures = [tm.submit(["t2"]) for _ in range(100)]
-        cancelled = [future.cancel() for future in futures]
-        gate.open()
-        assert first.result(TIMEOUT) == [1]
-        for future, was_cancelled in zip(futures, cancelled, strict=True):
-            assert future.cancelled() if was_cancelled else future.result(TIMEOUT) == [2]
-        tm.close()
-        assert figures(tm)["queries"] == 101 - sum(cancelled)
-        assert figures(tm)["queries_in_flight"] == 0
-
-
 # -- the order in which a stage takes what waits -----------------------------------------------------------------------
 
 
@@ -173,18 +154,6 @@ def test_a_stage_takes_work_in_the_order_of_its_queue(queue: QueuePolicy, expect
     stage.join()
     assert done == expected[: 1 if stopped else 4]
     assert sorted(failed) == (["aa", "b", "cccc"] if stopped else [])
-
-
-def test_every_stage_has_the_queue_asked_for(layout: str) -> None:
-    made: list[LongestFirst] = []
-    options = MatchOptions(device="cpu", threads=2, pipeline=PipelineOptions(packet_queries=1, hand_over_queries=0))
-    with small(layout=layout, device="cpu") as tm:
-        pipeline = Pipeline(options, lambda: made.append(LongestFirst()) or made[-1])
-        matcher = matcher_of(parts_for(tm.snapshot, options))
-        futures = [pipeline.submit(matcher, [tag], unique=False, timeout=None) for tag in TAGS]
-        assert [future.result(TIMEOUT) for future in futures] == [[i] for i in range(50)]
-        pipeline.close()
-    assert made == [[]] * 4
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------
@@ -244,15 +213,6 @@ def test_stats() -> None:
             assert (stage["threads"], stage["queued"]) == (2, 0)
             assert stage["service"]["count"] == 3  # two packets of 500 queries and one of one
             assert 0 <= stage["service"]["median"] <= stage["service"]["p99"] <= stage["service"]["max"]
-
-
-def test_stats_of_batches() -> None:
-    with small(layout="balanced", batch_size=4, flush_timeout=0) as tm:
-        futures = [tm.submit(["t1"]) for _ in range(100)]  # in the one partition whose mask the tag has
-        assert all(future.result(TIMEOUT) == [1] for future in futures)
-        batch = tm.stats()["stages"]["batch"]
-        assert 25 <= batch["batches"] <= 100
-        assert batch == {"queued": 0, "batches": batch["batches"], "fill": 100 / (4 * batch["batches"])}
 
 
 def test_stage_threads() -> None:

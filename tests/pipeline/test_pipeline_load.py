@@ -148,13 +148,12 @@ def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) 
 # -- the end -----------------------------------------------------------------------------------------------------------
 
 
-def our_objects() -> int:
-    return sum(str(type(each).__module__).startswith("tagmatch") for each in gc.get_objects())
-
-
 @pytest.mark.parametrize("lives", [40, pytest.param(200, marks=pytest.mark.nightly)])
 def test_nothing_is_left_of_many_lives(layout: str, lives: int) -> None:
     options = PipelineOptions(hand_over_queries=0, queued_packets=1)
+
+    def our_objects() -> int:
+        return sum(str(type(each).__module__).startswith("tagmatch") for each in gc.get_objects())
 
     def live(number: int) -> None:
         tm = index(layout=layout, flush_timeout=(None, 0, 0.001)[number % 3], batch_size=2, pipeline=options)
@@ -242,34 +241,17 @@ def test_who_waits_for_many_futures_sees_that_they_are_cancelled(monkeypatch: py
 def test_callback_closes(
     monkeypatch: pytest.MonkeyPatch, layout: str, threads: int, drain: bool, hand_over: int
 ) -> None:
-    """Nobody else is there to answer the others."""
+    """Two at once, perhaps; nobody else is there to answer the others."""
     options = PipelineOptions(hand_over_queries=hand_over, packet_queries=2, queued_packets=1)
-    tm, closed = index(layout=layout, threads=threads, pipeline=options), threading.Event()
+    tm, closed = index(layout=layout, threads=threads, pipeline=options), threading.Semaphore(0)
     futures, let_go = held_packet(monkeypatch, tm, [["t1"]] * 20)
-    futures[3].add_done_callback(lambda _: (tm.close(drain=drain), closed.set()))
+    for future in futures[3:8:4]:
+        future.add_done_callback(lambda _: (tm.close(drain=drain), closed.release()))
     let_go()
-    assert closed.wait(TIMEOUT), stacks()
+    for _ in range(2):
+        assert closed.acquire(timeout=TIMEOUT), stacks()
     for future in futures:
         ended(future, [1])
-    end(tm)
-
-
-def test_two_callbacks_close_at_once(layout: str) -> None:
-    tm = index(layout=layout, pipeline=PipelineOptions(hand_over_queries=0, packet_queries=1))
-    both, entered = threading.Barrier(2), threading.Semaphore(0)
-
-    def called(_: Future[Any]) -> None:
-        entered.release()
-        both.wait(TIMEOUT)
-        tm.close()
-
-    def ask() -> None:  # where the answer was there before, the callback runs here
-        tm.submit(["t1"]).add_done_callback(called)
-
-    with together([ask]):
-        assert entered.acquire(timeout=TIMEOUT)  # so that not one packet has both
-        with together([ask]):
-            pass
     end(tm)
 
 

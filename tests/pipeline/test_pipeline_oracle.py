@@ -39,11 +39,6 @@ from tagmatch.pipeline.stages.packets import Packet
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]
 
-# Only `balanced` has queues of partitions, in which queries wait
-layouts_and_timeouts = pytest.mark.parametrize(
-    ("layout", "flush_timeout"), [("rarest", 0), ("balanced", 0), ("balanced", 0.001), ("balanced", None)]
-)
-
 
 class InjectedError(Exception):
     """What no code of ours raises."""
@@ -176,13 +171,15 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
 
         return sometimes
 
-    steps = [(TagIndex, "ranks"), (Ranked, "subset_match"), (BalancedSubsetMatch, "route")]
-    for owner, name in [*steps, (BalancedSubsetMatch, "match"), (SetIds, "key_lookup"), (Packet, "merge")]:
+    steps = {TagIndex: "ranks", Ranked: "subset_match", SetIds: "key_lookup", Packet: "merge"}
+    for owner, name in [*steps.items(), (BalancedSubsetMatch, "route"), (BalancedSubsetMatch, "match")]:
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
 
 
 @pytest.mark.slow
-@layouts_and_timeouts
+@pytest.mark.parametrize(  # only `balanced` has queues of partitions, in which queries wait
+    ("layout", "flush_timeout"), [("rarest", 0), ("balanced", 0), ("balanced", 0.001), ("balanced", None)]
+)
 @pytest.mark.parametrize("share", [0, 0.05], ids=["", "failing"])
 @pytest.mark.parametrize(("times", "threads"), [(1, 24), pytest.param(3, 64, marks=pytest.mark.nightly)])
 def test_every_query_gets_its_own_answer(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from functools import reduce
+from operator import and_
 
 import numpy as np
 import pytest
@@ -39,13 +41,7 @@ def test_masks_of_blocks_are_what_all_their_rows_share(partitions: list[list[int
         for first, partition in zip(first_rows.tolist(), partitions, strict=False)
         for at in range(0, len(partition), rows)
     ]
-    shared = []
-    for _, piece in pieces:
-        common = piece[0]
-        for row in piece:
-            common &= row
-        shared.append(common)
-    assert integers_of(blocks.masks) == shared
+    assert integers_of(blocks.masks) == [reduce(and_, piece) for _, piece in pieces]
     assert blocks.first_rows().tolist() == [*(first for first, _ in pieces), len(words)]
     counts = [len(range(0, len(partition), rows)) for partition in partitions]
     assert blocks.firsts.tolist() == [0, *itertools.accumulate(counts)]

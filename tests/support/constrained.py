@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, get_args
 
 import pyarrow as pa
@@ -127,6 +128,23 @@ def test_any_filters(device: str, layout: Any, path: Path, filters: list[Any], m
         assert all_by(tm, device)
 
 
+@either
+def test_every_operator_and_value(device: str, path: Path) -> None:
+    """All at once in one index, constants and patterns beside all others; messages are tags, and in columns."""
+    known = NUMBERS[5:15] if SIMULATED else [*NUMBERS, *TEXTS]
+    trees = [Test("p", comparison, (value,)) for value in known for comparison in COMPARISONS]
+    trees += [Test("p", pattern, (text,)) for text in (TEXTS[:1] if SIMULATED else TEXTS) for pattern in PATTERNS]
+    values = known if SIMULATED else VALUES
+    expected = [[key for key, tree in enumerate(trees) if evaluate(tree, (), {"p": value})] for value in values]
+    with with_sets([([], expression_of([tree])) for tree in trees], path, device) as tm:
+        assert answers(tm, [([], {"p": value}) for value in values]) == expected
+        both = answers(tm, [([], {"p": [value, other]}) for value, other in pairwise(values)])
+        assert both == [sorted({*one, *other}) for one, other in pairwise(expected)]
+        for numbers, table in in_tables([ConditionMessage([], {"p": value}) for value in values]):
+            assert tm.match_many(table, unique=True).to_pylist() == [expected[i] for i in numbers]
+        assert all_by(tm, device)
+
+
 Ranges = list[tuple[str, int, int]]
 
 
@@ -158,7 +176,7 @@ def test_segments_and_deletions(
 ) -> None:
     """So many that the trie has inner nodes and leaves, values have many cells, and lines several blocks."""
     monkeypatch.setattr(trie, "_LEAF", 4)
-    count = 60 if SIMULATED else 2_000
+    count = 60 if SIMULATED else 1_000
     filters = [ranges_of(rng, "abcdefgh"[: 4 if SIMULATED else 8]) for _ in range(count)]
     removed = set(rng.sample(range(count), count // 20))
     messages: list[Message] = [

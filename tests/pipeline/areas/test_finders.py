@@ -8,12 +8,21 @@ import numpy as np
 import pytest
 from support.distances import has
 from support.finders import *  # noqa: F403
-from support.finders import Modelled, both
+from support.finders import Finders, Modelled, both
 from support.places import NOWHERE, Box, Circle, Place, lists_of, place_at_edge, places_of, random_area, random_place
 
 from tagmatch.model.kernels.sphere import boxes_have, circles_have
+from tagmatch.pipeline.areas import chunks
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.shapes import CIRCLE, Shapes
+
+
+@pytest.fixture(params=[True, pytest.param(None, marks=pytest.mark.slow)], ids=["vector", "loops"])
+def finders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Finders:
+    """Chunks are tested by vector code, and by loops, whatever this processor is."""
+    monkeypatch.setattr(chunks, "_VECTOR_CODE", request.param is True)
+    return Finders()
+
 
 both_ways = pytest.mark.usefixtures("finders")
 

@@ -15,6 +15,8 @@ from support.places import Box, Circle, lists_of, places_of, shapes_of
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.areas.clients import ClientCells
 
+pytestmark = pytest.mark.slow
+
 THREADS = 8
 FAR = 1000.0
 EVERYWHERE = 3 * FAR

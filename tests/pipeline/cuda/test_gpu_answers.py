@@ -19,15 +19,13 @@ from tagmatch.pipeline.matcher import PacketSize
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
 TAGS = [f"t{i}" for i in range(9)]
-BLOCK = 1 << 10
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for 128 keys in a block, and for three blocks."""
-    monkeypatch.setattr(pinned, "_BLOCK", BLOCK)
-    monkeypatch.setattr(pinned, "_FEWEST", 8)
-    monkeypatch.setattr(pinned, "_MOST", 3 * BLOCK)
+    for name, value in {"_BLOCK": 1 << 10, "_FEWEST": 8, "_MOST": 3 << 10}.items():
+        monkeypatch.setattr(pinned, name, value)
 
 
 def test_answers_that_are_kept_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]) -> None:

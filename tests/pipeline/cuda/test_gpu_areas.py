@@ -15,7 +15,7 @@ import pytest
 from support.finders import *  # noqa: F403
 from support.finders import Finders, Modelled, both
 from support.pipelines import together
-from support.places import Area, Circle, Place, lists_of, places_of, random_place, rows_of, shapes_of
+from support.places import Circle, Place, lists_of, places_of, random_place, rows_of, shapes_of
 from support.simulator import SIMULATED
 
 from tagmatch import Circle as CircleArea
@@ -45,31 +45,28 @@ def finders() -> Finders:
 # -- areas that stay ---------------------------------------------------------------------------------------------------
 
 
+def words_of(place: Place, plane: bool) -> Any:
+    fixed = FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(*place, 0.0)]), plane=plane)
+    return fixed.circles.words[:48:16]
+
+
 @both
 def test_on_edges_the_device_says_what_the_cpu_says(rng: random.Random, plane: bool) -> None:
     """Radii are distances, or the numbers next to them: only rounding decides."""
-    stored: list[tuple[int, Area]] = []
-    messages = []
+    circles, places = [], []
     for _ in range(200 if SIMULATED else 3000):
         middle, place = random_place(rng, plane), random_place(rng, plane)
-        fixed = FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(*middle, 0.0)]), plane=plane)
-        apart = fixed.circles.words[:48:16] - np.array(_point(place, plane))
-        reach = float(np.sqrt((apart**2).sum()))
+        reach = float(np.sqrt(((words_of(middle, plane) - words_of(place, plane)) ** 2).sum()))
         metres = reach if plane else 2 * 6371008.8 * float(np.arcsin(min(1.0, reach / 2)))
         for _ in range(rng.randrange(4)):
             metres = float(np.nextafter(metres, rng.choice([0.0, np.inf])))
-        stored.append((len(messages), Circle(*middle, metres)))
-        messages.append((place, [len(messages)]))
-    columns = places_of([place for place, _ in messages]), lists_of([groups for _, groups in messages])
-    fixed = FixedAreas.of(np.arange(len(stored)), len(stored), shapes_of([circle for _, circle in stored]), plane=plane)
+        circles.append(Circle(*middle, metres))
+        places.append(place)
+    columns = places_of(places), lists_of([[group] for group in range(len(places))])
+    fixed = FixedAreas.of(np.arange(len(circles)), len(circles), shapes_of(circles), plane=plane)
     found = CudaFixedAreas(fixed).holding(*columns)
     assert rows_of(found) == rows_of(fixed.holding(*columns))
-    assert 0 < len(found.values) < len(stored)
-
-
-def _point(place: Place, plane: bool) -> tuple[float, ...]:
-    fixed = FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(*place, 0.0)]), plane=plane)
-    return tuple(fixed.circles.words[:48:16].tolist())
+    assert 0 < len(found.values) < len(circles)
 
 
 # -- clients that move -------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import numba.cuda
@@ -14,14 +16,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agreement import index_of, loaded
+from support.places import lists_of
 from support.signatures import integers_of, signatures, words_of
 from support.simulator import EXAMPLES, SIMULATED
 
 from tagmatch import CudaOptions
-from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.empty import empty_segment
-from tagmatch.model.options import LayoutOptions, MatchOptions
+from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cpu.preprocess import TagIndex
@@ -55,11 +56,6 @@ def asked(segment: Segment, queries: Sequence[Sequence[str]]) -> QueryBatch:
     return TagIndex(segment.vocabulary).ranks(lists, 0, len(queries))
 
 
-def flat(lists: Sequence[Sequence[int]]) -> tuple[I64Array, I64Array]:
-    lengths = np.array(list(map(len, lists)), np.int64)
-    return offsets_of(lengths), np.array([value for each in lists for value in each], np.int64)
-
-
 def found_pairs(found: Found) -> Counter[tuple[int, int]]:
     assert found.queries.dtype == found.sets.dtype == np.uint32
     return Counter(zip(found.queries.tolist(), found.sets.tolist(), strict=True))
@@ -69,8 +65,8 @@ def chosen(batches: Batches, rng: random.Random) -> Batches:
     """Some of the batches, in another order, with some of their queries, also in another order."""
     partitions = rng.sample(range(len(batches.partitions)), rng.randint(0, len(batches.partitions)))
     queued = [batches.queued[batches.offsets[p] : batches.offsets[p + 1]].tolist() for p in partitions]
-    queued = [rng.sample(queries, rng.randint(0, len(queries))) for queries in queued]
-    return Batches(batches.queries, batches.signatures, np.array(partitions, np.int64), *flat(queued))
+    queued = lists_of([rng.sample(queries, rng.randint(0, len(queries))) for queries in queued], np.int64)
+    return Batches(batches.queries, batches.signatures, np.array(partitions, np.int64), queued.offsets, queued.values)
 
 
 def on_device(segment: Segment, *, exact: bool = True) -> CudaMatcher:
@@ -87,13 +83,6 @@ def assert_as_on_cpu(segment: Segment, batches: Batches, *, exact: bool = True) 
     assert found_pairs(found) == found_pairs(expected)
     assert found.rejected == expected.rejected
     return found
-
-
-@pytest.fixture(params=[1, 6, 1000])
-def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Words of results that there is room for at first."""
-    monkeypatch.setattr(balanced, "_FIRST_ROOM", request.param)
-    return request.param
 
 
 # -- batches that were routed on the CPU -------------------------------------------------------------------------------
@@ -135,22 +124,16 @@ def test_so_many_queries_a_batch(queries: int) -> None:
     assert assert_as_on_cpu(segment, routed(segment, batch))
 
 
-@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("room", [1, 6, 1000])
 @pytest.mark.parametrize("exact", [True, False])
-def test_more_candidates_than_can_wait(exact: bool) -> None:
+def test_more_candidates_than_can_wait(monkeypatch: pytest.MonkeyPatch, exact: bool, room: int) -> None:
     """Some wait for verification, some find no room to, and results have no room at first."""
+    monkeypatch.setattr(balanced, "_FIRST_ROOM", room)
     tags = TAGS[:4]
     sets = [list(some) for count in (1, 2, 3) for some in itertools.combinations(tags, count)]
     segment = stored(sets)
     queries = asked(segment, [tags, tags[:3], TAGS, tags])
     assert_as_on_cpu(segment, routed(segment, queries), exact=exact)
-
-
-def test_without_partitions() -> None:
-    segment = empty_segment(LayoutOptions(layout="balanced"))
-    none = QueryBatch(np.zeros(3, np.int64), np.empty(0, np.uint32))
-    found = assert_as_on_cpu(segment, routed(segment, none))
-    assert (len(found.sets), found.rejected) == (0, 0)
 
 
 @pytest.mark.parametrize(("flush_timeout", "fewest"), [(0.0, 0), (0.05, 0), (None, 4)])
@@ -170,10 +153,7 @@ def test_queries_wait_in_the_queues_of_partitions(rng: random.Random, flush_time
 # -- packed results ----------------------------------------------------------------------------------------------------
 
 
-@given(
-    sizes=st.lists(st.integers(0, 9), max_size=5),
-    rng=st.randoms(use_true_random=False),
-)
+@given(sizes=st.lists(st.integers(0, 9), max_size=5), rng=st.randoms(use_true_random=False))
 def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> None:
     """Records of items in any order: an item, a number of pairs, and groups of four of these (§3.3.1)."""
     firsts = np.array([rng.randrange(1000) for _ in range(7)], np.int64)
@@ -256,16 +236,13 @@ def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
     device.match_batches(batches)
     assert segment.tagsets.signatures is not None
     rows, asked_signatures = integers_of(segment.tagsets.signatures), integers_of(batches.signatures)
-    first_rows = segment.partitions.first_rows.tolist()
-    expected = 0
+    first_rows, expected = segment.partitions.first_rows.tolist(), 0
     run_rows = balanced._RUN_BLOCKS * items.BLOCK_ROWS
-    for partition, first, last in zip(batches.partitions, batches.offsets, batches.offsets[1:], strict=False):
+    for partition, (first, last) in zip(batches.partitions, itertools.pairwise(batches.offsets), strict=True):
         begin, end = first_rows[partition : partition + 2]
         for run in range(begin, end, run_rows):
             for block in range(run, min(run + run_rows, end), items.BLOCK_ROWS):
-                common = 2**192 - 1
-                for row in rows[block : min(block + items.BLOCK_ROWS, run + run_rows, end)]:
-                    common &= row
+                common = reduce(and_, rows[block : min(block + items.BLOCK_ROWS, run + run_rows, end)])
                 expected += sum(common & ~asked_signatures[q] == 0 for q in batches.queued[first:last])
     # Each launch, as there may have been too little room for the results of the first
     assert set(counted) == {expected}

@@ -73,17 +73,6 @@ def test_each_string_is_looked_up_once(monkeypatch: pytest.MonkeyPatch, engine: 
 
 
 @pytest.mark.usefixtures("small_packets")
-def test_plain_strings_of_packets_in_the_middle(engine: dict[str, Any]) -> None:
-    """Their offsets do not begin at 0; nor do those of a slice."""
-    tm, oracle = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine)
-    rows = encoded_queries(np.int32).to_pylist()
-    for kind in (pa.list_(pa.string()), pa.large_list(pa.large_string())):
-        queries = pa.array([["before"], *rows, ["after"]], kind).slice(1, len(rows))
-        assert_keys(tm.match_many(queries), [oracle.match(query) for query in rows])
-    tm.close()
-
-
-@pytest.mark.usefixtures("small_packets")
 @given(data=st.data())
 def test_any_dictionaries(engine: dict[str, Any], data: st.DataObject) -> None:
     tm, oracle = loaded([(tags, key) for key, tags in enumerate(SETS)], **engine)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Mapping
 from typing import Any, get_args
 
-import pyarrow as pa
 import pytest
 from support import constrained
 from support.constrained import *  # noqa: F403
@@ -19,12 +16,10 @@ import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, TagMatch
 from tagmatch.pipeline.cuda import lines, memory, pairs
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
-from tagmatch.pipeline.filters import index, presence, trie
+from tagmatch.pipeline.filters import trie
 from tagmatch.pipeline.filters.index import Path
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
-
-MESSAGES_OF_A_TABLE = 60 if SIMULATED else 200
 
 
 @pytest.fixture(scope="module")
@@ -38,54 +33,6 @@ def with_sets(wheres: Any, path: Path, **options: Any) -> TagMatch[int]:
 
 def on_cuda(tm: TagMatch[int]) -> bool:
     return constrained.all_by(tm, "cuda")
-
-
-#: Constants whose doubles have zeros below, or not, or that are no doubles; and values beside them
-CONSTANTS: dict[str, list[Any]] = {
-    "halves": [-3, 0, 1, 7.5, 1024],
-    "doubles": [-0.1, 0.0, 0.1, 1e-300, math.inf],
-    "inexact": [2**53 + 1, 2**53 - 1, -(2**63), 2**63 - 1, 0.1],
-}
-
-
-@pytest.mark.parametrize(
-    ("path", "constants"),
-    [
-        pytest.param(
-            path, name, marks=[] if (path, name) in (("trie", "doubles"), ("lines", "inexact")) else pytest.mark.slow
-        )
-        for path in get_args(Path)
-        for name in CONSTANTS
-    ],
-)
-def test_columns_of_numbers(path: Path, constants: str, seed: int) -> None:
-    rng, known = random.Random(seed), CONSTANTS[constants]
-    wheres = [f"{name} {op} {value!r}" for name in "xy" for op in ("<", "<=", "=", ">") for value in known[:4]]
-    wheres += ["sold = true", "not sold = true", "not exists(x)", "exists(z)", 'name prefix "b" and x >= 0']
-    values = [*known, *(-value for value in known if value > -(2**63)), math.nan, 0, 3]
-    integers = [value for value in values if isinstance(value, int)]
-
-    def some(of: list[Any], kind: pa.DataType) -> pa.Array:
-        return pa.array([rng.choice([None, rng.choice(of)]) for _ in range(MESSAGES_OF_A_TABLE)], kind)
-
-    table = pa.table({
-        "x": some([float(value) for value in values], pa.float64()),
-        "y": some(integers, pa.int64()),
-        "z": some([[1, 2], []], pa.list_(pa.int64())),
-        "sold": some([True, False], pa.bool_()),
-        "name": some(["a", "b", "bc"], pa.string()),
-        "unasked": some(integers, pa.int64()),
-    })  # fmt: skip
-    with with_sets([([], where.replace("inf", "1e400")) for where in wheres], path) as tm:
-        with TagMatch(device="cpu") as other:
-            for key, where in enumerate(wheres):
-                other.add_set([], key, where=where.replace("inf", "1e400"))
-            other.consolidate()
-            wanted = other.match_many(table, unique=True)
-        assert any(wanted.to_pylist())
-        assert tm.match_many(table, unique=True) == wanted
-        assert tm.match_many(table[13:47], unique=True) == wanted[13:47]
-        assert on_cuda(tm)
 
 
 def test_more_tokens_than_the_trie_is_deep(monkeypatch: pytest.MonkeyPatch, layout: Any) -> None:
@@ -127,38 +74,6 @@ def test_messages_come_in_parts_where_sets_ask_for_many_attributes(
         messages: list[Message] = [([], {name: 5, names[0]: [1, 2], "other": 9}) for name in names[1:9]]
         assert answers(tm, messages) == [[number, len(names)] for number in range(1, 9)]
         assert on_cuda(tm)
-
-
-def test_sets_of_both_paths(monkeypatch: pytest.MonkeyPatch, rng: random.Random, layout: Any) -> None:
-    """Devices and the CPU beside them have the same ones in lines, as messages have shown; also several devices."""
-    monkeypatch.setattr(index, "_FEW", 10)
-    monkeypatch.setattr(presence, "_ENOUGH", 4)
-    monkeypatch.setattr(tagmatch.pipeline.devices, "_chosen", lambda _: [0, 0])
-    sets = [([], f"p between {key} and {key + 20} and q > {key % 7}") for key in range(20)]
-    sets += [([], f"r = {key} and p > 3") for key in range(10)]
-    sets += [([], "exists(z)"), ([], "z != 1")]  # all messages have it, which no set can tell
-    messages: list[Message] = [([], {"p": rng.randrange(30), "q": rng.randrange(9), "z": 4}) for _ in range(19)]
-    messages += [([], {"r": rng.randrange(10), "p": rng.randrange(6), "z": 1})]
-
-    def wanted(values: Mapping[str, int]) -> list[int]:
-        found = [key for key in range(20) if key <= values["p"] <= key + 20 and values.get("q", -1) > key % 7]
-        found += [20 + key for key in range(10) if values.get("r") == key and values["p"] > 3]
-        return [*found, 30, *([31] if values["z"] != 1 else [])]
-
-    cuda = CudaOptions(placement="split", fewest_queries=2)
-    with TagMatch(layout=layout, device="cuda", threads=2, cuda=cuda) as tm:
-        for key, (tags, where) in enumerate(sets):
-            tm.add_set(tags, key, where=where)
-        tm.consolidate()
-        before = tm.stats()["with_conditions"]["lines"]
-        assert answers(tm, messages) == [wanted(values) for _, values in messages]
-        tm.add_set([], len(sets), where="r = 99")
-        tm.consolidate(full=True)
-        counts = tm.stats()["with_conditions"]
-        assert sum(counts.values()) == len(sets) + 1
-        assert counts["lines"] == before + 2
-        for times in range(3):
-            assert answers(tm, messages[times:]) == [wanted(values) for _, values in messages[times:]]
 
 
 # -- results that do not fit -------------------------------------------------------------------------------------------
