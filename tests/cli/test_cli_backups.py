@@ -43,7 +43,7 @@ def test_there_and_back(index, tmp_path):
     told = tagmatch("backup", index, place)
     assert told.startswith(f"{place}: snapshot 3, 4 sets, 1 staged change; ")
     assert told.endswith(" bytes copied, 0 there already\n")
-    assert f"; {nbytes} bytes copied, " in tagmatch("backup", index, place)
+    assert f"; {nbytes} bytes copied, " in done("backup", index, place)
     assert rows(place) == STORED
     assert tagmatch("check", place) == f"{place}: ok, 4 sets\n"
     assert tagmatch("restore", place, tmp_path / "new").startswith(f"{tmp_path / 'new'}: snapshot 3, 4 sets, 1 staged")
@@ -62,7 +62,6 @@ def test_mistakes(index, tmp_path):
         (["restore", place, index], f"there is an index at {index} already; with --replace it is lost, and what is"),
         (["restore", tmp_path / "backpu", tmp_path / "new"], f"there is no index at {tmp_path / 'backpu'}: no such"),
         (["backup", index, tmp_path], f"{tmp_path} is a folder with other files in it; choose an empty or a new"),
-        (["backup", index, ""], "TARGET is empty; give the path of a folder"),
         (["restore", "", index], "BACKUP is empty; give the path of a folder"),
         (["restore", place, index, "--replace", "--snapshot", 2], f"the index {place} does not keep a snapshot 2; it"),
     ):
@@ -73,14 +72,6 @@ def test_mistakes(index, tmp_path):
     line = refused("restore", place, index, "--replace")
     assert f"{damaged} does not have the checksum that it was written with; nothing was copied" in line
     assert contents_of(index) == before[0]
-
-
-def test_replace(index, tmp_path):
-    done("backup", index, tmp_path / "backup")
-    done("add", index, write(tmp_path / "wrong.jsonl", [{"tags": ["wrong"], "key": 9}]))
-    assert (["wrong"], 9) in rows(index)
-    tagmatch("restore", tmp_path / "backup", index, "--replace")
-    assert rows(index) == STORED
 
 
 def test_an_earlier_snapshot(index, tmp_path):
@@ -101,8 +92,8 @@ def test_info(index):
     assert (shown["number"], shown["sets"]) == (3, 4)
     assert sum(each["live"] for each in shown["segments"]) == 4
     assert all(each["rows"] == each["live"] + each["deleted"] for each in shown["segments"])
-    assert [(each["number"], each["sets"]) for each in shown["snapshots"]] == [(2, 3), (3, 4)]
-    assert [each["until"] is None for each in shown["snapshots"]] == [False, True]
+    snapshots = [(each["number"], each["sets"], each["until"] is None) for each in shown["snapshots"]]
+    assert snapshots == [(2, 3, False), (3, 4, True)]
     text = tagmatch("info", index)
     assert "snapshot 2" in text
     assert "4 sets, the current one" in text
@@ -111,16 +102,15 @@ def test_info(index):
 
 def test_check_reads_what_is_kept(index):
     current = (index / "MANIFEST.json").read_text()
-    files = [file for file in files_of(index) if not file.name.startswith("staged-")]
-    earlier = [file for file in files if file.parent.name not in current and file.name != "MANIFEST.json"]
-    assert len(earlier) >= 5
-    for file in earlier:
+    kept = [file for file in files_of(index) if file.parent.name not in current and file.suffix != ".log"]
+    kept.remove(index / "MANIFEST.json")
+    assert len(kept) >= 5
+    for file in kept:
         good = file.read_bytes()
-        for bad in (good[:-1] + bytes([good[-1] ^ 1]), None):
-            file.unlink()
-            if bad is not None:
-                file.write_bytes(bad)
-            assert file.name in refused("check", index)
+        file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        assert file.name in refused("check", index)
+        file.unlink()
+        assert file.name in refused("check", index)
         file.write_bytes(good)
     tagmatch("check", index)
 
@@ -145,20 +135,16 @@ def test_a_store(index, tmp_path, bucket, uri, monkeypatch):
         assert printed[0] == printed[1] != ""
     assert tagmatch("check", uri) == f"{place}: ok, 4 sets\n"
     assert os.listdir(copies) == []
+    assert f"there is no index at {place}/x: it has no MANIFEST.json" in refused(
+        "info", f"{place}/x{uri.partition('index')[2]}"
+    )
+    assert "Arrow does not reach ftp://host/x" in refused("info", "ftp://me:1234@host/x")
     sets = write(tmp_path / "sets.jsonl", SETS[:1])
     for words in (["build", sets, uri, "--overwrite"], ["add", uri, sets], ["remove", uri, sets], ["add", uri, "none"]):
         line = refused(*words)
         assert line.startswith(f"tagmatch: cannot change {place}: an index on a store is read-")
-        assert "`tagmatch-partition`" in line
     with TagMatch.open(uri) as tm:
         assert len(tm) == 4
-
-
-@pytest.mark.slow
-def test_a_store_without_an_index(bucket, uri):
-    line = refused("info", uri)
-    assert line.startswith(f"tagmatch: there is no index at s3a://{bucket[1]}/folder/index: it has no MANIFEST.json")
-    assert "Arrow does not reach ftp://host/x" in refused("info", "ftp://me:1234@host/x")
 
 
 def test_file_uris(tmp_path):

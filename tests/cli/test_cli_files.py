@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-import json
 import os
+import re
 import subprocess
-import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies
+from support.agreement import index_of
 from support.command import (
     COMMAND,
     FORMATS,
     Record,
     as_parquet,
     done,
-    ended,
     from_json_lines,
     refused,
     tagmatch,
@@ -31,13 +27,8 @@ from support.command import (
 )
 from support.index_files import contents_of, manifest_as_first
 
-from tagmatch import IndexNotFoundError, TagMatch
-from tagmatch.files.columns import ID, QUERY_TAGS
-from tagmatch.files.csv_lines import CsvLines
-from tagmatch.files.csv_rows import csv_blocks
+from tagmatch import TagMatch
 from tagmatch.files.inputs import read_sets
-from tagmatch.files.invalid import InvalidRows
-from tagmatch.files.lines import TextReader
 from tagmatch.files.sets import set_writer
 
 pytestmark = pytest.mark.slow
@@ -52,9 +43,7 @@ ANSWERS: list[Record] = [{"id": "x", "keys": [1, 3]}, {"id": 1, "keys": [3, 2**6
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     path = tmp_path_factory.mktemp("formats") / "index"
-    with TagMatch(path) as tm:
-        tm.add_sets([row["tags"] for row in SETS], [row["key"] for row in SETS])
-        tm.consolidate()
+    index_of([row["tags"] for row in SETS], [row["key"] for row in SETS], path).close()
     return path
 
 
@@ -106,31 +95,10 @@ def test_output_formats(index, tmp_path, name):
 def opened(path: Path, name: str) -> list[Record]:
     if name == "parquet":
         return pq.read_table(path).to_pylist()
-    data = path.read_bytes()
-    if name == "jsonl.gz":
-        data = gzip.decompress(data)
-    if name == "jsonl.zst":
-        data = pa.CompressedInputStream(io.BytesIO(data), "zstd").read()
-    return from_json_lines(data.decode())
-
-
-@pytest.mark.parametrize("name", ["jsonl.gz", "jsonl.zst", "csv.gz"])
-def test_damaged_compressed_files(tmp_path, name):
-    sets = tmp_path / f"sets.{name}"
-    for data in (b"no such thing", FORMATS[name](SETS)[:-9]):
-        sets.write_bytes(data)
-        assert str(sets) in refused("build", sets, tmp_path / "index")
-        with pytest.raises(IndexNotFoundError):
-            TagMatch.open(tmp_path / "index")
-
-
-@pytest.mark.parametrize(
-    "more", ["", ', "area": {"lon": 8.9, "lat": 44.4, "metres": 20000}', ', "wher": 1', ', "name": 1']
-)
-def test_a_row_over_several_lines(tmp_path, more):
-    sets = tmp_path / "sets.jsonl"
-    sets.write_text(f'{{"tags": ["a"], "key": 1}}\n{{"tags": ["b"],\n"key": 2{more}}}\n')
-    assert f"{sets}: line 2 (row 1) is not a JSON object" in refused("build", sets, tmp_path / "index")
+    with pa.OSFile(str(path)) as file:
+        kind = {"jsonl.gz": "gzip", "jsonl.zst": "zstd"}.get(name)
+        data = (pa.CompressedInputStream(file, kind) if kind else file).read()
+    return from_json_lines(data.decode().replace("\u2028", "\\u2028"))
 
 
 def test_answers_do_not_take_the_place_of_queries(index, tmp_path):
@@ -152,16 +120,12 @@ def test_files_of_other_things(index, tmp_path):
     assert "CSV" in refused("match", index, queries, "-o", tmp_path / "answers.csv")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["build", "", "NEW"], ["build", "SETS", ""], ["match", "", "SETS"], ["info", ""], ["match", "INDEX", ""]],
-    ids=str,
-)
-def test_empty_paths(index, tmp_path, arguments):
-    paths = {"SETS": write(tmp_path / "sets.jsonl", SETS), "INDEX": index, "NEW": tmp_path / "new"}
-    message = refused(*(paths.get(word, word) for word in arguments))
-    assert "empty" in message
-    assert "give" in message
+def test_empty_paths(index, tmp_path):
+    sets = write(tmp_path / "sets.jsonl", SETS)
+    for arguments in (["build", "", tmp_path / "new"], ["build", sets, ""], ["match", "", sets], ["match", index, ""]):
+        message = refused(*arguments)
+        assert "empty" in message
+        assert "give" in message
 
 
 def test_home(tmp_path):
@@ -169,67 +133,10 @@ def test_home(tmp_path):
     write(tmp_path / "queries.jsonl", QUERIES)
     kernels = os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     environment = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": kernels}
-    for arguments in (
-        ["build", "~/sets.jsonl", "~/index"],
-        ["match", "~/index", "~/queries.jsonl", "--output=~/answers.jsonl"],
-        ["check", "~/index"],
-    ):
-        subprocess.run([COMMAND, *arguments], env=environment, cwd=tmp_path, check=True, timeout=600)
+    for arguments in ("build ~/sets.jsonl ~/index", "match ~/index ~/queries.jsonl --output=~/answers.jsonl"):
+        subprocess.run([COMMAND, *arguments.split()], env=environment, cwd=tmp_path, check=True, timeout=600)
     assert in_order((tmp_path / "answers.jsonl").read_text()) == ANSWERS
     assert not (tmp_path / "~").exists()
-
-
-# -- CSV ---------------------------------------------------------------------------------------------------------------
-
-
-@given(
-    rows=st.lists(
-        st.tuples(
-            st.lists(st.text(st.characters(exclude_characters="\0\r|", codec="utf-8")), max_size=4), st.booleans()
-        )
-    )
-)
-def test_tags_in_csv(rows):
-    """As JSON lists, or separated where that is possible."""
-    text = io.StringIO()
-    cells = csv.writer(text, lineterminator="\n")
-    for tags, as_json in rows:
-        plain = "|".join(tags)
-        separable = not as_json and plain and not plain.startswith("[") and "\0" not in plain
-        cells.writerow([plain if separable else json.dumps(tags), "more"])
-    columns = (QUERY_TAGS, ID)
-    reader = TextReader("queries", CsvLines(["tags", "other"], columns), columns, InvalidRows(), 0)
-    blocks = csv_blocks(io.BytesIO(text.getvalue().encode()).read)
-    found = [tags for batch, _ in reader.rows(blocks) for tags in batch["tags"].to_pylist()]
-    assert found == [tags for tags, _ in rows]
-
-
-BAD_CSV = {
-    "no column key": ("tags,id\na,1\n", ["no column 'key'", "'tags', 'id'"]),
-    "another column key": ("tags,keys\na,1\n", ["column 'keys'", "is 'key' meant?"]),
-    "empty": ("", ["no column 'tags'"]),
-    "key": ("tags,key\na,1\na,x\n", ["line 3", "row 1", "'key'"]),
-    "negative key": ("tags,key\na,1\na,-1\n", ["line 3", "row 1", "'key'", "-1"]),
-    "no key": ("tags,key\na,1\na,\n", ["line 3", "row 1", "'key'"]),
-    "too many cells": ("tags,key\na,1\na,1,2\n", ["line 3", "row 1", "3 cells"]),
-    "no tags": ("tags,key\na,1\n,1\n", ["line 3", "row 1", "empty", "write [] for the empty set"]),
-    "no JSON": ('tags,key\na,1\n"[""a""",1\n', ["line 3", "row 1"]),
-    "JSON of others": ("tags,key\na,1\n[1],1\n", ["line 3", "row 1", "'tags'"]),
-    "no UTF-8": (b"tags,key\na,1\n\xff,1\n", ["line 3", "row 1"]),
-}
-
-
-@pytest.mark.parametrize(("text", "words"), BAD_CSV.values(), ids=BAD_CSV)
-def test_bad_csv(tmp_path, text, words):
-    sets = tmp_path / "sets.csv"
-    sets.write_bytes(text if isinstance(text, bytes) else text.encode())
-    message = refused("build", sets, tmp_path / "index")
-    for word in (str(sets), *words):
-        assert word in message
-    if "line 3" in words:
-        assert "skipped 1 invalid row;" in ended("build", sets, tmp_path / "index", "--skip-invalid").stderr
-        with TagMatch.open(tmp_path / "index") as tm:
-            assert tm.match(["a"]) == [1]
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
@@ -267,38 +174,27 @@ def test_build_makes_the_same_index_of_what_export_writes(odd, tmp_path, name):
             form = ["--format", name] if path != file else []
             done("build", path, tmp_path / f"{number}.index", "--max-partition-size", 7, *form)
             assert contents_of(tmp_path / f"{number}.index") == contents_of(odd)
-
-
-def test_rows_are_those_of_to_arrow(odd, tmp_path):
-    with TagMatch.open(odd) as tm:
-        table = tm.to_arrow()
-    assert from_json_lines(done("export", odd).replace("\u2028", "\\u2028")) == table.to_pylist()
-    done("export", odd, tmp_path / "sets.parquet")
-    assert pq.read_table(tmp_path / "sets.parquet") == table
+    if name in ("jsonl", "parquet"):
+        with TagMatch.open(odd) as tm:
+            assert opened(file, name) == tm.to_arrow().to_pylist()
 
 
 @formats
 @given(rows=st.lists(st.lists(st.tuples(strategies.tag_sets, strategies.keys)), max_size=3))
-def test_whatever_is_written_is_read(name, rows):
+def test_whatever_is_written_is_read(name, rows, tmp_path_factory):
     """Batch by batch; slices of arrays too."""
-    batches = [
-        pa.RecordBatch.from_pylist([{"tags": tags, "key": key} for tags, key in [([], 0), *batch]], SCHEMA).slice(1)
-        for batch in rows
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        path = f"{folder}/sets.{name}"
-        with set_writer(path, SCHEMA) as write_batch:
-            for batch in batches:
-                write_batch(batch)
-        found = pa.Table.from_batches(read_sets(path), SCHEMA)
-    assert found.to_pylist() == pa.Table.from_batches(batches, SCHEMA).to_pylist()
+    path = str(tmp_path_factory.mktemp("sets") / f"sets.{name}")
+    records = [[{"tags": tags, "key": key} for tags, key in [([], 0), *batch]] for batch in rows]
+    with set_writer(path, SCHEMA) as write_batch:
+        for batch in records:
+            write_batch(pa.RecordBatch.from_pylist(batch, SCHEMA).slice(1))
+    found = pa.Table.from_batches(read_sets(path), SCHEMA)
+    assert found.to_pylist() == [row for batch in records for row in batch[1:]]
 
 
 @pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])
 def test_an_index_of_nothing(tmp_path, name):
-    with TagMatch(tmp_path / "empty", durability="none") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    with index_of([["a"]], [1], tmp_path / "empty", durability="none") as tm:
         tm.remove_set(["a"], 1)
         tm.consolidate()
     done("export", tmp_path / "empty", tmp_path / f"sets.{name}")
@@ -321,25 +217,8 @@ def test_another_layout(odd, tmp_path):
 
 
 def test_what_cannot_be_written(odd, tmp_path):
-    for path, words in (
-        (tmp_path / "sets.txt", ["sets.txt", "cannot tell the format"]),
-        (tmp_path / "no" / "sets.csv", ["sets.csv", "No such file"]),
-        ("", ["empty"]),
-    ):
-        message = refused("export", odd, path)
-        assert all(word in message for word in words), message
-    assert str(tmp_path / "nowhere") in refused("export", tmp_path / "nowhere", tmp_path / "sets.csv")
+    assert "sets.txt: cannot tell the format" in refused("export", odd, tmp_path / "sets.txt")
+    assert re.search(r"no/sets\.csv.*No such file", refused("export", odd, tmp_path / "no" / "sets.csv"))
+    assert "empty" in refused("export", odd, "")
     assert "OUTPUT" in tagmatch("export", odd, "a.csv", "-o", "b.csv", code=2)
     assert not os.listdir(tmp_path)
-
-
-def test_damage_is_found(tmp_path):
-    with TagMatch(tmp_path / "index") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
-    (file,) = tmp_path.rglob("keys.arrow")
-    contents = bytearray(file.read_bytes())
-    contents[len(contents) // 2] ^= 1
-    file.write_bytes(contents)
-    assert "keys.arrow" in refused("export", tmp_path / "index", tmp_path / "sets.csv")
-    assert not (tmp_path / "sets.csv").exists()

@@ -30,13 +30,11 @@ class Recorded(InvalidRows):
         self.said.append(str(error))
 
 
-def queries_in(tmp_path, name: str, data: bytes, **more: Any) -> tuple[list[Row], list[str]]:
+def queries_in(tmp_path, name: str, data: bytes) -> tuple[list[Row], list[str]]:
     """Number, id and tags of the rows that can be used, and the errors for the others."""
-    path = tmp_path / name
+    path, invalid, rows = tmp_path / name, Recorded(), []
     path.write_bytes(data)
-    invalid = Recorded()
-    rows: list[Row] = []
-    for batch in read_queries(str(path), invalid=invalid, ignored=EVERY_OTHER, **more):
+    for batch in read_queries(str(path), invalid=invalid, ignored=EVERY_OTHER):
         rows += zip(*(batch[column].to_pylist() for column in ("row", "id", "tags")), strict=True)
     return rows, [message.removeprefix(f"{path}: ") for message in invalid.said]
 
@@ -194,25 +192,24 @@ def test_a_header_only(tmp_path, data):
     assert queries_in(tmp_path, "q.csv", data) == ([], [])
 
 
-def test_columns_that_mean_nothing_are_not_looked_at(tmp_path):
-    path = tmp_path / "s.csv"
-    path.write_bytes(b'key,tags,attributes,x,x\n1,a,{,,\n2,b,",","\n",""\n3,c\n')
+def keys_in(path: Path, text: str) -> tuple[list[int], list[str]]:
+    path.write_text(text)
     invalid = Recorded()
-    batches = list(read_sets(str(path), invalid=invalid))
-    assert [key for batch in batches for key in batch["key"].to_pylist()] == [1, 2]
-    assert len(invalid.said) == 1
+    return [key for batch in read_sets(str(path), invalid=invalid) for key in batch["key"].to_pylist()], invalid.said
+
+
+def test_columns_that_mean_nothing_are_not_looked_at(tmp_path):
+    keys, said = keys_in(tmp_path / "s.csv", 'key,tags,attributes,x,x\n1,a,{,,\n2,b,",","\n",""\n3,c\n')
+    assert (keys, len(said)) == ([1, 2], 1)
 
 
 @pytest.mark.parametrize("cell", ["0x10", "+1", "1_0", "\u0661", "1.0", "", "9" * 5000])
 @pytest.mark.parametrize("other", ["1,a\n", "x,a\n"])
 def test_what_is_no_key_in_csv(tmp_path, cell, other):
     """Whether or not other rows can be used."""
-    path = tmp_path / "s.csv"
-    path.write_text(f"key,tags\n{cell},a\n{other}")
-    invalid = Recorded()
-    batches = list(read_sets(str(path), invalid=invalid))
-    assert [key for batch in batches for key in batch["key"].to_pylist()] == [1] * (other[0] == "1")
-    assert invalid.said[0].startswith(f"{path}: line 2: column 'key': row 0 must be")
+    keys, said = keys_in(tmp_path / "s.csv", f"key,tags\n{cell},a\n{other}")
+    assert keys == [1] * (other[0] == "1")
+    assert said[0].startswith(f"{tmp_path}/s.csv: line 2: column 'key': row 0 must be")
 
 
 @pytest.mark.parametrize(
@@ -242,11 +239,11 @@ def test_an_error_is_one_of_tagmatch_without_skipping(tmp_path):
 def test_a_file_on_a_ram_disk_is_a_file():
     """It is below /dev, as devices are."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        path = f"{folder}/answers.jsonl"
-        with open_output(path) as stream:
+        path = Path(folder, "answers.jsonl")
+        with open_output(str(path)) as stream:
             stream.write(b"whole")
-            assert not Path(path).exists()
-        assert Path(path).read_bytes() == b"whole"
+            assert not path.exists()
+        assert path.read_bytes() == b"whole"
 
 
 def test_what_is_open_already_is_written_to_where_it_is(tmp_path):
@@ -259,18 +256,12 @@ def test_what_is_open_already_is_written_to_where_it_is(tmp_path):
     assert (tmp_path / "answers").read_bytes() == b"before answers answers "
 
 
-def test_a_page_of_parquet_whose_checksum_is_wrong(tmp_path):
-    path = tmp_path / "q.parquet"
-    table = pa.table({"tags": pa.array([["marker"]], pa.list_(pa.string()))})
-    pq.write_table(table, path, compression="none", use_dictionary=False, write_page_checksum=True)
-    path.write_bytes(path.read_bytes().replace(b"marker", b"larker"))
-    with pytest.raises(InputFileError, match=r"q\.parquet: not a whole Parquet file: .*CRC"):
-        list(read_queries(str(path)))
-
-
-def test_a_name_of_a_column_of_parquet_that_is_no_utf8(tmp_path):
-    path = tmp_path / "q.parquet"
-    pq.write_table(pa.table({"tags": [["a"]], "other": ["b"]}), path, store_schema=False)
-    path.write_bytes(path.read_bytes().replace(b"other", b"\xcbther"))
-    with pytest.raises(InputFileError, match=r"q\.parquet: not a whole Parquet file: "):
+@pytest.mark.parametrize(("whole", "bad", "why"), [(b"marker", b"larker", ".*CRC"), (b"other", b"\xcbther", "")])
+def test_parquet_with_damage(tmp_path, whole, bad, why):
+    """A page whose checksum is wrong, and a name of a column that is no UTF-8."""
+    path, options = tmp_path / "q.parquet", {"store_schema": False, "compression": "none", "use_dictionary": False}
+    table = pa.table({"tags": pa.array([["marker"]], pa.list_(pa.string())), "other": ["b"]})
+    pq.write_table(table, path, write_page_checksum=True, **options)
+    path.write_bytes(path.read_bytes().replace(whole, bad))
+    with pytest.raises(InputFileError, match=rf"q\.parquet: not a whole Parquet file: {why}"):
         list(read_queries(str(path)))

@@ -21,20 +21,6 @@ from support.agreement import index_of
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch, Where
 
 
-@pytest.mark.parametrize(
-    ("column", "message"),
-    [
-        (pa.array([1]).cast(pa.decimal128(21, 2)), "column 'x' is of decimal128"),
-        (pa.array([0], pa.timestamp("s")), "column 'x' is of timestamp"),
-        (pa.chunked_array([[1, 2], [2**63]], pa.uint64()), "column 'x': row 2 has 9223372036854775808"),
-        (pa.array([[1, 2], [], [3, 2**64 - 1]], pa.list_(pa.uint64())), "column 'x': row 2 has 18446744073709551615"),
-    ],
-)
-def test_columns_that_are_no_attributes(column, message):
-    with TagMatch(device="cpu") as tm, pytest.raises((InvalidTypeError, InvalidValueError), match=message):
-        tm.match_many(pa.table({"x": column}))
-
-
 def as_dictionary(rows: list[list[str]]) -> pa.Array:
     return pa.array(rows, pa.list_(pa.dictionary(pa.int32(), pa.string())))
 

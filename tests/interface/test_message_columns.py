@@ -20,7 +20,7 @@ from support.conditions import Expression, Message
 from support.paths import all_in
 from support.trees import And, Test, evaluate
 
-from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import InvalidValueError, TagMatch
 from tagmatch.pipeline.filters.index import Path
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -261,11 +261,10 @@ def test_slices_of_columns_that_are_read_in_place():
 @pytest.mark.parametrize("asked", ["great", "other"])
 def test_mistakes_come_before_any_answer(asked):
     """Also in columns that no set asks for, and in the last rows: nothing is matched."""
-    rows = 10_000
-    great = pa.array([1] * (rows - 1) + [2**63], pa.uint64())
+    great = pa.array([1] * 9_999 + [2**63], pa.uint64())
     with index_of([[]], [1], where=f"{asked} = 1", device="cpu", threads=2) as tm:
-        with pytest.raises(InvalidValueError, match=f"column 'great': row {rows - 1} has {2**63}, which"):
-            tm.match_many(pa.table({"other": [1] * rows, "great": great}))
+        with pytest.raises(InvalidValueError, match=f"column 'great': row 9999 has {2**63}, which"):
+            tm.match_many(pa.table({"other": [1] * 10_000, "great": great}))
         assert tm.stats()["queries"] == 0
 
 
@@ -278,20 +277,3 @@ def test_more_maps_than_a_packet():
             [key for key, holds in enumerate((row and row["x"] == 1, row and row.get("name 7", 0) >= 5)) if holds]
             for row in rows
         ]
-
-
-@pytest.mark.parametrize(
-    ("rows", "names", "values", "error", "message"),
-    [
-        ([{}, {"": 1}], pa.string(), pa.int64(), InvalidValueError, "row 1: the name .* must not be empty"),
-        ([{"a": 1}, None, {"b": 1, "a\0": 2}], pa.string(), pa.int64(), InvalidValueError, "row 2: .*U\\+0000"),
-        ([{}, {"b": 1, "a": 2**63}], pa.string(), pa.uint64(), InvalidValueError, "row 1 has 9223372036854775808"),
-        ([{}, {"b": [], "a": [1, 2**63]}], pa.string(), pa.list_(pa.uint64()), InvalidValueError, "row 1 has 92233"),
-        ([{"a": b"1"}], pa.string(), pa.binary(), InvalidTypeError, "map<string, binary>, but attributes are bools"),
-        ([{1: 1}], pa.int64(), pa.int64(), InvalidTypeError, "the names of attributes are strings: cast them"),
-    ],
-)
-def test_maps_that_no_attributes_can_be(rows, names, values, error, message):
-    table = pa.table({"of it": maps_of(rows, names, values)})
-    with TagMatch(device="cpu") as tm, pytest.raises(error, match=f"column 'of it'.*{message}"):
-        tm.match_many(table)

@@ -69,9 +69,8 @@ def table_of(*columns: tuple[str, pa.Array]) -> pa.Table:
 
 def test_columns_without_rows_or_values(tm: Any) -> None:
     assert tm.match_many(pa.table({"p": pa.nulls(2), "s": pa.nulls(2)})).to_pylist() == [[3], [3]]
-    assert tm.match_many(
-        pa.table({"p": pa.array([[None]]), "s": pa.array([None], pa.list_(pa.null()))})
-    ).to_pylist() == [[3]]
+    lists = {"p": [[None]], "s": pa.array([None], pa.list_(pa.null()))}
+    assert tm.match_many(pa.table(lists)).to_pylist() == [[3]]
     no_chunks, texts = pa.chunked_array([], pa.int64()), pa.dictionary(pa.int8(), pa.string())
     for table in ({}, {"p": pa.nulls(0)}, {"p": no_chunks}, {"s": pa.array([], texts)}):
         assert tm.match_many(pa.table(table)).to_pylist() == []
@@ -93,6 +92,41 @@ def test_attributes_that_columns_of_subscriptions_are_called(tm: Any) -> None:
     assert tm.match_many(table).to_pylist() == [[3]]
 
 
+def maps(rows: list[Any], values: pa.DataType, names: pa.DataType | None = None) -> pa.Array:
+    return pa.array(rows, pa.map_(names or pa.string(), values))
+
+
+OTHER_TYPES = [
+    pa.date32(), pa.decimal128(21, 2), pa.binary(), pa.struct({"a": pa.int8()}), pa.timestamp("s"), pa.duration("s"),
+    pa.list_(pa.date32()), pa.list_(pa.list_(pa.string())), pa.map_(pa.string(), pa.date32()),
+    pa.map_(pa.string(), pa.map_(pa.string(), pa.int64())),
+]  # fmt: skip
+GREAT, NAMED = pa.list_(pa.uint64()), "column 'it'.*"
+#: Columns of messages that will not do
+BAD_MESSAGES: list[tuple[dict[str, Any], str]] = [
+    # Whether a set asks for it or not, and has a value or not
+    *(({name: pa.nulls(1, kind)}, f"column '{name}' is of .*: cast it, or leave it out")
+      for kind in OTHER_TYPES for name in ("p", "unknown")),
+    ({"it": pa.chunked_array([[1, 2], [2**63]], pa.uint64())}, "column 'it': row 2 has 9223372036854775808"),
+    ({"it": pa.array([[1, 2], [], [3, 2**64 - 1]], GREAT)}, "column 'it': row 2 has 18446744073709551615"),
+    ({"it": maps([{}, {"": 1}], pa.int64())}, f"{NAMED}row 1: the name .* must not be empty"),
+    ({"it": maps([{"a": 1}, None, {"b": 1, "a\0": 2}], pa.int64())}, rf"{NAMED}row 2: .*U\+0000"),
+    ({"it": maps([{}, {"b": 1, "a": 2**63}], pa.uint64())}, f"{NAMED}row 1 has 9223372036854775808"),
+    ({"it": maps([{}, {"b": [], "a": [1, 2**63]}], GREAT)}, f"{NAMED}row 1 has 92233"),
+    ({"it": maps([{"a": b"1"}], pa.binary())}, f"{NAMED}map<string, binary>, but attributes are bools"),
+    ({"it": maps([{1: 1}], pa.int64(), pa.int64())}, f"{NAMED}the names of attributes are strings: cast them"),
+    ({"attributes": ["x"]}, "column 'attributes' must be a struct"),
+    ({"attributes": [{"tags": 1}]}, "'attributes' must have no field 'tags'"),
+    ({"attributes": [{"a": 1}], "a": [1]}, "'attributes' must have no field 'a'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "message"), BAD_MESSAGES, ids=range(len(BAD_MESSAGES)))
+def test_columns_of_messages_that_will_not_do(tm: Any, columns: dict[str, Any], message: str) -> None:
+    with pytest.raises((InvalidTypeError, InvalidValueError), match=message):
+        tm.match_many(pa.table(columns))
+
+
 def test_a_column_twice(tm: Any) -> None:
     """It might be taken for several values, or one for the other."""
     values = pa.array([["a"]])
@@ -101,19 +135,6 @@ def test_a_column_twice(tm: Any) -> None:
             tm.match_many(table_of((name, values), ("q", pa.array([1])), (name, values)))
     with pytest.raises(InvalidValueError, match="each once, not 'where'"):
         tm.add_subscriptions(table_of(("key", pa.array([1])), ("where", pa.array(["p < 1"])), ("where", pa.nulls(1))))
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [pa.date32(), pa.decimal128(5, 2), pa.binary(), pa.struct({"a": pa.int8()}), pa.timestamp("s"), pa.duration("s"),
-     pa.list_(pa.date32()), pa.list_(pa.list_(pa.string())), pa.map_(pa.string(), pa.date32()),
-     pa.map_(pa.string(), pa.map_(pa.string(), pa.int64()))], ids=str,
-)  # fmt: skip
-def test_types_that_no_attribute_has(tm: Any, kind: pa.DataType) -> None:
-    """Whether a set asks for it or not, and has a value or not."""
-    for name in ("p", "unknown"):
-        with pytest.raises(InvalidTypeError, match=f"column '{name}' is of .*: cast it, or leave it out"):
-            tm.match_many(table_of(("s", pa.array(["a"])), (name, pa.nulls(1, kind))))
 
 
 CONDITION = [{"attr": "x", "op": "=", "value": 1}]
@@ -160,13 +181,7 @@ def test_a_row_without_anything_to_ask_for(either: Any, columns: dict[str, Any])
     either.remove_subscriptions(table, match_all=True)
     either.consolidate()
     assert len(either) == 0
-
-
-def test_an_empty_set_says_that_it_is_meant(either: Any) -> None:
-    either.add_subscriptions(pa.table({"key": [3], "tags": pa.array([[]], pa.list_(pa.string()))}))
-    either.add_subscriptions(pa.table({"key": [4]}), match_all=True)
-    either.consolidate()
-    assert sorted(either.match([])) == [3, 4]
+    either.add_subscriptions(pa.table({"key": [3], "tags": [[]]}))  # says that it is meant
 
 
 #: Of queries
@@ -185,11 +200,8 @@ MISSPELT_OF_SUBSCRIPTIONS = {
 
 @pytest.fixture(scope="module")
 def named() -> Any:
-    with TagMatch() as tm:
-        for key, name in enumerate([*MISSPELT, *OTHERS]):
-            tm.add_set([], key, where=f"`{name}` = 1")
-        tm.add_set(["a"], 99)
-        tm.consolidate()
+    where = [f"`{name}` = 1" for name in [*MISSPELT, *OTHERS]]
+    with index_of([*[[]] * len(where), ["a"]], [*range(len(where)), 99], where=[*where, None]) as tm:
         yield tm
 
 
@@ -213,14 +225,12 @@ def test_an_attribute_may_have_any_name_on_purpose(named: TagMatch, name: str) -
     assert named.match_many(pa.table({"attributes": [{name: 1}]})).to_pylist() == wanted[:1]
 
 
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_columns_are_attributes(named: TagMatch, name: str) -> None:
-    assert named.match_many(pa.table({name: [1]})).to_pylist() == [named.match([], {name: 1})]
-
-
-def test_a_near_name_means_itself_where_the_right_one_is_there(named: TagMatch) -> None:
-    table = pa.table({"tags": [["a"]], "Tags": [1]})
-    assert sorted(named.match_many(table).to_pylist()[0]) == sorted([99, *named.match([], {"Tags": 1})])
+def test_other_columns_are_attributes(named: TagMatch) -> None:
+    """So is one of a near name where the right one is there."""
+    for name in OTHERS:
+        assert named.match_many(pa.table({name: [1]})).to_pylist() == [named.match([], {name: 1})]
+    (found,) = named.match_many(pa.table({"tags": [["a"]], "Tags": [1]})).to_pylist()
+    assert sorted(found) == sorted([99, *named.match([], {"Tags": 1})])
 
 
 def test_an_id_is_no_attribute() -> None:
@@ -229,28 +239,13 @@ def test_an_id_is_no_attribute() -> None:
         assert tm.match_many(pa.table({"id": [1], "attributes": [{"id": 7}]})).to_pylist() == [[1]]
 
 
-@pytest.mark.parametrize(
-    ("columns", "error", "message"),
-    [
-        ({"attributes": ["x"]}, InvalidTypeError, "column 'attributes' must be a struct"),
-        ({"attributes": [{"tags": 1}]}, InvalidValueError, "'attributes' must have no field 'tags'"),
-        ({"attributes": [{"a": 1}], "a": [1]}, InvalidValueError, "'attributes' must have no field 'a'"),
-    ],
-)
-def test_attributes_that_will_not_do(named: TagMatch, columns: Any, error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        named.match_many(pa.table(columns))
-
-
 @pytest.mark.parametrize(("name", "meant"), MISSPELT_OF_SUBSCRIPTIONS.items())
-def test_a_misspelt_column_of_subscriptions_is_an_error(name: str, meant: str) -> None:
-    columns = {"key": [1], "tags": [["a"]]}
-    columns.pop(meant, None)
-    with TagMatch() as tm:
-        for change in (tm.add_subscriptions, tm.remove_subscriptions):
-            with pytest.raises(InvalidValueError, match=rf"column '{name}' means nothing here; is '{meant}' meant\?"):
-                change(pa.table(columns | {name: [1]}))
-        assert tm.stats()["staged"] == 0
+def test_a_misspelt_column_of_subscriptions_is_an_error(tm: Any, name: str, meant: str) -> None:
+    columns = {column: values for column, values in (("key", [1]), ("tags", [["a"]])) if column != meant}
+    for change in (tm.add_subscriptions, tm.remove_subscriptions):
+        with pytest.raises(InvalidValueError, match=rf"column '{name}' means nothing here; is '{meant}' meant\?"):
+            change(pa.table(columns | {name: [1]}))
+    assert tm.stats()["staged"] == 0
 
 
 def test_names_are_near_by_one_edit() -> None:
