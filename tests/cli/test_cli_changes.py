@@ -1,7 +1,5 @@
 """`tagmatch add` and `remove` change an index as a whole or not at all; `tagmatch explain` tells what it has."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -57,9 +55,6 @@ def stored(*changes: tuple[str, list[Record]]) -> dict[frozenset[str], tuple[int
     return dict(oracle)
 
 
-# -- add and remove ----------------------------------------------------------------------------------------------------
-
-
 def test_what_changed_is_said(index):
     sets = write(index.with_name("sets.jsonl"), MORE)
     told = f"{index}: 4 sets, 5 keys; before: 2 sets, 3 keys; 2 added, 1 already there\n"
@@ -82,7 +77,6 @@ def test_a_row_to_remove_that_is_not_there(index):
 
 @pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])
 def test_formats(index, name):
-    """By suffix, and by option from standard input."""
     sets = index.with_name(f"sets.{name}")
     sets.write_bytes(FORMATS[name](MORE))
     done("add", index, sets)
@@ -98,13 +92,9 @@ def test_no_rows_change_nothing(index, tmp_path, command):
     assert contents_of(index) == before
 
 
-# -- what cannot be used -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("command", ["add", "remove"])
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
 def test_a_bad_row_changes_nothing(index, tmp_path, command, form):
-    """The error says where it is."""
     column, bad = ("tags", {"tags": None, "key": 1}) if form == "parquet" else ("key", {"tags": ["a"], "key": "x"})
     (sets := tmp_path / f"sets.{form}").write_bytes(FORMATS[form]([*MORE, bad]))
     before = contents_of(index)
@@ -144,9 +134,6 @@ def test_another_program_changes_the_index(index, tmp_path, command):
     assert all(word in line for word in (str(index), "another program", "run the command again"))
     assert "reload()" not in line
     assert contents_of(index) == before
-
-
-# -- explain -----------------------------------------------------------------------------------------------------------
 
 
 def test_explain(index):

@@ -1,7 +1,5 @@
 """Formats and places of files: by suffix, by option, in folders and in streams; and what `tagmatch export` writes."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -10,8 +8,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support import strategies
 from support.agreement import index_of
 from support.command import (
@@ -28,8 +24,6 @@ from support.command import (
 from support.index_files import contents_of, manifest_as_first
 
 from tagmatch import TagMatch
-from tagmatch.files.inputs import read_sets
-from tagmatch.files.sets import set_writer
 
 pytestmark = pytest.mark.slow
 
@@ -64,15 +58,14 @@ def test_queries(index, tmp_path, name):
         assert in_order(tagmatch("match", index, path, "--format", name, stdin=other)) == ANSWERS
 
 
-@pytest.mark.parametrize("name", ["jsonl", "jsonl.zst"])
-def test_folders(index, tmp_path, name):
+def test_folders(index, tmp_path):
     for number, query in enumerate(QUERIES):
-        (tmp_path / f"{number}.{name}").write_bytes(FORMATS[name]([query]))
-    (tmp_path / f"_left.{name}").write_text("out")
+        (tmp_path / f"{number}.jsonl.zst").write_bytes(FORMATS["jsonl.zst"]([query]))
+    (tmp_path / "_left.jsonl.zst").write_text("out")
     assert in_order(done("match", index, tmp_path)) == ANSWERS
     (tmp_path / "a.parquet").write_bytes(as_parquet(QUERIES[:1]))
-    if name == "jsonl":
-        assert "JSON Lines and Parquet" in refused("match", index, tmp_path)
+    (tmp_path / "b.jsonl").write_bytes(b"")
+    assert "JSON Lines and Parquet" in refused("match", index, tmp_path)
     assert in_order(done("match", index, tmp_path, "--format", "parquet")) == ANSWERS[:1]
 
 
@@ -139,13 +132,10 @@ def test_home(tmp_path):
     assert not (tmp_path / "~").exists()
 
 
-# -- export ------------------------------------------------------------------------------------------------------------
-
 ODD_TAGS = [
     ",", '"', '""', "'", "|", "[", "]", "[]", '["a"]', "{}", "\n", "\r", "\r\n", "\n\n", "a\nb", "\\", "\\n", "\\u0041",
     "\t", " ", " a ", "\x7f", "\u2028", "\ufeff", "NULL", "null", "1", "-1", *strategies.COMMON_TAGS,
 ]  # fmt: skip
-SCHEMA = pa.schema([("tags", pa.list_(pa.string())), ("key", pa.uint64())])
 
 
 @pytest.fixture(scope="module")
@@ -177,19 +167,6 @@ def test_build_makes_the_same_index_of_what_export_writes(odd, tmp_path, name):
     if name in ("jsonl", "parquet"):
         with TagMatch.open(odd) as tm:
             assert opened(file, name) == tm.to_arrow().to_pylist()
-
-
-@formats
-@given(rows=st.lists(st.lists(st.tuples(strategies.tag_sets, strategies.keys)), max_size=3))
-def test_whatever_is_written_is_read(name, rows, tmp_path_factory):
-    """Batch by batch; slices of arrays too."""
-    path = str(tmp_path_factory.mktemp("sets") / f"sets.{name}")
-    records = [[{"tags": tags, "key": key} for tags, key in [([], 0), *batch]] for batch in rows]
-    with set_writer(path, SCHEMA) as write_batch:
-        for batch in records:
-            write_batch(pa.RecordBatch.from_pylist(batch, SCHEMA).slice(1))
-    found = pa.Table.from_batches(read_sets(path), SCHEMA)
-    assert found.to_pylist() == [row for batch in records for row in batch[1:]]
 
 
 @pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])

@@ -1,20 +1,16 @@
 """Ctrl-C and SIGTERM end the command with one line and exit code 130 or 143, whatever it is in the middle of."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from support.agreement import index_of
 from support.command import COMMAND, INTERRUPTED, TERMINATED, as_json_lines, begun, first, from_json_lines
-
-from tagmatch import TagMatch
 
 pytestmark = pytest.mark.slow
 
@@ -22,39 +18,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
     path = tmp_path_factory.mktemp("interrupt") / "index"
-    with TagMatch(path) as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    index_of([["a"]], [1], path).close()
     return path
-
-
-@pytest.mark.nightly  # `faults.ctrl_c` does some of it in short tests
-@pytest.mark.parametrize("command", ["build", "match"])
-def test_at_any_moment(index, tmp_path, rng, command):
-    """From the first act to the end of the work, at moments spread over it."""
-    records = as_json_lines([{"tags": ["a"], "key": row} for row in range(1_000)]).decode()
-
-    def arguments(number: int | str) -> list[object]:
-        return ["build", "-", tmp_path / f"index{number}"] if command == "build" else ["match", index, "-"]
-
-    start = time.monotonic()
-    answers, _ = begun(*arguments("whole")).communicate(records, timeout=600)
-    whole = time.monotonic() - start
-    moments = 16
-    for number in range(moments):
-        process = begun(*arguments(number))
-        delay = (number + rng.random()) / moments * whole
-        try:
-            process.communicate(records, timeout=delay)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=600)
-        if process.returncode == 0:  # it was faster this time
-            assert (stdout, stderr) == (answers, "")
-        else:
-            assert (process.returncode, stderr) == (130, INTERRUPTED), f"after {delay} s"
-        left = [path for path in tmp_path.rglob("*") if path.name.startswith((".", "unfinished"))]
-        assert not left
 
 
 @contextlib.contextmanager
@@ -124,14 +89,11 @@ WHATEVER = {
 
 
 def assert_interrupted(code: str, printed: str = "") -> None:
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    process = subprocess.run([sys.executable, "-c", HEAD + code], capture_output=True, text=True)
     assert (process.stdout, process.stderr, process.returncode) == (printed, INTERRUPTED, 130)
 
 
-@pytest.mark.parametrize("act", WHATEVER.values(), ids=WHATEVER)
-def test_whatever_becomes_of_it(act):
-    """Libraries may turn it into an error of their own, or swallow it."""
-    code = f"""
+HEAD = """
 import ctypes, os, signal, threading, weakref
 from tagmatch.cli.interrupt import interruptible
 
@@ -142,19 +104,18 @@ def interrupt():
             pass
     except KeyboardInterrupt:
         pass
-
-with interruptible():
-    {act}
 """
-    assert_interrupted(code)
+
+
+@pytest.mark.parametrize("act", WHATEVER.values(), ids=WHATEVER)
+def test_whatever_becomes_of_it(act):
+    """Libraries may turn it into an error of their own, or swallow it."""
+    assert_interrupted(f"with interruptible():\n    {act}\n")
 
 
 def test_what_is_half_done_is_undone():
     """Also where the main thread is in C when the signal comes, so that others see it earlier."""
     code = """
-import ctypes, os, signal, threading
-from tagmatch.cli.interrupt import interruptible
-
 with interruptible():
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -169,26 +130,19 @@ with interruptible():
 def test_where_llvm_calls_back():
     """An error would not get out of there, but machine code would be missing that is called afterwards."""
     code = """
-import os, signal
 from numba.core.codegen import CPUCodeLibrary
-from tagmatch.cli.interrupt import interruptible
+machine_code, left = CPUCodeLibrary._object_getbuffer_hook, [1]
 
-machine_code = CPUCodeLibrary._object_getbuffer_hook
-left = 1
-
-def interrupt(module):
-    global left
+def once(module):
     found = machine_code(module)
     if found and left:
-        left = 0
+        left.clear()
         os.kill(os.getpid(), signal.SIGINT)
     return found
 
-CPUCodeLibrary._object_getbuffer_hook = interrupt
-
+CPUCodeLibrary._object_getbuffer_hook = once
 with interruptible():
     from tagmatch import TagMatch
-
     try:
         for row in range(100):
             with TagMatch() as tm:
@@ -202,12 +156,8 @@ with interruptible():
 
 def test_an_ignored_ctrl_c_stays_ignored(index):
     """As a shell has it for what runs in the background."""
-    process = subprocess.Popen(
-        [*first("signal.signal(signal.SIGINT, signal.SIG_IGN)"), COMMAND, "match", index, "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    command = [*first("signal.signal(signal.SIGINT, signal.SIG_IGN)"), COMMAND, "match", index, "-"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     process.stdin.write('{"tags": ["a"]}\n')
     process.stdin.flush()
     assert process.stdout.readline()
@@ -217,7 +167,6 @@ def test_an_ignored_ctrl_c_stays_ignored(index):
 
 
 def modules_of(*arguments: object) -> set[str]:
-    """What the command imports."""
     command = [sys.executable, "-X", "importtime", "-m", "tagmatch", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}

@@ -1,7 +1,5 @@
 """Columns of files of queries: attributes in one or in many columns, places, and files without tags."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -107,17 +105,13 @@ def test_many_rows_of_a_column(index, tmp_path):
 
 @KINDS
 def test_without_the_option_all_are(index, tmp_path, kind):
-    """As in Python; `--ignore-columns` leaves some aside, and `--attributes` chooses."""
+    """As in Python; options leave some aside, or choose. A column of attributes counts too, but none may be in both."""
     path = write(tmp_path / f"q.{kind}", queries(FINITE))
-    assert answers(done("match", index, path)) == expected(FINITE, NAMES)
-    assert answers(done("match", index, path, "--ignore-columns", "price,new")) == expected(FINITE, ["a city"])
-    assert answers(done("match", index, path, "--ignore-columns", "*")) == expected(FINITE, [])
-    assert answers(done("match", index, path, "--attributes", "new")) == expected(FINITE, ["new"])
-
-
-@KINDS
-def test_columns_and_a_column_of_attributes(index, tmp_path, kind):
-    """Both count, and none may be in both."""
+    for options, names in (
+        ([], NAMES), (["--ignore-columns", "price,new"], ["a city"]), (["--ignore-columns", "*"], []),
+        (["--attributes", "new"], ["new"]),
+    ):  # fmt: skip
+        assert answers(done("match", index, path, *options)) == expected(FINITE, names)
     path = write(tmp_path / f"q.{kind}", queries(FINITE, attributes={"id": 1}))
     assert answers(done("match", index, path)) == expected([{**row, "id": 1} for row in FINITE], [*NAMES, "id"])
     path = write(tmp_path / f"q.{kind}", queries(FINITE, attributes={"price": 1}))
@@ -173,7 +167,6 @@ def test_columns_of_parquet_that_will_not_do(index, tmp_path):
 
 
 def test_cells_that_will_not_do(index, tmp_path):
-    """They are named, or their rows are left out."""
     lines, path = as_csv(queries(ROWS)).splitlines(keepends=True), tmp_path / "q.csv"
     integer, value = "an integer must be from -2**63", "a value must be a bool, an int, a float or a str, not"
     for cell, message in (
@@ -194,35 +187,22 @@ def test_options_that_will_not_do(index, tmp_path):
         ("price,id", "the column 'id' has a meaning of its own"), ("*,price", "has names beside '*'"),
     ):  # fmt: skip
         assert message in tagmatch("match", index, path, "--attributes", option, code=2)
-
-
-def test_columns_that_are_missing(index, tmp_path):
-    for kind in ("parquet", "csv"):
-        path = write(tmp_path / f"q.{kind}", queries(ROWS))
-        assert_fails(index, path, f"{path} has no column 'cost'; its columns are 'id', 'tags'", "price,cost")
+    for file in (path, write(tmp_path / "q.csv", queries(ROWS))):
+        assert_fails(index, file, f"{file} has no column 'cost'; its columns are 'id', 'tags'", "price,cost")
 
 
 def test_attributes_in_one_column(tmp_path):
-    """As objects of JSON, whose values may differ in type, as structs, and as maps."""
+    """As objects of JSON, whose values may differ in type, and as maps."""
     index, path = tmp_path / "index", tmp_path / "q.parquet"
     wheres = ["price < 10", None, 'city in {"Rome"} or tags {"de"}']
     index_of([["fr"], ["fr"], []], [1, 2, 3], index, where=wheres).close()
-    rows: list[Record] = [
-        {"tags": ["fr"], "attributes": {"price": 9.5, "city": "Rome"}},
-        {"tags": ["fr", "de"], "attributes": {"price": 10, "city": None}},
-        {"tags": ["fr"]},
-        {"tags": [], "attributes": {"city": "Rome"}},
-    ]
-    for kind in ("jsonl", "csv", "parquet"):
-        found = done("match", index, write(tmp_path / f"q.{kind}", rows), "--unique")
-        assert answers(found) == [[1, 2, 3], [2, 3], [2], [3]]
-    mixed = b'{"tags": ["fr"], "attributes": {"price": "9"}}\n\n'
-    mixed += b'{"tags": ["fr"], "attribut\\u0065s": {"price": [9, true]}}'
-    assert answers(tagmatch("match", index, "-", stdin=mixed)) == [[2], [1, 2]]
-    maps = pa.array([[("price", 9.5)], [("price", 10.0), ("new", None)], None, []], pa.map_(pa.string(), pa.float64()))
-    tags = pa.array([row["tags"] for row in rows], pa.list_(pa.string()))
+    mixed = b'{"tags": ["fr"], "attributes": {"price": "9", "city": "Rome"}}\n\n'
+    mixed += b'{"tags": ["fr", "de"], "attribut\\u0065s": {"price": [9, true], "city": null}}'
+    assert answers(tagmatch("match", index, "-", "--unique", stdin=mixed)) == [[2, 3], [1, 2, 3]]
+    maps = pa.array([[("price", 9.5)], [("price", 10.0), ("new", None)], None], pa.map_(pa.string(), pa.float64()))
+    tags = pa.array([["fr"], ["fr", "de"], ["fr"]])
     pq.write_table(pa.table({"tags": tags, "attributes": maps}), path)
-    assert answers(done("match", index, path)) == [[1, 2], [2, 3], [2], []]
+    assert answers(done("match", index, path)) == [[1, 2], [2, 3], [2]]
     pq.write_table(pa.table({"tags": tags, "attributes": tags}), path)
     assert "must be a struct" in refused("match", index, path)
     found = done("explain", index, "fr", "--attributes", '{"price": 3}')
@@ -252,14 +232,19 @@ def untagged(tmp_path_factory):
 def test_queries_without_tags(untagged, tmp_path, kind, others):
     """With a column of attributes, or with columns, also a query that has none of them."""
     path = tmp_path / f"q.{kind}"
-    done_with = [answers(done("match", untagged, write(path, [{**others, "attributes": row} for row in ATTRIBUTES])))]
+    rows = [{**others, "attributes": row} for row in ATTRIBUTES]
+    assert answers(done("match", untagged, write(path, rows))) == [[1, 2], [1], [2]]
     if kind != "jsonl":
         rows = [others | row for row in [*ATTRIBUTES, {"price": None, "city": None}]]
-        done_with += [answers(done("match", untagged, write(path, rows), "--attributes", "price,city"))[:3]]
+        assert answers(done("match", untagged, write(path, rows), "--attributes", "price,city")) == [
+            [1, 2],
+            [1],
+            [2],
+            [],
+        ]
         for options in ([], ["--attributes", "*"]):
             neither = refused("match", untagged, write(path, [{"id": 1}]), *options)
             assert "has no column 'tags' or 'attributes'; it" in neither
-    assert done_with == [[[1, 2], [1], [2]]] * len(done_with)
     message = refused("match", untagged, write(path, [{"attributes": {"price": 1}}, {"attributes": None}]))
     assert "column 'tags': row 1 is null: give [] for no tags, or a value of 'attributes'" in message
 
@@ -293,14 +278,10 @@ def places(tmp_path_factory):
 def test_places(places, tmp_path):
     for kind in ("jsonl", "csv"):
         assert answers(done("match", places, write(tmp_path / f"q.{kind}", [row for row, _ in PLACES]))) == FOUND
-    table = as_table([{**row, "location": None} for row, _ in PLACES])
     pairs = [row.get("location") for row, _ in PLACES]
     lists = [list(pair.values()) if isinstance(pair, dict) else pair for pair in pairs]
-    structs = [pair and dict(zip(("lon", "lat"), pair, strict=True)) for pair in lists]
-    place, kind = table.schema.get_field_index("location"), pa.struct({"lon": pa.float64(), "lat": pa.float64()})
-    for column in (pa.array(lists, pa.list_(pa.float64(), 2)), pa.array(structs, kind)):
-        pq.write_table(table.set_column(place, "location", column), tmp_path / "q.parquet")
-        assert answers(done("match", places, tmp_path / "q.parquet")) == FOUND
+    rows = [{**row, "location": pair} for (row, _), pair in zip(PLACES, lists, strict=True)]
+    assert answers(done("match", places, write(tmp_path / "q.parquet", rows))) == FOUND
     found = from_json_lines(done("explain", places, "a", "--location", "9.19,45.46"))
     shown = [("within circle(9.19, 45.46, 1000)", [1]), ("within near(2000)", [3])]
     assert [(row["where"], row["keys"]) for row in found] == shown

@@ -1,15 +1,30 @@
-"""Columns of files of sets: conditions, and columns without a meaning."""
-
-from __future__ import annotations
+"""Columns of files of sets: keys, conditions, times, and columns without a meaning."""
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.command import Record, answers, as_json_lines, done, ended, exported, refused, tagmatch, write
+from support.agreement import index_of
+from support.command import (
+    Record,
+    answers,
+    as_json_lines,
+    done,
+    ended,
+    exported,
+    from_json_lines,
+    refused,
+    tagmatch,
+    write,
+)
 from support.index_files import contents_of
+from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.files.inputs import read_sets
@@ -26,8 +41,6 @@ KINDS = pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
 def index(tmp_path):
     return tmp_path / "index"
 
-
-# -- conditions --------------------------------------------------------------------------------------------------------
 
 CHEAP: list[Record] = [
     {"attr": "price", "op": "<", "value": 10}, {"attr": "city", "op": "in", "values": ["Rome", 7]}
@@ -85,21 +98,14 @@ def test_areas(tmp_path, index):
     """On the sphere or on the plane; they are shown as conditions, and removed as areas or as these."""
     rows: list[Record] = [
         {"tags": ["a"], "key": 1, "area": {"lon": 9.19, "lat": 45.46, "metres": 5000}},
-        {"key": 2, "area": {"metres": 500}},
-        {"key": 3, "where": "within box(170, -10, -170, 10)"},
+        {"tags": [], "key": 2, "area": {"metres": 500}},
     ]
-    wheres = ["within circle(9.19, 45.46, 5000)", "within near(500)", "within box(170, -10, -170, 10)"]
-    shown: list[Record] = [
-        {"tags": row.get("tags", []), "key": row["key"], "where": where}
-        for row, where in zip(rows, wheres, strict=True)
-    ]
-    done("build", write(tmp_path / "sets.jsonl", rows[:2]), index)
-    done("add", index, write(tmp_path / "more.jsonl", rows[2:]))
+    wheres = ["within circle(9.19, 45.46, 5000)", "within near(500)"]
+    shown = [{"tags": row["tags"], "key": row["key"], "where": where} for row, where in zip(rows, wheres, strict=True)]
+    done("build", write(tmp_path / "sets.jsonl", rows), index)
     assert exported(index) == shown
-    done("remove", index, write(tmp_path / "fewer.jsonl", [rows[0], *shown[1:]]))
+    done("remove", index, write(tmp_path / "fewer.jsonl", [rows[0], shown[1]]))
     assert exported(index) == []
-    line = refused("build", tmp_path / "more.jsonl", tmp_path / "plane", "--plane")
-    assert "line 1: column 'where': row 0: west must be at most east" in line
     far = write(tmp_path / "far.jsonl", [{"key": 4, "area": {"kind": "circle", "lon": 1000, "lat": -1e6, "metres": 3}}])
     line = refused("add", index, far)
     assert "line 1: column 'area': row 0: lon must be from -180 to 180, not 1000.0" in line
@@ -137,8 +143,6 @@ def test_sets_that_ask_for_nothing(tmp_path, index, kind, row, message):
         assert "has no column 'tags', 'where', 'constraints' or 'area'; it" in line
 
 
-# -- columns without a meaning -----------------------------------------------------------------------------------------
-
 MISSPELT = {
     "wher": "where", "Where": "where", "w here": "where", "condition": "where", "attributes": "where",
     "area_": "area", "location": "area", "lat": "area", "expiry": "expires", "expire": "expires",
@@ -159,7 +163,7 @@ def test_other_columns(tmp_path, index, kind):
     assert not index.exists()
     for command, *paths in (["build", sets, index], ["add", index, sets], ["remove", index, sets]):
         assert "'wher'" in refused(command, *paths)
-        assert done(command, *paths, "--ignore-columns", "wher") is not None
+        done(command, *paths, "--ignore-columns", "wher")
     sets = write(tmp_path / f"sets.{kind}", with_column("name"))
     built = ended("build", sets, index, "--overwrite")
     left = "tagmatch: columns without a meaning were left aside: 'name'; --ignore-columns leaves out this line\n"
@@ -233,3 +237,148 @@ def is_misspelt(row: Record) -> bool:
     except InputFileError:
         return True
     return False
+
+
+NAMED: list[Record] = [
+    {"tags": ["a"], "key": "ana"},
+    {"tags": ["a", "b"], "key": ' "b\\o", \u00e9|[x] '},
+    {"tags": [], "key": ""},
+    {"tags": ["a"], "key": "7"},
+]
+
+
+@pytest.fixture
+def named(tmp_path):
+    done("build", write(tmp_path / "sets.jsonl", NAMED), tmp_path / "named", "--key-type", "string")
+    return tmp_path / "named"
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
+def test_string_keys_in_files(named, tmp_path, kind):
+    write(tmp_path / f"sets.{kind}", NAMED)
+    done("export", named, tmp_path / f"exported.{kind}")
+    for number, source in enumerate(("sets", "exported")):
+        done("build", tmp_path / f"{source}.{kind}", tmp_path / str(number), "--key-type", "string")
+        assert contents_of(tmp_path / str(number)) == contents_of(named)
+
+
+def test_string_keys_in_answers(named, tmp_path):
+    query, keys, file = [{"tags": ["a", "b"]}], sorted(row["key"] for row in NAMED), tmp_path / "answers.parquet"
+    for rows, expected in ((query, [keys]), ([], [])):
+        done("match", named, write(tmp_path / "q.jsonl", rows), "-o", file, "--unique")
+        found = pq.read_table(file)["keys"]
+        assert found.type == pa.list_(pa.large_string())
+        assert found.to_pylist() == expected
+    explained = from_json_lines(done("explain", named, "a", "b"))
+    assert sorted(key for row in explained for key in row["keys"]) == keys
+    assert json.loads(done("info", named, "--json"))["key_type"] == "string"
+    tagmatch("add", named, "-", stdin=b'{"tags": ["z"], "key": "new"}')
+    tagmatch("remove", named, "-", stdin=b'{"tags": ["a"], "key": "ana"}')
+    assert answers(tagmatch("match", named, "-", stdin=b'{"tags": ["a", "z"]}')) == [["", "7", "new"]]
+
+
+def test_wrong_keys(named):
+    before = contents_of(named)
+    for arguments, row, told in (
+        (["add", named, "-"], b'{"tags": ["a"], "key": 7}', "line 1: column 'key': row 0 must be a string"),
+        (["add", named, "-"], b'{"tags": ["a"], "key": null}', "line 1: column 'key': row 0 must be a string"),
+        (["add", named, "-"], b'{"tags": ["a"]}', "line 1 (row 0) has no column 'key'; it has 'tags'"),
+        (["build", "-", named, "--overwrite"], b'{"tags": [], "key": "a"}', "tagmatch build --key-type string"),
+    ):
+        assert told in tagmatch(*arguments, stdin=row, code=1)
+        assert contents_of(named) == before
+
+
+def test_any_key_but_one_with_a_zero_byte_has_a_form_in_csv(tmp_path, index):
+    keys, again = ["a\nb", '"', "c\r\nd,\r", " ", "\n"], tmp_path / "again"
+    index_of([["a"]] * len(keys), keys, index, key_type="string").close()
+    done("export", index, tmp_path / "sets.csv")
+    done("build", tmp_path / "sets.csv", again, "--key-type", "string")
+    with TagMatch.open(again) as tm:
+        assert sorted(tm.match(["a"])) == sorted(keys)
+    tagmatch("add", again, "-", stdin=b'{"tags": [], "key": "e\\u0000f"}')
+    assert "'e\\x00f' has U+0000" in refused("export", again, tmp_path / "more.csv")
+    assert not (tmp_path / "more.csv").exists()
+
+
+LATER = datetime(2199, 12, 31, 12, 0, 0, 123_456, tzinfo=UTC)
+TIMED: list[Record] = [
+    {"tags": ["a"], "key": 1, "expires": LATER.isoformat()},
+    {"tags": ["a", "b"], "key": 2, "expires": None},
+    {"tags": ["b"], "key": 3},
+    {"tags": [], "key": 4, "expires": "2020-01-01T00:00:00+01:00"},
+    {"tags": [], "key": 5, "expires": "2200-01-01T00:30:00+01:00"},
+]
+STORED = {1: LATER, 2: None, 3: None, 5: datetime(2199, 12, 31, 23, 30, tzinfo=UTC)}
+
+
+def times(index: Path) -> dict[int, datetime | None]:
+    with TagMatch.open(index) as tm:
+        tm.check()
+        return {row["key"]: row.get("expires") for row in tm.to_arrow().to_pylist()}
+
+
+@pytest.fixture
+def timed(tmp_path):
+    done("build", write(tmp_path / "timed.jsonl", TIMED), tmp_path / "timed")
+    return tmp_path / "timed"
+
+
+def test_times_in_files(timed, tmp_path):
+    assert times(timed) == STORED
+    for name in ("jsonl", "csv.zst", "parquet"):
+        done("export", timed, tmp_path / f"again.{name}")
+        done("build", tmp_path / f"again.{name}", tmp_path / "again", "--overwrite")
+        assert times(tmp_path / "again") == STORED
+    done("remove", timed, write(tmp_path / "rows.jsonl", [{"tags": ["a"], "key": 1, "expires": "whenever"}]))
+    assert 1 not in times(timed)  # which key it is does not depend on its time
+
+
+def test_export_leaves_out_what_has_expired_since(index):
+    soon = timedelta(seconds=2)
+    with index_of([["a"], ["a"], ["b"]], [1, 2, 3], index, expires=[soon, None, soon]) as tm:
+        wait_until(lambda: len(tm) == 1)
+    assert exported(index) == [{"tags": ["a"], "key": 2}]
+
+
+@pytest.mark.parametrize("expires", ["2190-01-01T01:00:00+01:00", "36500d"])
+def test_a_time_for_rows_that_have_none(timed, tmp_path, expires):
+    """In a file where some have one, and in one without any."""
+    rows = [{"tags": ["new"], "key": 10}, {"tags": ["new"], "key": 11, "expires": LATER.isoformat()}]
+    only = [{"tags": ["only"], "key": 12}]
+    at = datetime.now(UTC) + timedelta(days=36_500) if expires == "36500d" else datetime(2190, 1, 1, tzinfo=UTC)
+    for name, some in (("new", rows), ("only", only)):
+        done("add", timed, write(tmp_path / f"{name}.jsonl", some), "--expires", expires)
+    found = times(timed)
+    for key in (10, 12):
+        assert timedelta(0) <= found.pop(key) - at < timedelta(hours=1)
+    assert found == {**STORED, 11: LATER}
+
+
+def test_times_that_cannot_be_used(timed, tmp_path):
+    before, zone = contents_of(timed), "row 0 must be a time with its zone"
+    first, second = '{"tags": ["a"], "key": 1}\n', '{"tags": ["b"], "key": 2, "expires": %s}\n'
+    for name, text, told in (
+        (
+            "x.jsonl",
+            first + second % '"soon"',
+            "x.jsonl: line 2: column 'expires': row 1 must be a time with its zone,",
+        ),
+        ("x.jsonl", second % '"2030-01-01T00:00:00"', zone),
+        ("x.jsonl", second % "1900000000", "row 0 must be a time, as"),
+        ("x.csv", "tags,key,expires\na,1,\nb,2,2030-01-01\n", "x.csv: line 3: column 'expires': row 1 must be a time"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert told in refused("add", timed, tmp_path / name)
+    for kind in (pa.timestamp("us"), pa.int64()):
+        table = pa.table({"tags": [["a"]], "key": [1], "expires": pa.array([5], kind)})
+        pq.write_table(table, tmp_path / "x.parquet")
+        assert "column 'expires'" in refused("add", timed, tmp_path / "x.parquet")
+    assert contents_of(timed) == before
+
+
+def test_options_of_times_that_cannot_be_used(timed, tmp_path):
+    before = contents_of(timed)
+    for expires in ("30x", "", "2030-01-01", "2030-01-01T00:00:00", "99999999999d", "-5d"):
+        assert "--expires" in tagmatch("add", timed, tmp_path / "timed.jsonl", f"--expires={expires}", code=2)
+    assert contents_of(timed) == before

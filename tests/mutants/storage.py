@@ -61,7 +61,7 @@ tagmatch/files/csv_rows.py: tests/cli/test_text_rows.py
 -    if not is_all and returns[-1] == len(data) - 1:  # a line feed may come
 +    if False:
 # JSON: of a name that is there twice, the last one counts
-tagmatch/files/json_values.py: tests/cli/test_json_values.py
+tagmatch/files/json_values.py: tests/cli/test_text_rows.py -k json
 -        if isinstance(some, Repeated):
 +        if False:
 # Arrow IPC: a buffer may go beyond its message
