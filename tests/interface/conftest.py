@@ -1,7 +1,5 @@
 """Indexes whose segments stay as they are."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,26 +1,24 @@
 """Readers that take up newer snapshots by themselves: wholly, soon, and until they are closed."""
 
-from __future__ import annotations
-
 import gc
-import json
 import logging
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import moving_keys
 from support.agreement import index_of
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.model.parallel import GivenUpError, unless
 from tagmatch.model.storage.folder import Folder
-from tagmatch.model.storage.format import MANIFEST
 from tagmatch.model.storage.location import location_of
 
 pytest_plugins = ["support.s3_bucket"]
@@ -29,18 +27,6 @@ SOON = 0.005
 AGES = 1e9
 TIMEOUT = 60
 
-#: Gives all sets another key with each snapshot, in a process of its own
-WRITER = """
-import sys, time
-from tagmatch import TagMatch
-tags = [[f"t{i}"] for i in range(30)]
-with TagMatch(sys.argv[1], threads=1, device="cpu", durability="none") as tm:
-    for key in range(1, int(sys.argv[2]) + 1):
-        tm.add_sets(tags, [key] * len(tags))
-        tm.remove_sets(tags, [key - 1] * len(tags))
-        tm.consolidate(full=key % 7 == 0)
-        time.sleep(0.1)  # where processors are few, the reader may get none before the end
-"""
 TAGS = [f"t{i}" for i in range(30)]
 
 
@@ -51,7 +37,6 @@ def path(tmp_path: Path) -> Path:
 
 
 def save(path: Path, key: int, **options: Any) -> None:
-    """Give all sets this key, and no other."""
     with TagMatch(path, device="cpu", durability="none", **options) as tm:
         for tags, keys in tm:
             tm.remove_sets([tags] * len(keys), keys)
@@ -72,35 +57,28 @@ def no_thread_stays() -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["rarest", pytest.param("balanced", marks=pytest.mark.nightly)])
-def test_many_snapshots_of_another_process(path: Path, layout: Any) -> None:
+def test_many_snapshots(tmp_path: Path, layout: Any, rng: Any) -> None:
     """Each answer comes from one snapshot, and never from an older one than the answer before."""
     last = 15
-    with TagMatch.open(path, device="cpu", threads=2, layout=layout, auto_reload=SOON) as tm:
-        seen: list[list[int]] = [[], []]
-        mixed: list[list[int]] = []
+    with TagMatch(tmp_path / "index", device="cpu", threads=1, durability="none") as writer:
+        moving_keys.store_first(writer)
 
-        def ask(number: int, answer: Callable[[], list[int]]) -> None:
-            ends = time.monotonic() + 2 * TIMEOUT
-            while (not seen[number] or seen[number][-1] < last) and time.monotonic() < ends:
-                found = answer()
-                if found != found[:1] * len(TAGS):
-                    mixed.append(found)
-                seen[number].append(found[0] if found else -1)
-                time.sleep(0.002)  # for whoever writes
+        def write() -> None:
+            for version in range(1, last + 1):
+                moving_keys.move_to(writer, version, full=version % 7 == 0)
+                time.sleep(0.1)  # where processors are few, the reader may get none before the end
 
-        ways = (lambda: tm.match(TAGS), lambda: tm.match_many([TAGS] * 3)[2].as_py())
-        asking = [threading.Thread(target=ask, args=each) for each in enumerate(ways)]
-        for thread in asking:
-            thread.start()
-        subprocess.run([sys.executable, "-c", WRITER, str(path), str(last)], check=True)
-        for thread in asking:
-            thread.join()
-        assert mixed == []
-        assert [keys[-1] for keys in seen] == [last, last]
-        assert all(keys == sorted(keys) for keys in seen)
-        assert len(set(seen[0])) > 2
-        assert tm.stats()["reload_error"] is None
-        tm.check()
+        options: dict[str, Any] = {"device": "cpu", "threads": 2, "layout": layout, "auto_reload": SOON}
+        with TagMatch.open(tmp_path / "index", **options) as tm, ThreadPoolExecutor(1) as pool:
+            writing, seen = pool.submit(write), set()
+            for version in moving_keys.ask(tm, rng):
+                seen.add(version)
+                if version == last or (writing.done() and writing.exception()):
+                    break
+            writing.result()
+            assert len(seen) > 2
+            assert tm.stats()["reload_error"] is None
+            tm.check()
 
 
 @pytest.fixture
@@ -134,10 +112,7 @@ def test_never_by_default_nor_before_its_time(path: Path, seconds: float | None)
         assert tm.match(["t1"]) == [0]
 
 
-def test_nothing_is_read_but_the_manifest_where_nothing_is_new(
-    path: Path, looks: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither after own changes."""
+def test_only_the_manifest_is_read_where_nothing_is_new(path: Path, looks: Any, monkeypatch: Any) -> None:
     with TagMatch(path, auto_reload=SOON) as tm:
         snapshot = tm.snapshot
         monkeypatch.setattr(Folder, "open", None)
@@ -151,8 +126,7 @@ def test_nothing_is_read_but_the_manifest_where_nothing_is_new(
 
 
 def test_queries_do_not_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, go_on = threading.Event(), threading.Event()
-    opened = Folder.open
+    entered, go_on, opened = threading.Event(), threading.Event(), Folder.open
 
     def slow(folder: Folder) -> Any:
         entered.set()
@@ -185,30 +159,15 @@ def test_what_is_being_opened_is_given_up(path: Path, uri: str) -> None:
             location_of(place, "path").open()
 
 
-WRITES = """
-import os, sys, threading, time
+FORKS = """
+import os, sys, time
 from tagmatch import TagMatch
-from tagmatch.model.storage.folder import Folder
 tm = TagMatch.open(sys.argv[1], auto_reload=0.005)
-def write():
+time.sleep(0.01)
+if child := os.fork():
     with TagMatch(sys.argv[1], durability="none") as writer:
         writer.add_set(["new"], 7)
         writer.consolidate()
-"""
-ENDS = """
-opened, entered = Folder.open, threading.Event()
-def slow(folder):
-    entered.set()
-    time.sleep(0.1)
-    return opened(folder)
-Folder.open = slow
-write()
-entered.wait()
-"""
-FORKS = """
-time.sleep(0.01)
-if child := os.fork():
-    write()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 else:
     while tm.match(["new"]) != [7]:
@@ -219,20 +178,13 @@ else:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [ENDS, FORKS], ids=["ends", "forks"])
-def test_programs(path: Path, program: str) -> None:
-    """One ends while a snapshot is taken over; of another, a forked child follows too."""
-    command: list[Any] = [sys.executable, "-W", "ignore", "-c", WRITES + program, path]
+def test_forked_children_follow_too(path: Path) -> None:
+    command: list[Any] = [sys.executable, "-W", "ignore", "-c", FORKS, path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-# -- what goes wrong -------------------------------------------------------------------------------------------------
-
-
-def test_an_index_that_is_away_for_a_while(
-    path: Path, looks: Callable[[], None], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_index_that_is_away_for_a_while(path: Path, looks: Any, caplog: Any) -> None:
     """It is told once, what there was goes on answering, and the index is followed again when it is back."""
     away = path.with_name("away")
     with caplog.at_level(logging.INFO), TagMatch.open(path, auto_reload=SOON) as tm:
@@ -253,30 +205,6 @@ def test_an_index_that_is_away_for_a_while(
         assert "tagmatch.following" not in {name for name, *_ in caplog.record_tuples}
 
 
-def test_a_damaged_snapshot_is_not_taken_over(path: Path) -> None:
-    good = path.with_name("good")
-    save(good, 1)
-    with TagMatch.open(path, auto_reload=SOON) as tm:
-        manifest = (path / MANIFEST).read_bytes()
-        (path / MANIFEST).write_bytes(manifest[:-20])
-        wait_until(lambda: "MANIFEST.json is damaged" in str(tm.stats()["reload_error"]))
-        (path / MANIFEST).write_bytes(manifest)
-        wait_until(lambda: tm.stats()["reload_error"] is None)
-        (name,) = (each["name"] for each in json.loads((good / MANIFEST).read_bytes())["segments"])
-        (good / name).rename(path / name)
-        keys = (path / name / "keys.arrow").read_bytes()
-        (path / name / "keys.arrow").write_bytes(keys[:-1] + b"?")
-        (good / MANIFEST).replace(path / MANIFEST)
-        wait_until(lambda: "does not have the checksum" in str(tm.stats()["reload_error"]))
-        assert tm.match(["t1"]) == [0]
-        (path / name / "keys.arrow").write_bytes(keys)
-        wait_until(lambda: tm.match(["t1"]) == [1])
-        assert tm.stats()["reload_error"] is None
-
-
-# -- writers ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("durability", ["os", "none"])
 def test_staged_changes_stay_staged(path: Path, durability: Any) -> None:
     """As with `reload`: they come on top of what another program has saved."""
@@ -295,9 +223,7 @@ def save_over(path: Path, key: int) -> None:
         other.save(path)
 
 
-# -- stores ----------------------------------------------------------------------------------------------------------
-
-
+@pytest.mark.slow
 def test_an_index_on_a_store(path: Path, uri: str, bucket: Any) -> None:
     with TagMatch.open(path) as tm:
         tm.save(uri)
@@ -316,7 +242,6 @@ def test_an_index_on_a_store(path: Path, uri: str, bucket: Any) -> None:
 
 PARENT = """
 import os, sys
-from pathlib import Path
 from tagmatch import TagMatch
 from tagmatch.model.storage import shared_files
 
@@ -326,35 +251,26 @@ def forked(end):
         end()
     assert os.waitpid(child, 0)[1] == 0
 
-uri, newer = sys.argv[1:]
-tm = TagMatch.open(uri, device="cpu")
-with shared_files.temporary_folder() as folder:
-    forked(sys.exit)  # handlers of exit run, as in a worker of a server that forks
-    assert folder.is_dir()
-with TagMatch.open(newer, device="cpu") as other:
-    other.save(uri)
-assert tm.reload()
-assert sorted(tm.match(["a"])) == [1, 2]
-
 def follow():  # when the parent's copies are gone
     import shutil
     shutil.rmtree(shared_files.folder_for_copies())
-    assert sorted(tm.match(["a"])) == [1, 2]
-    assert len(TagMatch.open(uri, device="cpu")) == 1
-    assert shared_files.folder_for_copies().is_dir()
+    assert len(TagMatch.open(sys.argv[1], device="cpu")) == 1
     sys.exit()
 
+tm = TagMatch.open(sys.argv[1], device="cpu")
+with shared_files.temporary_folder() as folder:
+    forked(sys.exit)  # handlers of exit run, as in a worker of a server that forks
+    assert folder.is_dir()
 forked(follow)
+assert tm.match(["a"]) == [1]
 print(*shared_files._made)
 """
 
 
 @pytest.mark.slow
-def test_the_end_of_a_child_leaves_the_copies_of_its_parent(uri: str, tmp_path: Path) -> None:
+def test_the_end_of_a_child_leaves_the_copies_of_its_parent(uri: str) -> None:
     index_of([["a"]], [1], device="cpu").save(uri)
-    index_of([["a"]] * 2, [1, 2], path=tmp_path / "newer", device="cpu").close()
-    command = [sys.executable, "-c", PARENT, uri, str(tmp_path / "newer")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", PARENT, uri], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()
     assert not [folder for folder in done.stdout.split() if Path(folder).exists()], "it leaves them behind"

@@ -1,7 +1,5 @@
 """Threads in the background: when they call, and that nothing of them is left."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys
@@ -93,31 +91,22 @@ def test_pauses_are_kept_and_a_request_ends_one() -> None:
     assert (owner.calls, threads()) == (3, [])
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_it_ends_with_its_owner(waits: bool) -> None:
-    owner = Owner()
-    background = Called(owner.method, *[1e12] * waits)
-    background.begin()
-    assert owner.entered.acquire(timeout=TIMEOUT)
-    owner.go_on.release()
-    assert not waits or len(threads()) == 1
-    del owner
-    gc.collect()
-    wait_until(lambda: threads() == [])
-    background.begin()
-    wait_until(lambda: threads() == [])
-
-
-def test_an_owner_that_goes_during_a_call() -> None:
+@pytest.mark.parametrize("when", ["in a call", "in a pause", "after the end"])
+def test_it_ends_with_its_owner(when: str) -> None:
     owner = Owner()
     entered, go_on = owner.entered, owner.go_on
-    background = Called(owner.method, 1e12)
+    background = Called(owner.method, *[1e12] * (when == "in a pause"))
     background.begin()
     assert entered.acquire(timeout=TIMEOUT)
+    if when != "in a call":
+        go_on.release()
     del owner
     gc.collect()
-    assert len(threads()) == 1
-    go_on.release()
+    if when == "in a call":
+        assert len(threads()) == 1
+        go_on.release()
+    wait_until(lambda: threads() == [])
+    background.begin()
     wait_until(lambda: threads() == [])
 
 
@@ -167,9 +156,8 @@ from tagmatch.background import Background, renew_in_forks
 
 class Owner:
     def __init__(self):
-        self.lock, self.calls = threading.Lock(), 0
+        self.lock, self.calls, self.goes_on = threading.Lock(), 0, False
         renew_in_forks(self, "lock")
-        self.goes_on = False
     def method(self):
         with self.lock:
             self.calls += 1
@@ -186,12 +174,11 @@ background = Called(owner.method, "tagmatch-test", in_forks=sys.argv[1] == "True
 background.begin()
 while not owner.calls:
     time.sleep(0.001)
-if child := os.fork():
-    _, status = os.waitpid(child, 0)
-    owner.goes_on = True
-    print(os.waitstatus_to_exitcode(status), end=" ")
+child = os.fork()
+owner.goes_on = True
+if child:
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), end=" ")
 else:
-    owner.goes_on = True
     ends, more = time.monotonic() + (60 if background._in_forks else 0.2), False
     while time.monotonic() < ends and not more:
         with owner.lock:

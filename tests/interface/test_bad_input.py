@@ -1,7 +1,5 @@
 """What cannot be used is refused with an error that names it, and changes nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -144,8 +142,6 @@ def test_other_integers_are_keys_and_other_iterables_tags(tm):
         assert sorted(tm.match(tags)) == [1, 2, 4]
 
 
-# -- options ---------------------------------------------------------------------------------------------------------
-
 WAYS = (TagMatch, TagMatch.open)
 
 BAD_OPTIONS = {
@@ -159,14 +155,12 @@ BAD_OPTIONS = {
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index on disk that no test changes."""
     path = tmp_path_factory.mktemp("saved") / "index"
     index_of([["a"]], [1], path=path).close()
     return path
 
 
 def test_options(saved, tmp_path):
-    """Those that cannot be used, and one that there is not."""
     new = tmp_path / "new"
     for name, value in ((name, value) for name, values in BAD_OPTIONS.items() for value in values):
         ways = [TagMatch, partial(TagMatch, new)]
@@ -196,9 +190,6 @@ def test_cuda_without_a_device(saved):
         with pytest.raises(TagMatchError, match=r"(?i)cuda.* (no|not|without|missing|install)"):
             create(device="cuda")
     assert TagMatch.open(saved, device="auto").match(["a"]) == [1]
-
-
-# -- paths -----------------------------------------------------------------------------------------------------------
 
 
 def folder_with_other_files(path: Path) -> None:
@@ -231,9 +222,6 @@ def test_paths_that_cannot_be_used(tmp_path):
     for call in (*WAYS, TagMatch().save):
         with pytest.raises(TagMatchError, match=r"x.*File name too long"):
             call(tmp_path / ("x" * 300))
-
-
-# -- after close() ---------------------------------------------------------------------------------------------------
 
 
 def test_closed():

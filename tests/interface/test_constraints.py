@@ -1,15 +1,16 @@
-"""Sets with `where`, and messages with attributes; mistakes in them are one clear line, and nothing is staged."""
-
-from __future__ import annotations
+"""Sets with `where`, and messages with attributes: mistakes in them, and the formats of files that hold conditions."""
 
 import asyncio
+import json
 import math
 import pickle
+import struct
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import product
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from support.agreement import index_of
+from support.index_files import contents_of
 
-from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch, Where
+import tagmatch
+from tagmatch import FilterError, IndexVersionError, InvalidTypeError, InvalidValueError, TagMatch, Where
 
 
 def as_dictionary(rows: list[list[str]]) -> pa.Array:
@@ -67,20 +70,15 @@ def test_paths_are_told(alike):
     """Sets that ask for what all messages have are in lines, if they fill a block; all others in a trie."""
     with TagMatch(device="cpu") as tm:
         assert tm.stats()["with_conditions"] == {"trie": 0, "lines": 0}
-        tm.add_set(["a"], 1)
-        for key in range(alike):
-            tm.add_set([], 1000 + key, where=f"price between {key} and {key + alike}")
-        tm.add_set([], 2, where='price >= 0 and city = "Rome"')
+        where = [f"price between {key} and {key + alike}" for key in range(alike)]
+        tm.add_sets([[]] * alike, range(1000, 1000 + alike), where=where)
+        tm.add_sets([["a"], []], [1, 2], where=[None, 'price >= 0 and city = "Rome"'])
         tm.consolidate()
-        path = "lines" if alike == 512 else "trie"
-        in_lines = alike if path == "lines" else 0
+        path, in_lines = ("lines", alike) if alike == 512 else ("trie", 0)
         assert tm.stats()["with_conditions"] == {"trie": alike - in_lines + 1, "lines": in_lines}
         found = tm.explain(["a"], {"price": 0, "city": "Rome"})
-        assert {key: {tag.path for tag in tags if isinstance(tag, Where)} for tags, (key,) in found} == {
-            1: set(),
-            2: {"trie"},
-            1000: {path},
-        }
+        paths = {key: {tag.path for tag in tags if isinstance(tag, Where)} for tags, (key,) in found}
+        assert paths == {1: set(), 2: {"trie"}, 1000: {path}}
         copied = pickle.loads(pickle.dumps(found))
         assert {tag.path for tags, _ in copied for tag in tags if isinstance(tag, Where)} == {"trie", path}
 
@@ -114,26 +112,18 @@ EXPRESSIONS = [
     (ALTERNATIVES, "this becomes 1,025 conjunctions, at most 1,024 are allowed"),
 ]
 
-#: Each way to give one expression; how a message begins
-CALLS: dict[str, tuple[Callable[[TagMatch, Any], None], str]] = {
-    "add_set": (lambda tm, where: tm.add_set(["a"], 1, where=where), "where: "),
-    "remove_set": (lambda tm, where: tm.remove_set(["a"], 1, where=where), "where: "),
-    "add_sets": (lambda tm, where: tm.add_sets([["a"], ["b"]], [1, 2], where=[None, where]), "where: row 1: "),
-    "remove_sets": (lambda tm, where: tm.remove_sets([["a"], ["b"]], [1, 2], where=["a = 1", where]), "where: row 1: "),
-    "add_sets, one for all": (lambda tm, where: tm.add_sets([["a"], ["b"]], [1, 2], where=where), "where: "),
-    "add_subscriptions": (
-        lambda tm, where: tm.add_subscriptions(pa.table({"key": [1, 2], "where": pa.array(["a = 1", where])})),
-        "where: row 1: ",
-    ),
-    "add_sets, a dictionary": (
-        lambda tm, where: tm.add_sets([["a"]] * 2, [1, 2], where=pa.array(["a = 1", where]).dictionary_encode()),
-        "where: row 1: ",
-    ),
-}
+ONE, TWO = (["a"], 1), ([["a"], ["b"]], [1, 2])
+#: Each way to give one expression: a call, what it gets beside, what is made of the expression; how a message begins
+CALLS: list[tuple[str, Any, Callable[[Any], Any], str]] = [
+    ("add_set", ONE, lambda where: where, "where: "), ("remove_set", ONE, lambda where: where, "where: "),
+    ("add_sets", TWO, lambda where: where, "where: "), ("add_sets", TWO, lambda where: [None, where], "where: row 1: "),
+    ("remove_sets", TWO, lambda where: ["a = 1", where], "where: row 1: "),
+    ("add_sets", TWO, lambda where: pa.array(["a = 1", where]), "where: row 1: "),
+    ("add_sets", TWO, lambda where: pa.array(["a = 1", where]).dictionary_encode(), "where: row 1: "),
+]  # fmt: skip
 
 
 def said(change: Callable[[TagMatch], Any], *errors: type[Exception]) -> str:
-    """The one line of the error; nothing is staged by the call."""
     with TagMatch(device="cpu", threads=1) as tm:
         with pytest.raises(errors) as found:
             change(tm)
@@ -143,16 +133,18 @@ def said(change: Callable[[TagMatch], Any], *errors: type[Exception]) -> str:
     return text
 
 
-@pytest.mark.parametrize(("change", "begin"), CALLS.values(), ids=CALLS)
-def test_expressions(change: Any, begin: str) -> None:
+@pytest.mark.parametrize(("name", "arguments", "make", "begin"), CALLS)
+def test_expressions(name: str, arguments: Any, make: Any, begin: str) -> None:
     for where, message in EXPRESSIONS:
-        assert said(lambda tm, where=where: change(tm, where), FilterError).startswith(begin + message)
+        told = said(lambda tm, where=where: getattr(tm, name)(*arguments, where=make(where)), FilterError)
+        assert told.startswith(begin + message)
 
 
-@pytest.mark.parametrize("where", [b"x = 1", 5, 1.5, True, ["x = 1"], {"x": 1}, math.nan, object()])
-def test_no_text(where: Any) -> None:
-    for call in ("add_set", "remove_set"):
-        assert said(lambda tm, call=call: CALLS[call][0](tm, where), TypeError).startswith("where must be a str, not ")
+def test_no_text() -> None:
+    for where in (b"x = 1", 5, 1.5, True, ["x = 1"], {"x": 1}, math.nan, object()):
+        for name in ("add_set", "remove_set"):
+            told = said(lambda tm, name=name, where=where: getattr(tm, name)(*ONE, where=where), TypeError)
+            assert told.startswith("where must be a str, not ")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +164,7 @@ def test_no_text(where: Any) -> None:
 )
 def test_columns_of_expressions(where: Any, message: str) -> None:
     for name in ("add_sets", "remove_sets"):
-        assert said(lambda tm, name=name: getattr(tm, name)([["a"], ["b"]], [1, 2], where=where), *ERRORS) == message
+        assert said(lambda tm, name=name: getattr(tm, name)(*TWO, where=where), *ERRORS) == message
 
 
 async def _amatch(tm: TagMatch, tags: Any, attributes: Any) -> Any:
@@ -236,3 +228,109 @@ def test_attributes_in_the_place_of_tags(make: Any) -> None:
         found = said(lambda tm, ask=ask, also=attributes: ask(tm, make({"price": 9}), also), TypeError)
         assert found.startswith("tags must be an iterable of strings, not the mapping ")
         assert found.endswith("; values of attributes go into attributes=, or into columns of a table")
+
+
+OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
+LATE = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+def format_of(index: Path, manifest: str = "MANIFEST.json") -> int:
+    found: int = json.loads((index / manifest).read_text())["format"]
+    return found
+
+
+def log_formats(index: Path, kind: str = "staged") -> list[int]:
+    return [struct.unpack_from("<I", file.read_bytes(), 4)[0] for file in sorted(index.glob(f"{kind}-*.log"))]
+
+
+AREA, SHOWN, BOX = tagmatch.Circle(1, 2, 3), Where("within circle(1, 2, 3)"), "not within box(1, 2, 3, 4)"
+#: Changes one after the other, and of which formats the index and its logs are after each
+CHANGES: list[list[tuple[Any, int, list[int]]]] = [
+    [
+        (lambda tm: tm.add_set(["a"], 1), 3, [1]),
+        (lambda tm: tm.add_set(["a"], 2, where="x < 1 or x > 5"), 5, [3]),
+        (lambda tm: tm.add_set(["b"], 3, expires=LATE), 5, [2]),
+        (lambda tm: tm.remove_set(["a"], 2, where="x < 1 or x > 5"), 4, [3]),
+        (lambda tm: tm.remove_sets([["b"]], [3]), 3, [1]),
+    ],
+    [
+        (lambda tm: tm.add_set(["a"], 1), 3, [1]),
+        (lambda tm: tm.add_set(["a"], 2, where="x = 1"), 5, [3]),
+        (lambda tm: tm.add_set(["a"], 2, area=AREA, expires=LATE), 6, [4]),
+        (lambda tm: tm.add_sets([["b"]], [3], where=[f"x = 1 or {BOX}"]), 6, [4]),
+        (lambda tm: tm.remove_sets([["b"]], [3], where=BOX), 6, [4]),
+        (lambda tm: tm.remove_sets([["a"]], [2], area=[AREA]), 5, [4]),
+        (lambda tm: tm.remove_sets([["a"], ["b"]], [2, 3], where="x = 1"), 3, [3]),
+    ],
+]
+
+
+@pytest.mark.parametrize("changes", CHANGES, ids=["conditions", "areas"])
+def test_only_indexes_with_conditions_have_formats_of_their_own(tmp_path: Path, changes: Any) -> None:
+    """Also beside keys that expire, and only as long as there are some."""
+    index = tmp_path / "i"
+    for change, *formats in changes:
+        with TagMatch(index, **OPTIONS) as tm:
+            change(tm)
+            logs = log_formats(index)
+            tm.consolidate(full=True)
+            assert [format_of(index), logs] == formats
+    index_of([["a"]], [1], path=tmp_path / "plain", **OPTIONS).close()
+    files, plain = contents_of(index), contents_of(tmp_path / "plain")
+    assert {name for name in files if files[name] != plain.get(name)} == {"MANIFEST.json"}
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+@pytest.mark.parametrize(
+    ("options", "stored", "log", "version"),
+    [
+        ({"expires": LATE}, "b", 2, 4),
+        ({"where": "x = 1"}, ["b", Where("x = 1")], 3, 5),
+        ({"area": AREA}, ["b", SHOWN], 4, 6),
+    ],
+)
+def test_older_versions_refuse_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_bulk: bool, options: Any, stored: Any, log: int, version: int
+) -> None:
+    """In the log, where those before can be read, and in the index."""
+    index = tmp_path / "i"
+    with TagMatch(index, durability="os", **OPTIONS) as tm:
+        tm.add_set(["a"], 1)
+        if is_bulk:
+            tm.add_sets([["a"], ["b"]], [3, 4], **{name: [None, value] for name, value in options.items()})
+        else:
+            tm.add_set(["b"], 4, **options)
+    assert log_formats(index) == [1, log]
+    with monkeypatch.context() as older:
+        older.setattr("tagmatch.model.storage.journal.scan.LOG_VERSION", log - 1)
+        with pytest.raises(IndexVersionError, match=rf"staged-\d*2\.log has format {log}, .* up to {log - 1}; upgrade"):
+            TagMatch(index, **OPTIONS)
+    with TagMatch(index, **OPTIONS) as tm:
+        tm.consolidate()
+        assert dict(tm)[frozenset(stored)] == (4,)
+    monkeypatch.setattr("tagmatch.model.storage.format.FORMAT_VERSION", version - 1)
+    with pytest.raises(IndexVersionError, match=rf"has format {version}, .* up to {version - 1}; upgrade tagmatch"):
+        TagMatch.open(index, **OPTIONS)
+
+
+@pytest.mark.usefixtures("segments_stay")
+def test_small_segments_earlier_snapshots_and_copies(tmp_path: Path) -> None:
+    """Whichever segment has them; a snapshot that is kept has a format of its own, as has what is staged in a copy."""
+    index, copy = tmp_path / "i", tmp_path / "copy"
+    with index_of([[f"t{i}"] for i in range(100)], range(100), path=index, keep_snapshots=1, **OPTIONS) as tm:
+        tm.add_set(["b"], 4, where="x = 1")
+        tm.consolidate()
+        assert (tm.stats()["segments"], format_of(index)) == (2, 5)
+        tm.add_set(["c"], 5)
+        tm.remove_set(["b"], 4, where="x = 1")
+        tm.consolidate(full=True)
+        assert (format_of(index), format_of(index, "MANIFEST-2.json")) == (3, 5)
+        tm.add_set(["d"], 6, where="x = 2")
+        tagmatch.backup(index, copy)
+    assert (format_of(copy), log_formats(copy, "changes")) == (3, [3])
+    with TagMatch(copy, **OPTIONS) as tm:
+        tm.consolidate()
+        assert tm.match(["d"], {"x": 2}) == [6]
+    assert format_of(copy) == 5
+    with TagMatch.open(index, snapshot=2, **OPTIONS) as tm:
+        assert tm.match(["b"], {"x": 1}) == [4]

@@ -1,6 +1,9 @@
-"""What is stored, given back: iteration, `in` and `to_arrow`; and what changes say that they did."""
+"""What is stored, given back: iteration, `in`, `to_arrow`, notebooks; and what changes say that they did."""
 
-from __future__ import annotations
+import json
+from typing import Any
+from unittest.mock import Mock
+from xml.etree import ElementTree
 
 import pyarrow as pa
 import pytest
@@ -11,30 +14,18 @@ from support import strategies
 from support.agreement import index_of, loaded
 
 from tagmatch import InvalidValueError, NotStoredError, ResultTooLargeError, TagMatch, contents
+from tagmatch.notebook import MOST_KEYS, MOST_ROWS
 
 SCHEMA = pa.schema([("tags", pa.list_(pa.string())), ("key", pa.uint64())])
 PAIRS = [(["a", "b"], 2), (["b", "a"], 1), ([], 2**64 - 1), (["c"], 3), (["", "\0"], 0)]
 
-Pairs = list[tuple[frozenset[str], int]]
-
 
 @pytest.fixture(params=[None, 1, 3], ids=["batches", "single rows", "small batches"])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches are as small as large indexes have them cut."""
     if request.param:
         for name in ("_BATCH_ROWS", "_SETS_AT_ONCE", "_BATCH_TAGS", "_BATCH_KEYS"):
             monkeypatch.setattr(contents, name, request.param)
         monkeypatch.setattr(contents, "_BATCH_BYTES", 40)
-
-
-def pairs_of(table: pa.Table) -> Pairs:
-    found = [(frozenset(row["tags"]), row["key"]) for row in table.to_pylist()]
-    assert [len(tags) for tags, _ in found] == table["tags"].combine_chunks().value_lengths().to_pylist()
-    return found
-
-
-def pairs_in(database: TagMatch | Oracle) -> Pairs:
-    return [(tags, key) for tags, keys in database for key in keys]
 
 
 @pytest.mark.usefixtures("limit")
@@ -42,24 +33,24 @@ def pairs_in(database: TagMatch | Oracle) -> Pairs:
 @given(pairs=st.lists(st.tuples(strategies.tag_sets, strategies.keys)), layout=strategies.layouts)
 def test_what_is_stored_comes_back(layout, pairs):
     """Each pair once, in one order, which is that of the tagset table."""
-    tm = TagMatch(layout=layout, max_partition_size=7, threads=1)
-    oracle = Oracle()
-    for database in (tm, oracle):
-        database.add_sets([tags for tags, _ in pairs], [key for _, key in pairs])
-        database.consolidate()
-    stored, table = list(tm), tm.to_arrow()
-    assert dict(stored) == dict(oracle)
-    assert len(stored) == len(oracle)
-    table.validate(full=True)
-    assert table.schema == SCHEMA
-    assert pairs_of(table) == pairs_in(tm)
-    assert tm.explain(tag for tags, _ in pairs for tag in tags) == stored
-    again = TagMatch(layout=layout, max_partition_size=7, threads=1)
-    again.add_sets(table["tags"], table["key"])
-    again.consolidate()
-    assert again.to_arrow() == table
+    options, oracle = {"layout": layout, "max_partition_size": 7, "threads": 1}, Oracle()
+    tags, keys = [tags for tags, _ in pairs], [key for _, key in pairs]
+    oracle.add_sets(tags, keys)
+    oracle.consolidate()
+    with index_of(tags, keys, **options) as tm:
+        stored, table = list(tm), tm.to_arrow()
+        assert dict(stored) == dict(oracle)
+        assert len(stored) == len(oracle)
+        table.validate(full=True)
+        assert table.schema == SCHEMA
+        found = [(row["tags"], row["key"]) for row in table.to_pylist()]
+        assert [(frozenset(some), key) for some, key in found] == [(some, key) for some, keys in stored for key in keys]
+        assert all(len(set(some)) == len(some) for some, _ in found)
+        assert tm.explain(tag for some in tags for tag in some) == stored
+    assert index_of(table["tags"], table["key"], **options).to_arrow() == table
 
 
+@pytest.mark.slow
 def test_iteration_is_over_what_was_stored_as_it_began(layout):
     tm, oracle = loaded([*PAIRS, *(([f"tag{i}"], i) for i in range(20_000))], layout=layout)
     begun, not_yet_begun = iter(tm), iter(tm)
@@ -90,6 +81,7 @@ def test_membership_compares_tags_where_matching_does_not():
     assert stored in tm
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [1, 5_000])
 def test_batches_are_small(keys):
     """Also where rows are many times as large as what is stored: one set with many keys and long tags."""
@@ -102,13 +94,9 @@ def test_batches_are_small(keys):
 
 def test_tags_that_one_array_cannot_hold(monkeypatch):
     """Those of one set alone; an array of 2 GiB stands aside."""
-
-    class TooLarge:
-        def cast(self, _: pa.DataType) -> None:
-            raise pa.ArrowInvalid("input array too large")
-
     tm, _ = loaded([(["a"], 1)])
-    monkeypatch.setattr(contents, "_tags", lambda *_: TooLarge())
+    too_large = Mock(cast=Mock(side_effect=pa.ArrowInvalid("input array too large")))
+    monkeypatch.setattr(contents, "_tags", lambda *_: too_large)
     with pytest.raises(ResultTooLargeError, match=r"stored set 0 has tags of 2\*\*31 bytes or more"):
         tm.to_arrow()
 
@@ -133,3 +121,80 @@ def test_missing_may_be_an_error(tmp_path, durability):
         assert tm.consolidate() == (1, 0, 3, 0)
         with pytest.raises(InvalidValueError, match="missing must be"):
             tm.remove_set(["a"], 1, missing="err")
+
+
+#: HTML's characters, and others
+TAGS = st.text(st.sampled_from("<>&\"'/ab é"), min_size=1, max_size=6).filter(lambda tag: tag == tag.strip())
+
+
+class Cells:
+    """Texts of a table's cells, row by row, of the tags among them, and which elements there are."""
+
+    def __init__(self, shown: Any) -> None:
+        html = ElementTree.fromstring(f"<html>{shown._repr_html_().replace('<br>', '<br/>')}</html>")
+        rows = list(html.iter("tr"))
+        self.rows = [["".join(cell.itertext()) for cell in row if cell.tag in ("td", "th")] for row in rows]
+        self.codes = [["".join(code.itertext()) for code in row.iter("code")] for row in rows]
+        self.elements = {element.tag for element in html.iter()} - {"html"}
+        self.text = "".join(html.itertext())
+
+
+@given(st.lists(st.frozensets(TAGS, max_size=3), max_size=5, unique=True))
+def test_explain_shows_every_tag_as_it_is(sets: list[frozenset[str]]) -> None:
+    with index_of([list(tags) for tags in sets], range(len(sets)), device="cpu") as tm:
+        found = tm.explain(frozenset().union(*sets))
+    assert isinstance(found, list)
+    read = Cells(found)
+    assert read.elements <= {"table", "caption", "thead", "tbody", "tr", "td", "th", "code", "i"}
+    shown = {frozenset(codes): row[1] for codes, row in zip(read.codes[1:], read.rows[1:], strict=True)}
+    assert shown == {tags: str(key) for key, tags in enumerate(sets)}
+
+
+def test_explain_shows_conditions_and_their_way() -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["cat"], 1)
+        tm.add_set(["cat"], 2, where='price < 5 and name = "<b>"')
+        tm.consolidate()
+        found = tm.explain(["cat"], {"price": 1, "name": "<b>"})
+    read = Cells(found)
+    assert read.rows[0] == ["tags", "conditions", "keys"]
+    assert sorted(read.rows[1:]) == [["cat", "", "1"], ["cat", 'name = "<b>" (by trie)price < 5 (by trie)', "2"]]
+
+
+def test_what_is_left_out_is_counted() -> None:
+    sets, keys = MOST_ROWS + 3, MOST_KEYS + 1_002
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[str(i)] for i in range(sets)], range(sets))
+        tm.add_sets([["many"]] * keys, range(keys))
+        tm.consolidate()
+        read = Cells(tm.explain(map(str, range(sets))))
+        assert len(read.rows) == 1 + MOST_ROWS
+        assert read.text.rstrip().endswith("and 3 more")
+        (_, (_, shown)) = Cells(tm.explain(["many"])).rows
+    assert shown == ", ".join(map(str, range(MOST_KEYS))) + " and 1,002 more"
+
+
+def test_stats_are_a_dict_and_all_shown() -> None:
+    with index_of([["a"], ["b"]], [1, 2], device="cpu") as tm:
+        stats = tm.stats()
+    assert json.loads(json.dumps(stats))["sets"] == 2
+    read = Cells(stats)
+    named = {row[0] for row in read.rows}
+    assert named >= stats.keys() | stats["stages"].keys() | stats["stages"]["merge"]["wait"].keys()
+    assert ["sets", "2"] in read.rows
+
+
+def test_an_index_shows_what_it_holds(tmp_path: Any) -> None:
+    path = tmp_path / "a<b.index"
+    with index_of(pa.array([["a"], ["b"]]), ["x", "y"], path=path, device="cpu", threads=1, key_type="string") as tm:
+        tm.add_set(["c"], "z", where="n < 1")
+        read = Cells(tm)
+        rows = dict(row for row in read.rows)
+        assert rows["sets"] == "2"
+        assert rows["staged"] == "1"
+        assert rows["with_conditions"] == "0"
+        assert rows["path"] == str(path)
+        assert rows["matched on"] == "cpu; 1 thread"
+        tm.consolidate()
+        assert ["with_conditions", "1"] in Cells(tm).rows
+    assert tm._repr_html_() is None

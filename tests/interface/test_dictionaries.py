@@ -1,7 +1,5 @@
 """Tags in dictionaries are the tags that they stand for, and each is looked up once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -37,7 +35,6 @@ def test_as_plain_strings(data, layout, threads):
 
 
 def rows_of_tags(count: int, dictionary: pa.Array, begin: int = 0) -> pa.ListArray:
-    """Rows of three tags each."""
     indices = (np.arange(begin, begin + 3 * count) * 7 % len(dictionary)).astype(np.int32)
     tags = pa.DictionaryArray.from_arrays(indices, dictionary)
     return pa.ListArray.from_arrays(np.arange(0, 3 * count + 1, 3, dtype=np.int32), tags)
@@ -55,6 +52,7 @@ def strings_given_to(monkeypatch: pytest.MonkeyPatch, module: object, name: str)
     return counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counts", "strings"), [([5_000, 50], len(TAGS)), ([99], 3 * 99)])
 @pytest.mark.parametrize("piece", [16_384, 7])
 def test_each_string_of_a_dictionary_is_looked_up_once(monkeypatch, layout, piece, counts, strings):

@@ -1,8 +1,5 @@
 """`consolidate` writes what has changed, to a segment of its own, and segments are merged later."""
 
-from __future__ import annotations
-
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,59 +13,45 @@ import tagmatch
 from tagmatch import TagMatch, changing
 from tagmatch.partitioner.consolidation import FEW_SETS
 
+pytestmark = pytest.mark.usefixtures("segments_stay")
+
 MANY, FEW = 40, 5
-
-
-@pytest.fixture(autouse=True)
-def segments_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each consolidation makes a segment, and none are merged but where a test says so."""
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-    monkeypatch.setattr("tagmatch.partitioner.consolidation._MOST_SEGMENTS", 1000)
-    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
 
 
 def numbered(first: int, last: int) -> list[list[str]]:
     return [[f"t{number}", "all"] for number in range(first, last)]
 
 
-def stored(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
-    return dict(tm)
-
-
 @pytest.mark.parametrize("key_of", [int, "user {:05}".format])
-def test_a_few_changes_leave_other_segments_as_they_are(
-    tmp_path: Path, layout: Any, key_of: Callable[[int], int | str]
-) -> None:
-    index = tmp_path / "index"
+def test_a_few_changes_leave_other_segments(tmp_path: Path, path: Path, layout: Any, key_of: Any) -> None:
     options: dict[str, Any] = {"layout": layout, "device": "cpu", "durability": "none"}
     options["key_type"] = "integer" if key_of is int else "string"
-    with index_of(numbered(0, MANY), [key_of(number) for number in range(MANY)], path=index, **options) as tm:
-        before = contents_of(index)
+    with index_of(numbered(0, MANY), [key_of(number) for number in range(MANY)], path=path, **options) as tm:
+        before = contents_of(path)
         tm.add_set(["t3", "all"], key_of(1000))
         tm.remove_set(["t4", "all"], key_of(4))
         tm.add_set(["new"], key_of(7))
         tm.consolidate()
-        after = contents_of(index)
+        after = contents_of(path)
         assert after | before == {**after, MANIFEST: before[MANIFEST]}
         stats = tm.stats()
         assert (stats["segments"], stats["deleted"], stats["sets"]) == (2, 2, MANY)
-        kept = stored(tm)
+        kept = dict(tm)
     assert kept[frozenset({"t3", "all"})] == (key_of(3), key_of(1000))
     assert frozenset({"t4", "all"}) not in kept
-    with TagMatch.open(index, device="cpu") as tm:
+    with TagMatch.open(path, device="cpu") as tm:
         tm.check()
-        assert (stored(tm), tm.stats()["segments"]) == (kept, 2)
+        assert (dict(tm), tm.stats()["segments"]) == (kept, 2)
         tm.consolidate(full=True)
         stats = tm.stats()
-        assert (stats["segments"], stats["deleted"], stored(tm)) == (1, 0, kept)
+        assert (stats["segments"], stats["deleted"], dict(tm)) == (1, 0, kept)
     pairs = [(tags, key) for tags, keys in kept.items() for key in keys]
     index_of(*zip(*pairs, strict=True), path=tmp_path / "at once", **options).close()
-    found = contents_of(index) | {MANIFEST: manifest_as_first(index)}
+    found = contents_of(path) | {MANIFEST: manifest_as_first(path)}
     assert found == contents_of(tmp_path / "at once")
 
 
 def two_segments(tm: TagMatch[Any], few: int = 2 * FEW) -> None:
-    """A large one, and one of a few sets."""
     for first, last in ((0, MANY), (MANY, MANY + few)):
         tm.add_sets(numbered(first, last), range(first, last))
         tm.consolidate()
@@ -85,11 +68,11 @@ def test_a_segment_without_sets_goes(layout: Any) -> None:
         assert tm.match(["all", "t1"]) == []
 
 
-def test_segments_are_merged_in_the_background(tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.slow
+def test_segments_are_merged_in_the_background(path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-    index = tmp_path / "index"
-    with TagMatch(index, layout=layout, device="cpu") as tm:
+    with TagMatch(path, layout=layout, device="cpu") as tm:
         for size in range(MANY, 0, -1):
             keys = range(100 * size, 100 * size + size)
             tm.add_sets([[f"t{key}", "all"] for key in keys], keys)
@@ -101,18 +84,16 @@ def test_segments_are_merged_in_the_background(tmp_path: Path, layout: Any, monk
         left = {100 * size + i for size in range(1, MANY + 1) for i in range(size)}
         left -= {100 * size + 1 for size in range(2, MANY + 1)}
         assert sorted(tm.match(["all", *(f"t{key}" for key in range(5_000))])) == sorted(left)
-        kept = stored(tm)
-        names = {path.name for path in index.iterdir()}
-    with TagMatch.open(index, device="cpu") as tm:
-        assert stored(tm) == kept
+        kept = dict(tm)
+        names = {entry.name for entry in path.iterdir()}
+    with TagMatch.open(path, device="cpu") as tm:
+        assert dict(tm) == kept
     assert len([name for name in names if name.startswith("segment-")]) < 4
     assert not [name for name in names if name.startswith("unfinished-")]
 
 
 @pytest.mark.parametrize("rests", [True, False])
-def test_an_index_at_rest_is_laid_out_anew(
-    tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch, rests: bool
-) -> None:
+def test_an_index_at_rest_is_laid_out_anew(tmp_path: Path, layout: Any, monkeypatch: Any, rests: bool) -> None:
     """A small segment beside a large one, and its deletions, stay until nothing has changed for a while."""
     monkeypatch.undo()
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
@@ -128,9 +109,9 @@ def test_an_index_at_rest_is_laid_out_anew(
         stats = tm.stats()
         assert (stats["segments"], stats["deleted"], stats["to_merge"]) == ((1, 0, 0) if rests else (2, 1, 0))
         assert sorted(key for _, (key,) in tm) == [key for key in range(MANY + FEW - 2) if key != 3]
-        kept = stored(tm)
+        kept = dict(tm)
     with TagMatch.open(index, device="cpu") as tm:
-        assert (stored(tm), tm.stats()["segments"]) == (kept, 1 if rests else 2)
+        assert (dict(tm), tm.stats()["segments"]) == (kept, 1 if rests else 2)
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
@@ -156,12 +137,12 @@ def test_changes_during_a_merge_are_not_lost(layout: Any, monkeypatch: pytest.Mo
             tm.add_set([f"t{MANY}", "all"], 5)
             tm.add_set(["new"], 6)
             tm.consolidate()
-            before.update(stored(tm))
+            before.update(dict(tm))
 
         meanwhile(monkeypatch, change)
         tm._engine.changing.merge()
         tm.check()
-        assert stored(tm) == before
+        assert dict(tm) == before
         assert sorted(tm.match(["t1", f"t{MANY}", "all", "new"])) == [5, 6, MANY]
         assert tm.stats()["segments"] == 2
 
@@ -180,9 +161,7 @@ def test_small_segments_are_taken_into_the_new_one(monkeypatch: pytest.MonkeyPat
         assert tm.stats()["segments"] == 2
 
 
-def test_reload_takes_the_tables_that_are_there(tmp_path: Path, layout: Any) -> None:
-    """And answers with the deletions of the newer snapshot."""
-    path = tmp_path / "index"
+def test_reload_takes_the_tables_that_are_there(path: Path, layout: Any) -> None:
     options = {"layout": layout, "device": "cpu"}
     with index_of(numbered(0, MANY), range(MANY), path=path, **options) as tm, TagMatch.open(path) as reader:
         before = reader.snapshot.segments[0].tagsets
@@ -191,12 +170,11 @@ def test_reload_takes_the_tables_that_are_there(tmp_path: Path, layout: Any) -> 
         tm.consolidate()
         assert reader.reload()
         assert reader.snapshot.segments[0].tagsets is before
-        assert (stored(reader), sorted(reader.match(["t1", "t2", "all"]))) == (stored(tm), [2, 100])
+        assert (dict(reader), sorted(reader.match(["t1", "t2", "all"]))) == (dict(tm), [2, 100])
 
 
-def test_reload_finds_a_segment_without_the_deletions_that_it_had(tmp_path: Path, layout: Any) -> None:
+def test_reload_finds_a_segment_without_the_deletions_that_it_had(path: Path, layout: Any) -> None:
     """The same sets, laid out anew, are a segment of the same name."""
-    path = tmp_path / "index"
     with index_of(numbered(0, MANY), range(MANY), path=path, layout=layout, device="cpu") as tm:
         tm.remove_set(["t1", "all"], 1)
         tm.consolidate()
@@ -206,16 +184,15 @@ def test_reload_finds_a_segment_without_the_deletions_that_it_had(tmp_path: Path
             tm.consolidate(full=True)
             assert reader.reload()
             assert reader.match(["t1", "all"]) == reader.match_many([["t1", "all"]]).to_pylist()[0] == [1]
-            assert stored(reader) == stored(tm)
+            assert dict(reader) == dict(tm)
 
 
-def test_a_segment_that_comes_back_during_a_merge(tmp_path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_comes_back_during_a_merge(path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the deletions with which it is merged."""
-    path = tmp_path / "index"
     with TagMatch(path, layout=layout, device="cpu") as tm, TagMatch(path, layout=layout, device="cpu") as other:
         tm.add_sets(numbered(0, MANY), range(MANY))
         tm.consolidate()
-        kept = stored(tm)
+        kept = dict(tm)
         tm.add_sets(numbered(MANY, MANY + 2 * FEW), range(2 * FEW))
         tm.remove_set(["t1", "all"], 1)
         tm.consolidate()
@@ -229,31 +206,9 @@ def test_a_segment_that_comes_back_during_a_merge(tmp_path: Path, layout: Any, m
 
         meanwhile(monkeypatch, lay_out_anew)
         tm._engine.changing.merge()
-        assert stored(tm) == stored(other) == kept
+        assert dict(tm) == dict(other) == kept
     with TagMatch.open(path, device="cpu") as tm:
-        assert stored(tm) == kept
-
-
-def test_a_merged_segment_that_another_program_has_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "index"
-    with TagMatch(path, device="cpu") as tm:
-        two_segments(tm)
-        kept, manifest = stored(tm), (path / "MANIFEST.json").read_bytes()
-
-        def removed(*arguments: Any) -> Any:
-            for segment in path.glob("segment-*"):
-                if segment.name.encode() not in manifest:
-                    shutil.rmtree(segment)
-            return with_merged(*arguments)
-
-        with_merged = changing.with_merged
-        monkeypatch.setattr(changing, "with_merged", removed)
-        with pytest.raises(tagmatch.TagMatchError, match="is missing"):
-            tm._engine.changing.merge()
-        assert (path / "MANIFEST.json").read_bytes() == manifest
-        assert stored(tm) == kept
-    with TagMatch.open(path, device="cpu") as tm:
-        assert stored(tm) == kept
+        assert dict(tm) == kept
 
 
 def test_what_is_worth_merging(layout: Any) -> None:
@@ -276,9 +231,8 @@ def test_what_is_worth_merging(layout: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", ["its sets", "the index, from another program"])
-def test_a_merged_segment_that_is_of_no_use_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: str) -> None:
+def test_a_merged_segment_that_is_of_no_use_goes(path: Path, monkeypatch: pytest.MonkeyPatch, changes: str) -> None:
     """What it was merged from is gone, or another program has saved something else, by the time that it is there."""
-    path = tmp_path / "index"
     with TagMatch(path, device="cpu") as tm, TagMatch(path, device="cpu") as other:
         two_segments(tm)
         other.reload()

@@ -1,12 +1,8 @@
 """All ways to match, with every engine, against the oracle."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter
-from typing import get_args
-from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -14,34 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree, assert_keys, change_all, loaded
+from support.agreement import assert_agree, assert_keys, loaded
 
 from tagmatch import TagMatch
-from tagmatch.model.options import KeyType
-from tagmatch.partitioner.consolidation import FEW_SETS
 
 
 def numbers(count: int, prefix: str) -> list[str]:
     return [f"{prefix}{i}" for i in range(count)]
-
-
-@strategies.fewer()
-@given(
-    data=st.data(),
-    queries=strategies.query_lists,
-    key_type=st.sampled_from(get_args(KeyType)),
-    few=st.sampled_from([0, FEW_SETS]),
-)
-def test_any_changes_any_queries(engine, data, queries, key_type, few):
-    """With `few` as 0, each consolidation makes a segment."""
-    pairs = strategies.named_pairs if key_type == "string" else strategies.pairs
-    rounds = data.draw(st.lists(strategies.changes(pairs), min_size=1, max_size=4))
-    everything = sorted({tag for changes in rounds for _, tags, _ in changes for tag in tags})
-    tm, oracle = TagMatch(key_type=key_type, **engine), Oracle()
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.merging.Merging.begin"), tm:
-        for changes in rounds:
-            change_all(changes, tm, oracle)
-            assert_agree(tm, oracle, [*queries, everything])
 
 
 def test_empty_index(layout):
@@ -52,6 +27,7 @@ def test_empty_index(layout):
         tm.consolidate()
 
 
+@pytest.mark.slow
 def test_answers_are_in_the_order_of_the_queries(engine, rng):
     tags = numbers(5_000, "a")
     tm, _ = loaded([([tag], key) for key, tag in enumerate(tags)], **engine)
@@ -150,7 +126,10 @@ def chain(_: random.Random) -> Shape:
     return [(tags[:size], size) for size in range(301)], [tags, tags[:150], tags[:150] + tags[151:], tags[1:], []]
 
 
-@pytest.mark.parametrize("shape", [thousands_of_tags, equal_signatures, one_tag_in_all, all_subsets, chain])
+ALL_SUBSETS = pytest.param(all_subsets, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("shape", [thousands_of_tags, equal_signatures, one_tag_in_all, ALL_SUBSETS, chain])
 def test_shapes_of_sets(engine, rng, shape):
     pairs, queries = shape(rng)
     assert_agree(*loaded(pairs, **engine), queries)
@@ -162,6 +141,7 @@ def test_queries_of_many_thousands_of_tags(engine, rng):
     assert_agree(*loaded(pairs, **engine), queries)
 
 
+@pytest.mark.slow
 def test_one_set_with_many_keys(layout):
     keys = list(range(0, 300_000, 3))
     tm, _ = loaded(([["a", "b"], key] for key in keys), layout=layout)

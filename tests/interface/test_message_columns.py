@@ -1,7 +1,5 @@
 """Tables of messages, whose attributes are columns of any type, or maps, against the oracle."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random
@@ -49,7 +47,6 @@ def own_type(kind: pa.DataType) -> pa.DataType:
 
 
 def drawn(kind: pa.DataType, near: list[Any]) -> st.SearchStrategy[Any]:
-    """Values of a type, some of them near to others."""
     kind = own_type(kind)
     if pa.types.is_boolean(kind):
         return st.booleans()
@@ -64,7 +61,6 @@ def drawn(kind: pa.DataType, near: list[Any]) -> st.SearchStrategy[Any]:
 
 
 def array_of(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Values, or lists of them where some are lists."""
     if any(isinstance(value, list) for value in values):
         offsets = [0]
         for value in values:
@@ -106,7 +102,6 @@ def columns(draw: st.DrawFn, rows: int, near: list[Any]) -> pa.Array:
 
 
 def maps_of(rows: list[dict[str, Any] | None], names: pa.DataType, values: pa.DataType) -> pa.MapArray:
-    """A column of maps; a null where a row has none."""
     offsets, flat, entries = [], [], []
     for row in rows:
         offsets.append(None if row is None else len(flat))
@@ -195,6 +190,7 @@ def test_columns_of_any_type(layout, path, subscriptions, data):
             assert dict(tm.explain(*message)) == dict(oracle.explain(*message))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in TYPES if not pa.types.is_null(kind)], ids=str)
 @pytest.mark.parametrize("several", [False, True])
 def test_many_rows_with_nulls(kind, several):
@@ -269,7 +265,6 @@ def test_mistakes_come_before_any_answer(asked):
 
 
 def test_more_maps_than_a_packet():
-    """Rows that several threads make tags of."""
     rows = [None if i % 7 == 3 else {f"name {i % 50}": i % 10, "x": i % 4} for i in range(20_000)]
     with index_of([[], []], [0, 1], where=["x = 1", "`name 7` >= 5"], device="cpu", threads=2) as tm:
         table = pa.table({"attributes": maps_of(rows, pa.string(), pa.int64())})

@@ -1,7 +1,5 @@
 """Clients jump while others ask, and sets change: each message that covers all their places finds each client once."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading
@@ -9,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -101,11 +100,11 @@ class Jumping:
         works = [*movers, *(partial(self.ask, name) for name in WAYS), self.change]
         with ThreadPoolExecutor(len(works)) as pool:
             begun = [pool.submit(guarded, work) for work in works]
-            wait(begun[: len(movers)], TIMEOUT)
-            wait_until(
-                lambda: self.stop.is_set() or (len(self.asked), len(self.stored_anew)) == (len(WAYS), 2), TIMEOUT
-            )
-            self.stop.set()
+            try:
+                wait(begun[: len(movers)], TIMEOUT)
+                wait_until(lambda: self.stop.is_set() or (len(self.asked) == len(WAYS) and len(self.stored_anew) == 2))
+            finally:
+                self.stop.set()
         for each in begun:
             each.result()
         self.tm.check()
@@ -152,9 +151,7 @@ def test_each_client_is_found_once_wherever_it_jumps(
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_no_move_is_lost_between_the_building_of_cells_and_their_taking_over(
-    full: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_move_is_lost_while_cells_are_taken_over(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move that comes as soon as new cells are built waits until they follow it."""
     built, moved = threading.Event(), threading.Event()
     of = ClientCells.of
@@ -179,30 +176,13 @@ def test_no_move_is_lost_between_the_building_of_cells_and_their_taking_over(
         assert sorted(tm.match(["a", "b", "c"], location=RIGHT)) == [1, 1, 2]
 
 
-def test_no_move_is_lost_before_cells_that_follow_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that moves between the building of its cells and their answering moves in both."""
-    with index_of([["a"]], [1], area=Near(10), device="cpu") as tm:
-        tm.move([1], *LEFT)
-        take_over = tm._engine.changing._take_over
-
-        def moved_before(*arguments: Any) -> Any:
-            tm.move([1], *RIGHT)
-            assert tm.match(["a"], location=RIGHT) == [1]
-            return take_over(*arguments)
-
-        monkeypatch.setattr(tm._engine.changing, "_take_over", moved_before)
-        tm.consolidate(full=True)
-        assert (tm.match(["a"], location=LEFT), tm.match(["a"], location=RIGHT)) == ([], [1])
+ERRORS = pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 
 
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@ERRORS
 @pytest.mark.parametrize("number", [0, 1])
-def test_moves_that_fail_in_the_midst_are_made_wholly(
-    error: type[BaseException], number: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In all segments, of which each has cells of its own."""
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+@pytest.mark.usefixtures("segments_stay")
+def test_moves_that_fail_in_the_midst_are_made_wholly(error: type[BaseException], number: int) -> None:
     with TagMatch(device="cpu") as tm:
         tm.add_sets([["other", str(key)] for key in range(50)], range(50))  # else the second segment takes it in
         for tag in ("a", "b"):
@@ -217,31 +197,21 @@ def test_moves_that_fail_in_the_midst_are_made_wholly(
                 raise error
             make(cells, moves)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(ClientCells, "make", failing)
-            with pytest.raises(error):
-                tm.move([1], *RIGHT)
+        with patch.object(ClientCells, "make", failing), pytest.raises(error):
+            tm.move([1], *RIGHT)
         assert tm.match(["a", "b"], location=LEFT) == []
-        assert tm.match(["a", "b"], location=RIGHT) == [1, 1]
-        assert tm.match(["a", "b"], within=AROUND[RIGHT]) == [1, 1]
+        assert tm.match(["a", "b"], location=RIGHT) == tm.match(["a", "b"], within=AROUND[RIGHT]) == [1, 1]
 
 
-@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
-def test_moves_for_which_there_is_no_memory_are_not_made(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@ERRORS
+def test_moves_for_which_there_is_no_memory_are_not_made(error: Any) -> None:
     with index_of([["a"]], [1], area=Near(10), device="cpu") as tm:
         tm.move([1], *LEFT)
-
-        def failing(*_: Any) -> None:
-            raise error
-
-        with monkeypatch.context() as patched:
-            patched.setattr(ClientCells, "ready", failing)
-            with pytest.raises(error):
-                tm.move([1, 2], *RIGHT)
-        with monkeypatch.context() as patched:
-            patched.setattr("tagmatch.pipeline.areas.positions.np.concatenate", failing)
-            with pytest.raises(error):
-                tm.move(range(5000), *RIGHT)
+        concatenate = "tagmatch.pipeline.areas.positions.np.concatenate"
+        for failing, clients in ((patch.object(ClientCells, "ready", side_effect=error), [1, 2]),
+                                 (patch(concatenate, side_effect=error), range(5000))):  # fmt: skip
+            with failing, pytest.raises(error):
+                tm.move(clients, *RIGHT)
         assert tm.match(["a"], location=LEFT) == tm.match(["a"], within=AROUND[LEFT]) == [1]
         assert tm._engine.clients.where(np.array([4999], np.uint64))[0].tolist() != [RIGHT[0]]
         tm.move(range(5000), *RIGHT)
@@ -250,7 +220,7 @@ def test_moves_for_which_there_is_no_memory_are_not_made(error: Any, monkeypatch
 
 
 FORKS = """
-import os, sys, threading
+import os, threading
 from tagmatch import Box, Near, TagMatch
 tm = TagMatch(device="cpu", threads=1)
 tm.add_sets([["a"]] * 500, range(500), area=Near(10))
@@ -266,9 +236,7 @@ for thread in threads:
     thread.start()
 codes = []
 for _ in range(6):
-    child = os.fork()
-    if not child:
-        code = 1
+    if not (child := os.fork()):
         try:
             found = [len(tm.match(["a"], location=(lon, 0))) for lon in (0, 20)]
             tm.move(range(500), 10, 0)
@@ -276,17 +244,16 @@ for _ in range(6):
             assert len(tm.match(["a"], location=(10, 0))) == len(tm.match(["a"], within=Box(9, -1, 11, 1))) == 500
             tm.add_set(["a"], 1000, area=Near(10))
             tm.consolidate()
-            code = 0
+            os._exit(7)
         finally:
-            os._exit(code)
+            os._exit(1)
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 stop.set()
-for thread in threads:
-    thread.join()
-assert codes == [0] * 6, codes
+assert codes == [7] * 6, codes
 """
 
 
+@pytest.mark.slow
 def test_forked_children_find_and_move_clients_whatever_their_parent_did() -> None:
     command = [sys.executable, "-W", "ignore", "-c", FORKS]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)

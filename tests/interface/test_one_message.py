@@ -1,7 +1,5 @@
 """One message that is asked alone: values of every kind, long answers, segments, and what is counted of it."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from typing import Any, get_args
@@ -86,11 +84,10 @@ def as_column(value: Any) -> pa.Table | None:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", get_args(Path))
 @pytest.mark.parametrize("is_read", [True, False], ids=["packed", "not packed"])
-def test_a_value_of_each_kind(
-    path: Path, is_read: bool, is_alone: list[bool], rng: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_of_each_kind(path: Path, is_read: bool, is_alone: list[bool], rng: Any, monkeypatch: Any) -> None:
     """As in a table, and as the oracle says; and so they are where Python's bytes are not as they are read."""
     monkeypatch.setattr(packed_attributes, "_IS_READ", is_read)
     with all_in(path), TagMatch(device="cpu", threads=1) as tm:
@@ -113,6 +110,7 @@ def test_which_bytes_are_read() -> None:
     assert not any(map(packed_attributes.writes_as_read, (0, 3, 4)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", get_args(Path))
 @pytest.mark.parametrize("key_type", ["integer", "string"])
 def test_long_answers_in_segments(path: Path, key_type: Any, rng: Any) -> None:
@@ -137,6 +135,7 @@ def test_long_answers_in_segments(path: Path, key_type: Any, rng: Any) -> None:
         assert len(tm.match(["a", "b"], {"p": -1})) == 3 * 3000 + 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", get_args(Path))
 def test_more_patterns_than_attributes(path: Path, is_alone: list[bool], rng: Any) -> None:
     """Of many attributes, of which a message has few; of its text hundreds of patterns are found at once."""

@@ -1,7 +1,5 @@
 """One message that says where it is, or where the clients are that it is for: asked alone, and in a packet."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
@@ -35,7 +33,6 @@ def small_segments() -> Iterator[None]:
 
 
 def asked(tm: TagMatch[Any], tags: list[str], attributes: Any = None, **place: Any) -> tuple[Any, ...]:
-    """The answers to a message, and what was counted."""
     before = tm.stats()
     keys, once = sorted(tm.match(tags, attributes, **place)), tm.match_unique(tags, attributes, **place)
     after = tm.stats()
@@ -132,6 +129,7 @@ def table_of(asked: list[dict[str, Any]], *, plane: bool) -> pa.Table:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key_type", ["integer", "string"])
 def test_more_than_there_is_room_for_at_first(key_type: Any) -> None:
     """Of each kind of area, in two segments, of which some sets are deleted; and of sets without areas."""
@@ -179,7 +177,6 @@ def test_clients_that_move_much_are_found_where_they_are() -> None:
 
 
 def test_sets_with_areas_say_so() -> None:
-    """Of each kind, beside sets that have none."""
     with TagMatch(device="cpu", threads=1) as tm:
         for area in (Circle(9, 45, 10), Box(8, 44, 10, 46), Near(10)):
             tm.add_set(["a"], 1, area=area)

@@ -1,7 +1,5 @@
 """Tables of other libraries, extension types, missing times, and strings that are no UTF-8."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
@@ -108,8 +106,6 @@ def test_a_missing_time_is_none():
 
 
 class Own(pa.ExtensionType):
-    """A type that somebody has defined in Python."""
-
     def __init__(self, storage: pa.DataType) -> None:
         super().__init__(storage, "tests.own")
 

@@ -1,7 +1,5 @@
 """Snapshots by number: which ones are kept, that each answers as it did, and that nothing changes them."""
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import UTC, datetime, timedelta
@@ -18,15 +16,7 @@ from support.agreement import change_all, index_of
 from support.index_files import contents_of
 
 import tagmatch
-from tagmatch import (
-    IndexCorruptError,
-    IndexNotFoundError,
-    InvalidTypeError,
-    InvalidValueError,
-    TagMatch,
-    backup,
-    restore,
-)
+from tagmatch import IndexCorruptError, IndexNotFoundError, InvalidValueError, TagMatch, backup, restore
 from tagmatch.model.storage import folder
 from tagmatch.model.storage.format import manifest_text
 
@@ -64,16 +54,15 @@ def states(path: Path, count: int, first: int = 1, **options: Any) -> list[dict[
     few=st.sampled_from([0, 1 << 14]),
     layout=strategies.layouts,
 )
-def test_each_that_is_kept_has_what_it_had(
-    rounds: Any, few: int, layout: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_each_that_is_kept_has_what_it_had(rounds: Any, few: int, layout: str, tmp_path_factory: Any) -> None:
     """Whatever is changed, merged, and however the number of those to keep changes; and nothing else is left."""
     path, oracle = tmp_path_factory.mktemp("index") / "index", Oracle()
     had: dict[int, Any] = {}
     with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.merging.Merging.begin"):
         for changes, keep in rounds:
             there = numbers(path) if had else []
-            keeps = _keeps(path) if keep is None and had else keep or 0
+            keeps = json.loads((path / "MANIFEST.json").read_text()).get("keep_snapshots", 0) if had else 0
+            keeps = keeps if keep is None else keep
             with TagMatch(path, layout=layout, keep_snapshots=keep, **OPTIONS) as tm:
                 change_all(changes, tm, oracle)
                 tm._engine.changing.merge()
@@ -89,19 +78,13 @@ def test_each_that_is_kept_has_what_it_had(
             _nothing_else(path)
 
 
-def _keeps(path: Path) -> int:
-    found: int = json.loads((path / "MANIFEST.json").read_text()).get("keep_snapshots", 0)
-    return found
-
-
 def _nothing_else(path: Path) -> None:
     named = "".join(file.read_text() for file in path.glob("MANIFEST*.json"))
     assert all(f'"{entry.name}"' in named for entry in path.iterdir() if entry.name not in ("LOCK", "MANIFEST.json"))
     assert len(list(path.glob("MANIFEST*.json"))) == len(TagMatch.snapshots(path))
 
 
-def test_one_that_is_open_answers_as_then_though_it_is_not_kept_any_more(tmp_path: Path) -> None:
-    path = tmp_path / "index"
+def test_one_that_is_open_answers_as_then_though_it_is_not_kept_any_more(path: Path) -> None:
     stored = states(path, 2, keep_snapshots=1)
     with TagMatch.open(path, snapshot=1, **OPTIONS) as earlier:
         states(path, 1, 3)
@@ -109,9 +92,8 @@ def test_one_that_is_open_answers_as_then_though_it_is_not_kept_any_more(tmp_pat
         assert sorted(earlier.match(["t1", "t2", "t3", "all"])) == [1, 1]
 
 
-def test_the_setting_is_that_of_the_index(tmp_path: Path) -> None:
+def test_the_setting_is_that_of_the_index(path: Path) -> None:
     """A program that does not know of it, such as `tagmatch add`, keeps as many."""
-    path = tmp_path / "index"
     states(path, 3, keep_snapshots=2)
     index_of([["x"]], [1], path=path, **OPTIONS).close()
     assert numbers(path) == [2, 3, 4]
@@ -121,15 +103,11 @@ def test_the_setting_is_that_of_the_index(tmp_path: Path) -> None:
     _nothing_else(path)
 
 
-def test_what_changes_no_set_gets_no_number(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("segments_stay")
+def test_what_changes_no_set_gets_no_number(path: Path) -> None:
     """The one before a merge need not be kept: it has the same sets."""
-    path = tmp_path / "index"
-    with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.partitioner.consolidation._RATIO", 100),
-        patch("tagmatch.merging.Merging.begin"),
-        TagMatch(path, keep_snapshots=5, **OPTIONS) as tm,
-    ):
+    ratio = patch("tagmatch.partitioner.consolidation._RATIO", 100)
+    with ratio, TagMatch(path, keep_snapshots=5, **OPTIONS) as tm:
         tm.add_sets([[f"t{i}"] for i in range(50)], range(50))
         tm.consolidate()
         tm.add_set(["x"], 1)
@@ -146,32 +124,29 @@ def test_what_changes_no_set_gets_no_number(tmp_path: Path) -> None:
     assert [len(sets_at(path, number)) for number in (1, 2)] == [50, 51]
 
 
-def test_a_number_that_is_not_kept(tmp_path: Path) -> None:
+def test_numbers_that_are_kept_and_others(tmp_path: Path, path: Path) -> None:
     began = datetime.now(UTC) - timedelta(seconds=1)
-    stored = states(tmp_path / "index", 5, keep_snapshots=2)
-    found = TagMatch.snapshots(tmp_path / "index")
+    stored = states(path, 5, keep_snapshots=2)
+    found = TagMatch.snapshots(path)
     assert [(each.number, each.sets) for each in found] == [(number, len(stored[number])) for number in (3, 4, 5)]
     assert found[-1].until is None
     assert all(began <= each.until <= datetime.now(UTC) for each in found[:-1])
     states(tmp_path / "other", 1)
-    for number in (0, 2, 6):
-        with pytest.raises(IndexNotFoundError, match=rf"not keep a snapshot {number}; it has 3, 4 and 5, the current"):
-            TagMatch.open(tmp_path / "index", snapshot=number)
-    with pytest.raises(IndexNotFoundError, match="snapshot 7; it has 1 only; keep_snapshots says how many"):
-        TagMatch.open(tmp_path / "other", snapshot=7)
+    for place, number, has in (
+        (path, 0, "3, 4 and 5, the cur"),
+        (path, 6, "3, 4"),
+        (tmp_path / "other", 7, "1 only; ke"),
+    ):
+        with pytest.raises(IndexNotFoundError, match=rf"not keep a snapshot {number}; it has {has}"):
+            TagMatch.open(place, snapshot=number)
+    for wrong, error in (("1", tagmatch.InvalidTypeError), (True, tagmatch.InvalidTypeError), (-1, InvalidValueError)):
+        with pytest.raises(error, match=f"snapshot must be .*not {wrong!r}"):
+            TagMatch.open(path, snapshot=wrong)
+        with pytest.raises(error, match=f"keep_snapshots must be .*not {wrong!r}"):
+            TagMatch().save(tmp_path / "x", keep_snapshots=wrong)
 
 
-def test_what_is_no_number(tmp_path: Path) -> None:
-    states(tmp_path / "index", 1)
-    for number, error in (("1", InvalidTypeError), (True, InvalidTypeError), (-1, InvalidValueError)):
-        with pytest.raises(error, match=f"snapshot must be .*not {number!r}"):
-            TagMatch.open(tmp_path / "index", snapshot=number)
-        with pytest.raises(error, match=f"keep_snapshots must be .*not {number!r}"):
-            TagMatch().save(tmp_path / "x", keep_snapshots=number)
-
-
-def test_it_is_read_only(tmp_path: Path) -> None:
-    path = tmp_path / "index"
+def test_it_is_read_only(path: Path) -> None:
     states(path, 3, keep_snapshots=1)
     with TagMatch(path, device="cpu") as tm:
         tm.add_set(["staged"], 9)
@@ -179,21 +154,16 @@ def test_it_is_read_only(tmp_path: Path) -> None:
     for number in (2, 3):
         with TagMatch.open(path, snapshot=number, layout="balanced", device="cpu") as tm:
             assert tm.stats()["staged"] == 0
-            for change in (
-                lambda tm=tm: tm.add_set(["x"], 1),
-                lambda tm=tm: tm.remove_sets([["x"]], [1]),
-                tm.consolidate,
-            ):
+            for change, arguments in ((tm.add_set, (["x"], 1)), (tm.remove_sets, ([["x"]], [1])), (tm.consolidate, ())):
                 with pytest.raises(InvalidValueError, match=rf"change snapshot {number} of .*index: .*read-only"):
-                    change()
+                    change(*arguments)
             with pytest.raises(InvalidValueError, match=rf"nothing to reload: .*index was opened at snapshot {number}"):
                 tm.reload()
     assert contents_of(path) == before
 
 
-def test_back_to_an_earlier_one(tmp_path: Path) -> None:
+def test_back_to_an_earlier_one(path: Path) -> None:
     """Saved over the index, it is its next snapshot, and who follows the index gets it."""
-    path = tmp_path / "index"
     stored = states(path, 3, keep_snapshots=2)
     with TagMatch.open(path, **OPTIONS) as follower, TagMatch.open(path, **OPTIONS) as writer:
         with TagMatch.open(path, snapshot=1, **OPTIONS) as tm:
@@ -210,34 +180,28 @@ def test_back_to_an_earlier_one(tmp_path: Path) -> None:
     assert sets_at(path, None) == {**stored[1], frozenset(["x"]): (1,)}
 
 
-def test_manifests_that_are_swapped_are_noticed(tmp_path: Path) -> None:
-    states(tmp_path / "index", 3, keep_snapshots=1)
-    earlier, manifest = (tmp_path / "index" / name for name in ("MANIFEST-2.json", "MANIFEST.json"))
-    text = earlier.read_bytes()
-    earlier.write_bytes(manifest.read_bytes())
-    with pytest.raises(IndexCorruptError, match=r"MANIFEST-2\.json (has|does not have)"):
-        TagMatch.open(tmp_path / "index", snapshot=2)
-    manifest.write_bytes(text)
-    with pytest.raises(IndexCorruptError, match=r"MANIFEST\.json does not have the checksum"):
-        TagMatch.open(tmp_path / "index")
-
-
-def test_nothing_that_is_kept_is_removed_for_a_damaged_manifest(tmp_path: Path) -> None:
-    path = tmp_path / "index"
+def test_manifests_that_are_damaged_or_swapped(path: Path) -> None:
+    """Nothing that is kept is removed for one that is damaged."""
     stored = states(path, 3, keep_snapshots=2)
-    damaged = path / "MANIFEST-2.json"
-    good = damaged.read_bytes()
-    damaged.write_bytes(good[:-1])
+    earlier, manifest = path / "MANIFEST-2.json", path / "MANIFEST.json"
+    good, text = earlier.read_bytes(), manifest.read_bytes()
+    for bad in (good[:-1], text):
+        earlier.write_bytes(bad)
+        with pytest.raises(IndexCorruptError, match=r"MANIFEST-2\.json (has|does not have)"):
+            TagMatch.open(path, snapshot=2)
+    manifest.write_bytes(good)
+    with pytest.raises(IndexCorruptError, match=r"MANIFEST\.json does not have the checksum"):
+        TagMatch.open(path)
+    manifest.write_bytes(text)
     index_of([["x"]], [1], path=path, **OPTIONS).close()
-    damaged.write_bytes(good)
+    earlier.write_bytes(good)
     assert sets_at(path, 2) == stored[2]
     index_of([["y"]], [1], path=path, **OPTIONS).close()
     assert numbers(path) == [3, 4, 5]
     _nothing_else(path)
 
 
-def test_a_snapshot_that_goes_while_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "index"
+def test_a_snapshot_that_goes_while_it_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states(path, 2, keep_snapshots=1)
     read = folder.read_plain
 
@@ -253,9 +217,8 @@ def test_a_snapshot_that_goes_while_it_is_opened(tmp_path: Path, monkeypatch: py
         TagMatch.open(path, snapshot=1)
 
 
-def test_a_first_index_without_numbers_goes_on_from_zero(tmp_path: Path) -> None:
+def test_a_first_index_without_numbers_goes_on_from_zero(path: Path) -> None:
     """As a program of an earlier version leaves it, which removes the files of earlier snapshots."""
-    path = tmp_path / "index"
     states(path, 2, keep_snapshots=1)
     manifest = json.loads((path / "MANIFEST.json").read_text())
     for name in ("checksum", "number", "keep_snapshots", "kept"):
@@ -290,9 +253,7 @@ def test_numbers_of_copies(tmp_path: Path) -> None:
         restore(place, tmp_path / "other", snapshot=1)
 
 
-# -- stores ------------------------------------------------------------------------------------------------------------
-
-
+@pytest.mark.slow
 def test_on_a_store(tmp_path: Path, bucket: Any, uri: str) -> None:
     stored = []
     with TagMatch(**OPTIONS) as tm:
@@ -300,14 +261,11 @@ def test_on_a_store(tmp_path: Path, bucket: Any, uri: str) -> None:
             tm.add_set([f"t{number}"], number)
             tm.consolidate()
             stored.append(dict(tm))
-            tm.save(uri, keep_snapshots=2 if number == 0 else None)
-            tm.save(uri)  # the same again
-    assert numbers(uri) == [3, 4, 5]
-    for number in (3, 4, 5):
-        assert sets_at(uri, number) == stored[number - 1]
-    with pytest.raises(
-        IndexNotFoundError, match=rf"index s3a://{bucket[1]}/folder/index does not keep a snapshot 2; it"
-    ):
+            for _ in range(2):  # the same again
+                tm.save(uri, keep_snapshots=2 if number == 0 else None)
+    assert {number: sets_at(uri, number) for number in numbers(uri)} == dict(enumerate(stored[2:], 3))
+    told = rf"index s3a://{bucket[1]}/folder/index does not keep a snapshot 2; it"
+    with pytest.raises(IndexNotFoundError, match=told):
         TagMatch.open(uri, snapshot=2)
     with TagMatch.open(uri, snapshot=4, **OPTIONS) as tm:
         with pytest.raises(InvalidValueError, match="nothing to reload"):

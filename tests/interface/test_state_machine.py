@@ -7,8 +7,6 @@ reads meanwhile.
 many calls, a hundred of one index.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil
@@ -69,8 +67,6 @@ MOVES = st.lists(st.tuples(st.sampled_from([*FEW_NAMES]), st.none() | st.sampled
 
 
 class Subscription(NamedTuple):
-    """What is added and removed."""
-
     tags: list[str]
     key: int
     where: Expression | None
@@ -119,7 +115,6 @@ class Index(stateful.RuleBasedStateMachine):
         return self.path is not None
 
     def open(self, size, threads, durability):
-        """Open the index with what lasts of it."""
         self.durability = durability
         self.oracle.forget_staged(self.lasting)
         self.oracle.forget_positions()
@@ -214,7 +209,6 @@ class Index(stateful.RuleBasedStateMachine):
     @rule(target=subscriptions, added=st.lists(subscriptions | NEW, max_size=8), where=WHERE, area=SOME_AREAS,
           seconds=st.none() | st.integers(1, 12))  # fmt: skip
     def add_sets_alike(self, added, where, area, seconds):
-        """With one expression, one area and one time for all."""
         tags, keys, *_ = self.columns(added)
         expires = None if seconds is None else timedelta(seconds=seconds)
         self.change("add_sets", tags, keys, where=where, area=area, expires=expires)
@@ -265,7 +259,6 @@ class Index(stateful.RuleBasedStateMachine):
 
     @rule()
     def merge(self):
-        """In this thread, if the one in the background has not done it yet."""
         self.tm._engine.changing.merge()
         self.tm.check()
 
@@ -318,7 +311,6 @@ class Index(stateful.RuleBasedStateMachine):
     @precondition(on_disk)
     @rule(layout=st.none() | LAYOUTS, size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
     def reopen(self, layout, size, threads, durability, seconds):
-        """Perhaps in another layout."""
         self.close()
         self.time_passes(seconds)
         self.layout = layout or self.layout

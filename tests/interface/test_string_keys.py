@@ -1,7 +1,5 @@
 """Keys that are strings: everything that integers do, saved with the snapshot."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 
@@ -16,14 +14,8 @@ from support import strategies
 from support.agreement import assert_agree, change_all, index_of, loaded
 from support.index_files import contents_of
 
-from tagmatch import (
-    IndexCorruptError,
-    InvalidTypeError,
-    InvalidValueError,
-    InvariantError,
-    TagMatch,
-    TagMatchError,
-)
+import tagmatch
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.model.columns import strings_of
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.tables import Snapshot
@@ -148,7 +140,7 @@ def test_check(tmp_path, names, told):
     segment = tm.snapshot.only
     damaged = replace(segment, keys=replace(segment.keys, names=strings_of(names)))
     Folder(tmp_path / "index").save(Snapshot((damaged,)))
-    with pytest.raises((InvariantError, IndexCorruptError)) as error:
+    with pytest.raises((tagmatch.InvariantError, tagmatch.IndexCorruptError)) as error:
         TagMatch.open(tmp_path / "index").check()
     assert told in str(error.value)
 
@@ -164,10 +156,9 @@ def test_more_keys_than_fit_a_block():
     assert tm.match(["t69999"]) == ["bulk 69999"]
 
 
-def test_keys_of_two_segments(monkeypatch):
+@pytest.mark.usefixtures("segments_stay")
+def test_keys_of_two_segments():
     """Each segment numbers its own; one that both have comes once, where that is asked."""
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
     with TagMatch(key_type="string", device="cpu") as tm:
         for sets, keys in (([["a"], ["c"], ["d"]], ["ana", "cy", "dee"]), ([["a", "b"], ["b"]], ["ana", "bo"])):
             tm.add_sets(sets, keys)

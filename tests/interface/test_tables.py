@@ -1,7 +1,5 @@
 """Tables of subscriptions and of messages: shapes of Arrow, names of columns, and rows that ask for nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +18,6 @@ NO_TAGS = {"list": pa.list_(pa.string()), "large list": pa.large_list(pa.large_s
 
 
 def subscriptions(tags: pa.Array) -> pa.Table:
-    """Of which the first two have constraints."""
     constraints = pa.array([None, [CHEAP], None, None][: len(tags)])
     keys, where = [1, 2, 3, 4][: len(tags)], ["price < 10", None, None, None][: len(tags)]
     where_column = pa.array(where, pa.string())
@@ -51,8 +48,6 @@ def test_null_tags_beside_constraints_are_none(kind: pa.DataType, shape: str) ->
     assert len(tm) == 0
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------
-
 WHERE = ["p < 10", "key = 3", "exists(p)", "not exists(p)", 's = "a"', 's contains "é"', "p = 2 and p = 3"]
 
 
@@ -63,7 +58,6 @@ def tm() -> Any:
 
 
 def table_of(*columns: tuple[str, pa.Array]) -> pa.Table:
-    """Columns of which several may have a name."""
     return pa.Table.from_arrays([column for _, column in columns], names=[name for name, _ in columns])
 
 
@@ -182,6 +176,7 @@ def test_a_row_without_anything_to_ask_for(either: Any, columns: dict[str, Any])
     either.consolidate()
     assert len(either) == 0
     either.add_subscriptions(pa.table({"key": [3], "tags": [[]]}))  # says that it is meant
+    assert either.consolidate().added == 1
 
 
 #: Of queries
