@@ -102,17 +102,10 @@ def _with_text(kind: pa.DataType) -> list[pa.Field]:
 
 
 _WITHIN: list[Callable[[pa.DataType], pa.DataType]] = [
-    pa.list_,
-    pa.large_list,
-    pa.list_view,
-    lambda kind: pa.list_(kind, 2),
-    lambda kind: pa.map_(pa.string(), kind),
-    lambda kind: pa.struct(_with_text(kind)),
-    lambda kind: pa.dense_union(_with_text(kind)),
-    lambda kind: pa.sparse_union(_with_text(kind)),
-    lambda kind: pa.run_end_encoded(pa.int32(), kind),
-    lambda kind: pa.list_(pa.dictionary(pa.int8(), pa.list_(kind))),
-]
+    pa.list_, pa.large_list, pa.list_view, lambda kind: pa.list_(kind, 2), lambda kind: pa.map_(pa.string(), kind),
+    *(lambda kind, of=of: of(_with_text(kind)) for of in (pa.struct, pa.dense_union, pa.sparse_union)),
+    lambda kind: pa.run_end_encoded(pa.int32(), kind), lambda kind: pa.list_(pa.dictionary(pa.int8(), pa.list_(kind))),
+]  # fmt: skip
 _OPTIONS: list[dict[str, Any]] = [
     {}, {"compression": "lz4"}, {"compression": "zstd"}, {"emit_dictionary_deltas": True}
 ]  # fmt: skip
@@ -158,25 +151,27 @@ class Reading:
         self._index = TagMatch(threads=1, device="cpu")
         self._index.add_sets([["a"], [], ["b"]], [1, 2, 3], where=["x > 0", None, "within circle(1, 2, 3)"])
         self._index.consolidate()
-        taken = [self._is_taken(stream) for stream in streams]  # and kernels are loaded
-        assert taken.count(True) > len(taken) // 2
+        taken = [self._outcome(stream) for stream in streams]  # and kernels are loaded
+        assert taken.count("taken") > len(taken) // 2
         self._index.consolidate()
 
-    def outcome(self, stream: Stream, rnd: random.Random) -> str:
-        """Try a stream; returns whether it was taken, and raises if that is wrong."""
-        taken = self._is_taken(stream)
+    def tried(self, streams: Sequence[Stream], folder: Path, rnd: random.Random) -> str:
+        """Try a spoilt stream; returns whether it was taken, and raises if that is wrong."""
+        stream = spoiled(streams, rnd)
+        (folder / "messages.pickle").write_bytes(pickle.dumps(tuple(stream)))
+        found = self._outcome(stream)
         if rnd.random() < 0.02:
             self._index.consolidate()
-        return "taken" if taken else "refused"
+        return found
 
-    def _is_taken(self, stream: Stream) -> bool:
+    def _outcome(self, stream: Stream) -> str:
         try:
             self._take(stream)
         except TagMatchError as error:
             if "\n" in str(error):
                 raise AssertionError("a message has several lines") from error
-            return False
-        return True
+            return "refused"
+        return "taken"
 
     def _take(self, stream: Stream) -> None:
         reader = IpcReader(most_bytes=_MOST_BYTES, most_rows=_MOST_ROWS)
@@ -205,15 +200,9 @@ class Reading:
             index.move(*(batch.column(name) for name in ("client", "lon", "lat")))
 
 
-def _tried(reading: Reading, streams: Sequence[Stream], folder: Path, rnd: random.Random) -> str:
-    stream = spoiled(streams, rnd)
-    (folder / "messages.pickle").write_bytes(pickle.dumps(tuple(stream)))
-    return reading.outcome(stream, rnd)
-
-
 def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
     streams = corpus()
-    attempt = functools.partial(_tried, Reading(streams), streams)
+    attempt = functools.partial(Reading(streams).tried, streams)
     return (Case("stream", str(number), attempt) for number in range(rounds))
 
 

@@ -6,11 +6,10 @@ A round is a place at which each call fails, and another one by chance. In short
 from __future__ import annotations
 
 import errno
-import functools
-import itertools
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,36 +54,32 @@ def in_calls(faults: dict[str, Faults], rounds: int, folder: Path, rng: random.R
             cases = Cases(name, options, folder / f"{name} {layout}")
             for what, faults_of in some.items():
                 for text, fault in faults_of(cases, folder / "counted", rounds, rng):
-                    attempt = functools.partial(_try, cases, fault, what == "interruption")
+                    attempt = partial(_try, cases, fault, what == "interruption")
                     yield Case(f"{name}, {layout}, {threads} threads, {what}:", text, attempt)
 
 
-def _try(
-    cases: Cases, fault: Callable[[], AbstractContextManager[Any]], interrupted: bool, folder: Path, _: Any
-) -> str:
-    return "failed" if try_call(cases, fault(), folder, interrupted=interrupted) else "worked"
+def _try(cases: Cases, fault: Callable[[], AbstractContextManager[Any]], ends: bool, folder: Path, _: Any) -> str:
+    return "failed" if try_call(cases, fault(), folder, interrupted=ends) else "worked"
 
 
 def _disk(cases: Cases, folder: Path, bound: int, rng: random.Random) -> list[Fault]:
     """Single steps, all from one on, and all files that grow large."""
-    if not cases.call.saved:
-        return []
     made: list[str] = []
-    try_call(cases, disk_full(0, made=made), folder)
-    faults: list[Fault] = []
+    if cases.call.saved:
+        try_call(cases, disk_full(0, made=made), folder)
+    if not made:
+        return []
     codes = (errno.ENOSPC, errno.EIO)
     if bound < FEW:
         places = rng.sample(range(1, len(made) + 1), min(2 * bound, len(made)))
-        ways = [(k, rng.choice(codes), rng.choice((k, ALL))) for k in places]
+        ways = [(k, rng.choice((k, ALL)), rng.choice(codes)) for k in places]
     else:
-        ways = [(k, *way) for k in chosen(len(made), bound, rng) for way in itertools.product(codes, (k, ALL))]
-    for k, code, last in ways:
-        text = f"{errno.errorcode[code]} at {k}{' and after it' if last == ALL else ''}"
-        faults.append((text, functools.partial(disk_full, k, last, code)))
-    if not made:
-        return []
+        ways = [(k, last, code) for k in chosen(len(made), bound, rng) for code in codes for last in (k, ALL)]
     sizes = _SIZES if bound >= FEW else rng.sample(_SIZES, rng.randrange(2))
-    return faults + [(f"files of {size} bytes", functools.partial(small_files, size)) for size in sizes]
+    return [
+        *((f"{errno.errorcode[code]} from {k} to {last}", partial(disk_full, k, last, code)) for k, last, code in ways),
+        *((f"files of {size} bytes", partial(small_files, size)) for size in sizes),
+    ]
 
 
 def _interruption(cases: Cases, folder: Path, bound: int, rng: random.Random) -> list[Fault]:
@@ -93,14 +88,10 @@ def _interruption(cases: Cases, folder: Path, bound: int, rng: random.Random) ->
     for _ in range(2 if bound >= FEW else 1):  # the first time, kernels are loaded
         counter = Interrupt()
         try_call(cases, interrupted(counter), folder)
-    return [(f"at {k}", functools.partial(_interrupted_at, k)) for k in chosen(counter.count, bound, rng)]
-
-
-def _interrupted_at(place: int) -> AbstractContextManager[None]:
-    return interrupted(Interrupt(place))
+    return [(f"at {k}", lambda k=k: interrupted(Interrupt(k))) for k in chosen(counter.count, bound, rng)]
 
 
 PROGRAM = Program(
-    functools.partial(in_calls, {"disk": _disk, "interruption": _interruption}),
+    partial(in_calls, {"disk": _disk, "interruption": _interruption}),
     Length(1, 4, 100), each="failed", in_a_process=20,
 )  # fmt: skip

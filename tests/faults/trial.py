@@ -6,17 +6,18 @@ import shutil
 import sys
 import tempfile
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 from faults.calls import Answers, Case, Cases, State, later, state_of
 from faults.driver import describe
 from support.index_files import unnamed_in
+from support.waiting import wait_until
 
 from tagmatch import ClosedError, StagedChangesWarning, TagMatch, TagMatchError
 
@@ -57,29 +58,28 @@ def try_call(cases: Cases, fault: AbstractContextManager[Any], folder: Path, *, 
 def _check_afterwards(cases: Cases, case: Case, expected: list[State], *, failed: bool) -> None:
     call = cases.call
     wait_until_answered(case.tm)
-    if call.closes:
-        assert failed or _is_closed(case.tm)
-    else:
-        _check_state(cases, case, expected, failed=failed)
+    if not call.closes:
+        _check_state(cases, case, expected)
+    elif not failed:
+        with pytest.raises(ClosedError):
+            case.tm.match([])
     if failed:
         again = call.plain(case, call.ask(case))
         assert again == cases.result, f"wrong result of the second call: {again}"
+    path = None if call.closes else case.tm.stats()["path"]
     if not call.closes:
         later(case.tm)
         found = state_of(case.tm)
         assert found == cases.later, f"after later calls: {found}, not {cases.later}"
         wait_until_answered(case.tm)
-    path = None if call.closes else case.tm.stats()["path"]
     case.tm.close()
-    if path:
-        left = unnamed_in(Path(path))
-        assert not left, f"left behind: {left}"
+    left = unnamed_in(Path(path)) if path else []
+    assert not left, f"left behind: {left}"
 
 
-def _check_state(cases: Cases, case: Case, expected: list[State], *, failed: bool) -> None:
-    found = state_of(case.tm)
-    assert found in expected, f"{'a failed' if failed else 'the'} call left {found}, not {expected}"
-    path = case.tm.stats()["path"]
+def _check_state(cases: Cases, case: Case, expected: list[State]) -> None:
+    found, path = state_of(case.tm), case.tm.stats()["path"]
+    assert found in expected, f"the call left {found}, not {expected}"
     for folder in filter(None, [path and Path(path), case.path]):
         if (folder / "MANIFEST.json").exists():
             with TagMatch.open(folder, threads=1) as opened:
@@ -101,27 +101,15 @@ def _next_finds(path: Path) -> Answers:
             return state_of(tm).answers
 
 
-def _is_closed(tm: TagMatch) -> bool:
-    try:
-        tm.match([])
-    except ClosedError:
-        return True
-    return False
-
-
 def wait_until_answered(tm: TagMatch) -> None:
     """Wait until nothing is counted as on its way; raises if that does not come."""
-    deadline = time.monotonic() + _PATIENCE_S
-    while True:
-        try:
-            stats = tm.stats()
-        except ClosedError:
-            return
-        left = {name: stats[name] for name in ("queries_in_flight", "result_bytes_in_flight")}
-        if not any(left.values()):
-            return
-        assert time.monotonic() < deadline, f"nobody waits for an answer, but there are {left}"
-        time.sleep(0.001)
+
+    def is_answered() -> bool:
+        stats = tm.stats()
+        return not stats["queries_in_flight"] and not stats["result_bytes_in_flight"]
+
+    with suppress(ClosedError):
+        wait_until(is_answered, _PATIENCE_S)
 
 
 @contextmanager
