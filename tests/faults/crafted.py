@@ -13,6 +13,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -69,17 +70,18 @@ def indexes(folder: Path) -> Iterator[Path]:
 # -- what is spoilt ----------------------------------------------------------------------------------------------------
 
 
+def _any_file(path: Path, rng: random.Random, *patterns: str) -> Path:
+    return rng.choice(sorted(file for pattern in patterns for file in path.glob(pattern)))
+
+
 def a_table(path: Path, rng: random.Random) -> None:
-    names = [str(file.relative_to(path)) for file in path.glob("segment-*/*")]
-    names += [file.name for file in path.glob("deleted-*")]
-    name = rng.choice(sorted(names))
-    with_file(path, name, mutated(rng, (path / name).read_bytes()))
+    file = _any_file(path, rng, "segment-*/*", "deleted-*")
+    with_file(path, str(file.relative_to(path)), mutated(rng, file.read_bytes()))
 
 
 def numbers_of_a_table(path: Path, rng: random.Random) -> None:
     """Only what is in the columns: most mistakes elsewhere are noticed by Arrow."""
-    files = [*path.glob("segment-*/*.arrow"), *path.glob("deleted-*")]
-    file = rng.choice(sorted(files))
+    file = _any_file(path, rng, "segment-*/*.arrow", "deleted-*")
     with_file(path, str(file.relative_to(path)), _spoilt(file.read_bytes(), rng))
 
 
@@ -95,7 +97,7 @@ def _spoilt(data: bytes, rng: random.Random) -> bytes:
 
 def conditions(path: Path, rng: random.Random) -> None:
     """What stands for conditions among the tags, which is compiled when the index is opened."""
-    file = rng.choice(sorted(path.glob("segment-*/vocabulary.arrow*")))
+    file = _any_file(path, rng, "segment-*/vocabulary.arrow*")
     data = bytearray(file.read_bytes())
     places = [match.end() for match in re.finditer(rb"\0[+-]", data)]
     for _ in range(rng.choice((1, 1, 2, 5)) if places else 0):
@@ -106,19 +108,15 @@ def conditions(path: Path, rng: random.Random) -> None:
 
 
 def the_text_of_a_manifest(path: Path, rng: random.Random) -> None:
-    file = rng.choice(sorted(path.glob("MANIFEST*.json")))
+    file = _any_file(path, rng, "MANIFEST*.json")
     text = mutated(rng, file.read_bytes())
-    try:
-        found = json.loads(text)
-        found.pop("checksum", None)
-        text = manifest_text(found)
-    except (ValueError, AttributeError, TypeError, RecursionError):
-        pass  # as it is, with whatever checksum
+    with suppress(ValueError, AttributeError, TypeError, RecursionError):  # as it is, with whatever checksum
+        text = manifest_text({name: each for name, each in json.loads(text).items() if name != "checksum"})
     _put_manifest(path, file, text)
 
 
 def a_value_of_a_manifest(path: Path, rng: random.Random) -> None:
-    file = rng.choice(sorted(path.glob("MANIFEST*.json")))
+    file = _any_file(path, rng, "MANIFEST*.json")
     found = json.loads(file.read_bytes())
     del found["checksum"]
     for _ in range(rng.choice((1, 1, 2))):
@@ -158,7 +156,7 @@ def _put_manifest(path: Path, file: Path, text: bytes) -> None:
 
 def a_log(path: Path, rng: random.Random) -> None:
     """One that is here, or came with the copy; its records get the right checksums, or some of them."""
-    file = rng.choice(sorted([*path.glob("staged-*"), *path.glob("changes-*")]))
+    file = _any_file(path, rng, "staged-*", "changes-*")
     data = bytearray(file.read_bytes())
     ends, begin = [], 40
     while begin < len(data):
@@ -198,14 +196,9 @@ def the_positions(path: Path, rng: random.Random) -> None:
 
 #: With how often each comes
 SPOILS: dict[Spoil, int] = {
-    numbers_of_a_table: 8,
-    a_table: 4,
-    conditions: 3,
-    a_value_of_a_manifest: 3,
-    the_text_of_a_manifest: 1,
-    a_log: 3,
+    numbers_of_a_table: 8, a_table: 4, conditions: 3, a_value_of_a_manifest: 3, the_text_of_a_manifest: 1, a_log: 3,
     the_positions: 1,
-}
+}  # fmt: skip
 
 
 # -- what is done with it ----------------------------------------------------------------------------------------------
@@ -214,14 +207,8 @@ SPOILS: dict[Spoil, int] = {
 def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], object]]:
     """All that a user may do with an index."""
     queries = [rng.sample(TAGS, 60) for _ in range(3)]
-    table = pa.table(
-        {
-            "tags": queries,
-            "x": pa.array([1.5, None, 30.0]),
-            "name": ["IBM", "a", None],
-            "location": pa.array([{"lon": 9.0, "lat": 4.5}] * 3),
-        }
-    )
+    columns = {"x": [1.5, None, 30.0], "name": ["IBM", "a", None], "location": [{"lon": 9.0, "lat": 4.5}] * 3}
+    table = pa.table({"tags": queries, **columns})
 
     def reads() -> None:
         with TagMatch.open(path, **_OPTIONS) as tm:
@@ -231,19 +218,16 @@ def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], o
                 lambda: tm.match_many(table),
                 lambda: tm.explain(queries[1], location=(9.0, 4.5)),
                 lambda: tm.match(queries[2], within=tagmatch.Circle(9.0, 4.5, 10.0**6)),
-                lambda: tm.to_arrow(),
-                lambda: dict(tm),
-                lambda: queries[0] in tm,
-                tm.stats,
-                tm.check,
-            ]
+                tm.to_arrow, lambda: dict(tm), lambda: queries[0] in tm, tm.stats, tm.check,
+            ]  # fmt: skip
             if failed := [each for each in map(_try, calls) if each != _ANSWERED]:
                 raise InvariantError(f"after opening: {failed}")
 
     def changes(*, full: bool) -> None:
         with TagMatch(path, **_OPTIONS) as tm:
-            tm.add_set(["new"], next(iter(_KEYS[tm.stats()["key_type"]])))
-            tm.remove_set(TAGS[:2], next(iter(_KEYS[tm.stats()["key_type"]])))
+            key: Any = {"integer": 7, "string": "seven"}[tm.stats()["key_type"]]
+            tm.add_set(["new"], key)
+            tm.remove_set(TAGS[:2], key)
             tm.consolidate(full=full)
             tm.match_many(queries)
             tm.check()
@@ -254,9 +238,6 @@ def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], o
     yield lambda: TagMatch.open(path, snapshot=KEPT, **_OPTIONS).close()
     yield lambda: changes(full=False)
     yield lambda: changes(full=True)
-
-
-_KEYS = {"integer": [7], "string": ["seven"]}
 
 
 def _try(call: Callable[[], object]) -> str:

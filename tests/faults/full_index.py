@@ -36,17 +36,9 @@ _CALLS_OF_A_LOG = 4
 
 @dataclass
 class FullIndex:
-    """An index on disk.
+    """An index on disk: what is stored; and if none, the first, the first two... of the calls that staged take effect.
 
-    Attributes
-    ----------
-    path : Path
-    stored : Oracle
-        What is stored.
-    after : list of Oracle
-        What is stored when none of the calls that staged changes, the first, the first two... have taken effect.
-    changes : list of int
-        How many changes these calls have staged.
+    `changes` says how many changes these calls have staged.
     """
 
     path: Path

@@ -70,7 +70,7 @@ class Run:
         self.path.mkdir()
         self.contents: list[dict[str, Contents]] = []
         self.found: dict[Any, Moment] = {}
-        self._watched, self._at_mark = ExitStack(), True
+        self._watched = ExitStack()
         self.acknowledged = self.begun = 0
 
     def start(self, contents: dict[str, Contents], key_type: str = "integer", *, staged: bool = False) -> None:
@@ -78,8 +78,7 @@ class Run:
         self.key_type, self.staged = key_type, staged
         self.contents.append(contents)
         self.disk = Disk(self.path, self._look, self._ignored)
-        self._look()
-        self._at_mark = False
+        self._look(at_mark=True)
         self._watched.enter_context(self.disk.watched())
 
     @contextmanager
@@ -87,29 +86,26 @@ class Run:
         """What is done in the block gives these indexes these contents, of which the end of the block may be sure."""
         self.contents.append({**self.contents[-1], **contents})
         number = len(self.contents) - 1
-        self._mark("begun", number)
+        self._mark(begun=number)
         yield
         self.disk.scan()
-        self._mark("acknowledged", number)
+        self._mark(acknowledged=number)
 
-    def _mark(self, what: str, number: int) -> None:
-        setattr(self, what, number)
-        self._at_mark = True
-        self._look()
-        self._at_mark = False
+    def _mark(self, *, begun: int = 0, acknowledged: int = 0) -> None:
+        self.begun, self.acknowledged = max(self.begun, begun), max(self.acknowledged, acknowledged)
+        self._look(at_mark=True)
 
-    def _look(self) -> None:
-        self._note(SYNCED, self.disk.synced())
-        self._note("what was written", self.disk.written())
-        for kind, states in (("more than synced", self.disk.one_more()), ("less than written", self.disk.one_less())):
+    def _look(self, *, at_mark: bool = False) -> None:
+        disk, steps = self.disk, (self.acknowledged, self.begun)
+        kinds = {
+            SYNCED: [disk.synced()], "what was written": [disk.written()],
+            "one change more than synced": disk.one_more(),
+            "one change less than written": disk.one_less(),
+            "a mixture": (disk.mixed(self.rng) for _ in range(self.rounds)),
+        }  # fmt: skip
+        for kind, states in kinds.items():
             for state in states:
-                self._note(f"one change {kind}", state)
-        for _ in range(self.rounds):
-            self._note("a mixture", self.disk.mixed(self.rng))
-
-    def _note(self, kind: str, state: State) -> None:
-        steps = self.acknowledged, self.begun
-        self.found.setdefault((frozenset(state.items()), *steps), Moment(kind, state, *steps, self._at_mark))
+                self.found.setdefault((frozenset(state.items()), *steps), Moment(kind, state, *steps, at_mark))
 
     def end(self) -> list[Moment]:
         self._watched.close()
