@@ -104,34 +104,22 @@ static int fails(size_t size, void *caller)
 
 #define CALLER __builtin_return_address(0)
 
-void *malloc(size_t size) { return fails(size, CALLER) ? NULL : __libc_malloc(size); }
+/* A function that allocates `bytes`, and what it calls for that */
+#define ALLOCATES(function, bytes, call) void *function { return fails(bytes, CALLER) ? NULL : call; }
 
-void *calloc(size_t count, size_t size)
+static size_t product(size_t count, size_t size)
 {
     size_t bytes;
-    if (__builtin_mul_overflow(count, size, &bytes))
-        bytes = SIZE_MAX;
-    return fails(bytes, CALLER) ? NULL : __libc_calloc(count, size);
+    return __builtin_mul_overflow(count, size, &bytes) ? SIZE_MAX : bytes;
 }
 
-void *realloc(void *old, size_t size) { return fails(size, CALLER) ? NULL : __libc_realloc(old, size); }
-
-void *reallocarray(void *old, size_t count, size_t size)
-{
-    size_t bytes;
-    if (__builtin_mul_overflow(count, size, &bytes)) {
-        errno = ENOMEM;
-        return NULL;
-    }
-    return fails(bytes, CALLER) ? NULL : __libc_realloc(old, bytes);
-}
-
-void *memalign(size_t alignment, size_t size) { return fails(size, CALLER) ? NULL : __libc_memalign(alignment, size); }
-
-void *aligned_alloc(size_t alignment, size_t size)
-{
-    return fails(size, CALLER) ? NULL : __libc_memalign(alignment, size);
-}
+ALLOCATES(malloc(size_t size), size, __libc_malloc(size))
+ALLOCATES(calloc(size_t count, size_t size), product(count, size), __libc_calloc(count, size))
+ALLOCATES(realloc(void *old, size_t size), size, __libc_realloc(old, size))
+ALLOCATES(reallocarray(void *old, size_t count, size_t size), product(count, size),
+          __libc_realloc(old, product(count, size)))
+ALLOCATES(memalign(size_t alignment, size_t size), size, __libc_memalign(alignment, size))
+ALLOCATES(aligned_alloc(size_t alignment, size_t size), size, __libc_memalign(alignment, size))
 
 int posix_memalign(void **out, size_t alignment, size_t size)
 {

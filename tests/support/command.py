@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import gzip
 import io
 import json
 import math
@@ -157,8 +156,7 @@ def as_csv(records: list[Record]) -> bytes:
     """Cells as a program writes them that knows no types; lists and objects are JSON, and plain tags have bars."""
     text, names = io.StringIO(), _names(records)
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(names)
-    rows.writerows([[_cell(name, record.get(name)) for name in names] for record in records])
+    rows.writerows([names, *([_cell(name, record.get(name)) for name in names] for record in records)])
     return text.getvalue().encode()
 
 
@@ -190,20 +188,19 @@ def as_parquet(records: list[Record]) -> bytes:
     return sink.getvalue()
 
 
-def zstd(data: bytes) -> bytes:
+def compressed(data: bytes, codec: str | None) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.CompressedOutputStream(sink, "zstd") as stream:
+    with pa.CompressedOutputStream(sink, codec) if codec else sink as stream:
         stream.write(data)
     return sink.getvalue().to_pybytes()
 
 
-FORMATS = {
-    "jsonl": as_json_lines,
-    "jsonl.gz": lambda records: gzip.compress(as_json_lines(records)),
-    "jsonl.zst": lambda records: zstd(as_json_lines(records)),
-    "csv": as_csv,
-    "csv.gz": lambda records: gzip.compress(as_csv(records)),
-    "csv.zst": lambda records: zstd(as_csv(records)),
+FORMATS: dict[str, Any] = {
+    **{
+        name + suffix: lambda records, form=form, codec=codec: compressed(form(records), codec)
+        for name, form in {"jsonl": as_json_lines, "csv": as_csv}.items()
+        for suffix, codec in {"": None, ".gz": "gzip", ".zst": "zstd"}.items()
+    },
     "parquet": as_parquet,
 }
 

@@ -50,14 +50,7 @@ Oracle.name_of = staticmethod(condition_of)
 
 
 class Expression(str):
-    """The text of a tree, and what is stored for it, each once.
-
-    Attributes
-    ----------
-    tree : Tree
-    alternatives : tuple of frozenset
-        Tags and conditions.
-    """
+    """The text of a tree, and what is stored for it, each once: tags and conditions."""
 
     __slots__ = ("alternatives", "tree")
     tree: Tree
@@ -111,15 +104,10 @@ def in_tables(messages: Sequence[Message]) -> list[tuple[list[int], pa.Table]]:
     tables = []
     for types, numbers in groups.items():
         columns = {"tags": pa.array([list(messages[each].tags) for each in numbers], pa.list_(pa.string()))}
-        for name, kind in types:
+        for name, _ in types:
             rows = [values_of(messages[each].attributes, name) for each in numbers]
             is_single = all(len(row) < 2 for row in rows)
-            arrow_type = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string()}[kind]
-            columns[name] = (
-                pa.array([row[0] if row else None for row in rows], arrow_type)
-                if is_single
-                else pa.array(rows, pa.list_(arrow_type))
-            )
+            columns[name] = pa.array([row[0] if row else None for row in rows] if is_single else rows)
         tables.append((numbers, pa.table(columns)))
     return tables
 
