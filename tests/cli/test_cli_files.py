@@ -10,17 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from support import strategies
 from support.agreement import index_of
-from support.command import (
-    COMMAND,
-    FORMATS,
-    Record,
-    as_parquet,
-    done,
-    from_json_lines,
-    refused,
-    tagmatch,
-    write,
-)
+from support.command import COMMAND, FORMATS, Record, as_parquet, done, from_json_lines, refused, tagmatch, write
 from support.index_files import contents_of, manifest_as_first
 
 from tagmatch import TagMatch

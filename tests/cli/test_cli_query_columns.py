@@ -32,24 +32,17 @@ pytestmark = pytest.mark.slow
 
 KINDS = pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 TREES = [
-    Test("price", "<", (10,)),
-    Test("price", "=", (2**53 + 1,)),
-    Test("price", "!=", (5,)),
-    Not(Test("price", "exists", ())),
-    And((Test("a city", "=", ("Rome",)), Test("new", "=", (True,)))),
-    Test("a city", "prefix", ("0",)),
-    Test("a city", "exists", ()),
-    Not(Test("new", "=", (True,))),
+    Test("price", "<", (10,)), Test("price", "=", (2**53 + 1,)), Test("price", "!=", (5,)),
+    Not(Test("price", "exists", ())), And((Test("a city", "=", ("Rome",)), Test("new", "=", (True,)))),
+    Test("a city", "prefix", ("0",)), Test("a city", "exists", ()), Not(Test("new", "=", (True,))),
     Test("id", "exists", ()),
-]
+]  # fmt: skip
 #: With several values, with none, and texts as numbers are written
 ROWS: list[Record] = [
-    {"price": 9.5, "a city": ["Rome", "Oslo"], "new": True},
-    {"price": None, "a city": ["0071"], "new": False},
-    {"price": 5, "a city": None, "new": None},
-    {"price": -2.5e-3, "a city": ["7", 'é,"x"'], "new": True},
+    {"price": 9.5, "a city": ["Rome", "Oslo"], "new": True}, {"price": None, "a city": ["0071"], "new": False},
+    {"price": 5, "a city": None, "new": None}, {"price": -2.5e-3, "a city": ["7", 'é,"x"'], "new": True},
     {"price": math.inf, "a city": ["true"], "new": True},
-]
+]  # fmt: skip
 NAMES = ["price", "a city", "new"]
 FINITE = ROWS[:-1]
 

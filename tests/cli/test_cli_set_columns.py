@@ -240,11 +240,9 @@ def is_misspelt(row: Record) -> bool:
 
 
 NAMED: list[Record] = [
-    {"tags": ["a"], "key": "ana"},
-    {"tags": ["a", "b"], "key": ' "b\\o", \u00e9|[x] '},
-    {"tags": [], "key": ""},
+    {"tags": ["a"], "key": "ana"}, {"tags": ["a", "b"], "key": ' "b\\o", \u00e9|[x] '}, {"tags": [], "key": ""},
     {"tags": ["a"], "key": "7"},
-]
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -303,12 +301,10 @@ def test_any_key_but_one_with_a_zero_byte_has_a_form_in_csv(tmp_path, index):
 
 LATER = datetime(2199, 12, 31, 12, 0, 0, 123_456, tzinfo=UTC)
 TIMED: list[Record] = [
-    {"tags": ["a"], "key": 1, "expires": LATER.isoformat()},
-    {"tags": ["a", "b"], "key": 2, "expires": None},
-    {"tags": ["b"], "key": 3},
-    {"tags": [], "key": 4, "expires": "2020-01-01T00:00:00+01:00"},
+    {"tags": ["a"], "key": 1, "expires": LATER.isoformat()}, {"tags": ["a", "b"], "key": 2, "expires": None},
+    {"tags": ["b"], "key": 3}, {"tags": [], "key": 4, "expires": "2020-01-01T00:00:00+01:00"},
     {"tags": [], "key": 5, "expires": "2200-01-01T00:30:00+01:00"},
-]
+]  # fmt: skip
 STORED = {1: LATER, 2: None, 3: None, 5: datetime(2199, 12, 31, 23, 30, tzinfo=UTC)}
 
 

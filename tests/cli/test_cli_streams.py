@@ -12,16 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.agreement import index_of
-from support.command import (
-    COMMAND,
-    as_json_lines,
-    closing,
-    done,
-    ended,
-    from_json_lines,
-    started,
-    write,
-)
+from support.command import COMMAND, as_json_lines, closing, done, ended, from_json_lines, started, write
 from support.kernel_cache import copy_of_cache
 
 from tagmatch.cli.progress import steps

@@ -49,19 +49,16 @@ GOOD = b'{"tags":["a"]}\n'
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"null", "NoneType where an object must be"),
-        (b'["a"]', "list where an object must be"),
-        (b'"tags"', "str where an object must be"),
-        (b'{"id":"\xff","tags":["a"]}', "byte 8 is no UTF-8"),
+        (b"null", "NoneType where an object must be"), (b'["a"]', "list where an object must be"),
+        (b'"tags"', "str where an object must be"), (b'{"id":"\xff","tags":["a"]}', "byte 8 is no UTF-8"),
         (b'{"tags":["\xed\xa0\x80"]}', "byte 11 is no UTF-8"),
         (b'{"tags":["a"],"other":"\xff"}', "byte 24 is no UTF-8"),
         (b'{"tags":["a"],"other":' + b"[" * 2000 + b"]" * 2000 + b"}", "it is nested more than 64 deep"),
-        (b"\0" * 64, "it has zero bytes"),
-        (b'{"tags":["a"],"tags":["b"]}', "it has 'tags' more than once"),
+        (b"\0" * 64, "it has zero bytes"), (b'{"tags":["a"],"tags":["b"]}', "it has 'tags' more than once"),
         (b'{"tags":["a"]} {"tags":["a"]}', "there is more behind it (from character 15 on)"),
         (b'{"tags":["a"],"attributes":{"v":NaN}}', "NaN is no value of JSON"),
     ],
-)
+)  # fmt: skip
 def test_a_line_that_cannot_be_used_is_one_row_that_is_skipped(tmp_path, line, why):
     rows, said = queries_in(tmp_path, "q.jsonl", GOOD * 50 + line + b"\n" + GOOD * 50)
     assert [row for row, *_ in rows] == [row for row in range(101) if row != 50]
@@ -73,17 +70,12 @@ def test_a_line_that_cannot_be_used_is_one_row_that_is_skipped(tmp_path, line, w
 @pytest.mark.parametrize(
     "line",
     [
-        b' \t{"tags" : ["a"] }\r',
-        b'\xef\xbb\xbf{"tags":["a"]}',
-        b'{"tags":["a"],"other":1e400}',
-        b'{"tags":["a"],"other":{"a":1,"a":2}}',
-        b'{"tags":["a"],"other":1,"other":2}',
-        b'{"tags":["a"],"other":' + b"[" * 63 + b"]" * 63 + b"}",
-        b'{"tags":["a"],"other":[' + b"[]," * 99 + b"[]]}",
-        b'{"t\\u0061gs":["\\u0061"],"id":null}',
-        b'{"tags":\r["a"]}',
+        b' \t{"tags" : ["a"] }\r', b'\xef\xbb\xbf{"tags":["a"]}', b'{"tags":["a"],"other":1e400}',
+        b'{"tags":["a"],"other":{"a":1,"a":2}}', b'{"tags":["a"],"other":1,"other":2}',
+        b'{"tags":["a"],"other":' + b"[" * 63 + b"]" * 63 + b"}", b'{"tags":["a"],"other":[' + b"[]," * 99 + b"[]]}",
+        b'{"t\\u0061gs":["\\u0061"],"id":null}', b'{"tags":\r["a"]}',
     ],
-)
+)  # fmt: skip
 def test_a_line_that_arrow_reads_differently_is_a_row_as_any_other(tmp_path, line):
     rows, said = queries_in(tmp_path, "q.jsonl", GOOD * 50 + line + b"\n" + GOOD * 50)
     assert (rows, said) == ([(row, None, ["a"]) for row in range(101)], [])
@@ -128,13 +120,11 @@ def test_cells_over_several_lines(tmp_path, monkeypatch, end, last, step):
         (b'1,"garden', "the quote that opens on line 52 is closed nowhere"),
         (b'"1\n2","gar\n\n3,den\n', "the quote that opens on line 53 is closed nowhere"),
         (b'1,"a"b\n2,c\n', "cell 2 goes on behind the quote that ends it"),
-        (b'1,"a\n"b"\n2,c\n', "cell 2 goes on behind the quote that ends it"),
-        (b"1,a\0\n2,c\n", "it has zero bytes"),
-        (b"1,\xff\n2,c\n", "byte 3 is no UTF-8"),
-        (b"1\n2,c\n", "it has 1 cells, the first row 2"),
+        (b'1,"a\n"b"\n2,c\n', "cell 2 goes on behind the quote that ends it"), (b"1,a\0\n2,c\n", "it has zero bytes"),
+        (b"1,\xff\n2,c\n", "byte 3 is no UTF-8"), (b"1\n2,c\n", "it has 1 cells, the first row 2"),
         (b"1,a,\n2,c\n", "it has 3 cells, the first row 2"),
     ],
-)
+)  # fmt: skip
 def test_a_row_of_csv_that_cannot_be_used(tmp_path, rest, why, before):
     rows, said = queries_in(tmp_path, "q.csv", b"id,tags\n" + b"0,a\n" * (50 - bool(before)) + before + rest)
     expected = list(range(50)) + ([51] if rest.endswith(b"2,c\n") else [])
@@ -256,19 +246,15 @@ def test_parquet_with_damage(tmp_path, whole, bad, why):
 
 _DEEP = MOST_NESTED + 1
 _WRONG = [
-    (b'["\xff"]', "byte 3 is no UTF-8"),
-    (b'["\xed\xa0\x80"]', "byte 3 is no UTF-8"),
-    (b"[\x00\x00]", "it has zero bytes"),
-    (b'["\\ud800"]', "a string has half of a surrogate pair"),
-    (b'[{"a": 1, "b": 2, "a": 3}]', 'an object has "a" more than once'),
-    (b"[NaN]", "NaN is no value of JSON"),
+    (b'["\xff"]', "byte 3 is no UTF-8"), (b'["\xed\xa0\x80"]', "byte 3 is no UTF-8"),
+    (b"[\x00\x00]", "it has zero bytes"), (b'["\\ud800"]', "a string has half of a surrogate pair"),
+    (b'[{"a": 1, "b": 2, "a": 3}]', 'an object has "a" more than once'), (b"[NaN]", "NaN is no value of JSON"),
     (b"[-Infinity]", "-Infinity is no value of JSON"),
     (b"[" + b"9" * 5000 + b"]", "an integer has thousands of digits"),
     (b"[" * _DEEP + b"]" * _DEEP, "it is nested more than 64 deep"),
-    (b"[" * 1_000_000, "it is nested more than 64 deep"),
-    (b"[1,]", "Expecting value (character 4)"),
+    (b"[" * 1_000_000, "it is nested more than 64 deep"), (b"[1,]", "Expecting value (character 4)"),
     (b"[1] [2]", "there is more behind it (from character 4 on)"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "why"), _WRONG)
@@ -302,15 +288,11 @@ def test_it_is_refused_wherever_it_comes_from(text, read):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        (b"1e400", math.inf),
-        (b"-1e400", -math.inf),
-        (b"1e-400", 0.0),
-        (b"18446744073709551616", 2**64),
-        (b'"\\ud83d\\ude00\\u0000"', "\U0001f600\0"),
-        (b'\xef\xbb\xbf{"a":null}', {"a": None}),
+        (b"1e400", math.inf), (b"-1e400", -math.inf), (b"1e-400", 0.0), (b"18446744073709551616", 2**64),
+        (b'"\\ud83d\\ude00\\u0000"', "\U0001f600\0"), (b'\xef\xbb\xbf{"a":null}', {"a": None}),
         (b"[" * MOST_NESTED + b"]" * MOST_NESTED, None),
     ],
-)
+)  # fmt: skip
 def test_what_is_json_is_its_value(text, value):
     found = read_json(text, "it")
     assert value is None or (found == value and type(found) is type(value))

@@ -15,16 +15,7 @@ from support.index_files import contents_of
 from support.waiting import wait_until
 
 import tagmatch
-from tagmatch import (
-    Circle,
-    IndexCorruptError,
-    InvalidTypeError,
-    InvalidValueError,
-    Near,
-    TagMatch,
-    backup,
-    restore,
-)
+from tagmatch import Circle, IndexCorruptError, InvalidTypeError, InvalidValueError, Near, TagMatch, backup, restore
 from tagmatch.model.storage.positions import open_positions
 
 pytest_plugins = ["support.s3_bucket"]

@@ -91,23 +91,18 @@ SHAPES: dict[str, Callable[[Rows], object]] = {
     "backward views": backward_views,
     "backward large views": lambda rows: backward_views(rows, pa.LargeListViewArray),
     "sliced views": lambda rows: backward_views([["before"], *rows, ["after"]]).slice(1, len(rows)),
-    "run-end encoded": lambda rows: lists_of(rows, pc.run_end_encode),
-    "sliced": sliced,
-    "child sliced": child_sliced,
+    "run-end encoded": lambda rows: lists_of(rows, pc.run_end_encode), "sliced": sliced, "child sliced": child_sliced,
     "offset child": offset_child,
     "not nullable": lambda rows: pa.array(rows, STRINGS).cast(pa.list_(pa.field("tag", pa.string(), nullable=False))),
     "one chunk per row": lambda rows: pa.chunked_array([pa.array([row], STRINGS) for row in rows], STRINGS),
-    "empty chunks": with_empty_chunks,
-    "array capsule": lambda rows: ArrayCapsule(sliced(rows)),
-    "stream capsule": lambda rows: StreamCapsule(with_empty_chunks(rows)),
-    "lists": list,
-    "tuples": lambda rows: tuple(map(tuple, rows)),
-    "sets": lambda rows: list(map(frozenset, rows)),
+    "empty chunks": with_empty_chunks, "array capsule": lambda rows: ArrayCapsule(sliced(rows)),
+    "stream capsule": lambda rows: StreamCapsule(with_empty_chunks(rows)), "lists": list,
+    "tuples": lambda rows: tuple(map(tuple, rows)), "sets": lambda rows: list(map(frozenset, rows)),
     "generators": lambda rows: (iter(row) for row in rows),
     "numpy rows": lambda rows: [np.array(row, object) for row in rows],
     "numpy of lists": lambda rows: np.array([*rows, None], object)[:-1],
     "arrow rows": lambda rows: [pa.array(row, pa.string()) for row in rows],
-}
+}  # fmt: skip
 
 
 def assert_all_take(shape: Callable[[Rows], object], rows: Rows) -> None:
@@ -225,15 +220,10 @@ KEY_SHAPES: dict[str, Callable[[list[int]], object]] = {
     "chunked": lambda keys: pa.chunked_array([keys[:1], [], keys[1:]], pa.int64()),
     "array capsule": lambda keys: ArrayCapsule(pa.array(keys)),
     "stream capsule": lambda keys: StreamCapsule(pa.chunked_array([keys[:3], keys[3:], []])),
-    "big-endian": lambda keys: np.array(keys, ">u8"),
-    "strided": lambda keys: np.repeat(np.array(keys), 2)[::2],
-    "reversed": lambda keys: np.array(keys[::-1])[::-1],
-    "numpy objects": lambda keys: np.array(keys, object),
-    "list": list,
-    "tuple": tuple,
-    "generator": iter,
-    "numpy integers": lambda keys: [np.uint8(key) for key in keys],
-}
+    "big-endian": lambda keys: np.array(keys, ">u8"), "strided": lambda keys: np.repeat(np.array(keys), 2)[::2],
+    "reversed": lambda keys: np.array(keys[::-1])[::-1], "numpy objects": lambda keys: np.array(keys, object),
+    "list": list, "tuple": tuple, "generator": iter, "numpy integers": lambda keys: [np.uint8(key) for key in keys],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("shape", KEY_SHAPES.values(), ids=KEY_SHAPES)

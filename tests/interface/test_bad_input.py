@@ -33,13 +33,11 @@ BAD_KEYS: list[tuple[Any, type[Exception]]] = [(wrong, TypeError) for wrong in (
 BAD_KEYS += [(wrong, ValueError) for wrong in (-1, -(2**64), np.int8(-1), 2**64, 10**100)]
 
 SINGLE_QUERIES = {
-    "match": lambda tm, tags: tm.match(tags),
-    "match_unique": lambda tm, tags: tm.match_unique(tags),
+    "match": lambda tm, tags: tm.match(tags), "match_unique": lambda tm, tags: tm.match_unique(tags),
     "submit": lambda tm, tags: tm.submit(tags).result(timeout=60),
     "submit unique": lambda tm, tags: tm.submit(tags, unique=True).result(timeout=60),
-    "explain": lambda tm, tags: tm.explain(tags),
-    "in": lambda tm, tags: tags in tm,
-}
+    "explain": lambda tm, tags: tm.explain(tags), "in": lambda tm, tags: tags in tm,
+}  # fmt: skip
 SINGLE_CALLS = {
     "add_set": lambda tm, tags: tm.add_set(tags, 1),
     "remove_set": lambda tm, tags: tm.remove_set(tags, 1),

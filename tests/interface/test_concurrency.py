@@ -58,12 +58,10 @@ def tm(layout: str) -> Iterator[TagMatch]:
 @pytest.mark.parametrize(
     ("layout", "few"),
     [
-        ("rarest", 0),
-        ("balanced", FEW_SETS),
-        pytest.param("rarest", FEW_SETS, marks=pytest.mark.nightly),
+        ("rarest", 0), ("balanced", FEW_SETS), pytest.param("rarest", FEW_SETS, marks=pytest.mark.nightly),
         pytest.param("balanced", 0, marks=pytest.mark.nightly),
     ],
-)
+)  # fmt: skip
 def test_each_answer_is_of_one_snapshot(tmp_path, layout, rng, few, monkeypatch):
     """Threads ask while two objects consolidate an index, merge its segments in the background, and reload.
 

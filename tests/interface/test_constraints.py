@@ -173,13 +173,10 @@ async def _amatch(tm: TagMatch, tags: Any, attributes: Any) -> Any:
 
 #: Each way to ask with attributes
 ASK: dict[str, Callable[[TagMatch, Any, Any], Any]] = {
-    "match": TagMatch.match,
-    "match_unique": TagMatch.match_unique,
-    "explain": TagMatch.explain,
+    "match": TagMatch.match, "match_unique": TagMatch.match_unique, "explain": TagMatch.explain,
     "submit": lambda tm, tags, attributes: tm.submit(tags, attributes).result(60),
     "amatch": lambda tm, tags, attributes: asyncio.run(_amatch(tm, tags, attributes)),
-}
-
+}  # fmt: skip
 
 NO_VALUE = 'attribute "x": a value must be a bool, an int, a float or a str, not '
 TOO_GREAT = 'attribute "x": an integer must be from -2**63 to 2**63 - 1'

@@ -134,7 +134,6 @@ WAYS: dict[str, Callable[[TagMatch], Iterator[list[int]]]] = {
     "explain": lambda tm: (list(keys) for _, keys in tm.explain(["near"], within=BOTH)),
 }
 
-
 NIGHTLY = pytest.param(1000, 8, 4_000_000, 10_000, marks=pytest.mark.nightly)
 
 

@@ -41,7 +41,6 @@ def test_files_depend_on_what_is_stored_alone(key_type, pairs, data, layout, tmp
 
 NAMES = ["é", "alice", "alice", ""]
 
-
 COLUMNS = [
     NAMES, tuple(NAMES), iter(NAMES), np.array(NAMES), np.array(NAMES, object), pa.array(NAMES),
     pa.array(NAMES, pa.large_string()), pa.array(NAMES, pa.string_view()), pa.array(NAMES).dictionary_encode(),

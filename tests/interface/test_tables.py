@@ -155,14 +155,11 @@ def test_a_table_without_anything_to_ask_for(either: Any) -> None:
 @pytest.mark.parametrize(
     "columns",
     [
-        {"where": ["x = 1", None]},
-        {"tags": [["a"], None]},
-        {"tags": [None, None], "where": ["x = 1", None]},
-        {"constraints": [CONDITION, None]},
-        {"area": [{"lon": 9.0, "lat": 45.0, "metres": 5.0}, None]},
+        {"where": ["x = 1", None]}, {"tags": [["a"], None]}, {"tags": [None, None], "where": ["x = 1", None]},
+        {"constraints": [CONDITION, None]}, {"area": [{"lon": 9.0, "lat": 45.0, "metres": 5.0}, None]},
         {"tags": pa.chunked_array([pa.array([["a"]]), pa.nulls(1, pa.list_(pa.string()))])},
     ],
-)
+)  # fmt: skip
 def test_a_row_without_anything_to_ask_for(either: Any, columns: dict[str, Any]) -> None:
     table = pa.table({"key": [1, 2], **columns})
     for change in (either.add_subscriptions, either.remove_subscriptions):
