@@ -1,6 +1,7 @@
 """Where an index may lie: paths and URIs as users give them, and stores, from which an index is only read."""
 
 import os
+import pwd
 from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import Mock
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.fs
 import pytest
 from support.agreement import assert_agree, loaded
+from support.command import done
 from support.index_files import contents_of
 
 from tagmatch import TagMatch
@@ -20,6 +22,7 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
+from tagmatch.model.kernels.jit import cache_folder
 from tagmatch.model.options import Layout
 
 pytest_plugins = ["support.s3_bucket"]
@@ -192,3 +195,30 @@ def test_what_is_neither_a_path_nor_a_uri(path: Any, told: str) -> None:
         for call in (TagMatch, TagMatch.open, tm.save):
             with pytest.raises(kind, match=told):
                 call(path)
+
+
+@pytest.fixture
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a user id of a container that no user has, without `HOME`."""
+
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    for name in ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+@pytest.mark.usefixtures("no_home")
+def test_kernels_are_not_kept(recwarn: pytest.WarningsRecorder) -> None:
+    assert cache_folder.__wrapped__() is None
+    assert "compiled kernels cannot be kept (there is no home folder)" in str(recwarn.pop(RuntimeWarning).message)
+
+
+@pytest.mark.usefixtures("no_home")
+@pytest.mark.parametrize("path", ["~/x.index", "~", "~nobody-has-this-name/x.index"])
+def test_paths_in_it(path: str) -> None:
+    with pytest.raises(InvalidValueError, match="no home folder for ~"):
+        TagMatch(path)
+    with pytest.raises(InvalidValueError, match="no home folder for ~"):
+        done("match", "x.index", path)
