@@ -125,6 +125,7 @@ ARGUMENTS: list[tuple[str, dict[str, Any], str]] = [
     (TLS, {"cert_chain": A.cert}, "cert_chain and private_key must be given together"),
     *((TLS, {"token": token}, "token must be a string of one line") for token in ("", b"secret", "a\nb")),
     (TLS[:4] + TLS[8:], {"tls_root_certs": OURS.cert}, r"needs encryption: connect to grpc\+tls://"),
+    (None, {}, "url must be a string, not "),
     *((url, {}, "grpc") for url in ("http://x:1", "grpc://x", "grpc://a@b:1", "x", "")),
 ]  # fmt: skip
 

@@ -251,6 +251,24 @@ def test_what_the_gateway_may_not_do(side, tmp_path, dead, start, password):
 
 
 @NATS
+def test_bytes_that_the_client_library_cannot_read(side, broker):
+    """Headers and subjects that are no UTF-8, a status, and a block of headers that has nothing of one."""
+    blocks = [b"NATS/1.0\r\ntag: \xff\r\n\r\n", b"NATS/1.0 503\r\n\r\n", b"NATS/1.0", b"\xff" * 20]
+    with between(side, broker) as found, socket.create_connection(("127.0.0.1", broker.port)) as raw:
+        raw.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        for block in blocks:
+            raw.sendall(b"HPUB in.x %d %d\r\n%sbad\r\n" % (len(block), len(block) + 3, block))
+        raw.sendall(b"PUB in.\xff\xfe 3\r\nbad\r\nPING\r\n")
+        found.client.publish(b"good", ("tag", "a"))
+        wait_until(lambda: found.counts["received"] == len(blocks) + 2 and found.counts["waiting"] == 0)
+        assert is_accounted_for(found.counts)
+        names = ("connections", "failed", "matched")
+        assert [found.counts[name] for name in names] == [1, 0, 1]
+        assert found.counts["refused"] >= 2
+        assert {each.payload for each in found.client.wait(1)} == {b"good"}
+
+
+@NATS
 def test_answers_do_not_go_where_messages_are(side, broker):
     with between(side, broker, tags=[]) as found:
         for count, reply in enumerate(("in.x", "out.1", "control", "in.*"), start=1):

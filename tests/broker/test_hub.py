@@ -87,6 +87,15 @@ class Slow:
         return self._tm.match_many(queries, unique=unique)
 
 
+def test_wrong_messages_are_refused(animals):
+    twice = pa.table([pa.array([["fr"]]), pa.array(["a"]), pa.array(["b"])], ["tags", "id", "id"])
+    with Hub(animals, Sessions("integer")) as hub:
+        for wrong in (["fr"], [7], [twice], [[["fr"]], [b"a", b"b"]]):
+            with pytest.raises((InvalidTypeError, InvalidValueError)):
+                hub.publish(*wrong)
+        assert hub.stats()["in"] == 0
+
+
 def test_a_full_queue_drops_and_counts(animals):
     slow = Slow(animals)
     with Hub(slow, Sessions("integer"), HubOptions(max_waiting=10, when_busy="drop")) as hub:
