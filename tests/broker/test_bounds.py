@@ -146,6 +146,7 @@ def test_calls_without_a_token_are_few_and_short(index, monkeypatch):
         assert client.call("DoAction", [field(1, b"health")])[0] == "OK"
 
 
+@pytest.mark.slow
 def test_who_takes_a_session_over_ends_the_call_before(index):
     """Though its client does not read, so that the call cannot go on; its thread goes, too."""
     with serving(index, config(drain_seconds=0.1)) as service, ExitStack() as stack:
@@ -254,6 +255,7 @@ def test_connections_that_ask_for_nothing_are_few_and_short(index, monkeypatch):
             assert tm.match(["a"]) == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [

@@ -84,6 +84,7 @@ def test_the_command_checks_a_configuration(folder):
         assert f"service.toml:3: tls_key {folder}/b.key does not belong" in line
 
 
+@pytest.mark.slow
 def test_the_command_makes_tokens(tmp_path):
     printed, file = done("token", "ana", "--role", "write"), tmp_path / "bo.token"
     token = printed.splitlines()[0].rpartition(" ")[2]

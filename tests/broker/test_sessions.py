@@ -163,6 +163,7 @@ def test_connections_that_come_and_go_leave_nothing():
     assert sessions.stats()["sessions"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key_type", ["integer", "string"])
 def test_following_costs_what_it_changes(key_type, monkeypatch):
     """However many keys are followed: each change sorts a few of them, where all would be 90,000."""

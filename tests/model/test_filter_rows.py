@@ -68,6 +68,7 @@ def _choices(count: int) -> And:
     return And(tuple(Or((Tags((f"x{at}",)), Tags((f"y{at}",)))) for at in range(count)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_negated", [False, True])
 def test_as_many_conjunctions_as_are_allowed(is_negated: bool) -> None:
     def text(count: int) -> str:
@@ -96,6 +97,7 @@ def test_one_more_alternative_than_are_allowed() -> None:
     assert len(rows_of(f"a in {{{', '.join(map(str, range(5000)))}}}")) == 1
 
 
+@pytest.mark.slow
 def test_as_deep_as_is_allowed() -> None:
     assert rows_of("not " * MAX_DEPTH + "a = 1") == rows_of("a = 1")
     assert rows_of("(" * 5000 + "a = 1" + ")" * 5000) == rows_of("a = 1")

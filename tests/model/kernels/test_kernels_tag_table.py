@@ -87,7 +87,7 @@ def test_any_number_of_tags_with_one_hash(known, asked, interned):
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))
-@pytest.mark.parametrize("count", [2, 3, 5_000])
+@pytest.mark.parametrize("count", [2, 3, pytest.param(5_000, marks=pytest.mark.slow)])
 def test_stored_tags_with_one_hash_under_any_seed(layout, count):
     tags = colliding_tags(count)
     sets = [*([tag] for tag in tags), *(["x", *tags[i : i + 3]] for i in range(0, count, 7))]

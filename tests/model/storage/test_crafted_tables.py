@@ -54,6 +54,7 @@ NUMBERS: list[tuple[str, str, str, list[int], list[int]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column", "what", "places", "numbers"), NUMBERS)
 def test_numbers_that_point_elsewhere_are_refused(
     index: Path, table: str, column: str, what: str, places: list[int], numbers: list[int]

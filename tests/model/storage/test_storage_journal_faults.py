@@ -87,6 +87,7 @@ def told(code: int) -> Iterator[list[str]]:
     assert all(os.strerror(code) in message or "consolidate()" in message for message in messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("on", [False, True], ids=["once", "from then on"])
 @pytest.mark.parametrize("durability", ["fsync", "os"])
@@ -223,6 +224,7 @@ def open_files_are_closed() -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize(
     "what", ["first fsync", "first os", "fsync", "os", "rotate", "drop", "close", "back_to", "acquire"]
@@ -290,6 +292,7 @@ class Ordered:
         monkeypatch.setattr("os.fsync", slow)
 
 
+@pytest.mark.slow
 def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_path, monkeypatch):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.append(single(["first"], 0).record, "fsync")

@@ -98,6 +98,7 @@ def test_they_are_changed_kept_copied_and_restored(index: Path, tmp_path: Path) 
     assert answers(tmp_path / "saved") == expected
 
 
+@pytest.mark.slow
 def test_a_part_that_is_damaged_missing_or_short_is_named(index: Path) -> None:
     for name in names(index):
         good = (index / name).read_bytes()
