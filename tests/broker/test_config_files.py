@@ -9,12 +9,14 @@ import pytest
 from support.certificates import Authority
 from support.command import done, tagmatch
 from support.service import written
+from typer.testing import CliRunner
 
 from tagmatch import ConfigError, InvalidTypeError, InvalidValueError, TagMatch, connect
 from tagmatch.broker.access import token_sha256
 from tagmatch.broker.config import User, read_config
 from tagmatch.broker.config_files import check_files
 from tagmatch.broker.running import serving
+from tagmatch.cli.app import app
 
 OURS = Authority("ours")
 A, B = OURS.certificate("a"), OURS.certificate("b")
@@ -70,18 +72,33 @@ def test_files_that_do_not_fit(folder, text, message):
 
 @pytest.mark.slow
 def test_the_command_checks_a_configuration(folder):
-    assert "ok" in done("serve", "--config", written(folder, "[server]\nport = 1"), "--check")
+    """And notes what may surprise."""
     fits = f'{GATEWAY}username = "u"\npassword_file = "password"\ntls = true\ntls_ca = "ca.pem"'
     path = written(folder, f'{pair("a.pem", "a.key")}client_ca = "ca.pem"\n{fits}')
     assert done("serve", "--config", path, "--check").endswith("ok\n")
-    line = tagmatch("serve", "--config", written(folder, "[server]\nprot = 1"), "--check", code=1)
-    assert f"{folder}/service.toml:2: [server] has no 'prot'; is 'port' meant?" in line
-    assert "insecure" in tagmatch("serve", "x.index", "--host", "0.0.0.0", "--check", code=1)
+    for text, *given, message in (
+        ("[server]\nprot = 1", f"{folder}/service.toml:2: [server] has no 'prot'; is 'port' meant?"),
+        ("", "x.index", "--host", "0.0.0.0", "insecure"),
+        (pair("a.pem", "b.key"), f"service.toml:3: tls_key {folder}/b.key does not belong"),
+    ):
+        assert message in tagmatch("serve", "--config", written(folder, text), *given, "--check", code=1)
+    assert "does not belong" in tagmatch("serve", "--config", path, str(folder / "new.index"), code=1)
     assert "there is no index" in tagmatch("serve", code=1)
-    path = written(folder, pair("a.pem", "b.key"))
-    for more in ("--check", str(folder / "new.index")):
-        line = tagmatch("serve", "--config", path, more, code=1)
-        assert f"service.toml:3: tls_key {folder}/b.key does not belong" in line
+
+    def noted(index: str) -> tuple[str, str]:
+        found = CliRunner().invoke(app, ["serve", f"{folder}/{index}", "--config", str(path), "--check"])
+        return found.stdout, found.stderr
+
+    path.write_text("")
+    assert noted("no.index") == (
+        f"{path}: ok\n",
+        f"{path}: there are no users: everyone who can connect may do everything\n"
+        f"{path}: there is no index at {folder}/no.index: no such folder\n",
+    )
+    with TagMatch(folder / "an.index") as tm:
+        tm.consolidate()
+    path.write_text(done("token", "ana"))
+    assert noted("an.index") == (f"{path}: ok\n", "")
 
 
 @pytest.mark.slow

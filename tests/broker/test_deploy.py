@@ -11,7 +11,6 @@ import pytest
 import yaml
 from support.command import done
 from support.documents import ROOT
-from typer.testing import CliRunner
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import read_config
@@ -130,18 +129,3 @@ def test_the_example():
     assert put == f"put: {{'rows': 2, 'staged': 2, 'committed': True, 'changes': {counts}, 'sets': 2}}"
     assert answers == ["offer 0 -> [7, 8]", "offer 1 -> [7, 8]", "offer 2 -> [8]", "sets: 2"]
     assert "import tagmatch" not in example.read_text()
-
-
-def test_a_check_notes_what_may_surprise(tmp_path):
-    config = tmp_path / "service.toml"
-    config.write_text("")
-    found = CliRunner().invoke(app, ["serve", f"{tmp_path}/no.index", "--config", str(config), "--check"])
-    assert (found.stdout, found.stderr) == (
-        f"{config}: ok\n",
-        f"{config}: there are no users: everyone who can connect may do everything\n"
-        f"{config}: there is no index at {tmp_path}/no.index: no such folder\n",
-    )
-    with TagMatch(tmp_path / "an.index") as tm:
-        tm.consolidate()
-    config.write_text(done("token", "ana"))
-    assert CliRunner().invoke(app, ["serve", f"{tmp_path}/an.index", "--config", str(config), "--check"]).stderr == ""

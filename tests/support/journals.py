@@ -42,6 +42,15 @@ def bulk(chunks: list[TagLists], rows: list[list[str]], keys: list[Any], *, remo
     return Call(changes, bulk_record(chunks, checks.many(keys, "keys"), removed=removed))
 
 
+ROWS = [["d"], [], ["e", "é"]]
+CALLS = [
+    single(["a", "b"], 1),
+    bulk([rows_of_tags(ROWS)], ROWS, [2, 3, 2**64 - 1], removed=True),
+    single([], 4, removed=True),
+    single(["c"], 5),
+]
+
+
 def texts_in(strings: Strings) -> list[str]:
     data = strings.data.tobytes()
     ends = strings.offsets.tolist()

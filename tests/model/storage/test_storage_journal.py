@@ -10,22 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.journals import FIRST, acquired, bulk, calls, changes_in, changes_of, single, write_all
+from support.journals import CALLS, FIRST, acquired, calls, changes_in, changes_of, single, write_all
 
 from tagmatch import ClosedError, IndexCorruptError, IndexLockedError, IndexVersionError, StagedChangesWarning
-from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.storage.journal.folder import peek
 from tagmatch.model.storage.journal.journal import Journal
 from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
-
-ROWS = [["d"], [], ["e", "é"]]
-CALLS = [
-    single(["a", "b"], 1),
-    bulk([rows_of_tags(ROWS)], ROWS, [2, 3, 2**64 - 1], removed=True),
-    single([], 4, removed=True),
-    single(["c"], 5),
-]
 
 
 def log(folder: Path, generation: int = FIRST) -> Path:

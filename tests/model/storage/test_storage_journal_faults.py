@@ -17,7 +17,8 @@ import pytest
 from faults.interrupts import Interrupt, interrupted
 from hypothesis import given
 from hypothesis import strategies as st
-from support.journals import FIRST, acquired, bulk, changes_in, changes_of, single, write_all
+from support.journals import CALLS as SOME
+from support.journals import FIRST, ROWS, acquired, bulk, changes_in, changes_of, single, write_all
 
 from tagmatch import StagedChangesWarning, TagMatchError
 from tagmatch.model.columns import rows_of_tags
@@ -25,14 +26,8 @@ from tagmatch.model.storage.journal import log as journal_log
 from tagmatch.model.storage.journal.folder import peek
 from tagmatch.model.storage.journal.journal import Journal
 
-ROWS = [["d"], [], ["e", "é"]]
-CALLS = [
-    single(["a", "b"], 1),
-    bulk([rows_of_tags(ROWS)], ROWS, [2, 3, 2**64 - 1], removed=True),
-    single([], 4, removed=True),
-    bulk([rows_of_tags([row] * 40) for row in ROWS], [row for row in ROWS for _ in range(40)], list(range(120))),
-    single(["c"], 5),
-]
+LARGE = bulk([rows_of_tags([row] * 40) for row in ROWS], [row for row in ROWS for _ in range(40)], list(range(120)))
+CALLS = [*SOME[:3], LARGE, SOME[3]]
 
 
 class Disk:
