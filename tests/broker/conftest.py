@@ -21,7 +21,6 @@ def side(request, caplog):
 
 @pytest.fixture
 def start(side, tmp_path):
-    """Starts a broker, with more lines of its configuration."""
     with contextlib.ExitStack() as started:
         yield lambda more="": started.enter_context(side.start(tmp_path, more))
 

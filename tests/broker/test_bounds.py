@@ -80,13 +80,11 @@ def test_bytes_of_strangers(tmp_path):
 
 
 def peak(served: Served) -> int:
-    """The most memory that a process has had, in bytes."""
     text = Path(f"/proc/{served.process.pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+)", text)[1]) << 10
 
 
 def opened(client: flight.FlightClient, token: str | None = None) -> Any:
-    """The writer of a stream that has its first answer."""
     writer, reader = client.do_exchange(command(**MATCH), options(token))
     writer.begin(messages([]).schema)
     writer.write_batch(messages([["a"]]))
@@ -265,7 +263,6 @@ def test_connections_that_ask_for_nothing_are_few_and_short(index, monkeypatch):
     ids=["unread", "expired"],
 )
 def test_what_is_being_got_ends(large, monkeypatch, change, kind, message):
-    """If its client does not read on, or when its token expires."""
     with serving(large, config(USERS)) as service, flight.connect(service.url) as client:
         if is_unread := change[0] is transport:
             monkeypatch.setattr(*change)

@@ -215,7 +215,6 @@ def test_filters_that_share_topics(naming, filters, share):
 @pytest.mark.parametrize(("name", "kind"), [("mqtt", MqttOptions), ("nats", NatsOptions)])
 @pytest.mark.parametrize("required", [False, True])
 def test_readiness_waits_for_gateways_that_are_required(name, kind, required, monkeypatch):
-    """Of others it says that they have no connection."""
     gateway = kind(messages="in", port=1, required=required)
     given = Config(ServerOptions(port=0), metrics=NO_METRICS, **{name: (gateway,)})
     with TagMatch() as tm, serving(tm, given) as service:

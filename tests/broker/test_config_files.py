@@ -72,7 +72,6 @@ def test_files_that_do_not_fit(folder, text, message):
 
 @pytest.mark.slow
 def test_the_command_checks_a_configuration(folder):
-    """And notes what may surprise."""
     fits = f'{GATEWAY}username = "u"\npassword_file = "password"\ntls = true\ntls_ca = "ca.pem"'
     path = written(folder, f'{pair("a.pem", "a.key")}client_ca = "ca.pem"\n{fits}')
     assert done("serve", "--config", path, "--check").endswith("ok\n")

@@ -31,7 +31,6 @@ def steps(step: str) -> list[str]:
 
 
 def test_the_steps_of_the_image_can_be_done():
-    """Their commands are there, and the package has the extras that they install."""
     lines = [line.strip() for line in IMAGES[0].read_text().splitlines() if line and not line.startswith("#")]
     known = "FROM WORKDIR COPY RUN ENV USER VOLUME EXPOSE HEALTHCHECK STOPSIGNAL CMD"
     assert {line.split()[0] for line in lines} <= {*known.split()}

@@ -61,7 +61,6 @@ def served():
 
 
 def goes_on(served) -> None:
-    """The service still gives right answers, and nothing is under way."""
     service, client = served
     found = exchanged(client, command(command="match"), messages([["a", "c"]]))
     assert found.to_pylist() == [{"keys": [1]}]
@@ -143,7 +142,6 @@ SCHEMAS = st.lists(st.tuples(COLUMN_NAMES | SUBSCRIBER_NAMES, TYPES), max_size=4
     name=st.sampled_from(["match", "add", "remove", "move", "notify", "publish"]),
 )
 def test_columns_of_any_type(served, schema, rows, name):
-    """Rows of nulls of any type, in any columns."""
     service, client = served
     batch = pa.RecordBatch.from_arrays([_nulls(kind, rows) for _, kind in schema], names=[name for name, _ in schema])
 

@@ -43,7 +43,6 @@ def config_of(rate: float = 0.0, **sections: Any) -> Config:
 
 @contextlib.contextmanager
 def served(config: Config | None = None) -> Iterator[tuple[Any, Any, Any]]:
-    """A service with a few sets, a client of it, and the oracle."""
     tm, oracle = loaded(SETS)
     with tm, serving(tm, config or config_of()) as service, connect(service.url) as remote:
         yield service, remote, oracle
@@ -194,7 +193,6 @@ def test_lost_connections_lose_nothing_or_give_nothing_twice(guarantee):
 
 
 def test_iteration_goes_on_where_it_was_left():
-    """By one notification at a time, by iterators that are left, by batches, and by several threads."""
     with served() as (service, remote, _), remote.subscriber("phone", [1], guarantee="at_least_once") as phone:
         wait_until(has_connected(service))
         remote.publish([["a"]] * 100)

@@ -27,7 +27,6 @@ WRONG = [None, "", "token", "token-late", "TOKEN-READ", "token-read ".rstrip() +
 
 
 def sent(name: str, **columns: Any) -> Callable[[flight.FlightClient, Any], Any]:
-    """A call with a row."""
     act = exchanged if name in ("match", "match_unique", "notify") else put
     more = {"session": "a", "linger": 0} if name == "notify" else {}
     table = pa.table(columns or {"key": [1], "tags": [["a"]]})
@@ -187,7 +186,6 @@ def test_tls(secured):
 
 
 def test_what_speaks_something_else_is_said_in_words(served):
-    """No TLS, or HTTP, as the metrics' port, or nothing listens."""
     service, _ = served
     with (
         closing(HttpEndpoint(MetricsOptions(port=0), lambda: b"", lambda: (True, b""))) as metrics,

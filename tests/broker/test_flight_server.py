@@ -159,7 +159,6 @@ def served():
 
 
 def test_flight_alone(served):
-    """Batch for batch, with ids, attributes as objects and as structs, and places."""
     service, client = served
     writer, reader = client.do_exchange(command(command="match"), options())
     batches = [
@@ -184,7 +183,6 @@ def test_flight_alone(served):
 
 
 def send(client, kind, table):
-    """Rows by a call of a kind, and the answer."""
     return (exchanged if kind == "match" else put)(client, command(command=kind), table)
 
 

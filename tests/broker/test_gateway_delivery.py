@@ -257,7 +257,6 @@ def test_a_gateway_goes_on_after_a_server_that_answers_late(side, broker, proxy)
 
 
 def test_a_service_has_gateways(tmp_path):
-    """From MQTT to a subscriber of Flight and to NATS, with figures of all."""
     mqtt, nats = SIDES["mqtt"], SIDES["nats"]
     with mqtt.start(tmp_path) as broker, nats.start(tmp_path) as server, loaded(SETS)[0] as tm:
         text = f"""

@@ -196,7 +196,6 @@ def password(tmp_path):
 
 @NATS
 def test_any_error_of_the_server_leads_to_a_new_connection(side, tmp_path, start, password):
-    """Users are read again, with another password for the gateway, whose file changes, too."""
     broker, config, file = start(users("{user: g, password: one}")), tmp_path / "nats.conf", tmp_path / "password"
     text = config.read_text()
     with TagMatch() as tm, running_on(side, tm, broker.port, **password) as (gateway, _):
@@ -252,7 +251,6 @@ def test_what_the_gateway_may_not_do(side, tmp_path, dead, start, password):
 
 @NATS
 def test_bytes_that_the_client_library_cannot_read(side, broker):
-    """Headers and subjects that are no UTF-8, a status, and a block of headers that has nothing of one."""
     blocks = [b"NATS/1.0\r\ntag: \xff\r\n\r\n", b"NATS/1.0 503\r\n\r\n", b"NATS/1.0", b"\xff" * 20]
     with between(side, broker) as found, socket.create_connection(("127.0.0.1", broker.port)) as raw:
         raw.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')

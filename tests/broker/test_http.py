@@ -36,7 +36,6 @@ def _connected(endpoint: HttpEndpoint, begun: bytes = BEGUN) -> socket.socket:
 
 
 def _has_ended(one: socket.socket) -> bool:
-    """Whether the other side has, though this one goes on sending a byte now and then."""
     one.setblocking(False)
     try:
         one.send(b"a")

@@ -73,8 +73,6 @@ def animals():
 
 
 class Slow:
-    """Matches when it is let; `hub` matches by it."""
-
     def __init__(self, tm: TagMatch) -> None:
         self._tm = tm
         self.let, self.began = threading.Event(), threading.Event()
@@ -125,7 +123,6 @@ def test_a_publisher_waits_for_room(animals):
 
 
 def test_messages_of_many_publishers_are_matched_together(animals):
-    """One that only the matcher knows to be wrong hurts no others."""
     slow = Slow(animals)
     with Hub(slow, Sessions("integer"), HubOptions(batch_messages=50)) as hub:
         first = hub.publish([["fr"]])

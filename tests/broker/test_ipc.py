@@ -84,7 +84,6 @@ def test_no_rows_with_an_offset_far_away(kind):
 
 
 def test_no_values_with_an_offset_far_away():
-    """Within a list that has no values, too."""
     batch = pa.record_batch({"column": pa.array([[]], pa.list_(pa.list_(pa.string())))})
     reader, header, body = last_message(batch)
     found = reader.feed(header, body[:8] + i32(1 << 30) + body[12:])
@@ -257,7 +256,6 @@ def test_messages_that_may_not_come_now():
 
 
 def test_bodies_lie_anywhere_and_rows_have_a_bound():
-    """Flight hands bodies over within its own messages."""
     batch = pa.record_batch({"column": pa.array([1, None, 3]), "text": TEXTS})
     reader, header, body = last_message(batch)
     for before in range(9):

@@ -31,7 +31,6 @@ def _batch(names: list[str]) -> pa.RecordBatch:
 
 @pytest.mark.slow
 def test_many_attributes_match():
-    """As columns and as a struct, to an index and by a service; a name that repeats among them is noticed."""
     names = _names(100_000)
     struct = pa.StructArray.from_arrays([_ONE] * len(names), names=names)
     with TagMatch(device="cpu") as tm:

@@ -81,8 +81,6 @@ EXPIRIES = st.none() | st.integers(0, 30)
 
 
 class OutboxMachine(RuleBasedStateMachine):
-    """Both do the same."""
-
     @initialize(
         guarantee=st.sampled_from(["at_most_once", "at_least_once"]),
         when_full=st.sampled_from(["disconnect", "drop_oldest", "drop_newest"]),
@@ -168,7 +166,6 @@ def outbox_of(guarantee: str = "at_most_once", when_full: str = "drop_newest", m
 
 @pytest.mark.parametrize("end", ["disconnect", "another", "close", "offer"])
 def test_a_subscriber_that_waits_is_woken(end):
-    """By a notification, or as its connection ends."""
     outbox = outbox_of()
     connection = outbox.connect()
     with ThreadPoolExecutor(1) as thread:

@@ -40,7 +40,6 @@ def fetched(url: str) -> tuple[int, str]:
 
 
 def slowed(index, monkeypatch):
-    """What lets an index match."""
     let, match_many = threading.Event(), index.match_many
     monkeypatch.setattr(index, "match_many", lambda *given, **more: let.wait(60) and match_many(*given, **more))
     return let
@@ -76,7 +75,6 @@ def test_a_whole_life(path, tmp_path):
 
 
 def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
-    """A drain while messages wait to be matched: those that are in are answered before the stream ends."""
     with TagMatch(threads=1, device="cpu") as index, ThreadPoolExecutor(1) as thread:
         index.add_set(["a"], 1)
         index.consolidate()
@@ -96,7 +94,6 @@ def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
 
 
 def test_a_client_of_flight_alone_is_told_of_the_end():
-    """What it sends still is answered still; but the end does not wait for it for ever."""
     with TagMatch(threads=1, device="cpu") as index:
         service = started(index, config(drain_seconds=0.2))
         client = flight.connect(service.url)

@@ -44,7 +44,6 @@ def test_messages_of_channels(served):
 
 
 def asking(tm, channel):
-    """Each way to ask in a channel."""
     return [
         lambda: tm.submit(["dog"], channel=channel).result(TIMEOUT),
         lambda: tm.match_many([["dog"]] * 3, channel=channel),

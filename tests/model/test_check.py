@@ -17,7 +17,6 @@ from tagmatch.model.tables import NEVER
 
 
 def expiring():
-    """A segment of which two keys expire."""
     with TagMatch(device="cpu") as tm:
         later = [None, timedelta(days=1), None, timedelta(days=2)]
         tm.add_sets([["a"], ["b"], ["b"], ["c"]], [1, 2, 3, 4], expires=later)
@@ -68,7 +67,6 @@ def at(place, value):
 
 
 def broken(whole, path, change):
-    """A segment, or a part of one, whose part at a path is changed."""
     name, _, rest = path.partition(".")
     part = getattr(whole, name)
     return replace(whole, **{name: broken(part, rest, change) if rest else change(part)})

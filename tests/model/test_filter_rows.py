@@ -24,7 +24,6 @@ def test_rows_mean_what_the_expression_means(tree: object, spelling: random.Rand
 
 @given(tests, spellings, st.data())
 def test_a_test_and_its_negation(test: Test, spelling: random.Random, data: st.DataObject) -> None:
-    """One constraint each, of which a message satisfies one."""
     constraints = []
     for tree in (test, Not(test)):
         [row] = rows_of(text_of(tree, spelling))

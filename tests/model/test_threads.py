@@ -14,7 +14,6 @@ THREADS, TIMEOUT = 8, 60
 
 
 def in_threads(work):
-    """What `work` returns in each of several threads, which begin at once."""
     together = threading.Barrier(THREADS)
     with ThreadPoolExecutor(THREADS) as threads:
         begun = [threads.submit(lambda: together.wait(TIMEOUT) is None or work()) for _ in range(THREADS)]

@@ -106,7 +106,6 @@ ROOT = Path(tagmatch.__file__).parents[1]
 
 
 def ended(code: str, cache: Path, root: Path = ROOT, **more: str) -> tuple[str, str]:
-    """What a process with the package in one folder and a cache in another prints, and its complaints."""
     environment = {**os.environ, "PYTHONPATH": str(root), "XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
     command, more = [sys.executable, "-c", code, str(root)], environment | more
     done = subprocess.run(command, env=more, capture_output=True, text=True, cwd=root, timeout=1200)
@@ -119,7 +118,6 @@ def run(code: str, cache: Path, root: Path = ROOT, **more: str) -> str:
 
 
 def times_in(folder: Path) -> dict[Path, int]:
-    """When each file was written."""
     found = {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
     assert found
     return found

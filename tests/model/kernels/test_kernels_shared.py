@@ -59,8 +59,6 @@ def hashed(data: bytes, key0: int, key1: int) -> int:
 
 
 def expected(data: bytes, key0: int, key1: int) -> int:
-    """The definition, in plain Python."""
-
     def rotl(x: int, bits: int) -> int:
         return (x << bits | x >> (64 - bits)) & MASK
 

@@ -32,7 +32,6 @@ QUERIES = [["b", "a"], ["x"], ["日本", "é", "c"], []]
 
 
 def stored(bucket: Any) -> dict[str, bytes]:
-    """What is in the files of a bucket."""
     found = bucket[0].get_file_info(pa.fs.FileSelector("", recursive=True))
     files = [info.path for info in found if info.type == pa.fs.FileType.File]
     return {path: bucket[0].open_input_file(path).readall() for path in files}
@@ -40,7 +39,6 @@ def stored(bucket: Any) -> dict[str, bytes]:
 
 @pytest.fixture
 def shown(bucket: Any) -> str:
-    """The URI as messages show it."""
     return f"s3a://{bucket[1]}/folder/index"
 
 
@@ -66,7 +64,6 @@ def test_a_store_answers_as_a_folder_does(tmp_path: Path, bucket: Any, uri: str,
 
 
 def test_reload_from_a_store(bucket: Any, uri: str, tmp_path: Path) -> None:
-    """Which is changed by way of a folder."""
     save(uri)
     with TagMatch.open(uri) as tm, TagMatch.open(uri) as other:
         tm.save(tmp_path / "index")

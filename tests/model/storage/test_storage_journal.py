@@ -24,7 +24,6 @@ def log(folder: Path, generation: int = FIRST) -> Path:
 
 
 def records_in(folder: Path, made: list) -> list[bytes]:
-    """The header and the records of the log of these calls, as bytes."""
     data = log(folder).read_bytes()
     ends = list(itertools.accumulate((64 + call.record.nbytes for call in made), initial=LOG_HEADER_BYTES))
     assert ends[-1] == len(data)
@@ -148,7 +147,6 @@ def holed(folder: Path, durability: str) -> tuple[int, list]:
 
 
 def test_a_block_that_was_not_written_before_a_crash_is_a_torn_tail(tmp_path):
-    """If it had been on disk, it is damage."""
     before, made = holed(tmp_path / "os", "os")
     staged = peek(tmp_path / "os", FIRST)
     assert staged.torn_records > 20
@@ -210,7 +208,6 @@ def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 100, LogHeader(FIRST, 1, 0, LOG_VERSION + 1).packed()])
 def test_the_lock_is_let_go_when_the_log_cannot_be_had(tmp_path, damage):
-    """The log of a newer version is told from damage."""
     log(tmp_path).write_bytes(damage)
     if damage[:1] not in (b"", b"x"):
         for opening in (Journal.acquire, peek):
@@ -240,7 +237,6 @@ def test_a_closed_journal_says_so_and_a_file_is_no_folder(tmp_path):
 
 
 def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(tmp_path):
-    """Logs below the first that counts are removed, though they may be damaged."""
     journal = Journal.acquire(tmp_path, FIRST)
     assert journal.rotate() == FIRST
     journal.close()
@@ -293,7 +289,6 @@ def test_generations_that_are_dropped_are_gone_and_no_others(made, steps):
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_the_last_record_can_be_taken_back(tmp_path, durability):
-    """While it is the last one of its log."""
     journal = Journal.acquire(tmp_path, FIRST)
 
     def refused(position: int) -> None:

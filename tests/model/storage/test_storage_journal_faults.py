@@ -140,7 +140,6 @@ def test_a_log_that_cannot_be_truncated_takes_nothing_until_it_can_or_another_is
 
 
 def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
-    """Also of a change in thousands of chunks. A disk that takes no bytes and gives no error is told."""
     write, rows = os.pwritev, [[f"t{i}"] for i in range(3_000)]
     many = bulk([rows_of_tags([row]) for row in rows], rows, list(range(3_000)))
     journal = Journal.acquire(tmp_path, FIRST)

@@ -62,7 +62,6 @@ def versions(folder: Path) -> list[int]:
 
 @given(timed_records(), st.data())
 def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_format_of_their_own(made, data):
-    """Also where the program that goes on is another one."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         journal = Journal.acquire(folder, FIRST)

@@ -124,7 +124,6 @@ def test_old_snapshots_are_removed_and_still_answer_who_has_them_open(index):
 
 
 def test_another_layout_can_be_asked_for_at_opening(index, monkeypatch):
-    """Sets are laid out anew only if that makes a difference."""
     for each in get_args(Layout):
         with TagMatch.open(index, layout=each, max_partition_size=1) as tm:
             tm.check()

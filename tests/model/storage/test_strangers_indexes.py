@@ -78,7 +78,6 @@ CALLS: list[Callable[[Path, Path], object]] = [
 
 
 def refused(index: Path, place: Path, match: str) -> None:
-    """By all that a user may do with it."""
     for call in CALLS:
         with pytest.raises(IndexCorruptError, match=match):
             call(index, place / "place")
