@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import CancelledError, Future, as_completed, wait
 
 import pytest
 
@@ -27,15 +27,6 @@ def test_before_and_after_the_answer():
     assert isinstance(late, Future)
 
 
-def test_waiting_meanwhile():
-    with ThreadPoolExecutor(1) as thread:
-        for _ in range(200):
-            replies = [Reply() for _ in range(20)]
-            found = thread.submit(lambda replies=replies: [reply.result(30) for reply in replies])
-            give(replies, lambda place: place)
-            assert found.result(30) == list(range(20))
-
-
 def test_with_what_takes_futures():
     replies = [Reply() for _ in range(3)]
     give(replies[:2], lambda place: place)
@@ -48,4 +39,5 @@ def test_with_what_takes_futures():
         threading.Timer(0.01, give, [more, lambda place: place]).start()
         return await asyncio.gather(*map(asyncio.wrap_future, more))
 
-    assert asyncio.run(asked()) == list(range(10))
+    for _ in range(20):  # whether it waits already or not
+        assert asyncio.run(asked()) == list(range(10))

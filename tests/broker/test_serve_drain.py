@@ -5,7 +5,6 @@ import json
 import signal
 import threading
 import time
-import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
@@ -31,12 +30,9 @@ def path(tmp_path):
     return tmp_path / "cats.index"
 
 
-def fetched(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read().decode()
 
 
 def slowed(index, monkeypatch):
@@ -51,17 +47,14 @@ def test_a_whole_life(path, tmp_path):
     config = written(tmp_path, "[metrics]\nport = 0\n[log]\nlevel = 'info'")
     channels = ["--channel", "alarm:5s:1", "--channel", "bulk:60s", "--order", "edf"]
     served = Served(path, "--config", config, "--port", 0, *channels)
-    assert fetched(f"{served.metrics}/livez") == (200, "alive\n")
-    assert fetched(f"{served.metrics}/readyz") == (200, "ready\n")
-    assert fetched(f"{served.metrics}/x")[0] == 404
+    assert fetched(f"{served.metrics}/readyz") == "ready\n"
     with connect(served.url) as tm:
         assert tm.stats()["queries"] == 2  # its own, which were matched before it said that it listens
         assert list(tm.stats()["channels"]) == ["alarm", "bulk"]
         assert tm.match_many([["cat"]] * 100, channel="alarm").to_pylist() == [[7]] * 100
         tm.add_set(["cow"], 9)
-        status, text = fetched(f"{served.metrics}/metrics")
-        for line in ("tagmatch_messages_total 100.0", "tagmatch_keys_total 100.0", "tagmatch_staged_changes 1.0"):
-            assert (status, line in text) == (200, True)
+        lines = fetched(f"{served.metrics}/metrics").splitlines()
+        assert {"tagmatch_messages_total 100.0", "tagmatch_keys_total 100.0", "tagmatch_staged_changes 1.0"} <= {*lines}
         futures = [tm.submit(["cat", "x"]) for _ in range(10_000)]
         assert futures[0].result(60) == [7]
         served.process.send_signal(signal.SIGTERM)

@@ -72,26 +72,9 @@ def offer(sessions: Sessions, *new: bytes, **times: Any) -> None:
         sessions.offer(number, notifications(new, **times))
 
 
-def test_a_session_outlives_its_connection():
-    clock = Clock()
-    sessions = Sessions("integer", SessionOptions(linger=10), clock)
-    with sessions.connect("phone", "ana", keys=[7]) as first:
-        assert first.is_new
-    offer(sessions, b"a")
-    clock.now += 9_999_999
-    with sessions.connect("phone", "ana") as second:
-        assert (second.is_new, second.keys, payloads(second)) == (False, {7}, [b"a"])
-    clock.now += 10_000_000
-    sessions.end_expired()
-    counts = sessions.stats()
-    assert (counts["sessions"], counts["ended"], counts["delivered"]) == (0, 1, 1)
-    with sessions.connect("phone", "ana") as third:
-        assert (third.is_new, third.keys) == (True, set())
-
-
 @pytest.mark.parametrize("jump", [3_600_000_000, -3_600_000_000])
-def test_a_clock_that_jumps_ends_no_session(jump):
-    """Nor messages that last for some seconds; those that expire at a time of day do so by the clock."""
+def test_a_session_outlives_its_connection_and_a_clock_that_jumps(jump):
+    """As do messages that last for some seconds; those that expire at a time of day do so by the clock."""
     clock, steady = Clock(), Clock()
     clock.now = 10_000_000_000
     sessions = Sessions("integer", SessionOptions(linger=300), clock, steady)
@@ -104,6 +87,7 @@ def test_a_clock_that_jumps_ends_no_session(jump):
     (listed,) = sessions.listed()
     assert (listed["ends_in"], listed["waiting"]) == (270, 2)
     with sessions.connect("phone", "ana", guarantee="at_least_once") as phone:
+        assert (phone.is_new, phone.keys) == (False, {7})
         got = phone.take(timeout=0)
         assert got["payload"].to_pylist() == [b"for a minute", *left]
         # What is left of it, by the clock as it is now
@@ -111,8 +95,14 @@ def test_a_clock_that_jumps_ends_no_session(jump):
     steady.now += 30_000_000
     with sessions.connect("phone", "ana", guarantee="at_least_once") as phone:
         assert payloads(phone) == left
-    steady.now += 300_000_000
-    assert sessions.listed() == []
+    steady.now += 299_999_999
+    sessions.end_expired()
+    assert (len(sessions.listed()), sessions.stats()["ended"]) == (1, 0)
+    steady.now += 1
+    sessions.end_expired()
+    assert (sessions.listed(), sessions.stats()["ended"]) == ([], 1)
+    with sessions.connect("phone", "ana", guarantee="at_least_once") as phone:
+        assert (phone.is_new, phone.keys) == (True, set())
 
 
 def test_sessions_are_listed_and_ended():

@@ -26,15 +26,10 @@ def test_keys_are_in_order() -> None:
         _assert_order(one, two)
 
 
-@given(values, values)
-def test_keys_of_any_two_are_in_order(one: Value, two: Value) -> None:
-    _assert_order(one, two)
-
-
-@given(operands)
-def test_keys_of_neighbours_are_in_order(value: Value) -> None:
-    for one, two in product(neighbours(value), repeat=2):
-        _assert_order(one, two)
+@given(values, values, operands)
+def test_keys_of_any_two_and_of_neighbours_are_in_order(one: Value, two: Value, value: Value) -> None:
+    for pair in [(one, two), *product(neighbours(value), repeat=2)]:
+        _assert_order(*pair)
 
 
 @given(values)

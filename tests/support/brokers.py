@@ -53,19 +53,16 @@ class Server:
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 
-    def kill(self) -> None:
-        """As `kill -9` does."""
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """As `kill -9` does, or by another signal."""
         if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+            self._process.send_signal(number)
+            self._process.wait(60)
             self._process = None
 
     def stop(self) -> None:
         """Let it write down what it keeps."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(30)
-            self._process = None
+        self.kill(signal.SIGTERM)
 
 
 def mosquitto(folder: Path, more: str = "") -> Server:
