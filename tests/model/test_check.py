@@ -95,7 +95,7 @@ BROKEN = [
     (RAREST, "do not span", "partitions.first_rows", at(-1, 3)),
     (RAREST, "is of layout rarest", "options", lambda _: LayoutOptions("balanced")),
 ]
-CASES = [(layout, *case) for layouts, *case in BROKEN for layout in layouts]
+CASES = [(each, *case) for layouts, *case in BROKEN for each in layouts]
 
 
 @pytest.mark.parametrize(("layout", "words", "path", "change"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES])
