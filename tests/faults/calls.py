@@ -298,11 +298,14 @@ CALLS: dict[str, Call] = {
 }  # fmt: skip
 
 
-def _store(database: Any) -> None:
-    database.add_sets(STORED, _STORED_KEYS)
-    database.add_sets(STORED[: len(WHERE)], _FILTERED_KEYS, where=WHERE)
-    database.add_sets([["near"]] * 50, CLIENTS[:50], area=NEARS[1])
-    database.add_sets([["near"]] * 50, CLIENTS[50:], area=SHAPES[1])
+def _store(database: Any, first: int = 0, last: int = len(STORED)) -> None:
+    """Store sets, or those from one to before another, of whose clients either half comes with sets 0 to 250."""
+    some = slice(first, min(last, len(WHERE)))
+    database.add_sets(STORED[first:last], _STORED_KEYS[first:last])
+    database.add_sets(STORED[some], _FILTERED_KEYS[some], where=WHERE[some])
+    for begin, half, area in ((0, slice(50), NEARS[1]), (250, slice(50, 100), SHAPES[1])):
+        if first <= begin < last:
+            database.add_sets([["near"]] * 50, CLIENTS[half], area=area)
     database.move(CLIENTS[:80], [9.01] * 80, [45.0] * 80)
     database.consolidate()
 
@@ -310,19 +313,10 @@ def _store(database: Any) -> None:
 def _store_in_segments(path: Path, options: dict[str, Any]) -> None:
     """As `_store`, with a third of the sets in each of three segments, of which some rows are deleted."""
     with patch("tagmatch.merging.Merging.begin"), TagMatch(path, **options) as tm:
-        for first, last in ((0, 250), (250, 350), (350, len(STORED))):
-            tm.add_sets(STORED[first:last], _STORED_KEYS[first:last])
-            of_part = slice(first, min(last, len(WHERE)))
-            tm.add_sets(STORED[of_part], _FILTERED_KEYS[of_part], where=WHERE[of_part])
-            if first < 350:
-                some = slice(first // 5, first // 5 + 50)  # one half, then the other
-                tm.add_sets([["near"]] * 50, CLIENTS[some], area=NEARS[1] if not first else SHAPES[1])
-            tm.move(CLIENTS[:80], [9.01] * 80, [45.0] * 80)
-            tm.consolidate()
+        for bounds in ((0, 250), (250, 350), (350, len(STORED))):
+            _store(tm, *bounds)
         stats = tm.stats()
-        assert stats["segments"] > 1, stats
-        assert stats["deleted"], stats
-        assert stats["to_merge"], stats
+        assert all(stats[name] > least for name, least in {"segments": 1, "deleted": 0, "to_merge": 0}.items()), stats
 
 
 def _stage(database: Any, singles: int) -> None:
@@ -340,27 +334,20 @@ def later(database: Any) -> None:
 class Cases:
     """Cases of one call that are all alike.
 
-    Attributes
-    ----------
-    before, after, later : State
-        Before the call, after it, and then after `later`.
-    before_in_effect, after_in_effect : Answers
-        When what is staged before the call has taken effect, or after it.
-    result
-        What `plain` makes of the call's result.
+    The states before it, after it and after `later`, and what `plain` makes of its result, are the oracle's; and the
+    answers when what is staged before it has taken effect, or after it.
     """
 
     def __init__(self, name: str, options: dict[str, Any], folder: Path) -> None:
         self.call = CALLS[name]
         self._options = options
         self._template = folder
-        if self.call.saved and not self._template.exists():
+        if self.call.segments and not folder.exists():
             with self.surroundings():
-                if self.call.segments:
-                    _store_in_segments(self._template, options)
-                else:
-                    with TagMatch(self._template, **options) as tm:
-                        _store(tm)
+                _store_in_segments(folder, options)
+        elif self.call.saved and not folder.exists():
+            with TagMatch(folder, **options) as tm:
+                _store(tm)
         oracle = Oracle()
         _store(oracle)
         _stage(oracle, self.call.singles)

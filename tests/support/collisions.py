@@ -11,77 +11,35 @@ A block of two stripes has four lanes, each with a choice of two; so `n` blocks 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from functools import cache
-from itertools import count
 
 import xxhash
 
-P1, P2 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F
-LIMIT = 2**64
-LANES = 4
-
-#: Printable ASCII
-LOW, HIGH = 0x21, 0x7E
-
-Digits = Sequence[int]
+# What the first word of a lane grows by, and the second, as digits to the base 256: `k / P2`, `-k * 2**31 * P1 / P2`,
+# for the least `k` by which no character leaves ASCII
+_GROWN, _TAKEN_BACK = (20, 2, 73, -32, -92, -43, -51, 1), (0, 0, 0, 0, -70, 16, -64, -23)
+_LANES, _LOW, _HIGH = 4, 0x21, 0x7E
 
 
 def colliding_tags(tags: int, salt: int = 0) -> list[str]:
     """So many different strings, of 64 characters for every 16 of them, whose XXH64 is the same under any seed."""
     rng = random.Random(salt)
-    blocks = 1
-    while 2 ** (LANES * blocks) < tags:
-        blocks += 1
-    lanes = [_pair_of_lanes(rng) for _ in range(LANES * blocks)]
+    blocks = max(1, -(-(tags - 1).bit_length() // _LANES))
+    lanes = [[_two_words(rng, digits) for digits in (_GROWN, _TAKEN_BACK)] for _ in range(_LANES * blocks)]
     found = []
     for number in range(tags):
-        chosen = [pair[number >> place & 1] for place, pair in enumerate(lanes)]
         stripes = [
-            b"".join(lane[stripe] for lane in chosen[block : block + LANES])
-            for block in range(0, len(chosen), LANES)
+            lanes[lane][stripe][number >> lane & 1]
+            for block in range(0, len(lanes), _LANES)
             for stripe in range(2)
+            for lane in range(block, block + _LANES)
         ]
         found.append(b"".join(stripes).decode())
-    for seed in (0, 1, rng.randrange(LIMIT)):
+    for seed in (0, 1, rng.randrange(2**64)):
         assert len({xxhash.xxh64_intdigest(tag.encode(), seed) for tag in found}) == 1
     return found
 
 
-def _pair_of_lanes(rng: random.Random) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes]]:
-    """Two choices of the two words of a lane."""
-    grown, taken_back = _differences()
-    first, second = _word(rng, grown), _word(rng, taken_back)
-    return (first, second), (_sum(first, grown), _sum(second, taken_back))
-
-
-def _word(rng: random.Random, difference: Digits) -> bytes:
-    """Eight characters which, after the difference is added, are characters still."""
-    return bytes(rng.randint(max(LOW, LOW - digit), min(HIGH, HIGH - digit)) for digit in difference)
-
-
-def _sum(word: bytes, difference: Digits) -> bytes:
-    return bytes(byte + digit for byte, digit in zip(word, difference, strict=True))
-
-
-@cache
-def _differences() -> tuple[Digits, Digits]:
-    """What the first word of a lane grows by, and then the second."""
-    inverse = pow(P2, -1, LIMIT)
-    for k in count(1):
-        grown, taken_back = _digits(k * inverse), _digits(-k * 2**31 * P1 * inverse)
-        if grown and taken_back:
-            return grown, taken_back
-    raise AssertionError("unreachable")
-
-
-def _digits(number: int) -> Digits | None:
-    """The number modulo 2**64 in eight digits to the base 256, by none of which a character leaves ASCII; or none."""
-    digits, number = [], number % LIMIT
-    for _ in range(8):
-        digit = (number + 128) % 256 - 128
-        if abs(digit) > HIGH - LOW:
-            return None
-        digits.append(digit)
-        number = (number - digit) // 256
-    return digits
+def _two_words(rng: random.Random, difference: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """Eight characters which, after the difference is added, are characters still; and what they are then."""
+    word = bytes(rng.randint(max(_LOW, _LOW - digit), min(_HIGH, _HIGH - digit)) for digit in difference)
+    return word, bytes(byte + digit for byte, digit in zip(word, difference, strict=True))

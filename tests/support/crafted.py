@@ -34,18 +34,15 @@ def with_manifest(path: Path, change: Callable[[Manifest], object]) -> None:
 def with_file(path: Path, name: str, contents: bytes) -> None:
     """Give a file of the current snapshot other contents, which the manifest has, too."""
     (path / name).write_bytes(contents)
-    said = {"bytes": len(contents), "xxh3_64": xxhash.xxh3_64_hexdigest(contents)}
 
     def change(manifest: Manifest) -> None:
+        entries = {entry["name"]: entry for entry in manifest.get("staged", ())}
         for segment in manifest["segments"]:
-            files = {f"{segment['name']}/{each}": entry for each, entry in segment["files"].items()}
-            deleted = segment.get("deleted")
-            for file, entry in [*files.items(), *([(deleted["name"], deleted)] if deleted else [])]:
-                if file == name:
-                    entry.update(said)
-        for entry in manifest.get("staged", ()):
-            if entry["name"] == name:
-                entry.update(said)
+            entries |= {f"{segment['name']}/{file}": entry for file, entry in segment["files"].items()}
+            if deleted := segment.get("deleted"):
+                entries[deleted["name"]] = deleted
+        if name in entries:
+            entries[name].update(bytes=len(contents), xxh3_64=xxhash.xxh3_64_hexdigest(contents))
 
     with_manifest(path, change)
 

@@ -37,20 +37,14 @@ long_tags = st.builds(operator.mul, st.text(min_size=1, max_size=3), st.integers
 tags = (common_tags | st.text(max_size=20) | long_tags).filter(lambda tag: tag[:2] not in ("\0+", "\0-", "\0="))
 
 
-def _run_of_tags(start: int, size: int) -> list[str]:
-    return list(NUMBERED_TAGS[start : start + size])
-
-
-def _with_all_numbered_tags(others: list[str]) -> list[str]:
-    return [*others, *NUMBERED_TAGS]
-
-
 #: 1 to 300 tags, overlapping
-large_sets = st.builds(_run_of_tags, st.integers(0, 20), st.integers(1, 300))
+large_sets = st.builds(
+    lambda start, size: list(NUMBERED_TAGS[start : start + size]), st.integers(0, 20), st.integers(1, 300)
+)
 #: may repeat tags
 tag_sets = st.lists(common_tags, max_size=6) | st.lists(tags, max_size=6) | large_sets
 
-huge_queries = st.builds(_with_all_numbered_tags, st.lists(tags, max_size=6))
+huge_queries = st.lists(tags, max_size=6).map(lambda others: [*others, *NUMBERED_TAGS])
 queries = st.lists(common_tags, max_size=2 * len(COMMON_TAGS)) | tag_sets | huge_queries
 query_lists = st.lists(queries, max_size=6)
 
