@@ -61,42 +61,24 @@ class File(NamedTuple):
 
 def corpus(form: str) -> list[File]:
     """Sound files of a format: some with few rows, some with many."""
-    files = []
-    for what, rows in (("queries", QUERIES), ("sets", SETS)):
-        for some in (rows[:1], rows, rows * 6):
-            if form == "parquet":
-                files += [File(form, what, _parquet(some, what, **more)) for more in _PARQUET]
-            elif form == "csv":
-                files += [
-                    File(form, what, _csv(some, what, *more)) for more in ((True, "\n"), (False, "\r\n"), (True, "\r"))
-                ]
-            else:
-                for more in ({"separators": (",", ":")}, {"ensure_ascii": False}):
-                    text = "".join(json.dumps(row, **more) + "\n" for row in some)
-                    files.append(File(form, what, text.encode()))
-    return files
+    write, ways = _WAYS[form]
+    rows = {"queries": QUERIES, "sets": SETS}
+    some = [(what, part) for what, all_ in rows.items() for part in (all_[:1], all_, all_ * 6)]
+    return [File(form, what, write(part, what, **way)) for what, part in some for way in ways]
 
 
-_PARQUET: list[dict[str, Any]] = [
-    {"compression": "none", "use_dictionary": False},
-    {"compression": "zstd", "data_page_version": "2.0"},
-    {"compression": "snappy", "write_statistics": False},
-]
+def _json(rows: list[dict[str, Any]], _: str, **options: Any) -> bytes:
+    return "".join(json.dumps(row, **options) + "\n" for row in rows).encode()
 
 
 def _parquet(rows: list[dict[str, Any]], what: str, **options: Any) -> bytes:
-    texts = pa.list_(pa.string())
-    kinds = (
-        {"id": pa.int64(), "tags": texts}
-        if what == "queries"
-        else {"key": pa.uint64(), "tags": texts, "where": pa.string()}
-    )
+    kinds: dict[str, pa.DataType] = {"tags": pa.list_(pa.string())}
     if what == "queries":
-        kinds["attributes"] = pa.struct({"x": pa.float64(), "text": pa.string()})
-    table = pa.Table.from_pylist(
-        [{name: row.get(name) for name in kinds} for row in rows], pa.schema(list(kinds.items()))
-    )
-    out = io.BytesIO()
+        kinds |= {"id": pa.int64(), "attributes": pa.struct({"x": pa.float64(), "text": pa.string()})}
+    else:
+        kinds |= {"key": pa.uint64(), "where": pa.string()}
+    plain, out = [{name: row.get(name) for name in kinds} for row in rows], io.BytesIO()
+    table = pa.Table.from_pylist(plain, pa.schema(list(kinds.items())))
     pq.write_table(table, out, write_page_checksum=True, row_group_size=100, **options)
     return out.getvalue()
 
@@ -116,6 +98,17 @@ def _csv(rows: list[dict[str, Any]], what: str, as_json: bool, end: str) -> byte
     return (end.join(lines) + end).encode()
 
 
+#: By format, how it is written, and with which options
+_WAYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
+    "jsonl": (_json, [{"separators": (",", ":")}, {"ensure_ascii": False}]),
+    "csv": (_csv, [{"as_json": True, "end": "\n"}, {"as_json": False, "end": "\r\n"}, {"as_json": True, "end": "\r"}]),
+    "parquet": (_parquet, [
+        {"compression": "none", "use_dictionary": False}, {"compression": "zstd", "data_page_version": "2.0"},
+        {"compression": "snappy", "write_statistics": False},
+    ]),
+}  # fmt: skip
+
+
 def spoiled(files: list[File], rnd: random.Random) -> File:
     """One of the files with a few mistakes."""
     file = rnd.choice(files)
@@ -128,16 +121,6 @@ def spoiled(files: list[File], rnd: random.Random) -> File:
         length = rnd.choice((0, 0, 0, 1, 1, 4, 40))
         changed[place : place + length] = rnd.choice((*_TOKENS, b"", bytes(changed[place : place + rnd.randrange(99)])))
     return file._replace(data=bytes(changed))
-
-
-class _Skipped(InvalidRows):
-    def __init__(self, *, skip: bool) -> None:
-        super().__init__(skip=skip)
-        self.said: list[str] = []
-
-    def found(self, error: TagMatchError) -> None:
-        self.said.append(str(error))
-        super().found(error)
 
 
 class Reading:
@@ -209,7 +192,8 @@ class Reading:
 
     def _read(self, path: str, what: str, *, skip: bool) -> tuple[list[tuple[Any, ...]], list[str], bool]:
         """The rows, what was said of others, and whether an error ended it."""
-        invalid, rows = _Skipped(skip=skip), []
+        invalid, rows, said = InvalidRows(skip=skip), [], list[str]()
+        invalid.found = lambda error, found=invalid.found: (said.append(str(error)), found(error))  # type: ignore
         try:
             if what == "queries":
                 for batch in read_queries(path, invalid=invalid, ignored=EVERY_OTHER):
@@ -222,12 +206,12 @@ class Reading:
                     rows += zip(*columns, strict=True)
         except TagMatchError as error:
             _in_words(str(error), path)
-            return rows, invalid.said, True
+            return rows, said, True
         except MemoryError:  # as the file says that it has so much
-            return rows, invalid.said, True
-        for message_ in invalid.said:
-            _in_words(message_, path)
-        return rows, invalid.said, False
+            return rows, said, True
+        for text in said:
+            _in_words(text, path)
+        return rows, said, False
 
 
 def _in_words(text: str, path: str) -> None:

@@ -50,16 +50,12 @@ def _nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataT
     several = st.lists(inner, max_size=3).map(lambda kinds: [pa.field(f"f{i}", kind) for i, kind in enumerate(kinds)])
     return st.one_of(
         *(inner.map(of) for of in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)),
-        st.tuples(inner, st.integers(0, 3)).map(lambda both: pa.list_(*both)),
+        st.builds(pa.list_, inner, st.integers(0, 3)),
         several.map(pa.struct),
-        st.tuples(st.sampled_from([pa.string(), pa.int8(), pa.large_string()]), inner).map(lambda two: pa.map_(*two)),
+        st.builds(pa.map_, st.sampled_from([pa.string(), pa.int8(), pa.large_string()]), inner),
         *(several.filter(bool).map(of) for of in (pa.sparse_union, pa.dense_union)),
-        st.tuples(st.sampled_from([pa.int16(), pa.int32(), pa.int64()]), inner).map(
-            lambda both: pa.run_end_encoded(*both)
-        ),
-        st.tuples(_INDICES, inner.filter(_may_be_in_dictionary), st.booleans()).map(
-            lambda three: pa.dictionary(*three)
-        ),
+        st.builds(pa.run_end_encoded, st.sampled_from([pa.int16(), pa.int32(), pa.int64()]), inner),
+        st.builds(pa.dictionary, _INDICES, inner.filter(_may_be_in_dictionary), st.booleans()),
     )
 
 
@@ -98,7 +94,9 @@ def array_of(rnd: random.Random, kind: pa.DataType, length: int) -> pa.Array:
     sizes = np.array([rnd.choice((0, 0, 1, 2)) for _ in range(length)], int)
     offsets = np.append(0, np.cumsum(sizes))
     if pa.types.is_map(kind):
-        width, values = np.int32, _without_nulls(rnd, kind, int(offsets[-1]))
+        keys = pa.array([_value_of(rnd, kind.key_type) for _ in range(offsets[-1])], kind.key_type)
+        fields = [keys, array_of(rnd, kind.item_type, len(keys))]
+        width, values = np.int32, pa.Array.from_buffers(kind.field(0).type, len(keys), [None], children=fields)
     else:
         width = np.int64 if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind) else np.int32
         values = array_of(rnd, kind.value_type, int(offsets[-1]))
@@ -106,12 +104,6 @@ def array_of(rnd: random.Random, kind: pa.DataType, length: int) -> pa.Array:
     if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):
         buffers = [validity, pa.py_buffer(offsets[:-1].astype(width)), pa.py_buffer(sizes.astype(width))]
     return pa.Array.from_buffers(kind, length, buffers, children=[values])
-
-
-def _without_nulls(rnd: random.Random, kind: pa.MapType, length: int) -> pa.Array:
-    keys = pa.array([_value_of(rnd, kind.key_type) for _ in range(length)], kind.key_type)
-    items = array_of(rnd, kind.item_type, length)
-    return pa.Array.from_buffers(kind.field(0).type, length, [None], children=[keys, items])
 
 
 def _union_of(rnd: random.Random, kind: pa.DataType, length: int) -> pa.Array:
