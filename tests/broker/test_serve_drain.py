@@ -13,7 +13,7 @@ import pytest
 from pyarrow import flight
 from support.brokers import Proxy
 from support.command import tagmatch
-from support.service import Served, command, config, messages, options, remote, value, written
+from support.service import Served, command, config, messages, options, remote, slowed, value, written
 from support.waiting import wait_until as until
 
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
@@ -33,12 +33,6 @@ def path(tmp_path):
 def fetched(url: str) -> str:
     with urllib.request.urlopen(url, timeout=60) as answer:
         return answer.read().decode()
-
-
-def slowed(index, monkeypatch):
-    let, match_many = threading.Event(), index.match_many
-    monkeypatch.setattr(index, "match_many", lambda *given, **more: let.wait(60) and match_many(*given, **more))
-    return let
 
 
 @pytest.mark.slow

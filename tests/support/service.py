@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from pyarrow import flight
 from support.command import started
 
@@ -79,6 +81,13 @@ def _write(writer: Any, rows: Any) -> None:
         writer.write_table(rows)
     else:
         writer.write_batch(rows)
+
+
+def slowed(index: TagMatch[Any], monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Have an index match many messages only once it is let."""
+    let, match_many = threading.Event(), index.match_many
+    monkeypatch.setattr(index, "match_many", lambda *given, **more: let.wait(60) and match_many(*given, **more))
+    return let
 
 
 class Served:
