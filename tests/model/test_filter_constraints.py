@@ -1,18 +1,165 @@
-"""Constraints as tags, and as text."""
+"""Values and constraints as tags and as text, and the rows that an expression becomes, which mean the same."""
 
+import math
 import random
 from functools import partial
+from itertools import product
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.filters import ATTRIBUTES, Not, Tags, Test, after, leaves, neighbours, operands, spellings, text_of, values
+from support.filters import (
+    ATTRIBUTES,
+    FLOATS,
+    INTEGERS,
+    TEXTS,
+    And,
+    Not,
+    Or,
+    Tags,
+    Test,
+    Value,
+    after,
+    evaluate,
+    leaves,
+    messages,
+    neighbours,
+    operands,
+    precedes,
+    satisfies,
+    spellings,
+    tests,
+    text_of,
+    trees,
+    values,
+    values_of,
+)
 
-from tagmatch import InvalidTypeError, InvalidValueError
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import FilterError
 from tagmatch.model.filters.constraints import Constraint, Cut, Side, is_constraint
 from tagmatch.model.filters.language import rows_of
-from tagmatch.model.filters.normal import Row
-from tagmatch.model.filters.values import key_of
+from tagmatch.model.filters.normal import MAX_CONJUNCTIONS, MAX_DEPTH, Row
+from tagmatch.model.filters.values import attribute_tags, key_of, value_of
+
+_ALL = [math.nan, False, True, *INTEGERS, *FLOATS, *TEXTS]
+
+
+def _assert_order(one: Value, two: Value) -> None:
+    assert (key_of(one).encode() < key_of(two).encode()) == precedes(one, two)
+    assert (key_of(one) == key_of(two)) == (not precedes(one, two) and not precedes(two, one))
+
+
+def test_keys_are_in_order() -> None:
+    for one, two in product(_ALL, repeat=2):
+        _assert_order(one, two)
+
+
+@given(values, values, operands)
+def test_keys_of_any_two_and_of_neighbours_are_in_order(one: Value, two: Value, value: Value) -> None:
+    for pair in [(one, two), *product(neighbours(value), repeat=2)]:
+        _assert_order(*pair)
+
+
+@given(values)
+def test_a_key_says_its_value(value: Value) -> None:
+    found = value_of(key_of(value))
+    assert key_of(found) == key_of(value)
+    assert found == value or (math.isnan(value) and math.isnan(found))
+    assert isinstance(found, bool) == isinstance(value, bool)
+
+
+def test_keys_are_written_as_they_always_are() -> None:
+    """They are in files."""
+    assert [key_of(value) for value in (math.nan, False, True, "", "Rome")] == ["!", "b0", "b1", "s", "sRome"]
+    numbers: dict[int | float, str] = {
+        -math.inf: "n000fffffffffffff800", -(2**63): "n3c1fffffffffffff800", -1: "n400fffffffffffff800",
+        -0.0: "n8000000000000000800", 0.5: "nbfe0000000000000800", 2**53 + 1: "nc340000000000000801",
+        2**63 - 512: "nc3e0000000000000600", 2**63 - 1: "nc3e00000000000007ff", math.inf: "nfff0000000000000800",
+    }  # fmt: skip
+    assert {number: key_of(number) for number in numbers} == numbers
+
+
+INTEGER_TYPES = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64)
+
+
+@given(
+    st.one_of(*(st.integers(np.iinfo(kind).min, np.iinfo(kind).max).map(kind) for kind in INTEGER_TYPES)), st.floats()
+)
+def test_numbers_of_numpy_are_those_of_python(value: Any, number: float) -> None:
+    assert key_of(value) == key_of(int(value))
+    with np.errstate(over="ignore"):
+        for each in (np.float16(number), np.float32(number), np.float64(number)):
+            assert key_of(each) == key_of(float(each))
+
+
+def test_other_values_of_numpy_are_those_of_python() -> None:
+    attributes = {"b": np.bool_(True), "s": [np.str_("Rome"), np.bool_(False)], "u": np.uint64(2**63 - 1)}
+    assert attribute_tags(attributes) == attribute_tags({"b": True, "s": ["Rome", False], "u": 2**63 - 1})
+
+
+OTHERS = [None, b"a", [1], 1j, object, np.bytes_(b"a"), np.complex128(1), np.longdouble(1), np.array(1), np.array([1])]
+OTHERS += [kind(1, unit) for kind in (np.timedelta64, np.datetime64) for unit in ("s", "ns")]
+
+
+@pytest.mark.parametrize("value", OTHERS, ids=repr)
+def test_other_types_have_no_key(value: Any) -> None:
+    with pytest.raises(InvalidTypeError, match="a value must be a bool, an int, a float or a str, not "):
+        key_of(value)
+
+
+def test_integers_fit_into_64_bits() -> None:
+    for value in (2**63, -(2**63) - 1, 10**5000, np.uint64(2**63)):
+        with pytest.raises(InvalidValueError, match=r"an integer must be from -2\*\*63 to 2\*\*63 - 1"):
+            key_of(value)
+
+
+@given(messages())
+def test_each_value_has_a_tag(message: tuple[set[str], dict[str, Any]]) -> None:
+    _, attributes = message
+    tags = attribute_tags(attributes)
+    assert len(set(tags)) == len(tags)
+    found = {tuple(tag.removeprefix("\0=").split("\0", 1)) for tag in tags}
+    assert found == {(name, key_of(value)) for name in attributes for value in values_of(attributes, name)}
+    assert all(tag.startswith("\0=") for tag in tags)
+
+
+def test_tags_of_attributes() -> None:
+    several = {"a": [1, 1.0, True, None], "b": ("x",), "c": {"y"}, "d": frozenset(["z"]), "e": [], "f": None, "g": "\0"}
+    assert attribute_tags(several) == [
+        "\0=a\0nbff0000000000000800", "\0=a\0b1", "\0=b\0sx", "\0=c\0sy", "\0=d\0sz", "\0=g\0s\0",
+    ]  # fmt: skip
+
+
+_NO_VALUE = "a value must be a bool, an int, a float or a str, not"
+WRONG: list[tuple[Any, str]] = [
+    ({"": 1}, "the name of an attribute must not be empty"),
+    ({"a\0b": 1}, r'the name of an attribute must not contain U+0000, as "a\u0000b" does'),
+    ({"a\ud800": 1}, r"the name of an attribute 'a\ud800' has no UTF-8 form: it contains a lone "),
+    ({5: 1}, "the name of an attribute must be a str, not int 5"),
+    ({"a b": b""}, f'attribute "a b": {_NO_VALUE} bytes '),
+    ({"a": [1, [2]]}, f'attribute "a": {_NO_VALUE} list '),
+    ({"a": {"b": 1}}, f'attribute "a": {_NO_VALUE} dict '),
+    ({"a": 2**63}, 'attribute "a": an integer must be from -2**63 to 2**63 - 1'),
+    ({"a": "\udfff"}, r"""attribute "a": the text '\udfff' has no UTF-8 form"""),
+]
+
+
+@pytest.mark.parametrize(("attributes", "message"), WRONG, ids=range(len(WRONG)))
+def test_attributes_that_cannot_be_used(attributes: Any, message: str) -> None:
+    with pytest.raises(InvalidTypeError if "must be a" in message else InvalidValueError) as caught:
+        attribute_tags(attributes)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("key", ["", "b", "b2", "x", "n", "nzz", "n-1", "n" + "f" * 5])
+def test_keys_that_no_value_has(key: str) -> None:
+    """As they may stand in the index of a stranger."""
+    with pytest.raises(InvalidValueError, match="no value has the key"):
+        value_of(key)
+
 
 _ONE = "n" + "bff0000000000000" + "800"
 _TWO = "n" + "c000000000000000" + "800"
@@ -117,3 +264,94 @@ def test_names_that_cannot_be_used(attribute: str) -> None:
 def test_any_name_can_be_written(attribute: str) -> None:
     constraint = Constraint.exists(attribute)
     assert rows_of(str(constraint)) == [Row([], [constraint.tag])]
+
+
+@given(trees, spellings, st.data())
+def test_rows_mean_what_the_expression_means(tree: object, spelling: random.Random, data: st.DataObject) -> None:
+    rows = rows_of(text_of(tree, spelling))
+    for _ in range(5):
+        tags, attributes = data.draw(messages(tree))
+        assert any(satisfies(row, tags, attributes) for row in rows) == evaluate(tree, tags, attributes)
+
+
+@given(tests, spellings, st.data())
+def test_a_test_and_its_negation(test: Test, spelling: random.Random, data: st.DataObject) -> None:
+    constraints = []
+    for tree in (test, Not(test)):
+        [row] = rows_of(text_of(tree, spelling))
+        assert not row.tags
+        constraints += row.constraints
+    plain, negated = map(Constraint.of_tag, constraints)
+    assert negated == plain.negation
+    for _ in range(10):
+        tags, attributes = data.draw(messages(test))
+        found = [satisfies(Row([], [constraint]), tags, attributes) for constraint in constraints]
+        assert found == [evaluate(test, tags, attributes), not evaluate(test, tags, attributes)]
+
+
+@given(trees, spellings)
+def test_rows_are_in_order_and_each_is_there_once(tree: object, spelling: random.Random) -> None:
+    rows = rows_of(text_of(tree, spelling))
+    assert rows
+    assert [Row(sorted(set(row.tags)), sorted(set(row.constraints))) for row in rows] == rows
+    assert len({(tuple(row.tags), tuple(row.constraints)) for row in rows}) == len(rows)
+    for row in rows:
+        assert not any(map(is_constraint, row.tags))
+        assert all(map(is_constraint, row.constraints))
+
+
+def test_equal_rows_are_one_and_come_in_the_order_of_the_expression() -> None:
+    assert rows_of("a = 1 or a = 1.0 or (a in {1, 1})") == rows_of("a = 1")
+    assert rows_of('tags {"y", "x"} and tags {"x"}') == [Row(["x", "y"], [])]
+    rows = rows_of('(tags {"c"} or tags {"a"}) and (tags {"d"} or tags {"b"})')
+    assert [row.tags for row in rows] == [["c", "d"], ["b", "c"], ["a", "d"], ["a", "b"]]
+
+
+def test_tests_of_one_attribute_stay_apart() -> None:
+    """Each may hold for another one of several values."""
+    [row] = rows_of("a > 5 and a < 3")
+    assert len(row.constraints) == 2
+    assert satisfies(row, [], {"a": [1, 9]})
+    assert not satisfies(row, [], {"a": [4]})
+
+
+def _choices(count: int) -> And:
+    return And(tuple(Or((Tags((f"x{at}",)), Tags((f"y{at}",)))) for at in range(count)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_negated", [False, True])
+def test_as_many_conjunctions_as_are_allowed(is_negated: bool) -> None:
+    def text(count: int) -> str:
+        tree = _choices(count)
+        return text_of(Not(Or(tuple(map(Not, tree.parts)))) if is_negated else tree, random.Random(1))
+
+    assert len(rows_of(text(10))) == 1024 == MAX_CONJUNCTIONS
+    with pytest.raises(FilterError) as caught:
+        rows_of(text(11))
+    assert str(caught.value) == (
+        "where: this becomes 2,048 conjunctions, at most 1,024 are allowed: write alternatives for one attribute as "
+        "`in {…}`, or split it at an `or`, with one set for each part"
+    )
+    assert {ValueError, TagMatchError} <= {*FilterError.__mro__}
+    # Too many are only counted: 2 ** 5000 of them
+    with pytest.raises(FilterError, match=r"^where: this becomes more than 1,000,000,000 conjunctions, at most 1,024 "):
+        rows_of(text(5000))
+
+
+def test_one_more_alternative_than_are_allowed() -> None:
+    alternatives = [f"a = {value}" for value in range(MAX_CONJUNCTIONS + 1)]
+    assert len(rows_of(" or ".join(alternatives[1:]))) == MAX_CONJUNCTIONS
+    with pytest.raises(FilterError, match="this becomes 1,025 conjunctions"):
+        rows_of(" or ".join(alternatives))
+    assert len(rows_of(" and ".join(alternatives))) == 1
+    assert len(rows_of(f"a in {{{', '.join(map(str, range(5000)))}}}")) == 1
+
+
+@pytest.mark.slow
+def test_as_deep_as_is_allowed() -> None:
+    assert rows_of("not " * MAX_DEPTH + "a = 1") == rows_of("a = 1")
+    assert rows_of("(" * 5000 + "a = 1" + ")" * 5000) == rows_of("a = 1")
+    for count in (MAX_DEPTH + 1, 100_000):
+        with pytest.raises(FilterError, match=r"^where: parentheses and `not` are more than 100 within each other"):
+            rows_of("not " * count + "a = 1")

@@ -45,7 +45,7 @@ partitioner/local.py: tests/interface/test_expiry.py -k leaves_out
 -        removed = removed | (expires <= now)
 +        removed = removed | (expires < 0)
 # where compiler: `not` of `and` is `and` of `not`
-model/filters/normal.py: tests/model/test_filter_rows.py
+model/filters/normal.py: tests/model/test_filter_constraints.py
 -isinstance(expression, And) != negated else
 +isinstance(expression, And) else
 # where codec: `>` is `>=`
@@ -53,7 +53,7 @@ model/filters/constraints.py: tests/model/test_filter_constraints.py
 -">": (after, end)
 +">": (before, end)
 # where codec: negative numbers are in the wrong order
-model/filters/values.py: tests/model/test_filter_values.py
+model/filters/values.py: tests/model/test_filter_constraints.py
 -    bits ^= _ALL_BITS if bits & SIGN else SIGN
 +    bits ^= SIGN
 # where language: a surrogate pair of escapes is two characters
