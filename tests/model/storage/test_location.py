@@ -61,6 +61,8 @@ def test_a_store_answers_as_a_folder_does(tmp_path: Path, bucket: Any, uri: str,
         assert (tm.stats()["layout"], tm.stats()["path"]) == (layout, shown)
         assert f"at '{shown}', 5 sets" in repr(tm)
         assert "secret" not in f"{tm.stats()}{tm!r}"
+    with pytest.raises(InvalidValueError, match=f'keys of the index {shown} have key_type "integer", not "string"'):
+        TagMatch.open(uri, key_type="string")
 
 
 def test_reload_from_a_store(bucket: Any, uri: str, tmp_path: Path) -> None:
