@@ -264,3 +264,9 @@ def figures_of(name: str, rounds: int, seed: int, only: str = "", *, forks: bool
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert done.stdout, f"it ended with {done.returncode}"
     return json.loads(done.stdout)
+
+
+def nothing_goes_wrong(figures: dict[str, Any]) -> None:
+    """A test of the figures of a program."""
+    print({name: figures[name] for name in ("cases", "kinds", "outcomes")})
+    assert not figures["problems"], "\n".join(figures["problems"])

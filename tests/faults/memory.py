@@ -14,7 +14,7 @@ import numpy as np
 SMALLEST = 2560
 
 #: As `last` of `failing`: all from `first` on
-ALL = _NEVER = 2**63
+ALL = NEVER = 2**63
 
 
 def spare_numpy() -> None:
@@ -26,7 +26,7 @@ def spare_numpy() -> None:
     process = ctypes.CDLL(None)
     (code,) = (line.split()[0] for line in _mapped() if "_multiarray_umath" in line and "r-xp" in line)
     process.failing_malloc_spare(*(ctypes.c_void_p(int(address, 16)) for address in code.split("-")))
-    with failing(_NEVER):
+    with failing():
         pass
     process.failing_malloc_learn(1)
     some = np.empty(SMALLEST)
@@ -40,42 +40,28 @@ def _mapped() -> list[str]:
     return Path("/proc/self/maps").read_text().splitlines()
 
 
-@contextmanager
-def failing(first: int, last: int | None = None, *, smallest: int = SMALLEST) -> Iterator[Allocations]:
-    """Fail, within the block, allocations `first` to `last` of those of at least `smallest` bytes, in all threads.
-
-    Without `last` only the one fails; `failing(1, ALL)` leaves none.
-    """
-    process = ctypes.CDLL(None)
-    arm, disarm = process.failing_malloc_arm, process.failing_malloc_disarm
-    arguments = [ctypes.c_size_t(number) for number in (smallest, first, first if last is None else last)]
-    allocations = Allocations()
-    arm(*arguments)
-    try:
-        yield allocations
-    finally:
-        disarm()
-
-
 class Allocations:
     """How many allocations there were in the last block, or the one that goes on, and how many of them failed."""
 
-    @property
-    def counted(self) -> int:
-        return self._number("failing_malloc_counted")
+    counted = property(lambda _: _number("failing_malloc_counted"))
+    failed = property(lambda _: _number("failing_malloc_failed"))
 
-    @property
-    def failed(self) -> int:
-        return self._number("failing_malloc_failed")
 
-    def _number(self, name: str) -> int:
-        function = ctypes.CDLL(None)[name]
-        function.restype = ctypes.c_size_t
-        return int(function())
+def _number(name: str) -> int:
+    function = ctypes.CDLL(None)[name]
+    function.restype = ctypes.c_size_t
+    return int(function())
 
 
 @contextmanager
-def count_allocations(smallest: int = SMALLEST) -> Iterator[Allocations]:
-    """Count those of at least `smallest` bytes within the block; none fails."""
-    with failing(_NEVER, smallest=smallest) as allocations:
-        yield allocations
+def failing(first: int = NEVER, last: int | None = None, *, smallest: int = SMALLEST) -> Iterator[Allocations]:
+    """Fail, within the block, allocations `first` to `last` of those of at least `smallest` bytes, in all threads.
+
+    Without `last` only the one fails; `failing(1, ALL)` leaves none, and `failing()` only counts them.
+    """
+    process = ctypes.CDLL(None)
+    process.failing_malloc_arm(*map(ctypes.c_size_t, (smallest, first, first if last is None else last)))
+    try:
+        yield Allocations()
+    finally:
+        process.failing_malloc_disarm()

@@ -9,7 +9,7 @@ PREAMBLE = """
 import contextlib, ctypes
 import numba, numpy as np, pyarrow as pa, pyarrow.compute as pc
 from concurrent.futures import ThreadPoolExecutor
-from faults.memory import ALL, count_allocations, failing, spare_numpy
+from faults.memory import ALL, failing, spare_numpy
 
 @numba.njit(nogil=True)
 def kernel(count):
@@ -33,7 +33,7 @@ for do in ways.values():
 
 EACH_WAY = """
 for name, do in ways.items():
-    with count_allocations() as allocations:
+    with failing() as allocations:
         do()
     assert allocations.counted and not allocations.failed, name
     with failing(1) as allocations, contextlib.suppress(MemoryError):

@@ -1,10 +1,5 @@
 """Programs that are killed, lose power, or write and read at once."""
 
-from __future__ import annotations
+from faults.driver import nothing_goes_wrong as test_nothing_goes_wrong  # noqa: F401 - of each of these
 
 PROGRAMS = ("kills", "writers", "readers", "power_loss")
-
-
-def test_nothing_goes_wrong(figures):
-    print({name: figures[name] for name in ("cases", "kinds", "outcomes")})
-    assert not figures["problems"], "\n".join(figures["problems"])

@@ -20,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,37 +75,26 @@ def download(path: Path) -> None:
 def run(blocks: list[Block]) -> int:
     """Run blocks in the current folder; returns how many outputs were compared."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    compared = 0
-    for block in blocks:
-        compared += _run_python(block, namespace) if block.language == "python" else _run_shell(block)
-    return compared
+    return sum(_run_python(each, namespace) if each.language == "python" else _run_shell(each) for each in blocks)
 
 
 def _run_python(block: Block, namespace: dict[str, Any]) -> int:
-    comments = dict(_comments(block.code))
+    tokens = tokenize.generate_tokens(io.StringIO(block.code).readline)
+    comments = {each.start[0]: each.string.lstrip("# ") for each in tokens if each.type == tokenize.COMMENT}
     compared = 0
     for statement in ast.parse(block.code, str(block)).body:
-        printed = io.StringIO()
-        value = None
+        printed, value = io.StringIO(), None
         with contextlib.redirect_stdout(printed):
             if isinstance(statement, ast.Expr):
                 value = eval(compile(ast.Expression(statement.value), str(block), "eval"), namespace)
             else:
                 exec(compile(ast.Module([statement], []), str(block), "exec"), namespace)
-        assert statement.end_lineno
-        comment = comments.get(statement.end_lineno, "")
-        expected = _literal(comment, ast.literal_eval)
+        expected = _literal(comments.get(statement.end_lineno or 0, ""), ast.literal_eval)
         if expected is not _NOTHING:
             given = ast.literal_eval(printed.getvalue()) if printed.getvalue() else value
             assert _unordered(given) == _unordered(expected), f"{block}, line {statement.lineno}: {given!r}"
             compared += 1
     return compared
-
-
-def _comments(code: str) -> Iterator[tuple[int, str]]:
-    for token in tokenize.generate_tokens(io.StringIO(code).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string.lstrip("# ")
 
 
 def _run_shell(block: Block) -> int:
@@ -120,7 +108,7 @@ def _run_shell(block: Block) -> int:
     assert done.returncode == 0, f"{block}: ends with {done.returncode}: {done.stderr}"
     comments = (line.partition(" # ")[2].strip() for line in block.code.splitlines())
     expected = [value for value in (_literal(comment, json.loads) for comment in comments) if value is not _NOTHING]
-    given = [_unordered(value) for value in map(_json, done.stdout.splitlines()) if value is not _NOTHING]
+    given = [_unordered(_literal(line, json.loads, is_whole=True)) for line in done.stdout.splitlines()]
     for value in expected:
         assert _unordered(value) in given, f"{block}: gives no {value}, but:\n{done.stdout}"
     return len(expected)
@@ -129,20 +117,13 @@ def _run_shell(block: Block) -> int:
 _NOTHING = object()
 
 
-def _literal(comment: str, parse: Any) -> Any:
+def _literal(comment: str, parse: Any, *, is_whole: bool = False) -> Any:
     """The longest beginning of a comment that is a literal, before a colon or as a whole."""
-    places = [len(comment), *(place.start() for place in re.finditer(":", comment))]
+    places = [len(comment), *(place.start() for place in re.finditer(":", "" if is_whole else comment))]
     for end in sorted(places, reverse=True):
         with contextlib.suppress(ValueError, SyntaxError):
             return parse(comment[:end])
     return _NOTHING
-
-
-def _json(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return _NOTHING
 
 
 def _unordered(value: Any) -> Any:
