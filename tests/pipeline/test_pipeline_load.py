@@ -104,18 +104,15 @@ def test_far_more_is_asked_than_can_be_answered(layout: str, rounds: int) -> Non
 def ask_for_too_many_bytes(tm: TagMatch) -> list[Future[Any]]:
     """Ask until the bytes of results, rather than the number of queries, forbid more."""
     waiting: list[Future[Any]] = []
-    while True:
-        try:
-            waiting.append(tm.submit(TAGS, timeout=0.01))
-        except Overloaded as error:
-            if "max_result_bytes" in str(error):
-                return waiting
+    with pytest.raises(Overloaded, match="max_result_bytes"):
+        waiting.extend(tm.submit(TAGS, timeout=0.01) for _ in itertools.count())  # which keeps what came before
+    return waiting
 
 
 def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """While nothing leaves, only what was being matched already adds to them."""
     packet, most = 20, 4 * ANSWER_BYTES  # the answers of four packets at least are there when nothing goes on
-    room = {"max_queries": 1 << 20, "max_result_bytes": most}
+    room = {"max_queries": 1 << 12, "max_result_bytes": most}
     stages = {"packet_queries": packet, "hand_over_queries": 0, "queued_packets": 1, "merge_threads": 1}
     tm = index(pipeline=PipelineOptions(**room, **stages))
     merging = threading.Event()
@@ -133,7 +130,7 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = PipelineOptions(max_queries=1 << 20, max_result_bytes=2000, hand_over_queries=0)
+    options = PipelineOptions(max_queries=1 << 12, max_result_bytes=2000, hand_over_queries=0)
     tm = index(layout="balanced", threads=1, flush_timeout=None, pipeline=options)
     assert sorted(tm.submit(TAGS).result(TIMEOUT)) == KEYS
     gate = Gate(monkeypatch, BalancedSubsetMatch, "match")
