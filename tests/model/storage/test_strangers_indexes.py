@@ -5,8 +5,6 @@ import fcntl
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -265,31 +263,23 @@ def test_locks_are_kept_from_those_who_may_only_read(index: Path) -> None:
 def test_who_looks_at_an_index_keeps_no_one_from_writing(index: Path) -> None:
     """It counts staged changes, for which it has to know whether a program is at it."""
     stop = threading.Event()
-    program = f"""
-from tagmatch import TagMatch
-print(flush=True)
-while True:
-    with TagMatch.open({str(index)!r}, device="cpu", threads=1) as tm:
-        assert tm.stats()["staged"] in (0, *range(2, 200))
-"""
 
-    def look() -> None:  # much more often than a program can
+    def look() -> None:
         while not stop.is_set():
-            is_locked(index, "WRITER")
+            with TagMatch.open(index, **OPTIONS) as tm:
+                assert tm.stats()["staged"] in (0, *range(2, 200))
+            for _ in range(100):  # much more often than by opening
+                is_locked(index, "WRITER")
 
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as looking:
-        assert looking.stdout is not None
-        looking.stdout.readline()
-        with ThreadPoolExecutor(2) as threads:
-            looks = [threads.submit(look) for _ in range(2)]
-            try:
-                for _ in range(40):
-                    with TagMatch(index, **OPTIONS) as tm:
-                        tm.add_set(["new"], 1)
-            finally:
-                stop.set()
-                looking.kill()
-        assert [each.result() for each in looks] == [None, None]
+    with ThreadPoolExecutor(3) as threads:
+        looks = [threads.submit(look) for _ in range(3)]
+        try:
+            for _ in range(40):
+                with TagMatch(index, **OPTIONS) as tm:
+                    tm.add_set(["new"], 1)
+        finally:
+            stop.set()
+    assert [each.result() for each in looks] == [None] * 3
 
 
 def test_a_lock_is_still_one(index: Path) -> None:
