@@ -151,10 +151,7 @@ def test_explain_shows_every_tag_as_it_is(sets: list[frozenset[str]]) -> None:
 
 
 def test_explain_shows_conditions_and_their_way() -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_set(["cat"], 1)
-        tm.add_set(["cat"], 2, where='price < 5 and name = "<b>"')
-        tm.consolidate()
+    with index_of([["cat"]] * 2, [1, 2], where=[None, 'price < 5 and name = "<b>"'], device="cpu") as tm:
         found = tm.explain(["cat"], {"price": 1, "name": "<b>"})
     read = Cells(found)
     assert read.rows[0] == ["tags", "conditions", "keys"]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
-from support.agreement import assert_agree
+from support.agreement import assert_agree, index_of
 from support.index_files import contents_of, files_of
 
 import tagmatch
@@ -44,9 +44,7 @@ def with_staged(path: Path) -> dict[Any, Any]:
 
 def saved_index(path: Path, sets: dict[str, int], staged: dict[str, int] | None = None) -> Path:
     """Each set is a word, whose letters are its tags."""
-    with TagMatch(path, **LOGGED) as tm:
-        tm.add_sets(list(map(list, sets)), list(sets.values()))
-        tm.consolidate()
+    with index_of(list(map(list, sets)), list(sets.values()), path, **LOGGED) as tm:
         for tags, key in (staged or {}).items():
             tm.add_set(list(tags), key)
     return path
@@ -121,9 +119,7 @@ def _restored(place: Path, folder: Path, oracle: Oracle) -> None:
 @pytest.mark.usefixtures("segments_stay")
 def test_only_what_is_new_is_copied(tmp_path: Path) -> None:
     path, place = tmp_path / "index", tmp_path / "backup"
-    with TagMatch(path, **OPTIONS) as tm:
-        tm.add_sets([[f"t{i}", "all"] for i in range(3_000)], range(3_000))
-        tm.consolidate()
+    with index_of([[f"t{i}", "all"] for i in range(3_000)], range(3_000), path, **OPTIONS) as tm:
         first = backup(path, place)
         files = {file: file.stat().st_ino for file in files_of(place)}
         assert (first.old_bytes, first.new_bytes) == (0, _bytes(place))
@@ -175,10 +171,7 @@ def test_what_is_staged_stays_so_when_another_snapshot_is_saved_there(index: Pat
     """Whether it came with a copy or not."""
     restore(index, tmp_path / "restored")
     for path in (index, tmp_path / "restored"):
-        with TagMatch(**OPTIONS) as tm:
-            tm.add_set(["saved"], 9)
-            tm.consolidate()
-            tm.save(path)
+        index_of([["saved"]], [9], **OPTIONS).save(path)
         assert with_staged(path) == {frozenset([tag]): (key,) for tag, key in (("saved", 9), ("s", 4), ("b", 5))}
 
 

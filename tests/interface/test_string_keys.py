@@ -52,9 +52,7 @@ COLUMNS = [
 def test_columns_of_keys():
     for keys in COLUMNS:
         rows = [["a"], ["b"], ["a"], ["c"]][: 0 if isinstance(keys, pa.ChunkedArray) and not len(keys) else None]
-        tm = TagMatch(key_type="string")
-        tm.add_sets(rows, keys)
-        tm.consolidate()
+        tm = index_of(rows, keys, key_type="string")
         assert sorted(tm.match(["a", "b", "c"])) == (["", "alice", "alice", "é"] if rows else [])
 
 
