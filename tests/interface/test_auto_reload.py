@@ -159,31 +159,6 @@ def test_what_is_being_opened_is_given_up(path: Path, uri: str) -> None:
             location_of(place, "path").open()
 
 
-FORKS = """
-import os, sys, time
-from tagmatch import TagMatch
-tm = TagMatch.open(sys.argv[1], auto_reload=0.005)
-time.sleep(0.01)
-if child := os.fork():
-    with TagMatch(sys.argv[1], durability="none") as writer:
-        writer.add_set(["new"], 7)
-        writer.consolidate()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-else:
-    while tm.match(["new"]) != [7]:
-        time.sleep(0.001)
-    tm.close()
-    os._exit(7)
-"""
-
-
-@pytest.mark.slow
-def test_forked_children_follow_too(path: Path) -> None:
-    command: list[Any] = [sys.executable, "-W", "ignore", "-c", FORKS, path]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
 def test_an_index_that_is_away_for_a_while(path: Path, looks: Any, caplog: Any) -> None:
     """It is told once, what there was goes on answering, and the index is followed again when it is back."""
     away = path.with_name("away")

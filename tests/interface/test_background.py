@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,3 +195,79 @@ def test_forked_children(in_forks: bool) -> None:
     command: list[Any] = [sys.executable, "-W", "ignore", "-c", FORKED, str(in_forks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{int(in_forks)} ", "")
+
+
+FORKS = """
+import os, signal, sys, threading, time
+from datetime import timedelta
+from tagmatch import Box, Near, TagMatch
+def save(*arguments, **options):
+    with TagMatch(sys.argv[1], device="cpu", threads=1) as writer:
+        writer.add_sets(*arguments, **options)
+        writer.consolidate()
+save([["near"]] * 500, range(500), area=Near(10))
+times = [timedelta(seconds=key / 10) for key in range(2, 30)]
+save([["soon"]] * 29, range(1, 30), expires=[None, *times])
+tm, stop = TagMatch.open(sys.argv[1], device="cpu", threads=1, auto_reload=0.005), threading.Event()
+tm.move(range(500), 0, 0)
+def move():
+    while not stop.is_set():
+        for lon in (0, 20):
+            tm.move(range(500), lon, 0)
+for _ in range(2):
+    threading.Thread(target=move).start()
+children = []
+for _ in range(6):
+    tm.match(["soon"])
+    if not (child := os.fork()):
+        signal.alarm(100)
+        try:
+            found = [len(tm.match(["near"], location=(lon, 0))) for lon in (0, 20)]
+            tm.move(range(500), 10, 0)
+            assert sum(found) == 500, found
+            assert len(tm.match(["near"], location=(10, 0))) == len(tm.match(["near"], within=Box(9, -1, 11, 1))) == 500
+            while (tm.match(["soon"]), tm.match(["new"])) != ([1], [7]):
+                time.sleep(0.01)
+            tm.close()
+            os._exit(7)
+        finally:
+            os._exit(1)
+    children.append(child)
+    time.sleep(0.1)
+save([["new"]], [7])
+codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+stop.set()
+assert codes == [7] * 6, codes
+"""
+
+
+# A thread loads or compiles a kernel while the parent forks; the child needs one that its parent has not had
+LOADS = """
+import os, signal, threading, time
+from numba.core.compiler_lock import global_compiler_lock
+from tagmatch import Near, TagMatch
+tm = TagMatch(device="cpu", threads=1)
+tm.add_set(["a"], 1, area=Near(10))
+tm.consolidate()
+tm.move([1], 0, 0)
+held = threading.Event()
+def load():
+    with global_compiler_lock:
+        held.set()
+        time.sleep(0.3)
+threading.Thread(target=load).start()
+held.wait()
+if not (child := os.fork()):
+    signal.alarm(100)
+    os._exit(7 if tm.match(["a"], location=(0, 0)) == [1] else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [FORKS, LOADS], ids=["forks", "loads"])
+def test_forked_children_of_an_index(path: Path, program: str) -> None:
+    """They find and move clients, drop keys that expire, and follow the index, whatever their parent did just then."""
+    command: list[Any] = [sys.executable, "-W", "ignore", "-c", program, path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -5,8 +5,6 @@
 
 import gc
 import json
-import subprocess
-import sys
 import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -105,10 +103,8 @@ def test_a_merge_leaves_out_what_has_expired(clock: Clock, monkeypatch: pytest.M
 
 @pytest.mark.usefixtures("compiled")
 def test_by_the_clock_of_the_system() -> None:
-    with TagMatch(device="cpu") as tm:
-        tm.add_set(["a"], 1, expires=timedelta(seconds=0.2))
-        tm.add_set(["a"], 2, expires=timedelta(hours=2))
-        tm.consolidate()
+    times = [timedelta(seconds=0.2), timedelta(hours=2)]
+    with index_of([["a"]] * 2, [1, 2], expires=times, device="cpu") as tm:
         wait_until(lambda: tm.match(["a"]) == [2])
 
 
@@ -191,36 +187,6 @@ def test_an_error_does_not_end_it(clock: Clock, monkeypatch: pytest.MonkeyPatch,
             assert tm.match(["a"]) == [1]
         wait_until(lambda: tm.match(["a"]) == [])
     assert "keys that have expired are not dropped yet: no memory" in caplog.text
-
-
-FORKS = """
-import os, time
-from datetime import timedelta
-from tagmatch import TagMatch
-tm = TagMatch(device="cpu", threads=1)
-tm.add_sets([["a"]] * 29, range(1, 30), expires=[None, *(timedelta(seconds=key / 10) for key in range(2, 30))])
-tm.consolidate()
-children = []
-for _ in range(10):
-    tm.match(["a"])
-    if not (child := os.fork()):
-        while tm.match(["a"]) != [1]:
-            time.sleep(0.01)
-        os._exit(7)
-    children.append(child)
-    time.sleep(0.1)
-for child in children:
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-tm.add_sets([["a"]] * 2, [1, 2], expires=[timedelta(microseconds=1), timedelta(days=1)])
-tm.consolidate()
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("compiled")
-def test_forked_children_drop_keys_too() -> None:
-    """Whatever their parent did just then; and a program can end while its keys expire."""
-    subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], check=True, timeout=120)
 
 
 def _timestamps(values: list[Any], unit: str) -> pa.Array:

@@ -1,7 +1,5 @@
 """Clients jump while others ask, and sets change: each message that covers all their places finds each client once."""
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -216,44 +214,3 @@ def test_moves_for_which_there_is_no_memory_are_not_made(error: Any) -> None:
         tm.move(range(5000), *RIGHT)
         assert tm.stats()["positions"] == 5000
         assert tm.match(["a"], location=RIGHT) == [1]
-
-
-FORKS = """
-import os, threading
-from tagmatch import Box, Near, TagMatch
-tm = TagMatch(device="cpu", threads=1)
-tm.add_sets([["a"]] * 500, range(500), area=Near(10))
-tm.consolidate()
-tm.move(range(500), 0, 0)
-stop = threading.Event()
-def move():
-    while not stop.is_set():
-        for lon in (0, 20):
-            tm.move(range(500), lon, 0)
-threads = [threading.Thread(target=move) for _ in range(2)]
-for thread in threads:
-    thread.start()
-codes = []
-for _ in range(6):
-    if not (child := os.fork()):
-        try:
-            found = [len(tm.match(["a"], location=(lon, 0))) for lon in (0, 20)]
-            tm.move(range(500), 10, 0)
-            assert sum(found) == 500, found
-            assert len(tm.match(["a"], location=(10, 0))) == len(tm.match(["a"], within=Box(9, -1, 11, 1))) == 500
-            tm.add_set(["a"], 1000, area=Near(10))
-            tm.consolidate()
-            os._exit(7)
-        finally:
-            os._exit(1)
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-stop.set()
-assert codes == [7] * 6, codes
-"""
-
-
-@pytest.mark.slow
-def test_forked_children_find_and_move_clients_whatever_their_parent_did() -> None:
-    command = [sys.executable, "-W", "ignore", "-c", FORKS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
-    assert (done.returncode, done.stderr) == (0, "")
