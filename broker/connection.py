@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -165,13 +166,16 @@ class MessageStream:
 
     def __init__(self, url: str, writer: Any, reader: Any) -> None:
         self._url, self._writer, self._reader = url, writer, reader
+        # gRPC ends the process where a thread says that all is written while another writes, or says so
+        self._writing = threading.Lock()
         self.is_draining = self.was_told = False
         self.refused: TagMatchError | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send messages; if the service has ended the stream, the error is that of the service."""
         try:
-            self._writer.write_batch(batch)
+            with self._writing:
+                self._writer.write_batch(batch)
         except FAULTS as error:
             raise self._why(error) from None
 
@@ -196,19 +200,21 @@ class MessageStream:
     def done_writing(self) -> None:
         """Say that no more messages come."""
         try:
-            self._writer.done_writing()
+            with self._writing:
+                self._writer.done_writing()
         except FAULTS as error:
             raise self._why(error) from None
 
     def close(self) -> None:
         """End the stream, whatever is still on its way."""
-        with contextlib.suppress(*FAULTS):
+        with contextlib.suppress(*FAULTS), self._writing:
             self._writer.close()
 
     def _why(self, error: BaseException) -> TagMatchError:
         """Why nothing can be written: closing tells."""
         try:
-            self._writer.close()
+            with self._writing:
+                self._writer.close()
         except FAULTS as found:
             error = found
         found_error = error_of_flight(error, self._url)

@@ -1,11 +1,14 @@
-"""Futures of single messages are futures as any other, whenever somebody looks at them."""
+"""Futures of single messages are futures as any other; the threads of a stream do not write to it at once."""
 
 import asyncio
 import threading
-from concurrent.futures import CancelledError, Future, as_completed, wait
+import time
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed, wait
+from types import SimpleNamespace
 
 import pytest
 
+from tagmatch.broker.connection import MessageStream
 from tagmatch.broker.reply import Reply, give
 
 
@@ -41,3 +44,19 @@ def test_with_what_takes_futures():
 
     for _ in range(20):  # whether it waits already or not
         assert asyncio.run(asked()) == list(range(10))
+
+
+def test_threads_write_to_a_stream_and_end_it_one_by_one():
+    """Else gRPC ends the process: a service that ends makes one thread close what another says is done."""
+    busy = threading.Lock()
+
+    def use(*_):
+        assert busy.acquire(blocking=False)
+        time.sleep(0.001)
+        busy.release()
+
+    stream = MessageStream("grpc://x", SimpleNamespace(write_batch=use, done_writing=use, close=use), None)
+    with ThreadPoolExecutor(3) as threads:
+        used = [threads.submit(act) for _ in range(10) for act in (stream.done_writing, stream.close)]
+        used += [threads.submit(stream.write, None) for _ in range(10)]
+        assert [each.result() for each in used] == [None] * 30
