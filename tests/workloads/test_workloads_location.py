@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from dataclasses import fields, replace
 from itertools import pairwise
-from math import comb, pi
+from math import pi
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,8 @@ from support.content import holds
 
 from tagmatch import TagMatchError
 from tagmatch.workloads.location import SCENARIOS, Location, LocationOptions
-from tagmatch.workloads.location.as_constraints import areas_as_constraints, positions_as_attributes
 from tagmatch.workloads.location.real import COLUMNS, near_me
 from tagmatch.workloads.location.text import message_lines, subscription_lines
-from tagmatch.workloads.systems.sff import Sff
 
 CLCB = Location(SCENARIOS["clcb"])
 
@@ -116,15 +114,13 @@ def test_rows_depend_on_the_seed_and_their_number_alone(chosen: LocationOptions,
 
 def test_threads_do_not_change_rows() -> None:
     """Of so many rows that they are made in several blocks."""
-    for content in ("constraints", "tags"):
-        assert CLCB.subscriptions(5, 90_000, content=content, threads=3).equals(
-            CLCB.subscriptions(0, 90_000, content=content).slice(5)
-        )
-    assert CLCB.messages(0, 40_000, threads=3).equals(CLCB.messages(0, 40_000))
     other = Location(replace(SCENARIOS["clcb"], seed=2))
-    for make, its in ((CLCB.subscriptions, other.subscriptions), (CLCB.messages, other.messages)):
-        assert not make(0, 10).equals(its(0, 10))
-    assert not CLCB.moves(0, 10).equals(other.moves(0, 10))
+    for content in ("constraints", "tags"):
+        whole = CLCB.subscriptions(0, 90_000, content=content)
+        assert CLCB.subscriptions(5, 90_000, content=content, threads=3).equals(whole.slice(5))
+    assert CLCB.messages(0, 40_000, threads=3).equals(CLCB.messages(0, 40_000))
+    for name in ("subscriptions", "messages", "moves"):
+        assert not getattr(CLCB, name)(0, 10).equals(getattr(other, name)(0, 10))
 
 
 def test_default_scenario() -> None:
@@ -135,8 +131,7 @@ def test_default_scenario() -> None:
     assert len(CLCB.attributes) == 100
     stored = rows(CLCB.subscriptions(0, 30_000))
     sizes = Counter(len(row["constraints"]) for row in stored)
-    assert sizes.keys() == {3, 4, 5}
-    assert all(count == pytest.approx(10_000, rel=0.05) for count in sizes.values())
+    assert sizes == pytest.approx(dict.fromkeys((3, 4, 5), 10_000), rel=0.05)
     assert {each["attr"] for row in stored for each in row["constraints"]} == set(CLCB.attributes)
     assert {each["op"] for row in stored for each in row["constraints"]} == {"=", "!=", "<", ">"}
     assert {row["area"]["radius"] for row in stored} == {chosen.radius}
@@ -156,6 +151,7 @@ SELECTIVITIES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scenario", "changes"), SELECTIVITIES)
 def test_selectivity_of_content(scenario: str, changes: dict[str, Any]) -> None:
     """As many messages satisfy a filter as are to, by its constraints, and by its tags."""
@@ -178,52 +174,18 @@ def test_selectivity_of_content(scenario: str, changes: dict[str, Any]) -> None:
     assert by_tags == pytest.approx(wanted * (1 + 0.5 / chosen.tag_topics), rel=0.15 + 0.5 / chosen.tag_topics)
 
 
-def test_independent_names_cannot_be_as_selective() -> None:
-    """The arithmetic of the package's documentation."""
-    sizes = [(m, k) for m in (3, 4, 5) for k in (3, 4, 5)]
-    of_all, of_topic = ([comb(m, k) / comb(names, k) for m, k in sizes] for names in (100, 5))
-    assert 100 * sum(of_all) / 9 == pytest.approx(0.001, rel=0.1)
-    assert 100 * max(of_all) == pytest.approx(0.006, rel=0.05)
-    assert 0.005 / (sum(of_all) / 9) == pytest.approx(477, rel=0.01)
-    chosen = SCENARIOS["clcb"]
-    assert chosen.topics == 20
-    assert sum(of_topic) / 9 == pytest.approx(0.411, rel=0.001)
-    assert (chosen.values_hold, chosen.constraint_holds) == pytest.approx((0.24, 0.69), abs=0.005)
-
-
 def test_places_gather_around_spots() -> None:
     """By Zipf's law, areas and messages around the same ones."""
     location = Location(replace(SCENARIOS["zipf"], spread=0.0))
-    areas = location.subscriptions(0, 20_000)["area"].to_pylist()
-    sent = location.messages(0, 20_000)["location"].to_pylist()
-    cells = [Counter((each["x"], each["y"]) for each in some) for some in (areas, sent)]
-    harmonic = sum(1 / (i + 1) for i in range(1000))
-    for counts in cells:
-        ((first, most),) = counts.most_common(1)
-        assert most == pytest.approx(20_000 / harmonic, rel=0.1)
-        assert first == cells[0].most_common(1)[0][0]
-    assert len(cells[0]) > 300
+    tables = location.subscriptions(0, 20_000)["area"], location.messages(0, 20_000)["location"]
+    of_areas, of_messages = (Counter((each["x"], each["y"]) for each in table.to_pylist()) for table in tables)
+    ((first, most),), harmonic = of_areas.most_common(1), sum(1 / (i + 1) for i in range(1000))
+    assert [most, of_messages[first]] == pytest.approx([20_000 / harmonic] * 2, rel=0.1)
+    assert len(of_areas) > 300
     spread = Location(replace(SCENARIOS["zipf"], spots=1, spread=0.01))
     x = np.array([each["x"] for each in spread.messages(0, 5000)["location"].to_pylist()])
     away = (x - np.median(x) + 0.5) % 1 - 0.5
     assert away.std() == pytest.approx(0.01, rel=0.1)
-
-
-def test_positions_on_the_sphere_are_those_of_the_plane() -> None:
-    chosen = LocationOptions(subscribers=20, coverage=0.02)
-    plane, sphere = Location(chosen), Location(replace(chosen, degrees=0.2))
-    found = [
-        matching_rows(each.subscriptions(0, 200, content="tags").to_pylist(), moved(each)) for each in (plane, sphere)
-    ]
-    assert sum(map(len, found[0])) > 100
-    differ = sum(len(set(a) ^ set(b)) for a, b in zip(*found, strict=True))
-    assert differ <= 2
-
-
-def moved(location: Location) -> list[dict[str, Any]]:
-    """Messages that have every tag."""
-    tags = [f"t{tag}" for tag in range(500)]
-    return [{"tags": tags, "location": row} for row in location.messages(0, 100)["location"].to_pylist()]
 
 
 @given(chosen=options(), content=st.sampled_from(["constraints", "tags", "both"]))
@@ -241,21 +203,20 @@ def test_json_lines(chosen: LocationOptions, content: Any) -> None:
             assert json.loads(line) == {"tags": row["tags"], "location": row["location"], **attributes_of(row)}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"min_constraints": 6}, "min_constraints must be at most max_constraints, 5, not 6"),
-        ({"max_attributes": 6}, "max_attributes must be at most topic_names, 5, not 6"),
-        ({"names": 99}, "names must be a multiple of topic_names, 5, not 99"),
-        ({"min_attributes": 1, "max_attributes": 2}, "min_constraints must be at most max_attributes, 2, not 3"),
-        ({"selectivity": 0.0}, "selectivity must be more than 0"),
-        ({"selectivity": 0.03}, "selectivity must be at most 0.0206"),
-        ({"selectivity": 1e-12}, "constraints would hold for less than one of the values"),
-        ({"subscribers": 2**31 - 1}, "subscribers times filters_each must be at most 4294967295"),
-        ({"spots": -1}, "spots must be from 0 to 1000000, not -1"),
-        ({"together": True}, "together must be an integer, not True"),
-    ],
-)
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"max_attributes": 6}, "max_attributes must be at most topic_names, 5, not 6"),
+    ({"names": 99}, "names must be a multiple of topic_names, 5, not 99"),
+    ({"min_attributes": 1, "max_attributes": 2}, "min_constraints must be at most max_attributes, 2, not 3"),
+    ({"selectivity": 0.0}, "selectivity must be more than 0"),
+    ({"selectivity": 0.03}, "selectivity must be at most 0.0206"),
+    ({"selectivity": 1e-12}, "constraints would hold for less than one of the values"),
+    ({"subscribers": 2**31 - 1}, "subscribers times filters_each must be at most 4294967295"),
+    ({"spots": -1}, "spots must be from 0 to 1000000, not -1"),
+    ({"together": True}, "together must be an integer, not True"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "message"), WRONG)
 def test_wrong_options(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(TagMatchError, match=message):
         LocationOptions(**wrong)
@@ -271,17 +232,14 @@ def test_wrong_rows() -> None:
     assert all(option.metadata["text"].endswith(".") for option in fields(LocationOptions))
 
 
-# -- real places -------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def places() -> pa.Table:
     return pq.read_table(Path(__file__).parents[2] / "examples" / "data" / "cities.parquet")
 
 
+@pytest.mark.slow
 def test_near_me(places: pa.Table) -> None:
-    made = near_me(places, 500, 400, 7, moves=50)
-    again = near_me(places, 500, 400, 7, moves=50)
+    made, again = (near_me(places, 500, 400, 7, moves=50) for _ in range(2))
     assert all(first.equals(second) for first, second in zip(made, again, strict=True))
     assert not near_me(places, 500, 400, 8).subscriptions.equals(made.subscriptions)
     stored, sent, moves = map(rows, made)
@@ -292,15 +250,15 @@ def test_near_me(places: pa.Table) -> None:
         assert metres(row["lon"], row["lat"], lon, lat).min() < 30_000
     assert all(2_000 <= row["area"]["metres"] <= 100_000 for row in stored)
     assert {len(row["tags"]) for row in stored} == {0, 1}
-    matched = matching_rows(stored, sent)
-    assert sum(map(len, matched)) > 50
+    matched = sum(map(len, matching_rows(stored, sent)))
+    assert matched > 50
     known = {(row["lon"], row["lat"]): row for row in places.to_pylist()}
     for message in sent:
         place = known[message["location"]["lon"], message["location"]["lat"]]
         assert message["tags"] == [f"country:{place['country']}", f"timezone:{place['timezone']}"]
         assert message["population"] == place["population"]
     near = sum(has(row["area"], message["location"]) for row in stored for message in sent)
-    assert sum(map(len, matched)) < near, "tags and population rule some out"
+    assert matched < near, "tags and population rule some out"
 
 
 def test_near_nothing(places: pa.Table) -> None:
@@ -309,32 +267,3 @@ def test_near_nothing(places: pa.Table) -> None:
         near_me(places.drop_columns("timezone"), 1, 1, 1)
     with pytest.raises(TagMatchError, match="places has no rows"):
         near_me(places.slice(0, 0).select(COLUMNS), 1, 1, 1)
-
-
-# -- areas as constraints ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("content", ["constraints", "tags"])
-def test_areas_as_constraints(content: Any) -> None:
-    """Filters find what the squares around circles have, and so all that the circles find."""
-    location = Location(replace(SCENARIOS["clcb"], subscribers=30, names=5, coverage=0.2))
-    stored, sent = location.subscriptions(3, 200, content=content), location.messages(0, 60, content="constraints")
-    system = Sff(areas_as_constraints(stored).set_column(0, "key", pa.array(np.arange(197, dtype=np.uint64))))
-    found = system.match_many(system.prepare(positions_as_attributes(sent))).to_pylist()
-    no_tags = stored.drop_columns("tags").to_pylist()
-    circles = matching_rows(no_tags, sent.to_pylist())
-    squares = [
-        [
-            place
-            for place, row in enumerate(no_tags)
-            if all(holds(each, message) for each in row["constraints"]) and in_square(row["area"], message["location"])
-        ]
-        for message in sent.to_pylist()
-    ]
-    assert list(map(sorted, found)) == squares
-    assert all(set(some) <= set(more) for some, more in zip(circles, squares, strict=True))
-    assert sum(map(len, circles)) > 10
-
-
-def in_square(area: dict[str, float], location: dict[str, float]) -> bool:
-    return all(area[name] - area["radius"] <= location[name] <= area[name] + area["radius"] for name in ("x", "y"))
