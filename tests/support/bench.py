@@ -31,7 +31,7 @@ class Found:
         written: dict[str, Any] = json.loads((folder / f"{command}.json").read_text())
         self.panels: dict[str, Any] = {panel["title"]: panel for panel in written["panels"]}
         self.answers, self.unavailable = written["answers"], written["unavailable"]
-        self.parameters, self.circumstances = written["parameters"], written["circumstances"]
+        self.parameters = written["parameters"]
         self.lines = {line["what"]: line for line in written["lines"]}
         assert len(self.lines) == len(written["lines"])
         #: Limits of what has a target
@@ -54,9 +54,10 @@ class Found:
             found.setdefault(system, set()).add(place)
         return found
 
-    def compared(self, beside: str) -> Counter[str]:
-        """How often each system was compared with something."""
-        return Counter(row["system"] for row in self.answers if row["where"].endswith(f"beside {beside}"))
+    def compared(self, beside: str, where: str = "") -> Counter[str]:
+        """How often each system was compared with something, where the place begins so."""
+        rows = (row for row in self.answers if row["where"].startswith(where))
+        return Counter(row["system"] for row in rows if row["where"].endswith(f"beside {beside}"))
 
     def counted(self, system: str, what: str) -> int:
         """Wrong or missing keys of a system."""

@@ -204,6 +204,7 @@ def test_json_lines(chosen: LocationOptions, content: Any) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"min_constraints": 6}, "min_constraints must be at most max_constraints, 5, not 6"),
     ({"max_attributes": 6}, "max_attributes must be at most topic_names, 5, not 6"),
     ({"names": 99}, "names must be a multiple of topic_names, 5, not 99"),
     ({"min_attributes": 1, "max_attributes": 2}, "min_constraints must be at most max_attributes, 2, not 3"),

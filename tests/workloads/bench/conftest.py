@@ -1,15 +1,22 @@
-"""Servers that compared systems need: one of each for all tests."""
+"""All tests of benchmarks run at night. Servers that compared systems need: one of each for all tests."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.servers import needs
 
 from tagmatch.workloads.systems.postgres_server import PostgresServer
 from tagmatch.workloads.systems.redis_server import RedisServer
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.nightly)
 
 
 @pytest.fixture(scope="session")

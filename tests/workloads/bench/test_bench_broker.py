@@ -1,29 +1,123 @@
-"""The broker of PCM's Figure 5 over real sockets: what comes is delivered or dropped, and all is counted."""
+"""The command `tagmatch-bench broker`, and its broker: what comes is delivered or dropped, and all is counted."""
 
 from __future__ import annotations
 
 import random
 import socket
 import struct
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.bench import Found, at, measured, run
 
+from tagmatch import TagMatch
 from tagmatch.model.arrays import Lists, offsets_of
-from tagmatch.workloads.bench.harness.brokered import brokered
-from tagmatch.workloads.broker.broker import Broker
+from tagmatch.model.errors import TagMatchError
+from tagmatch.workloads.bench.figures.broker import ENGINES
+from tagmatch.workloads.broker import broker
+from tagmatch.workloads.broker.broker import Broker, Traffic
 from tagmatch.workloads.broker.client import source_and_sink
-from tagmatch.workloads.broker.remote import Client
+from tagmatch.workloads.broker.input_queue import InputQueue
 from tagmatch.workloads.broker.wire import Events, Names, WireError, decoded, deliveries, encoded, received
+from tagmatch.workloads.content import SCENARIOS
+from tagmatch.workloads.systems.ocm import Ocm
 
-pytestmark = pytest.mark.nightly
+ON_A_DEVICE = {"CCM", "tagmatch, GPU"}
+SMALL = ("--constraints", 3000, "--rounds", 2, "--threads", 2, "--events", 300, "--seconds", 0.05)
+LOST = "events neither delivered once nor dropped"
+
+
+@pytest.fixture(autouse=True)
+def _easily_matched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few names and wide intervals, so that there are keys with few filters."""
+    monkeypatch.setitem(SCENARIOS, "pcm", replace(SCENARIOS["pcm"], names=8))
+    monkeypatch.setitem(SCENARIOS, "dense", replace(SCENARIOS["dense"], width=0.9))
+
+
+@pytest.mark.parametrize("scenario", ["dense", "pcm"])
+def test_command(tmp_path: Path, scenario: str) -> None:
+    found = measured("broker", tmp_path, *SMALL, "--scenario", scenario, "--rate", 4000, "--rate", 300)
+    assert found.unavailable.keys() <= ON_A_DEVICE
+    engines = set(ENGINES) - found.unavailable.keys()
+    processed, dropped, *delays, keys, sent, most = found.panels
+    assert [processed, dropped, keys] == ["events processed a second", "events dropped", "keys delivered a second"]
+    assert delays == ["delay, median", "delay, p99"]
+    for title in (processed, dropped, *delays, keys, sent):
+        assert found.places(title) == at(engines, {300, 4000})
+        assert title in (dropped, keys) or min(found.values(title).values()) > 0
+    published = {system: value for (system, _), value in found.published(most).items()}
+    assert published == ({"OCM": 60_000, "CCM": 100_000} if scenario == "pcm" else {})
+    assert {what.partition(":")[0] for what in found.limits} == engines
+    assert all(found.value(what) == 0 and found.lines[what]["met"] for what in found.limits)
+    rates = [f"{rate} events/s, beside OCM" for rate in ("300", "4,000")]
+    compared = {("OCM", "beside brute force"), *product(engines, rates)}
+    assert {(row["system"], row["where"]) for row in found.answers} == compared
+    assert all(row["keys"] > row["queries"] / 10 for row in found.answers)
+
+
+@pytest.mark.parametrize(
+    ("engine", "system", "method", "more"),
+    [("OCM", Ocm, "match_many", True), ("tagmatch", TagMatch, "match_unique", False)],
+)
+def test_a_wrong_engine_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, system: Any, method: str, more: bool
+) -> None:
+    """One that gives a key too many to some events, or one too few; OCM beside brute force."""
+    right = getattr(system, method)
+
+    def changed(keys: list[int]) -> list[int]:
+        return [*keys, 2**63] if more else keys[1:]
+
+    def wrong(self: Any, *args: Any, **options: Any) -> Any:
+        given = right(self, *args, **options)
+        if isinstance(given, set):
+            return set(changed(list(given)))
+        lists = given.to_pylist()
+        return pa.array([*map(changed, lists[:40]), *lists[40:]], pa.list_(pa.uint64()))
+
+    monkeypatch.setattr(system, method, wrong)
+    done = run("broker", tmp_path, *SMALL, "--rate", 2000)
+    assert isinstance(done.exception, TagMatchError)
+    assert f"{engine} gave" in str(done.exception)
+    found = Found(tmp_path, "broker")
+    assert found.counted(engine, "wrong" if more else "missing") > 0
+    assert all(found.lines[what]["met"] for what in found.limits), "no event is lost"
+
+
+@pytest.mark.parametrize("lost", ["the first", "the last in the queue"])
+def test_an_event_that_is_lost_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """The first comes with others that wait; the last of several neither waits nor counts as dropped."""
+    right, offer = broker.deliveries, InputQueue.offer
+
+    def offered(self: InputQueue, events: Events) -> None:
+        lost = int(any(events.numbers[-1:] > 0))
+        offer(self, events.part(0, len(events.numbers) - lost))
+        self.offered += lost
+
+    def delivered(numbers: Any, keys: Any) -> Any:
+        return right(numbers, keys)[: None if numbers[0] else 0]
+
+    owner = (broker, "deliveries", delivered) if lost == "the first" else (InputQueue, "offer", offered)
+    monkeypatch.setattr(*owner)
+    done = run("broker", tmp_path, *SMALL, "--rate", 500, "--skip", "OCM", "--skip", "SFF")
+    assert isinstance(done.exception, TagMatchError)
+    assert f"tagmatch: {LOST}" in str(done.exception)
+    found = Found(tmp_path, "broker")
+    assert (found.unavailable["OCM"], found.unavailable["SFF"]) == ("skipped", "skipped")
+    assert len(found.limits) == len(ENGINES) - len(found.unavailable)
+    assert all(found.value(what) >= 2 for what in found.limits), "one or more in each round"
+
 
 PLAIN = list[dict[str, int]]
 
@@ -37,14 +131,8 @@ def lists_of(rows: Sequence[Sequence[int]]) -> Lists:
     return Lists(offsets_of(np.array(list(map(len, rows)), np.int64)), values)
 
 
-def events_of(plain: PLAIN, names: Sequence[str], first: int = 0) -> Events:
-    pairs = [(names.index(name), value) for event in plain for name, value in event.items()]
-    return Events(
-        np.arange(first, first + len(plain), dtype=np.uint32),
-        offsets_of(np.array(list(map(len, plain)), np.int64)),
-        np.array([name for name, _ in pairs], np.uint32),
-        np.array([value for _, value in pairs], np.int64),
-    )
+def events_of(plain: PLAIN) -> Events:
+    return Events.of(pa.table({name: pa.array([event.get(name) for event in plain], pa.int64()) for name in NAMES}))
 
 
 def plain_of(events: Events, names: Sequence[str]) -> dict[int, dict[str, int]]:
@@ -55,15 +143,11 @@ def plain_of(events: Events, names: Sequence[str]) -> dict[int, dict[str, int]]:
     }
 
 
-def random_events(rng: random.Random, count: int, low: int = -99) -> PLAIN:
-    return [{name: rng.randrange(low, 99) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(count)]
-
-
 def as_bytes(number: int, event: dict[str, int]) -> bytes:
     """As the module says, in plain Python."""
     rest = struct.pack("<IH", number, len(event))
-    for name, value in event.items():
-        rest += struct.pack("<H", len(name.encode())) + name.encode() + struct.pack("<q", value)
+    for name in filter(event.__contains__, NAMES):
+        rest += struct.pack("<H", len(name.encode())) + name.encode() + struct.pack("<q", event[name])
     return struct.pack("<I", len(rest)) + rest
 
 
@@ -72,11 +156,8 @@ class Sums:
 
     names = NAMES
 
-    def __init__(self, pause: float = 0.0) -> None:
-        self._pause = pause
-
     def interfaces(self, events: Events) -> Lists:
-        time.sleep(self._pause)
+        time.sleep(0.02)
         return lists_of([self.of(event) for event in plain_of(events, NAMES).values()])
 
     @staticmethod
@@ -85,32 +166,10 @@ class Sums:
         return [len(event), *([total] if 0 < total < 2**64 else [])]
 
 
-@contextmanager
-def served(broker: Broker) -> Iterator[tuple[socket.socket, list[Any]]]:
-    """One end of a connection that a broker serves, and what becomes of that."""
-    outcome: list[Any] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def serve() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                try:
-                    outcome.append(broker.serve(connection))
-                except Exception as error:
-                    outcome.append(error)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        with socket.create_connection(listener.getsockname()) as client:
-            yield client, outcome
-        thread.join(60)
-        assert not thread.is_alive()
-
-
 @given(plain=EVENTS, first=st.integers(0, 2**32 - 100), cut=st.integers(0, 400), known=st.sets(st.sampled_from(NAMES)))
 def test_events_are_read_as_they_were_written(plain: PLAIN, first: int, cut: int, known: set[str]) -> None:
     names, some = Names.of(NAMES), sorted(known)
-    data = encoded(events_of(plain, NAMES), first, len(plain), names)
+    data = encoded(events_of(plain), first, len(plain), names)
     numbered = [(first + i, plain[(first + i) % len(plain)]) for i in range(len(plain))]
     assert bytes(data) == b"".join(as_bytes(*event) for event in numbered)
     whole = len(data) - min(cut, len(data))
@@ -138,111 +197,31 @@ def test_deliveries_are_read_as_they_were_written(lists: list[list[int]], cut: i
             received(data[: len(data) - cut])
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        struct.pack("<I", 5) + b"12345",
-        struct.pack("<IIH", 6, 1, 1),
-        struct.pack("<IIHH", 8, 1, 1, 500),
-        struct.pack("<IIHH", 17, 1, 1, 2) + b"p" + bytes(8),
-        struct.pack("<IIHH", 18, 1, 1, 1) + b"p" + bytes(9),
-    ],
-    ids=["short", "no attribute", "a name beyond the end", "a value beyond the end", "too long"],
-)
-def test_what_is_no_event_ends_the_connection(wrong: bytes) -> None:
-    right = as_bytes(0, {"p": 1})
-    with served(Broker(Sums())) as (client, outcome):
-        client.sendall(right + wrong)
-        client.shutdown(socket.SHUT_WR)
-        while client.recv(100):
-            pass
-    (error,) = outcome
-    assert isinstance(error, WireError)
-    assert f"what begins with byte {len(right)}, after 1 events, is no event" in str(error)
+def served(broker: Broker, ask: Callable[[socket.socket], Any]) -> tuple[Any, Traffic]:
+    """What somebody gets who is connected with a broker, and what the broker says of it."""
+    ours, its = socket.socketpair()
+
+    def serve() -> Traffic:
+        with its:
+            return broker.serve(its)
+
+    with ThreadPoolExecutor(1) as threads, ours:
+        serving = threads.submit(serve)
+        return ask(ours), serving.result(60)
 
 
 @pytest.mark.parametrize("queue", [1, 100, 100_000])
 def test_each_event_is_delivered_once_or_dropped(rng: random.Random, queue: int) -> None:
     """While the engine does something else, more come than 100."""
-    plain = random_events(rng, 50, low=-9)
-    with served(Broker(Sums(pause=0.02), queue=queue)) as (client, outcome):
-        sent, found = source_and_sink(client, events_of(plain, NAMES), Names.of(NAMES), rate=20_000, seconds=0.3)
-    (traffic,) = outcome
+    plain = [{name: rng.randrange(-9, 99) for name in rng.sample(NAMES, rng.randrange(5))} for _ in range(50)]
+    source = partial(source_and_sink, events=events_of(plain), names=Names.of(NAMES), rate=20_000, seconds=0.3)
+    (sent, found), traffic = served(Broker(Sums(), queue=queue), source)
     assert sent.events == traffic.offered == traffic.processed + traffic.dropped == 6_000
     numbers, interfaces = received(found.data)
     assert found.ends[-1] == len(found.data)
-    assert (np.diff(found.times) >= 0).all()
-    assert found.times[0] >= sent.begun
+    assert (np.diff(found.times, prepend=sent.begun) >= 0).all()
     assert len(numbers) == traffic.processed
     assert (np.diff(numbers.astype(np.int64)) > 0).all()
     assert (traffic.dropped > 0) == (queue < 100_000)
     for number, first, last in zip(numbers, interfaces.offsets[:-1], interfaces.offsets[1:], strict=True):
         assert interfaces.values[first:last].tolist() == Sums.of(plain[number % len(plain)])
-
-
-# -- what the harness says of it -------------------------------------------------------------------------------------
-
-COUNT = 20
-EXPECTED = lists_of([[*range(value + 1)] for value in range(COUNT)])
-
-
-class Backwards:
-    """The interfaces of an event are its value and those below it, from there down to 0."""
-
-    names = ("p",)
-
-    def __init__(self, pause: float = 0.0, less: int = -1, more: int = -1) -> None:
-        self._pause, self._less, self._more = pause, less, more
-
-    def interfaces(self, events: Events) -> Lists:
-        time.sleep(self._pause)
-        values = events.values.tolist()
-        return lists_of([[*[99] * (x == self._more), *range(x - (x == self._less), -1, -1)] for x in values])
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    values = np.arange(COUNT)
-    events = Events(values.astype(np.uint32), np.arange(COUNT + 1), np.ones(COUNT, np.uint32), values)
-    with Client(events, ["unknown", "p"]) as started:
-        yield started
-
-
-@pytest.mark.parametrize(("change", "wrong", "missing"), [({}, 0, 0), ({"less": 7}, 0, 1), ({"more": 7}, 1, 0)])
-def test_a_broker_that_keeps_up(client: Client, change: dict[str, int], wrong: int, missing: int) -> None:
-    done = brokered(Backwards(**change), client, 500, 0.4, EXPECTED)
-    assert done.sent.events == done.traffic.offered == done.traffic.processed == 200
-    assert done.traffic.dropped == done.unaccounted == 0
-    assert (done.wrong, done.missing) == (200 // COUNT * wrong, 200 // COUNT * missing)
-    assert done.keys == 200 // COUNT * (sum(range(COUNT + 1)) + wrong - missing)
-    assert len(done.delays) == 200
-    assert done.delays.min() > 0
-
-
-@pytest.mark.parametrize("queue", [100, 10_000])
-def test_a_broker_that_cannot_keep_up(client: Client, queue: int) -> None:
-    """A longer queue drops less."""
-    done = brokered(Backwards(pause=0.05), client, 20_000, 0.4, EXPECTED, queue=queue)
-    assert (done.traffic.dropped > 0) == (queue == 100)
-    assert done.traffic.processed + done.traffic.dropped == 8_000
-    assert done.unaccounted == done.wrong == done.missing == 0
-    assert done.dropped == done.traffic.dropped / 8_000
-    assert len(done.delays) == done.traffic.processed
-    assert np.median(done.delays) > 0.04, "an event waits for those before it"
-
-
-def test_what_fails_says_so(client: Client) -> None:
-    """An engine ends the connection, though the client has not ended; a client that is killed is told."""
-
-    class Broken(Sums):
-        def interfaces(self, events: Events) -> Lists:
-            raise RuntimeError(f"no answer to {len(events.numbers)}")
-
-    with served(Broker(Broken())) as (connected, outcome):
-        connected.sendall(as_bytes(0, {"p": 1}))
-        assert connected.recv(1) == b""
-    assert str(outcome[0]) == "no answer to 1"
-    with Client(client.events, client.names) as other, other.begin(100, 0.01):
-        other._process.kill()
-        with pytest.raises(RuntimeError, match="the client has ended with status -9"):
-            other.end()

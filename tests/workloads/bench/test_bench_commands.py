@@ -1,21 +1,24 @@
-"""Commands of `tagmatch-bench`: each runs once, small; what it measures, counts and compares, not how fast that is."""
+"""Commands of `tagmatch-bench`: each runs once, small; what it measures and compares, and how results are written."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.bench import Found, app, at, measured
 from support.servers import needs
 from typer.testing import CliRunner
 
-from tagmatch.workloads.bench.figures import ccm, location, pcm, qos_figures, qos_real
+from tagmatch import TagMatchError
 from tagmatch.workloads.bench.figures.host import PACKETS
-from tagmatch.workloads.commands import bench_ccm, bench_location, bench_pcm, bench_qos, bench_qos_real
-
-pytestmark = pytest.mark.nightly
+from tagmatch.workloads.bench.harness.data import make_workload
+from tagmatch.workloads.bench.harness.report import markdown
+from tagmatch.workloads.bench.harness.results import Answers, Result, Row, Target
+from tagmatch.workloads.bench.harness.timing import Samples
 
 BAD = {
     "broker": "--constraints 1, --rate 0, --queue 0, --scenario figures, --skip BE-Tree",
@@ -40,20 +43,6 @@ def test_bad_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("command", "figure"),
-    [
-        (bench_ccm.Part, ccm.PARTS),
-        (bench_location.Part, location.PARTS),
-        (bench_pcm.Part, pcm.PARTS),
-        (bench_qos.Part, qos_figures.PARTS),
-        (bench_qos_real.RealPart, qos_real.REAL_PARTS),
-    ],
-)
-def test_parts_are_those_of_the_command(command: Any, figure: tuple[str, ...]) -> None:
-    assert tuple(command) == figure
-
-
 def test_cpu(tmp_path: Path) -> None:
     file = tmp_path / "cpu.json"
     options = ["--sets", "300", "--queries", "50", "--threads", "2", "--allow-changes", "--json", str(file)]
@@ -61,10 +50,7 @@ def test_cpu(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert "queries/s" in done.stdout
     found = json.loads(file.read_text())
-    parameters = {"sets": 300, "queries": 50, "threads": 2, "growth": True, "seed": 1, "keys_per_set": 5}
-    assert found["parameters"] == parameters
-    assert found["machine"]["usable_cores"] >= 1
-    assert {"date", "commit", "machine", "versions"} <= found.keys()
+    assert found.keys() >= {"date", "commit", "machine", "versions"}
     lines = [line for section in found["sections"].values() for line in section]
     assert all(line["value"] == 0 for line in lines if line["target"] and line["target"]["required"])
     rates = {line["what"]: line["value"] for line in found["sections"]["match_many"]}
@@ -100,16 +86,14 @@ def test_latency(tmp_path: Path) -> None:
     options = ("--sets", 300, "--seconds", 0.01, "--rounds", 2, "--flush-timeout", 0.1, "--flush-timeout", "never")
     found = measured("latency", tmp_path, *options)
     measures = ("answered", "median", "p99", "p99.9", "maximum", "rejected")
-    assert found.panels.keys() == {f"{each}: {what}" for what in measures for each in ("rarest", "balanced")}
-    for title in found.panels:
-        places = at(("flush_timeout 100 ms", "flush_timeout never"), {10, 25, 50, 75, 90, 100, 120})
-        assert found.places(title) == places
-        assert "rejected" in title or all(value > 0 for value in found.values(title).values())
+    places = at(("flush_timeout 100 ms", "flush_timeout never"), {10, 25, 50, 75, 90, 100, 120})
+    titles = [f"{each}: {what}" for what in measures for each in ("rarest", "balanced")]
+    assert {title: found.places(title) for title in found.panels} == dict.fromkeys(titles, places)
+    assert all(value > 0 for each in titles if "rejected" not in each for value in found.values(each).values())
     what = "p99 at 50 % of capacity, default flush_timeout"
     assert found.limits == {f"rarest: {what}, median of 2 rounds": 20}
     median, worst = (found.value(f"balanced: {what}, {each}") for each in ("median of 2 rounds", "worst round"))
     assert 0 < median <= worst
-    assert "flush_timeout never" in (tmp_path / "latency.md").read_text()
     options = ("--sets", 50, "--seconds", 0.001, "--flush-timeout", 0, "--layout", "balanced")
     assert not any("rarest" in title for title in measured("latency", tmp_path, *options).panels)
 
@@ -121,14 +105,100 @@ def test_serve(tmp_path: Path) -> None:
     found = measured("serve", tmp_path, *options)
     assert found.value("overload: sent") > 0
     counted = [what for what in found.limits if "not" in what]
-    assert counted
-    assert all(found.value(what) == 0 for what in (*counted, "errors", "still in flight at the end"))
-    (answers,) = found.answers
-    assert (answers["queries"], answers["keys"] > 0) == (3000, True)
-    panels = {"messages a second in batches of 1,024", "latency at 50,000 messages a second"}
-    assert found.panels.keys() == panels
+    assert {found.value(what) for what in (*counted, "errors", "still in flight at the end")} == {0}
+    assert (found.answers[0]["queries"], found.answers[0]["keys"] > 0) == (3000, True)
+    assert found.panels.keys() == {"messages a second in batches of 1,024", "latency at 50,000 messages a second"}
     transport = Found(tmp_path, "transport")
     systems = transport.places(next(iter(transport.panels))).keys()
     assert systems == {"tagmatch serve", "Redis streams", "nats-server", "mosquitto"}
     assert transport.value("messages lost") == 0
-    assert not transport.unavailable
+
+
+CPU = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2", "--no-growth", "--json"]
+TINY = ["layouts", "--scale", "0.0005", "--queries", "30", "--rounds", "1", "--seconds", "0.001", "--output"]
+
+
+@pytest.mark.parametrize(("keys_per_set", "low", "high"), [(1, 1, 1), (1.5, 1.3, 1.7), (5, 4, 5.5)])
+def test_sets_and_keys_of_a_workload(keys_per_set: float, low: float, high: float) -> None:
+    workload = make_workload(10_000, 100, seed=3, threads=2, keys_per_set=keys_per_set)
+    stored = [frozenset(tags) for tags in workload.sets["tags"].to_pylist()]
+    pairs = set(zip(stored, workload.sets["key"].to_pylist(), strict=True))
+    assert len(set(stored)) == workload.distinct == 10_000
+    assert len(pairs) == len(stored), "no pair twice"
+    assert low <= len(pairs) / 10_000 == workload.keys_per_set <= high
+    assert Counter(map(frozenset, workload.sample["tags"].to_pylist())) == Counter(set(stored))
+    for query in workload.queries.to_pylist():
+        assert any(tags <= set(query) for tags in stored)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with one commit, from which the code that is measured is taken to come."""
+    folder = tmp_path / "checkout"
+    (folder / "tagmatch").mkdir(parents=True)
+    (folder / "tagmatch" / "code.py").write_text("fast = True\n")
+    (folder / "README.md").write_text("slow\n")
+    author = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
+    for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message", "Code"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    monkeypatch.setattr("tagmatch.workloads.bench.harness.circumstances._CHECKOUT", folder / "tagmatch")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["code.py", "added.py", "../at_the_top.toml", "../.git/HEAD"])
+def test_results_of_unknown_code_are_refused(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of changed files, and where git does not work."""
+    (checkout / "tagmatch" / name).write_text("fast = False\n")
+    has_git = ".git" not in name
+    for command in (TINY, CPU, *([] if has_git else [["host", "--output"], TINY])):
+        result = CliRunner().invoke(app, [*command, str(tmp_path / "results")])
+        assert isinstance(result.exception, TagMatchError)
+        file = os.path.normpath(f"tagmatch/{name}")
+        told = f"these files differ from it: {file}; commit them" if has_git else "results would name no commit"
+        assert told in str(result.exception)
+        assert has_git or "--allow-changes" in str(result.exception)
+        assert not (tmp_path / "results").exists() or not any((tmp_path / "results").iterdir())
+        if command[0] == "host":
+            monkeypatch.setenv("PATH", str(tmp_path))
+    CliRunner().invoke(app, [*TINY, str(tmp_path), "--allow-changes"], catch_exceptions=False)
+    found = json.loads((tmp_path / "layouts.json").read_text())["circumstances"]
+    assert (found["commit"] is None) == (not has_git)
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_results_name_their_commit(checkout: Path, tmp_path: Path, changed: bool) -> None:
+    """Words may change."""
+    (checkout / "README.md").write_text("fast\n")
+    if changed:
+        (checkout / "tagmatch" / "code.py").write_text("fast = False\n")
+    options = ["--allow-changes"] if changed else []
+    result = CliRunner().invoke(app, [*TINY, str(tmp_path), *options], catch_exceptions=False)
+    assert ("**Not reproducible**: measured at" in result.stdout) == changed
+    assert ("with changes to tagmatch/code.py." in (tmp_path / "layouts.md").read_text()) == changed
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, check=True, capture_output=True, text=True)
+    found = json.loads((tmp_path / "layouts.json").read_text())["circumstances"]
+    assert found["commit"].startswith(head.stdout.strip())
+    assert found["changed_files"] == (["tagmatch/code.py"] if changed else [])
+
+
+def test_markdown() -> None:
+    result = Result("fig2", {}, "Figure 2", "What it shows.")
+    panel = result.panel("match", "tags", "queries/s", published=[Row("theirs", 1234.5, "queries/s", x="2")])
+    panel.add("ours", "1", Samples((1.0, 3.0, 2.0)))
+    panel.add("ours", "2", 0.01234)
+    result.answers = [Answers("1", "ours", True, 5, 10, 0, 0), Answers("1", "scan", False, 5, 40, 30, 0)]
+    result.add("speed", 5.5, "times", Target(8, goal=30))
+    text = markdown(result, images="plots/")
+    for line in (
+        "![Figure 2](plots/fig2.png)",
+        "| tags | 1 | 2 |",
+        "| ours | 2.00 | 0.0123 |",
+        "| paper: theirs |  | 1,234 |",
+        "Exact systems gave 10 keys to 5 queries: 0 wrong, 0 missing.",
+        "| speed | 5.50 times | ≥ 8, goal ≥ 30 | not met |",
+        "Of the 40 keys of scan, 30 (75%) were wrong; 0 were missing.",
+    ):
+        assert line in text
+    assert not result.faults()

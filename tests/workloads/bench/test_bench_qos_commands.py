@@ -5,17 +5,12 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.bench import Found, at, measured
 
 from tagmatch.workloads.bench.figures import published_qos
 from tagmatch.workloads.bench.figures.qos_figures import PARTS
-from tagmatch.workloads.bench.figures.qos_most import MostMessages
-from tagmatch.workloads.bench.harness.confidence import Mean
-
-pytestmark = pytest.mark.nightly
 
 CHANNELS = ("channel 1", "channel 2")
 THREE = ("QoS-ignorant", "DFGS + Smart Dispatch", "EDF")
@@ -26,9 +21,6 @@ ARRIVALS = ("periodic", "Poisson")
 def found_in(command: str, folder: Path, *parts: str, more: tuple[object, ...] = ()) -> Found:
     words = [word for part in parts for word in ("--part", part)]
     return measured(command, folder, "--seeds", 2, *words, *more)
-
-
-# -- simulated ---------------------------------------------------------------------------------------------------------
 
 
 def simulated(folder: Path, *parts: str) -> Found:
@@ -51,12 +43,10 @@ def test_tables(tmp_path: Path) -> None:
         assert failed.keys() == {(system, channel) for system in THREE for channel in (*CHANNELS, "all")}
         assert failed["QoS-ignorant", "channel 1"] > 10
         lateness = found.values(f"Table 2, 1 core, {arrivals}: answers by lateness")
-        for channel in CHANNELS:
-            # Which drops nothing
-            shares = {place: share for (of, place), share in lateness.items() if of == f"QoS-ignorant, {channel}"}
-            assert math.isclose(sum(shares.values()), 100)
-            late = sum(share for place, share in shares.items() if "+" in place and place != "to +0")
-            assert late == pytest.approx(failed["QoS-ignorant", channel])
+        shares = {place: share for (of, place), share in lateness.items() if of == "QoS-ignorant, channel 1"}
+        assert math.isclose(sum(shares.values()), 100), "it drops nothing"
+        late = sum(share for place, share in shares.items() if "+" in place and place != "to +0")
+        assert late == pytest.approx(failed["QoS-ignorant", "channel 1"])
 
 
 def test_failure_rates(tmp_path: Path) -> None:
@@ -70,55 +60,30 @@ def test_failure_rates(tmp_path: Path) -> None:
         "Figure 11, 7 cores, channel 2 takes twice as long": (FIVE, 7),
     }
     assert found.panels.keys() == {f"{title}, {arrivals}" for title in titles for arrivals in ARRIVALS}
-    assert sum(line["unit"] == "percentage points" for line in found.lines.values()) == len(found.panels)
     for name in found.panels:
         policies, places = titles[name.rpartition(", ")[0]]
         systems = {f"{policy}, {channel}" for policy in policies for channel in (*CHANNELS, "all")}
         assert found.places(name).keys() == systems
         assert len(found.values(name)) == places * len(systems)
-    same = [found.values(f"Figure {number}, 7 cores, Poisson") for number in (8, 9)]
-    assert same[0].items() <= same[1].items()
     assert found.published("Figure 10, periodic") == {("QoS-ignorant, all, at least", 7): 5.0}
 
 
-def test_most_messages(tmp_path: Path) -> None:
-    found = simulated(tmp_path, "figure12")
+@pytest.mark.parametrize("command", ["qos", "qos-real"])
+def test_most_messages(tmp_path: Path, command: str) -> None:
+    found = (
+        simulated(tmp_path, "figure12") if command == "qos" else matched(tmp_path, "figure12", more=("--messages", 30))
+    )
     for arrivals in ARRIVALS:
         on_each, of_all = (
             found.values(f"Figure 12, {arrivals}: under 1 % {fail}") for fail in ("fail on each channel", "of all fail")
         )
-        assert len(on_each) == 5 * 7
-        assert all(0 < on_each[place] <= of_all[place] for place in of_all)
-        assert on_each["EDF", 1] > 3 * on_each["QoS-ignorant", 1]
-        assert on_each["EDF, batches", 7] > on_each["EDF", 7] > 3 * on_each["EDF", 1]
-    assert sorted(found.limits.values()) == sorted(2 * 2 * [10, 1.5, 1.5, 1.5, 6])
-    assert [line["value"] for what, line in found.lines.items() if "paper" in what] == [10]
+        assert on_each.keys() == of_all.keys()
+        assert all(on_each[place] <= of_all[place] for place in of_all)
+        if command == "qos":
+            assert on_each["EDF", 1] > 3 * on_each["QoS-ignorant", 1]
+            assert on_each["EDF, batches", 7] > on_each["EDF", 7] > 3 * on_each["EDF", 1]
+    assert found.value("Figure 12, paper: its QoS-aware system against QoS-ignorant, at least") == 10
 
-
-def test_search_finds_the_most() -> None:
-    tried = []
-
-    def fails(factor: float) -> dict[str, float]:
-        tried.append(factor)
-        return {"one": 5.0 if 0.2 < factor < 0.3 or factor > 0.5 else 0.0, "other": factor}
-
-    search = MostMessages(fails, 1.0)
-    assert 0.49 < search.most(lambda failed: failed["one"] < 1) <= 0.5
-    assert search.most(lambda failed: failed["other"] < 0) == 0
-    assert len(tried) == len(set(tried))
-
-
-def test_mean() -> None:
-    mean = Mean((1.0, 2.0, 6.0))
-    # 4.3027 is what Student's distribution has for two degrees of freedom
-    assert (mean.mean, mean.half_width) == (3.0, pytest.approx(4.30265 * math.sqrt(7 / 3), rel=1e-5))
-    assert Mean((2.0,)).half_width == 0
-    assert mean.over(Mean((2.0, 4.0, 3.0))).values == (0.5, 0.5, 2.0)
-    assert Mean((1.0,)).over(Mean((0.0,))).mean == math.inf
-    assert mean.row("a", "b", 3).samples == (1.0, 2.0, 6.0)
-
-
-# -- with real matching ------------------------------------------------------------------------------------------------
 
 MESSAGES = 50
 
@@ -140,24 +105,10 @@ def test_real_failure_rates(tmp_path: Path) -> None:
         # What both figures have is run once
         both = [found.values(f"Figure {number}, 7 cores, {name}") for number in (8, 9)]
         assert both[0].items() <= both[1].items()
-        assert len({policy for policy, _ in both[1]}) == 5 * 3
-    assert found.published("Figure 10, periodic") == {("QoS-ignorant, all, at least", 7): 5.0}
     # 3 policies of Table 2, 5 at 9 places, 3 at 7; each periodic and Poisson, with two seeds
     offered = (3 + 5 * 9 + 3 * 7) * 2 * 2 * MESSAGES
-    what = "messages offered, each of them answered or dropped"
-    assert found.value(what) == pytest.approx(offered, rel=0.1)
+    assert found.value("messages offered, each of them answered or dropped") == pytest.approx(offered, rel=0.1)
     assert all(found.value(f"{policy}: a message's CPU time beside matching") > 0 for policy in FIVE)
-
-
-def test_real_most_messages(tmp_path: Path) -> None:
-    found = matched(tmp_path, "figure12", more=("--messages", 30))
-    for name in ARRIVALS:
-        on_each, of_all = (
-            found.values(f"Figure 12, {name}: under 1 % {fail}") for fail in ("fail on each channel", "of all fail")
-        )
-        assert on_each.keys() == {(policy, cores) for policy in THREE for cores in (1, 4, 7)}
-        assert all(on_each[place] <= of_all[place] for place in of_all)
-    assert found.value("Figure 12, paper: its QoS-aware system against QoS-ignorant, at least") == 10
 
 
 @pytest.mark.parametrize("dds", [True, False])
@@ -187,20 +138,27 @@ def test_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dds: bool) 
         assert ("CycloneDDS" in there) == ("CycloneDDS" not in found.unavailable)
 
 
-@pytest.mark.parametrize(
-    ("system", "rates", "more"),
-    [
-        ("TagMatch", ("1", "1.5"), ()),
-        ("TagMatch, 2 threads", ("1", "2.4"), ("--pipeline-threads", 2, "--load", 0.5, "--load", 1.2)),
-    ],
-)
-def test_pipeline(tmp_path: Path, system: str, rates: tuple[str, ...], more: tuple[Any, ...]) -> None:
-    found = matched(tmp_path, "pipeline", more=("--calls", 30, "--pipeline-seeds", 3, "--sets", 3000, *more))
-    for rate in rates:
-        failed = found.values(f"{system}, Table 2's rates × {rate}, Poisson")
+def test_pipeline(tmp_path: Path) -> None:
+    options = (
+        "--pipeline-threads",
+        2,
+        "--load",
+        0.5,
+        "--load",
+        1.2,
+        "--calls",
+        30,
+        "--pipeline-seeds",
+        3,
+        "--sets",
+        3000,
+    )
+    found = matched(tmp_path, "pipeline", more=options)
+    for rate in ("1", "2.4"):
+        failed = found.values(f"TagMatch, 2 threads, Table 2's rates × {rate}, Poisson")
         assert failed.keys() == {(order, channel) for order in ("fifo", "edf", "dfgs") for channel in CHANNELS}
         for channel in CHANNELS:
-            what = f"{system}, rates × {rate}, {channel}: edf fails more than dfgs by"
+            what = f"TagMatch, 2 threads, rates × {rate}, {channel}: edf fails more than dfgs by"
             difference = failed["edf", channel] - failed["dfgs", channel]
             assert math.isclose(found.value(what), difference, abs_tol=1e-9)
             low, high = (found.value(f"{what}, 95 % confidence, {end}") for end in ("from", "to"))

@@ -1,4 +1,4 @@
-"""The simulator of brokers with deadlines: when it answers each message, beside one that goes on by the nanosecond."""
+"""Brokers with deadlines: simulated, beside one that goes on by the nanosecond, and with real matching."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import qos
+from support.content import matching_keys
 from support.qos import Asked, Sent
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.workloads.qos import SCENARIOS, Channel, QosOptions
-from tagmatch.workloads.qos.channels import Flow
-from tagmatch.workloads.qos.kernels import EXACT, Messages, Work
+from tagmatch.workloads.qos.brokers import BROKERS
+from tagmatch.workloads.qos.channels import NANOSECONDS, Flow
+from tagmatch.workloads.qos.driving import Channels, Driven, run_virtual
+from tagmatch.workloads.qos.kernels import DROPPED, EXACT, Messages, Work
+from tagmatch.workloads.qos.matching import Matching, check, times_of
 from tagmatch.workloads.qos.simulator import Policy, arrivals, count_results, run, work_of
-
-pytestmark = pytest.mark.nightly
+from tagmatch.workloads.qos.subscriptions import events, subscriptions
 
 Scenario = tuple[list[Sent], list[Asked]]
 
@@ -104,23 +107,6 @@ def test_dfgs(
         assert ends.tolist() == qos.dfgs(sent, channels, ways, fine=fine, smart=smart, keep_head=keep_head)
 
 
-def test_dfgs_with_a_queue_longer_than_its_first_room() -> None:
-    channels = [Asked(10_000, 10_000, 0, 1, ((1, 1),) * 9), Asked(500, 500, 0, 1, ((2, 1),))]
-    sent = [Sent(i // 4, int(i % 5 == 4), Fraction(1)) for i in range(90)]
-    ways = [[True, False], [True, True]]
-    ends = run(messages_of(sent), work_with(channels), 2, Policy("dfgs"), np.array(ways))
-    assert ends.tolist() == qos.dfgs(sent, channels, ways, fine=True, smart=True, keep_head=False)
-    assert qos.NEVER not in ends
-
-
-def test_ways_of_another_shape_are_refused() -> None:
-    with pytest.raises(InvalidValueError, match=r"ways must have a row for each channel .* \(1, 2\)"):
-        run(messages_of([]), work_with([Asked(1, 1, 0, 1, ((1, 1),))]), 2, Policy("dfgs"), np.ones((2, 2), np.bool_))
-
-
-# -- whole scenarios ---------------------------------------------------------------------------------------------------
-
-
 def test_lateness() -> None:
     flow = Flow(Channel("only", 100e-9), 1.0, 1e-9)
     late_by = [-99, -75, -74, 0, 1, 25, 26, 1600, 1601]
@@ -134,49 +120,102 @@ def test_lateness() -> None:
         count_results(messages, [flow], ends)
 
 
-def test_arrivals() -> None:
+@pytest.mark.parametrize("poisson", [False, True])
+def test_arrivals(poisson: bool) -> None:
     flows = QosOptions().flows
-    periodic = arrivals(flows, 1.0, 3, poisson=False)
-    assert (np.diff(periodic.arrival) >= 0).all()
+    found, again = (arrivals(flows, 20.0, 3, poisson=poisson, error=0.25 * poisson) for _ in range(2))
+    assert (np.diff(found.arrival) >= 0).all()
     for channel, flow in enumerate(flows):
-        at = periodic.arrival[periodic.channel == channel]
-        assert abs(np.diff(at) - flow.period * 1e9).max() <= 1
-        assert at[0] <= flow.period * 1e9
-        assert at[-1] >= 1e9 - flow.period * 1e9
-    assert (periodic.pace == EXACT).all()
-    poisson = arrivals(flows, 20.0, 3, poisson=True, error=0.25)
-    for channel, flow in enumerate(flows):
-        at = poisson.arrival[poisson.channel == channel]
-        assert len(at) == pytest.approx(20 / flow.period, rel=0.05)
+        at = found.arrival[found.channel == channel]
         gaps = np.diff(at) / (flow.period * 1e9)
-        assert gaps.std() == pytest.approx(1.0, rel=0.05)
-    assert 0.75 * EXACT <= poisson.pace.min() < 0.76 * EXACT < 1.24 * EXACT < poisson.pace.max() <= 1.25 * EXACT
-    again = arrivals(flows, 20.0, 3, poisson=True, error=0.25)
-    assert all((one == other).all() for one, other in zip(poisson, again, strict=True))
-    assert len(arrivals(flows, 20.0, 4, poisson=True).arrival) != len(again.arrival)
-
-
-# -- channels ----------------------------------------------------------------------------------------------------------
-
-
-def test_tasks_share_out_a_message() -> None:
-    """And batches leave time for every channel."""
-    first, second = QosOptions().flows
-    assert first.tasks == (9_800, 60_200)
-    assert second.tasks == (39_000, *[126_100] * 10)
-    assert Flow(Channel("c", 1.0), 1.0, 10e-9, parts=3).tasks == (3, 3, 4)
-    work = work_of(replace(QosOptions(), shared=0.5).flows)
-    assert work.longest.tolist() == [70_000, 430_000, 180_000, *[430_000] * 10]
-    assert work.more[:2].tolist() == [4_900, 30_100]
-    assert work.rest[1:4].tolist() == [60_200, 1_300_000, 1_261_000]
+        assert len(at) == pytest.approx(20 / flow.period, rel=0.05)
+        assert gaps.std() == pytest.approx(float(poisson), rel=0.05, abs=1e-4)
+    least, most = (0.75, 1.25) if poisson else (1, 1)
+    assert least * EXACT == pytest.approx(found.pace.min(), rel=0.01)
+    assert most * EXACT == pytest.approx(found.pace.max(), rel=0.01)
+    assert all((one == other).all() for one, other in zip(found, again, strict=True))
+    assert not poisson or len(arrivals(flows, 20.0, 4, poisson=True).arrival) != len(again.arrival)
 
 
 def test_scenarios_and_options() -> None:
+    """Tasks share out a message, and batches leave time for every channel."""
     assert SCENARIOS["table2"].utilisation == pytest.approx(1 / 3 + 0.52)
-    assert SCENARIOS["figure11"].flows[1].processing == 0.0026
     faster = SCENARIOS["figure8"].faster(2)
     assert (faster.period1, faster.period2, faster.cores) == (0.000_021, 0.001_25, 7)
+    assert [flow.tasks for flow in QosOptions().flows] == [(9_800, 60_200), (39_000, *[126_100] * 10)]
+    assert Flow(Channel("c", 1.0), 1.0, 10e-9, parts=3).tasks == (3, 3, 4)
+    work = work_of(replace(QosOptions(), shared=0.5).flows)
+    assert work.longest.tolist() == [70_000, 430_000, 180_000, *[430_000] * 10]
+    assert (work.more[0], work.rest[2]) == (4_900, 1_300_000)
     with pytest.raises(InvalidValueError, match=r"processing2 must be at most deadline2, 0\.006"):
         QosOptions(processing2=0.007)
-    with pytest.raises(InvalidValueError, match=r"h_share1 must be from 0 to 0\.99, not 1\.0"):
-        QosOptions(h_share1=1.0)
+    ways = np.ones((2, 2), np.bool_)
+    with pytest.raises(InvalidValueError, match=r"ways must have a row for each channel .* \(1, 2\)"):
+        run(messages_of([]), work_with([Asked(1, 1, 0, 1, ((1, 1),))]), 2, Policy("dfgs"), ways)
+
+
+ROWS = 12
+#: Subscriptions and seeds of the two channels
+SIZES = ((300, 3), (2000, 4))
+MATCHINGS = (Matching(300, 1, ROWS, seed=3), Matching(2000, 4, ROWS, seed=4))
+
+
+@pytest.fixture(scope="module")
+def right() -> list[list[list[int]]]:
+    """Of each channel's messages, by brute force."""
+    return [
+        matching_keys(subscriptions(count, seed).to_pylist(), events(ROWS, seed).to_pylist()) for count, seed in SIZES
+    ]
+
+
+def channels(first: float, second: float, times: Fraction | int = 1) -> Channels:
+    """Both with so many seconds of deadline; messages come as often as keeps one worker busy for half of the time."""
+    flows = [Flow(Channel("channel 1", first), 4e-4, 1e-5), Flow(Channel("channel 2", second), 2e-3, 1e-5)]
+    return Channels(flows, MATCHINGS, [Fraction(times)] * 2)
+
+
+def test_tasks_find_what_brute_force_finds(right: list[list[list[int]]]) -> None:
+    for matching, due in zip(MATCHINGS, right, strict=True):
+        assert [sorted(matching.answer(row)) for row in range(ROWS)] == due
+    assert check(MATCHINGS, 100) == (sum(len(keys) for due in right for keys in due), 0, 0)
+
+
+def test_longer_messages_go_round_again(right: list[list[list[int]]]) -> None:
+    """Work of a message that takes so many times as long is so many times as much."""
+    messages = Messages(np.arange(2 * ROWS) * NANOSECONDS, np.arange(2 * ROWS) % 2, np.full(2 * ROWS, EXACT))
+    once = sum(len(right[number % 2][number % ROWS]) for number in range(2 * ROWS))
+    for broker in BROKERS.values():
+        found = {}
+        for times in (Fraction(1), Fraction(1, 2), Fraction(3, 2), Fraction(3)):
+            driven = Driven(messages, channels(1, 1, times), broker, 1)
+            run_virtual(driven)
+            assert (driven.ends != DROPPED).all()
+            found[times] = driven.found
+        half = found[Fraction(1, 2)]
+        assert found == {Fraction(1): once, Fraction(1, 2): half, Fraction(3, 2): once + half, Fraction(3): 3 * once}
+        assert 0 < half < once
+    assert [times_of(value) for value in (0.25, 0.01, 1, 1.3, 4)] == [Fraction(n, 4) for n in (1, 1, 4, 5, 16)]
+
+
+@pytest.mark.parametrize("policy", BROKERS)
+@pytest.mark.parametrize(("workers", "tight"), [(1, False), (3, False), (1, True)])
+def test_every_message_is_counted_once(right: list[list[list[int]]], policy: str, workers: int, tight: bool) -> None:
+    offered = channels(*((4e-5, 1e-4) if tight else (10, 10)), times=4 if tight else 1)
+    messages = arrivals(offered.flows, 0.1 if tight else 0.05, seed=workers, poisson=True)
+    driven = Driven(messages, offered, BROKERS[policy], workers)
+    run_virtual(driven)
+    results = count_results(messages, offered.flows, driven.ends)  # fails where one is lost
+    assert sum(each.offered for each in results) == len(messages.arrival) > 50
+    assert all(each.in_time + each.late + each.dropped == each.offered for each in results)
+    assert len(driven.order) == 0
+    if tight:
+        assert sum(each.late + each.dropped for each in results) > 0
+        # These drop nothing
+        assert policy not in ("QoS-ignorant", "FIFO") or sum(each.dropped for each in results) == 0
+    else:
+        assert all(each.in_time == each.offered for each in results)
+        due = [len(right[channel][number % ROWS]) for number, channel in enumerate(messages.channel.tolist())]
+        assert driven.found == sum(due)
+    assert driven.spent.messages == len(messages.arrival)
+    assert driven.spent.putting > 0
+    assert driven.spent.taking > 0 or tight  # where all may be refused
