@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,14 +62,6 @@ def frame_of(spark: Any, rows: Rows) -> DataFrame:
     return found
 
 
-@pytest.fixture
-def ranges_stay_apart(spark: Any) -> Iterator[None]:
-    """Where there are few rows, Spark else puts partitions together."""
-    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}
-    with settings_of(spark, settings):
-        yield
-
-
 def assert_right(spark: Any, index: Path | str, oracle: Oracle, rng: random.Random) -> None:
     """All answers are the oracle's, here and of both joins."""
     some = [tags for tags, _ in oracle]
@@ -85,119 +78,77 @@ def assert_right(spark: Any, index: Path | str, oracle: Oracle, rng: random.Rand
         assert [sorted(row["keys"]) for row in sorted(joined, key=lambda row: row.id)] == expected
 
 
-@pytest.mark.usefixtures("ranges_stay_apart")
-@pytest.mark.parametrize(
-    ("few", "most", "segments", "layout", "key_type"),
-    [  # each pair of values once
-        (0, 100, [2, 3], "rarest", "integer"),
-        (0, 100, [2, 3], "balanced", "string"),
-        (0, 2, [2, 2], "rarest", "string"),
-        (0, 2, [2, 2], "balanced", "integer"),
-        (1 << 14, 8, [1, 1], "rarest", "integer"),
-        (1 << 14, 8, [1, 1], "balanced", "string"),
-    ],
-    ids=str,
-)
+#: Few sets, most segments, segments then, layout, keys, and whether these expire; each pair of values once
+APPENDED = [
+    (0, 100, [2, 3], "rarest", "integer", True),
+    (0, 100, [2, 3], "balanced", "string", False),
+    (0, 2, [2, 2], "rarest", "string", False),
+    (0, 2, [2, 2], "balanced", "integer", False),
+    (1 << 14, 8, [1, 1], "rarest", "integer", False),
+    (1 << 14, 8, [1, 1], "balanced", "string", True),
+]
+
+
+@pytest.mark.parametrize("appended", APPENDED, ids=str)
 def test_files_are_those_of_add_sets_and_consolidate(
-    spark: Any,
-    tmp_path: Path,
-    rng: random.Random,
-    monkeypatch: pytest.MonkeyPatch,
-    few: int,
-    most: int,
-    segments: list[int],
-    layout: str,
-    key_type: str,
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, appended: Any
 ) -> None:
-    """Where old segments stay, where the smaller ones are taken in, and where all are; with deleted rows in each."""
-    take_in(monkeypatch, few, most)
-    options = {"layout": layout, "max_partition_size": 30}
-    with_keys = named if key_type == "string" else list
-    local, on_spark, oracle = tmp_path / "local", tmp_path / "spark", Oracle()
-    first = with_keys(rows_of(rng, 400))
-    make_index(local, first, first[::9], **options)
-    shutil.copytree(local, on_spark)
-    oracle.add_sets(*zip(*first, strict=True))
-    oracle.remove_sets(*zip(*first[::9], strict=True))
-    oracle.consolidate()
-    for count, made_segments in zip((60, 20), segments, strict=True):
-        more = with_keys(rows_of(rng, count, [*TAGS[:40], f"only in {count}"]))
-        make_index(local, more, **options)
-        made = partition(frame_of(spark, more), on_spark, mode="append", sets_per_task=50)
-        assert contents_of(on_spark) == contents_of(local)
-        with TagMatch.open(on_spark, device="cpu") as tm:
-            assert tm.stats()["segments"] == made_segments
-            new = tm.snapshot.segments[-1]
-            assert (made.sets, made.keys, made.tags) == (len(new), new.live_keys, len(new.vocabulary))
-            assert made.partitions == len(new.partitions)
-        oracle.add_sets(*zip(*more, strict=True))
-        oracle.consolidate()
-        # Rows are deleted in all segments
-        gone = [(sorted(tags), key) for tags, keys in list(oracle)[::60] for key in keys]
-        for index in (local, on_spark):
-            make_index(index, [], gone, **options)
-        oracle.remove_sets(*zip(*gone, strict=True))
-        oracle.consolidate()
-    assert contents_of(on_spark) == contents_of(local)
-    assert_right(spark, on_spark, oracle, rng)
+    """Where old segments stay, where the smaller ones are taken in, and where all are; with deleted rows in each.
 
-
-@pytest.mark.usefixtures("ranges_stay_apart")
-@pytest.mark.parametrize(
-    ("layout", "key_type", "few", "segments"),
-    [("rarest", "integer", 0, [2, 3]), ("balanced", "string", 1 << 14, [1, 1])],
-)
-def test_keys_that_expire(
-    spark: Any,
-    tmp_path: Path,
-    rng: random.Random,
-    monkeypatch: pytest.MonkeyPatch,
-    layout: str,
-    key_type: str,
-    few: int,
-    segments: list[int],
-) -> None:
-    """They keep their times, but in sets that get them anew. What has expired goes, also from segments that stay."""
+    Keys keep their times, but in sets that get them anew. What has expired goes, also from segments that stay.
+    """
+    few, most, segments, layout, key_type, expire = appended
     clock = set_clock(monkeypatch)
-    take_in(monkeypatch, few, 100)
+    take_in(monkeypatch, few, most)
     options = {"layout": layout, "max_partition_size": 30}
     with_keys = named if key_type == "string" else list
     local, on_spark, oracle = tmp_path / "local", tmp_path / "spark", Oracle(clock.tell)
 
-    def add(rows: Rows, expires: Any) -> None:
-        oracle.add_sets(*zip(*rows, strict=True), expires=expires)
+    def change(rows: Rows, gone: Rows, expires: Any = None) -> None:
+        make_index(local, rows, gone, expires=expires, **options)
+        for some, stage in ((rows, partial(oracle.add_sets, expires=expires)), (gone, oracle.remove_sets)):
+            if some:
+                stage(*zip(*some, strict=True))
         oracle.consolidate()
 
-    first = with_keys(rows_of(rng, 400))
-    times = [rng.choice([None] * 6 + [clock.after(5), clock.after(15), clock.after(60)]) for _ in first]
-    short = with_keys([([f"short {i}"], i) for i in range(90)])
-    for rows, expires in ((first, times), (short, [clock.after(5)] * 90)):
-        make_index(local, rows, expires=expires, **options)
-        add(rows, expires)
+    first, short = with_keys(rows_of(rng, 400)), with_keys([([f"short {i}"], i) for i in range(90 * expire)])
+    times = [clock.after(5), clock.after(15), clock.after(60)] if expire else [None]
+    times = [rng.choice([None] * 6 + times) for _ in first] + [clock.after(5) for _ in short]
+    change(first + short, [] if expire else first[::9], times)
     shutil.copytree(local, on_spark)
-    for count, made_segments in zip((120, 60), segments, strict=True):
+    # Where there are few rows, Spark else puts partitions together
+    settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "5"}
+    for count, made_segments in zip((60, 20), segments, strict=True):
         clock.pass_by(10)
         more = [*with_keys(rows_of(rng, count, [*TAGS[:40], f"only in {count}"])), *first[:9], *first[-9:]]
-        make_index(local, more, **options)
-        partition(frame_of(spark, more), on_spark, mode="append", sets_per_task=50)
-        add(more, None)
+        change(more, [])
+        with settings_of(spark, settings):
+            made = partition(frame_of(spark, more), on_spark, mode="append", sets_per_task=50)
         assert contents_of(on_spark) == contents_of(local)
         with TagMatch.open(on_spark, device="cpu") as tm:
-            tm.check()
-            assert times_of(tm) == oracle.times()
             assert tm.stats()["segments"] == made_segments
-            assert {at is None for at in oracle.times().values()} == {True, False}
+            assert times_of(tm) == oracle.times()
+            assert {at is None for at in oracle.times().values()} == ({True, False} if expire else {True})
+            new = tm.snapshot.segments[-1]
+            assert (made.sets, made.keys, made.tags) == (len(new), new.live_keys, len(new.vocabulary))
+            assert made.partitions == len(new.partitions)
+        # Rows are deleted in all segments
+        gone = [(sorted(tags), key) for tags, keys in list(oracle)[::60] for key in keys]
+        change([], gone)
+        make_index(on_spark, [], gone, **options)
+    assert contents_of(on_spark) == contents_of(local)
+    if not expire:  # workers have clocks of their own
+        assert_right(spark, on_spark, oracle, rng)
 
 
 def test_an_index_that_is_not_there_yet(spark: Any, tmp_path: Path, rng: random.Random) -> None:
-    rows, options = rows_of(rng, 50), {"layout": "balanced", "max_partition_size": 7}
-    make_index(tmp_path / "local", rows, **options)
-    made = partition(frame_of(spark, rows), tmp_path / "spark", mode="append", **options)
-    assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
-    assert made.sets == len({frozenset(tags) for tags, _ in rows})
-    partition(spark.createDataFrame([], SCHEMA), tmp_path / "empty", mode="append")
-    make_index(tmp_path / "empty, local", [])
-    assert contents_of(tmp_path / "empty") == contents_of(tmp_path / "empty, local")
+    for rows, options in ((rows_of(rng, 50), {"layout": "balanced", "max_partition_size": 7}), ([], {})):
+        make_index(tmp_path / "local", rows, **options)
+        made = partition(frame_of(spark, rows), tmp_path / "spark", mode="append", **options)
+        assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+        assert made.sets == len({frozenset(tags) for tags, _ in rows})
+        for index in ("local", "spark"):
+            shutil.rmtree(tmp_path / index)
 
 
 def test_no_rows_change_nothing(spark: Any, tmp_path: Path, rng: random.Random) -> None:
@@ -257,7 +208,6 @@ def test_areas_and_staged_changes_stay(spark: Any, tmp_path: Path) -> None:
         tm.check()
         for location, keys in ((9.19, 45.46), [0, 1, 2, 4, 7]), ((9.19, 46.46), [0, 2, 4, 7]):
             assert sorted(tm.match(["a", "b", "staged"], location=location)) == keys
-        assert tm.stats()["staged"] == 1
         tm.add_set(["more"], 11)
         partition(frame_of(spark, [(["a"], 8)]), index, mode="append")
         with pytest.raises(IndexChangedError):
@@ -297,51 +247,43 @@ def test_more_than_an_index_holds(spark: Any, tmp_path: Path, monkeypatch: pytes
 # -- other programs --------------------------------------------------------------------------------------------------
 
 
-def before_calling(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Callable[[], Any]) -> None:
-    call = getattr(owner, name)
-
-    def acting(*arguments: Any, **options: Any) -> Any:
-        monkeypatch.setattr(owner, name, call)
-        act()
-        return call(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, acting)
+STEPS: dict[str, tuple[Any, str]] = {
+    "before all": (job, "make_shards"),
+    "before stored sets are read": (job, "take_in"),
+    "before files are written": (job._Job, "written"),
+    "before the end": (Folder, "switch"),
+    "before the end, on a store": (Store, "switch"),
+}
 
 
 @pytest.mark.parametrize(
-    ("place", "step", "is_there"),
-    [
-        ("folder", "before stored sets are read", True),
-        ("folder", "before files are written", True),
-        ("folder", "before the end", True),
-        ("folder", "before all", False),
-        ("folder", "before the end", False),
-        ("store", "before files are written", True),
-        ("store", "before the end", True),
-    ],
+    ("step", "is_there"), [(step, step != "before all") for step in STEPS] + [("before the end", False)]
 )
 def test_another_program_saves_meanwhile(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, place: str, step: str, is_there: bool
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str, step: str, is_there: bool
 ) -> None:
     """What it has saved stays, and nothing else; to append once more then does."""
-    index: Any = tmp_path / "index" if place == "folder" else uri
-    steps: dict[str, tuple[Any, str]] = {
-        "before stored sets are read": (job, "take_in"),
-        "before all": (job, "make_shards"),
-        "before files are written": (job._Job, "written"),
-        "before the end": (Folder if place == "folder" else Store, "switch"),
-    }
+    on_store = step.endswith("store")
+    index: Any = uri if on_store else tmp_path / "index"
 
     def save(rows: Rows) -> None:
         with TagMatch.open(make_index(tmp_path / "index", rows)) as tm:
-            if place == "store":
+            if on_store:
                 tm.save(uri)
+
+    owner, name = STEPS[step]
+    call = getattr(owner, name)
+
+    def late(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(owner, name, call)
+        save(other)
+        return call(*arguments, **options)
 
     first: Rows = [(["a"], 1)] * is_there
     other: Rows = [(["b"], 2), (["c"], 3)]
     if is_there:
         save(first)
-    before_calling(monkeypatch, *steps[step], lambda: save(other))
+    monkeypatch.setattr(owner, name, late)
     frame = frame_of(spark, [(["a"], 7), (["b"], 8)])
     with pytest.raises(IndexChangedError, match="another program has saved changes to the index"):
         partition(frame, index, mode="append")

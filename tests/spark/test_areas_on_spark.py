@@ -10,16 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from support.areas import FIELDS
-from support.areas_and_moves import AREAS, located_table
-from support.areas_on_spark import (
-    KEYS,
-    PLACE_TYPES,
-    STRUCT,
-    TAGS,
-    any_messages,
-    frame_of,
-    struct_of,
-)
+from support.areas_and_moves import AREAS, struct_of
 from support.index_files import contents_of, make_index
 
 import tagmatch.spark.join
@@ -29,6 +20,9 @@ from tagmatch.spark import partition, subset_join
 from tagmatch.spark.buckets import PLACE, buckets_for
 from tagmatch.spark.errors import errors_of_workers
 
+STRUCT = f"struct<kind: string, {', '.join(f'{name}: double' for name in FIELDS)}>"
+KEYS: dict[str, Callable[[int], Any]] = {"integer": int, "string": "é {}".format}
+TAGS = [f"t{number}" for number in range(6)]
 CONSTRAINTS = "array<struct<attr: string, op: string, value: double>>"
 SCHEMA = f"tags array<string>, key {{}}, where string, constraints {CONSTRAINTS}, area {STRUCT}"
 WHERE = [None, None, None, "price < 3", "not within circle(9, 45, 50000) or t1", "within near(60000) and price = 2"]
@@ -98,33 +92,17 @@ def test_what_cannot_be_used(spark: Any, tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidTypeError, match=message):
             partition(spark.createDataFrame([], f"tags array<string>, key long, {schema}"), tmp_path / "index")
-
-
-@pytest.mark.parametrize("strategy", ["ship", "shuffle"])
-def test_expressions_of_areas(spark: Any, tmp_path: Path, rng: random.Random, strategy: Any) -> None:
-    """Answers are those of the same index in this process. Some sets have no tags, and some only what must not be."""
-    messages = any_messages(rng, 100)
-    with TagMatch(tmp_path / "index", device="cpu") as tm:
-        for _ in range(2):
-            tm.add_subscriptions(table_of([any_row(rng, KEYS["integer"]) for _ in range(200)], "integer"))
-            tm.consolidate()
-        tm.remove_sets([["t1"], []], [1, 2])
-        tm.consolidate()
-        tm.move([*range(0, 80, 2)], 9.005, 45)
-        tm.save_positions()
-        right = tm.match_many(
-            located_table([(tags, at) for tags, _, at in messages]).append_column(
-                "price", pa.array([price for _, price, _ in messages], pa.int32())
-            )
-        ).to_pylist()
-    joined = subset_join(
-        frame_of(spark, messages, PLACE_TYPES[0]),
-        tmp_path / "index", attributes="price", location="here", within="around", strategy=strategy,
-    )  # fmt: skip
-    found = [[] for _ in messages]
-    for row in joined.collect():
-        found[row.id].append(row.key)
-    assert [*map(sorted, found)] == [*map(sorted, right)]
+    queries = spark.createDataFrame([], "tags array<string>, here array<double>, n int, location array<double>")
+    none, are = "queries must have one column 'there'", "must be structs with kind, lon"
+    for asked, kind, message in (
+        ({"location": "there"}, InvalidValueError, f"location: {none}"),
+        ({"location": "n"}, InvalidTypeError, "location: column 'n' must be a struct or an array of lon, lat, "),
+        ({"within": "n"}, InvalidTypeError, f"within: column 'n' {are}"),
+        ({"within": "here"}, InvalidTypeError, f"within: column 'here' {are}"),
+        ({"attributes": "location", "location": "here"}, InvalidValueError, "none of them 'tags', 'location'"),
+    ):
+        with pytest.raises(kind, match=message):
+            subset_join(queries, tmp_path / "index", **asked)
 
 
 def test_sets_that_ask_for_a_place_alone_are_in_one_bucket_each(tmp_path: Path) -> None:
@@ -136,35 +114,19 @@ def test_sets_that_ask_for_a_place_alone_are_in_one_bucket_each(tmp_path: Path) 
     assert (buckets.names, buckets.has_others, buckets.count) == ({PLACE}, False, 5)
 
 
-def test_what_the_join_refuses(spark: Any, tmp_path: Path) -> None:
-    path = make_index(tmp_path / "index", [(["t1"], 1)])
-    frame = spark.createDataFrame([(["t1"], [9.0, 95.0], 5)], "tags array<string>, here array<double>, n int")
-    for strategy in ("ship", "shuffle"):
-        joined = subset_join(frame, path, strategy=strategy, location="here")
-        with (
-            pytest.raises(InvalidValueError, match="column 'location': row 0: lat must be from -90 to 90, not 95"),
-            errors_of_workers(),
-        ):
-            joined.collect()
-    named, are = frame.withColumnRenamed("n", "location"), "must be structs with kind, lon"
-    for queries, asked, kind, message in (
-        (frame, {"location": "there"}, InvalidValueError, "location: queries must have one column 'there'"),
-        (frame, {"location": "n"}, InvalidTypeError, "location: column 'n' must be a struct or an array of lon, lat, "),
-        (frame, {"within": "n"}, InvalidTypeError, f"within: column 'n' {are}"),
-        (frame, {"within": "here"}, InvalidTypeError, f"within: column 'here' {are}"),
-        (named, {"attributes": "location", "location": "here"}, InvalidValueError, "none of them 'tags', 'location'"),
-    ):
-        with pytest.raises(kind, match=message):
-            subset_join(queries, path, **asked)
-
-
 def test_a_task_goes_on_when_the_index_gets_the_first_areas(spark: Any, tmp_path: Path) -> None:
-    """As those of a stream."""
+    """As those of a stream. A place must be one."""
     index = make_index(tmp_path / "index", [(["t1"], 1)])
-    joined = subset_join(spark.createDataFrame([(["t1"],)], "tags array<string>"), index, strategy="ship")
+    frame = spark.createDataFrame([(["t1"], [9.0, 95.0])], "tags array<string>, here array<double>")
+    joined = subset_join(frame, index, strategy="ship")
     for keys in ([1], [1, 3]):
         assert sorted(row.key for row in joined.collect()) == keys
         with TagMatch(index, device="cpu") as tm:
             tm.add_set(["t1"], 2, area=Near(5))
             tm.add_set(["t1"], 3)
             tm.consolidate()
+    for strategy in ("ship", "shuffle"):
+        joined = subset_join(frame, index, strategy=strategy, location="here")
+        wrong = "column 'location': row 0: lat must be from -90 to 90, not 95"
+        with pytest.raises(InvalidValueError, match=wrong), errors_of_workers():
+            joined.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,13 +15,9 @@ import pyarrow as pa
 import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 from support.documents import NEEDS_JAVA
 from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first
 from support.jvm import Jvm
-from support.killed import run_killed_job
-from support.standalone_cluster import Process
-from support.waiting import wait_until
 
 from tagmatch import IndexNotFoundError, TagMatch
 from tagmatch.spark import SparkUnavailableError, partition, subset_join
@@ -32,11 +29,33 @@ SCHEMA = "tags array<string>, key long"
 ROWS: list[tuple[list[str], Any]] = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4)]
 
 
+KILLED = """
+import logging, os, signal, sys
+from tagmatch.spark import partition, spark_session
+
+class Kill(logging.Handler):
+    def emit(self, record):
+        if record.getMessage() == sys.argv[3]:
+            self.spark.range(1).count()  # Spark works
+            os.kill(os.getpid(), signal.SIGKILL)
+
+logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
+logging.getLogger("tagmatch.partitioner").addHandler(handler := Kill())
+spark = handler.spark = spark_session("killed", "local[2]")
+partition(spark.read.parquet(sys.argv[1]), sys.argv[2], mode=sys.argv[4])
+"""
+
+
+def run_killed_job(sets: Path, index: Path | str, step: str, jvm: Jvm, mode: str = "overwrite") -> None:
+    """Partition sets in a process of its own, whose driver is killed at the beginning of a step."""
+    command = [sys.executable, "-c", KILLED, str(sets), str(index), step, mode]
+    run = subprocess.run(command, env=jvm.environment, capture_output=True, check=False)
+    assert run.returncode == -signal.SIGKILL, run.stderr.decode()
+    jvm.stop_spark()
+
+
 def finished(index: Path) -> dict[str, bytes]:
     return {name: found for name, found in contents_of(index).items() if not name.startswith("unfinished-")}
-
-
-# -- killed ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.nightly
@@ -54,8 +73,7 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(
         if existed := step != "shards":
             make_index(index, [(["old"], "cy")])
             before = finished(index)
-        run_killed_job(sets, index, step, free_jvm.environment, mode)
-        free_jvm.stop_spark()
+        run_killed_job(sets, index, step, free_jvm, mode)
         assert any(name.startswith("unfinished-job-") for name in os.listdir(index))
         if existed:
             assert finished(index) == before
@@ -79,70 +97,13 @@ def test_a_job_to_a_store_that_is_killed(tmp_path: Path, bucket: Any, uri: str, 
     before, sets = names(), tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
     free_jvm.stop_spark()
-    run_killed_job(sets, uri, "index", free_jvm.environment)
-    free_jvm.stop_spark()
+    run_killed_job(sets, uri, "index", free_jvm)
     spark = free_jvm.session(builder)
     assert before < names()
     queries = spark.createDataFrame([(["b", "a"],)], "tags array<string>")
     assert sorted(row.key for row in subset_join(queries, uri).collect()) == [1, 2, 4]
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
     assert names() == before
-
-
-KILLED = """
-import sys
-from tagmatch.spark import spark_session
-
-rows = [(["b"], key) for key in range(100)]
-frame = spark_session("killed", "local[2]").createDataFrame(rows, "tags array<string>, key long")
-frame.write.format("tagmatch").mode("append").save(sys.argv[1])
-"""
-# For all Pythons of the driver, of which one saves: it stops when there is all of the new snapshot but its manifest
-STOPPED = """
-import signal
-from tagmatch.model.storage.folder import Folder
-
-def stop(index, *others):
-    (index.path / "stopped").touch()
-    signal.pause()
-
-Folder.commit = stop
-"""
-
-
-@pytest.mark.nightly
-def test_a_driver_that_saves_by_the_source_and_is_killed(session: SparkSession, tmp_path: Path) -> None:
-    """With its JVM and its Pythons, as if its machine had lost power."""
-
-    def save(path: Path, rows: list[Any]) -> None:
-        session.createDataFrame(rows, SCHEMA).write.format("tagmatch").mode("overwrite").save(str(path))
-
-    index = tmp_path / "index"
-    save(index, [(["a"], 1)])
-    before = contents_of(index)
-    (tmp_path / "sitecustomize.py").write_text(STOPPED)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_GATEWAY_")}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(tmp_path), *sys.path]))
-    with (tmp_path / "log").open("wb") as log:
-        command = [sys.executable, "-c", KILLED, str(index)]
-        popen = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-    driver = Process(popen, tmp_path / "log")
-    try:
-        wait_until(lambda: (index / "stopped").exists() or popen.poll() is not None, 240)
-    finally:
-        driver.kill()
-    assert (index / "stopped").exists(), driver.log.read_text()
-    (index / "stopped").unlink()
-    assert before.items() < contents_of(index).items()
-    found = session.read.format("tagmatch").load(str(index)).collect()
-    assert [(row.tags, row.key) for row in found] == [(["a"], 1)]
-    # What it has left, the next one removes
-    save(index, [(["c"], 2)])
-    save(tmp_path / "other", [(["c"], 2)])
-    assert sorted(contents_of(index)) == sorted(contents_of(tmp_path / "other"))
-
-
-# -- Connect, commands and documents ---------------------------------------------------------------------------------
 
 
 CONNECTED = """
@@ -261,9 +222,6 @@ def test_examples_of_documents(tmp_path: Path, free_jvm: Jvm, document: str, ind
     assert done.returncode == 0, done.stderr
     with TagMatch.open(tmp_path / index) as tm:
         assert sorted(tm.match(["cat", "fr"])) == [7, 8]
-
-
-# -- nothing to run on -----------------------------------------------------------------------------------------------
 
 
 def test_without_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:

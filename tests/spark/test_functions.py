@@ -3,25 +3,99 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
+from oracle import Oracle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from support.areas_on_spark import PLACE_TYPES, STRUCT, answers, any_messages, frame_of, stored_with_areas
+from support.areas import FIELDS
+from support.areas_and_moves import AREAS, PLACES, At, any_at, struct_of
+from support.conditions import Expression
 from support.index_files import make_index
-from support.tasks import called
+from support.spark_functions import called
+from support.spark_settings import settings_of
+from support.trees import And, Not, Or, Tags, Test, Within
 
+import tagmatch.spark.functions
 import tagmatch.spark.join
-from tagmatch import Circle, IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatch, TagMatchError
+import tagmatch.spark.ship
+from tagmatch import Circle, Near, TagMatch
+from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.shuffle import shuffle_join
 
 WAYS = ("sql", "column")
 AREA = "struct<kind: string, lon: decimal(5, 3), lat: int, metres: int>"
+#: The type of a column of areas
+STRUCT = f"struct<kind: string, {', '.join(f'{name}: double' for name in FIELDS)}>"
+#: The types of a column of places
+PLACE_TYPES = ["struct<lat: double, lon: double>", "array<double>"]
+KEYS: dict[str, Callable[[int], Any]] = {"integer": int, "string": "é {}".format}
+TAGS = [f"t{number}" for number in range(6)]
+CHEAP, HERE = Test("price", "<", (3,)), Within(Circle(9, 45, 50_000))
+NEAR = Within(Near(60_000))
+WHERE = [Or((Not(HERE), Tags(("t1",)))), And((NEAR, CHEAP)), And((Not(HERE), CHEAP)), CHEAP]
+EXPRESSIONS = [Expression.of(tree, random.Random(0)) for tree in WHERE]
+
+
+class Message(NamedTuple):
+    """What is asked."""
+
+    tags: list[str]
+    price: int | None
+    at: At
+
+
+def stored_with_areas(path: Path, rng: random.Random, key_type: Any = "integer") -> Oracle:
+    """Make an index of sets with areas, some for clients whose places its folder has; gives what is right."""
+    oracle, keys = Oracle(), [KEYS[key_type](number) for number in range(120)]
+    with TagMatch(path, device="cpu", key_type=key_type) as tm:
+        for number in range(300):
+            tags, area = rng.sample(TAGS, rng.choice([0, 1, 1, 2])), rng.choice([None, *AREAS])
+            where = rng.choice([*[None] * 6, *EXPRESSIONS])
+            for change in (tm, oracle):
+                change.add_set(tags, keys[number % 120], where=where, area=area)
+        places = [rng.choice(PLACES) for _ in range(120)]
+        for change in (tm, oracle):
+            change.consolidate()
+            change.move(keys, *map(list, zip(*places, strict=True)))
+            change.save_positions()
+    return oracle
+
+
+def any_messages(rng: random.Random, count: int) -> list[Message]:
+    return [Message(rng.sample(TAGS, rng.randrange(5)), rng.choice([None, 2, 5]), any_at(rng)) for _ in range(count)]
+
+
+def frame_of(spark: Any, messages: list[Message], place_type: str) -> Any:
+    """Columns `id`, `tags`, `price`, `here` and `around`, in three partitions."""
+    rows = []
+    for number, (tags, price, at) in enumerate(messages):
+        here: Any = at.location and list(map(float, at.location))
+        if here and place_type.startswith("struct"):
+            here = {"lon": here[0], "lat": here[1]}
+        rows.append((number, tags, price, here, struct_of(at.within)))
+    schema = f"id int, tags array<string>, price int, here {place_type}, around {STRUCT}"
+    return spark.createDataFrame(rows, schema).repartition(3)
+
+
+def answers(oracle: Oracle, messages: list[Message], *asked: str, unique: bool = False) -> dict[int, list[Any]]:
+    """What is right, by number of the message; of `attributes`, `location` and `within` only some are asked for."""
+    match = oracle.match_unique if unique else oracle.match
+    found = {}
+    for number, (tags, price, at) in enumerate(messages):
+        attributes = {"price": price} if "attributes" in asked and price is not None else {}
+        where = {name: value for name, value in at.options.items() if name in asked}
+        found[number] = sorted(match(tags, attributes, **where))
+    assert any(found.values())
+    return found
 
 
 @pytest.mark.parametrize("way", [*WAYS, "ship", "shuffle"])
@@ -33,18 +107,15 @@ def test_answers_are_the_oracles(
 ) -> None:
     """Of both functions and both joins: each argument, all of them and none; those that are NULL."""
     monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
+    for module in (tagmatch.spark.functions, tagmatch.spark.ship):
+        monkeypatch.setattr(module, "QUERIES", 7)
     index, unique = tmp_path / "index", way != "sql" and key_type == "string"
     oracle, messages = stored_with_areas(index, rng, key_type), any_messages(rng, 100)
     frame = frame_of(spark, messages, place)
     register(spark)
     every = {"attributes": ("price",), "location": "here", "within": "around"}
-    for asked in (
-        every,
-        {**every, "attributes": None},
-        {"location": "here"},
-        {"within": "around"},
-        dict.fromkeys(every),
-    ):
+    two = {**every, "attributes": None}
+    for asked in (every, two, {"location": "here"}, {"within": "around"}, dict.fromkeys(every)):
         given = {name: column for name, column in asked.items() if column}
         right = answers(oracle, messages, *given, unique=unique)
         if way in WAYS:
@@ -66,15 +137,14 @@ def test_a_newer_snapshot_is_taken_up_by_the_next_query(spark: Any, tmp_path: Pa
 def test_numbers_as_sql_writes_them(spark: Any, tmp_path: Path) -> None:
     """They are decimals and integers."""
     with TagMatch(tmp_path / "index") as tm:
-        for key, metres in ((1, 50_000), (2, 0.001)):
-            tm.add_set(["a"], key, area=Circle(9.0051, 45, metres))
+        tm.add_sets([["a"]] * 2, [1, 2], area=[Circle(9.0051, 45, metres) for metres in (50_000, 0.001)])
         tm.consolidate()
         tm.move([1, 2], [9.005, 20], [45, 0])
         tm.save_positions()
     register(spark)
-    circle = ("circle", Decimal("9.005"), 45, 50_000)
+    lon, circle = Decimal("9.0051"), ("circle", Decimal("9.005"), 45, 50_000)
     rows = [
-        (1, ["a"], (45, Decimal("9.0051")), [Decimal("9.0051"), Decimal(45)], circle),
+        (1, ["a"], (45, lon), [lon, Decimal(45)], circle),
         (2, ["a"], (45, Decimal("9.0050")), [Decimal("20.5"), Decimal(45)], circle),
     ]
     kinds = f"struct<lat: int, lon: decimal(6, 4)>, here array<decimal(6, 4)>, around {AREA}"
@@ -121,38 +191,32 @@ def test_mistakes(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_indexes_that_will_not_do(spark: Any, tmp_path: Path, way: str) -> None:
+    """And attributes that would be taken for other columns, which SQL tells apart."""
     register(spark)
-    index = make_index(tmp_path / "index", [(["a"], 2**63)])
-    frame = spark.createDataFrame([(1, ["a"], "x")], "id int, tags array<string>, name string")
-    for path, error, message in (
-        ("/no/such/folder", IndexNotFoundError, "no such folder"),
-        (index, InvalidValueError, f"key {2**63} "),
-    ):
-        with pytest.raises(error, match=message), errors_of_workers():
-            called(way, frame, path)
-    if way == "sql":
-        with (
-            pytest.raises(InvalidTypeError, match="argument tags must be array<string>, not string"),
-            errors_of_workers(),
-        ):
-            called(way, frame, index, tags="name")
-
-
-def test_attributes_that_would_be_taken_for_others(spark: Any, tmp_path: Path) -> None:
-    with TagMatch(tmp_path / "index") as tm:
+    large, index = make_index(tmp_path / "large", [(["a"], 2**63)]), tmp_path / "index"
+    with TagMatch(index) as tm:
         tm.add_set(["a"], 1, where='location = "y"', area=Circle(9, 45, 10))
         tm.consolidate()
-    register(spark)
-    schema = "id int, tags array<string>, own struct<tags: string, location: string>, here array<double>"
-    frame = spark.createDataFrame([(1, ["a"], ("x", "y"), [9.0, 45.0])], schema)
+    schema = "id int, tags array<string>, name string, own struct<tags: string, location: string>, here array<double>"
+    frame = spark.createDataFrame([(1, ["a"], "x", ("x", "y"), [9.0, 45.0])], schema)
     arguments = {"attributes": "own", "location": "here"}
-    with pytest.raises(InvalidValueError, match="none of them 'tags', 'location'"), errors_of_workers():
-        called("column", frame, tmp_path / "index", **arguments)
-    assert called("sql", frame, tmp_path / "index", **arguments) == {1: [1]}
+    wrong: list[tuple[Any, dict[str, str], type[TagMatchError], str]] = [
+        ("/no/such/folder", {}, IndexNotFoundError, "no such folder"),
+        (large, {}, InvalidValueError, f"key {2**63} "),
+    ]
+    if way == "sql":
+        wrong += [(large, {"tags": "name"}, InvalidTypeError, "argument tags must be array<string>, not string")]
+        assert called(way, frame, index, **arguments) == {1: [1]}
+    else:
+        wrong += [(index, arguments, InvalidValueError, "none of them 'tags', 'location'")]
+    for path, asked, error, message in wrong:
+        with pytest.raises(error, match=message), errors_of_workers():
+            called(way, frame, path, **asked)
 
 
 @pytest.mark.parametrize("has_positions", [False, True])
-def test_an_index_on_the_plane(spark: Any, tmp_path: Path, *, has_positions: bool) -> None:
+@pytest.mark.parametrize("way", [*WAYS, "ship", "shuffle"])
+def test_an_index_on_the_plane(spark: Any, tmp_path: Path, *, way: Any, has_positions: bool) -> None:
     index = tmp_path / "index"
     with TagMatch(index, plane=True) as tm:
         tm.add_set(["a"], 1, area=None if has_positions else Circle(1000, 2000, 50))
@@ -161,88 +225,68 @@ def test_an_index_on_the_plane(spark: Any, tmp_path: Path, *, has_positions: boo
             tm.move([1], 1000, 2000)
             tm.save_positions()
     register(spark)
-    schema = f"id int, tags array<string>, here array<double>, x {STRUCT}"
-    frame = spark.createDataFrame([(1, ["a"], [9.0, 45.0], None)], schema)
-    for ask in (
-        lambda: subset_join(frame, index, location="here", strategy="ship").collect(),
-        lambda: subset_join(frame, index, location="here", strategy="shuffle").collect(),
-        lambda: called("column", frame, index, location="here"),
-        lambda: called("sql", frame, index, location="here"),
-    ):
-        message = r"the index .*index is on the plane.* lon and lat.* TagMatch.open\(.*plane=True\)"
-        with pytest.raises(InvalidValueError, match=message), errors_of_workers():
-            ask()
+    frame = spark.createDataFrame([(1, ["a"], [9.0, 45.0])], "id int, tags array<string>, here array<double>")
+    message = r"the index .*index is on the plane.* lon and lat.* TagMatch.open\(.*plane=True\)"
+    ask: Any = (
+        partial(called, way)
+        if way in WAYS
+        else partial(lambda *given, **at: subset_join(*given, **at).collect(), strategy=way)
+    )
+    with pytest.raises(InvalidValueError, match=message), errors_of_workers():
+        ask(frame, index, location="here")
 
 
 @pytest.mark.nightly
 def test_columns_by_position_and_by_name(session: SparkSession, tmp_path: Path, rng: random.Random) -> None:
     oracle, messages = stored_with_areas(tmp_path / "index", rng), any_messages(rng, 60)
     frame, match = frame_of(session, messages, PLACE_TYPES[0]), match_udf(tmp_path / "index")
-    everything = answers(oracle, messages, "attributes", "location", "within")
-    found = frame.select(
-        "id",
-        match("tags", f.struct("price"), "here", "around").alias("by_position"),
-        match("tags", within="around", location="here", attributes=f.struct("price")).alias("by_name"),
-        match("tags", within="around").alias("within"),
-    ).collect()
-    within = answers(oracle, messages, "within")
-    for name, right in (("by_position", everything), ("by_name", everything), ("within", within)):
-        assert {row.id: sorted(row[name]) for row in found} == right
-
-
-# -- settings and names ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def settings(spark: Any) -> Iterator[Any]:
-    given: list[str] = []
-
-    def give(name: str, value: str) -> None:
-        given.append(name)
-        spark.conf.set(name, value)
-
-    yield give
-    for name in given:
-        spark.conf.unset(name)
-
-
-def test_settings_of_a_session(spark: Any, tmp_path: Path, settings: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    sets = spark.createDataFrame([(["a"], 1), (None, 2)], "tags array<string>, key long")
-    settings("spark.tagmatch.layout", "balanced")
-    settings("spark.tagmatch.maxPartitionSize", "17")
-    settings("spark.tagmatch.skipInvalid", "true")
-    assert partition(sets, tmp_path / "index").skipped == {"tags is null": 1}
-    with TagMatch.open(tmp_path / "index") as tm:
-        assert (tm.stats()["layout"], tm.stats()["max_partition_size"]) == ("balanced", 17)
-    partition(sets, tmp_path / "index", mode="append")
-    partition(sets, tmp_path / "other", layout="rarest")  # an argument comes before a setting
-    with TagMatch.open(tmp_path / "other") as tm:
-        assert tm.stats()["layout"] == "rarest"
-    partition(sets, tmp_path / "other", mode="append")  # nor is the index's own layout a mistake
-    queries = spark.createDataFrame([(["a"],)], "tags array<string>")
-    for name, value, nodes in (
-        ("shipLimit", str(8 << 30), ["tagmatch_ship"]),
-        ("shipLimit", "0", ["tagmatch_send_sets", "tagmatch_send_queries", "tagmatch_match_buckets"]),
-        ("strategy", "ship", ["tagmatch_ship"]),
+    price, every = f.struct("price"), answers(oracle, messages, "attributes", "location", "within")
+    for column, right in (
+        (match("tags", price, "here", "around"), every),
+        (match("tags", within="around", location="here", attributes=price), every),
+        (match("tags", within="around"), answers(oracle, messages, "within")),
     ):
-        settings(f"spark.tagmatch.{name}", value)
-        subset_join(queries, tmp_path / "index").explain()
-        plan = capsys.readouterr().out
-        assert all(node in plan for node in nodes)
+        assert {row.id: sorted(row[1]) for row in frame.select("id", column).collect()} == right
+
+
+def test_settings_of_a_session(spark: Any, tmp_path: Path) -> None:
+    sets = spark.createDataFrame([(["a"], 1), (None, 2)], "tags array<string>, key long")
+    queries = spark.createDataFrame([(["a"],)], "tags array<string>")
+    index, other = tmp_path / "index", tmp_path / "other"
+    given = {"layout": "balanced", "maxPartitionSize": "17", "skipInvalid": "true"}
+    with settings_of(spark, {f"spark.tagmatch.{name}": value for name, value in given.items()}):
+        assert partition(sets, index).skipped == {"tags is null": 1}
+        partition(sets, index, mode="append")
+        partition(sets, other, layout="rarest")  # an argument comes before a setting
+        partition(sets, other, mode="append")  # nor is the index's own layout a mistake
+    for path, layout in ((index, "balanced"), (other, "rarest")):
+        with TagMatch.open(path) as tm:
+            assert (tm.stats()["layout"], tm.stats()["max_partition_size"]) == (layout, 17)
+    for given, argument, ships in (
+        ({"shipLimit": str(8 << 30)}, None, True),
+        ({"shipLimit": "0"}, None, False),
+        ({"shipLimit": "0"}, 8 << 30, True),
+        ({"shipLimit": "0", "strategy": "ship"}, None, True),
+    ):
+        with (
+            settings_of(spark, {f"spark.tagmatch.{name}": value for name, value in given.items()}),
+            patch.object(tagmatch.spark.join, "shuffle_join", wraps=shuffle_join) as shuffles,
+        ):
+            assert [row.key for row in subset_join(queries, index, ship_limit=argument).collect()] == [1]
+        assert shuffles.called != ships
 
 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("spark.tagmatch.layot", "x", r"no setting 'spark.tagmatch.layot'; there are spark.tagmatch.layout, spark"),
-        ("spark.tagmatch.layout", "best", "is 'best': it must be one of rarest, balanced"),
-        ("spark.tagmatch.setsPerTask", "0", "it must be an integer from 1 on"),
-        ("spark.tagmatch.skipInvalid", "yes", "it must be true or false"),
+        ("layot", "x", r"no setting 'spark.tagmatch.layot'; there are spark.tagmatch.layout, spark"),
+        ("layout", "best", "is 'best': it must be one of rarest, balanced"),
+        ("setsPerTask", "0", "it must be an integer from 1 on"),
+        ("skipInvalid", "yes", "it must be true or false"),
     ],
 )
-def test_mistakes_in_settings(spark: Any, tmp_path: Path, settings: Any, name: str, value: str, message: str) -> None:
+def test_mistakes_in_settings(spark: Any, tmp_path: Path, name: str, value: str, message: str) -> None:
     frame = spark.createDataFrame([(["a"], 1)], "tags array<string>, key long")
-    settings(name, value)
     for call in (lambda: partition(frame, tmp_path), lambda: subset_join(frame.select("tags"), tmp_path)):
-        with pytest.raises(InvalidValueError, match=message):
+        with settings_of(spark, {f"spark.tagmatch.{name}": value}), pytest.raises(InvalidValueError, match=message):
             call()

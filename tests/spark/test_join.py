@@ -22,25 +22,18 @@ from support.trees import And, Not, Tags, Test
 
 import tagmatch.spark.join
 from tagmatch import TagMatch
-from tagmatch.model.errors import (
-    IndexNotFoundError,
-    InvalidTypeError,
-    InvalidValueError,
-    NullError,
-    TagMatchError,
-)
+from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.join import subset_join
 
-STRATEGIES = ("ship", "shuffle")
-#: What a number stands for as a key of each type, in the same order
-KEYS: dict[str, Any] = {"integer": int, "string": "é{:019}".format}
 ASKED = "price double, city array<string>, others struct<name: string, new: boolean>"
 KEPT = """
     `a.b c` string, amount decimal(10, 2), at timestamp, day date, bytes binary, flag boolean, pairs map<string, int>,
     pair struct<x: bigint, y: array<string>>, nothing int
 """
 ATTRIBUTES = ["price", "city", "others"]
+#: What a number stands for as a key of each type, in the same order
+KEYS: dict[str, Any] = {"integer": int, "string": "é{:019}".format}
 COMMON = [f"c{number}" for number in range(6)]
 TAGS = [f"t{i}" for i in range(40)] + ["é", "日本", "", " ", "a\u0000b", "🐈"]
 
@@ -55,6 +48,11 @@ class Stored(NamedTuple):
 @pytest.fixture(autouse=True)
 def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
+
+
+@pytest.fixture(params=["ship", "shuffle"])
+def strategy(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 def of(tree: Any) -> Expression:
@@ -134,7 +132,6 @@ def expected(stored: Stored, names: list[str]) -> list[list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("names", "output", "unique"),
     [
@@ -156,7 +153,7 @@ def test_answers_are_the_oracles(
     kind = "bigint" if stored.key_type == "integer" else "string"
     added = ("key", kind) if output == "rows" else ("keys", f"array<{kind}>")
     assert joined.dtypes == [*queries.dtypes, added]
-    before, keys, found = {row.n: repr(row[1:]) for row in queries.collect()}, [], joined.collect()
+    before, found = {row.n: repr(row[1:]) for row in queries.collect()}, joined.collect()
     keys = [list[Any]() for _ in before]
     for row in found:
         assert repr(row[1:-1]) == before[row.n]
@@ -167,16 +164,10 @@ def test_answers_are_the_oracles(
     assert output == "rows" or len(found) == len(before)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_attributes_in_maps(spark: Any, tmp_path: Path, strategy: str) -> None:
     """Entries of maps are attributes by their own names, beside a column that is one; a map may be null or empty."""
-    sets = [
-        (["a"], 1, "price < 10"),
-        (["a"], 2, None),
-        ([], 3, 'city = "Rome" and not new = true'),
-        ([], 4, "exists(`x y`)"),
-    ]
-    index = make_index(tmp_path / "index", sets)
+    sets = [(["a"], 1, "price < 10"), (["a"], 2, None), ([], 3, 'city = "Rome" and not new = true')]
+    index = make_index(tmp_path / "index", [*sets, ([], 4, "exists(`x y`)")])
     maps = [{"price": [9.5, 12.0], "x y": None}, {"x y": [7.0], "nobody asks": [1.0]}, None, {}]
     rows = list(zip(range(4), [["a"], ["a"], [], []], maps, [["Rome"], None, ["Oslo"], ["Rome"]], strict=True))
     schema = "id int, tags array<string>, some map<string, array<double>>, city array<string>"
@@ -186,35 +177,39 @@ def test_attributes_in_maps(spark: Any, tmp_path: Path, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_an_answer_may_be_larger_than_an_arrow_batch_of_spark(
     spark: Any, tmp_path: Path, strategy: Any, key_type: str
 ) -> None:
     count, key = 150_000, KEYS[key_type]
+    keys = list(map(key, [*range(count), 2**63 - 1]))
     with TagMatch(tmp_path / "index", key_type=key_type) as tm:
-        tm.add_sets([["popular"]] * count + [["x"]], list(map(key, [*range(count), 2**63 - 1])))
+        tm.add_sets([["popular"]] * count + [["x"]], keys)
         tm.consolidate()
     queries = spark.createDataFrame([(0, ["popular"]), (1, ["x", "popular"]), (2, ["y"])], "n int, words array<string>")
     rows = subset_join(queries, tmp_path / "index", strategy=strategy, tags="words").select("n", "key").toArrow()
     assert Counter(rows["n"].to_pylist()) == {0: count, 1: count + 1}
-    assert rows["key"].to_pylist().count(key(2**63 - 1)) == 1
-    assert set(rows["key"].to_pylist()) == set(map(key, [*range(count), 2**63 - 1]))
+    assert Counter(rows["key"].to_pylist()) == dict.fromkeys(keys[:-1], 2) | {keys[-1]: 1}
     lists = subset_join(queries, tmp_path / "index", strategy=strategy, tags="words", output="lists").toArrow()
     sizes = dict(zip(lists["n"].to_pylist(), map(len, lists["keys"].to_pylist()), strict=True))
     assert sizes == {0: count, 1: count + 1, 2: 0}
 
 
 @pytest.mark.parametrize("key_type", KEYS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_queries_or_no_sets(spark: Any, tmp_path: Path, strategy: Any, key_type: str) -> None:
+    """Or only conditions that are negated."""
     full = make_index(tmp_path / "full", [(["a"], KEYS[key_type](1)), ([], KEYS[key_type](2))])
     empty = make_index(tmp_path / "empty", [], key_type=key_type)
+    negated = make_index(tmp_path / "negated", [([], number, f"not price > {number}") for number in range(100)])
     some, none = (spark.createDataFrame(rows, "tags array<string>") for rows in ([(["a"],), ([],)], []))
-    for output in ("rows", "lists"):
-        assert subset_join(none, full, strategy=strategy, output=output).collect() == []
+    for index in (full, negated):
+        for output in ("rows", "lists"):
+            assert subset_join(none, index, strategy=strategy, output=output).collect() == []
     assert subset_join(some, empty, strategy=strategy).collect() == []
     lists = subset_join(some, empty, strategy=strategy, output="lists").collect()
     assert sorted(map(tuple, lists)) == [([], []), (["a"], [])]
+    queries = spark.createDataFrame([(1, [], 98.5), (2, ["a"], None)], "n int, tags array<string>, price double")
+    joined = subset_join(queries, negated, strategy=strategy, attributes="price")
+    assert sorted((row.n, row.key) for row in joined.collect()) == [(1, 99), *((2, key) for key in range(100))]
 
 
 def keys_of(joined: Any) -> list[Any]:
@@ -223,6 +218,7 @@ def keys_of(joined: Any) -> list[Any]:
 
 
 def test_a_newer_snapshot_is_picked_up(spark: Any, tmp_path: Path) -> None:
+    """But keys of the other type, as columns of the join are of a type for good."""
     index = make_index(tmp_path / "index", [(["a"], 1)])
     queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
     shipped = subset_join(queries, index, strategy="ship")
@@ -232,38 +228,21 @@ def test_a_newer_snapshot_is_picked_up(spark: Any, tmp_path: Path) -> None:
     assert keys_of(shipped) == keys_of(subset_join(queries, str(index), strategy="shuffle")) == [2]
     with pytest.raises(IndexNotFoundError, match="newer snapshot"):
         keys_of(late)
-
-
-def test_keys_that_become_others(spark: Any, tmp_path: Path) -> None:
-    """Columns of the join are of a type for good."""
-    index = make_index(tmp_path / "index", [(["a"], 1)])
-    queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
-    joined = subset_join(queries, index, strategy="ship")
-    assert keys_of(joined) == [1]
-    with TagMatch(key_type="string") as tm:
-        tm.add_set(["a"], "ana")
-        tm.consolidate()
+    with TagMatch.open(make_index(tmp_path / "named", [(["a"], "ana")])) as tm:
         tm.save(index)
     with pytest.raises(InvalidValueError, match='had key_type "integer" when the join began, and has "string" now'):
-        keys_of(joined)
+        keys_of(shipped)
     assert keys_of(subset_join(queries, index, strategy="ship")) == ["ana"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("key", [int, str], ids=["integers", "strings"])
 def test_keys_that_have_expired_are_no_answers(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: Any, key: Any
 ) -> None:
     """Though the files still have them."""
     clock, now = set_clock(monkeypatch), datetime.datetime.now(datetime.UTC)
+    times = [now + timedelta(hours=hours) if hours else None for hours in (-1, 0, -2, -1, 24)]
     with TagMatch(tmp_path / "index", key_type="string" if key is str else "integer", durability="none") as tm:
-        times = [
-            now - timedelta(hours=1),
-            None,
-            now - timedelta(hours=2),
-            now - timedelta(hours=1),
-            now + timedelta(days=1),
-        ]
         clock.now = now - timedelta(days=1)
         tm.add_sets([["a"], ["a"], ["b"], [], []], list(map(key, range(5))), expires=times)
         tm.consolidate()
@@ -273,7 +252,6 @@ def test_keys_that_have_expired_are_no_answers(
     assert sorted((row.id, row.key) for row in found) == [(1, key(1)), (1, key(4)), (2, key(4))]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("tags", "key", "kind", "message"),
     [
@@ -292,42 +270,22 @@ def test_what_tasks_cannot_answer(
         keys_of(subset_join(queries, index, strategy=strategy, tags="words"))
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_no_queries_or_only_conditions_that_are_negated(spark: Any, tmp_path: Path, strategy: Any) -> None:
-    with TagMatch(tmp_path / "index", device="cpu") as tm:
-        tm.add_sets([[]] * 100, range(100), where=[f"not price > {number}" for number in range(100)])
-        tm.consolidate()
-    rows, wanted = [(1, [], 98.5), (2, ["a"], None)], [(1, 99), *((2, key) for key in range(100))]
-    for some in (rows, []):
-        queries = spark.createDataFrame(some, "n int, tags array<string>, price double")
-        joined = subset_join(queries, tmp_path / "index", strategy=strategy, attributes="price")
-        assert sorted((row.n, row.key) for row in joined.collect()) == (wanted if some else [])
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_tag_that_stands_for_a_value(spark: Any, tmp_path: Path, strategy: Any) -> None:
     """As `match_many` takes it."""
-    with TagMatch(tmp_path / "index", device="cpu") as tm:
-        tm.add_sets([[]] * 100, range(100), where=[f"a{number} = true" for number in range(100)])
-        tm.consolidate()
-    frame = spark.createDataFrame(
-        [(i, [f"\0=a{i}\0b1", f"\0=a{i + 1}\0b0"]) for i in range(100)], "n int, tags array<string>"
-    )
-    joined = subset_join(frame, tmp_path / "index", strategy=strategy)
+    index = make_index(tmp_path / "index", [([], number, f"a{number} = true") for number in range(100)])
+    rows = [(number, [f"\0=a{number}\0b1", f"\0=a{number + 1}\0b0"]) for number in range(100)]
+    joined = subset_join(spark.createDataFrame(rows, "n int, tags array<string>"), index, strategy=strategy)
     assert sorted((row.n, row.key) for row in joined.collect()) == [(number, number) for number in range(100)]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_attributes_may_have_any_name(spark: Any, tmp_path: Path, strategy: str) -> None:
     """Also names that are nearly those of columns with a meaning, where a table of queries must not have them."""
     names = ["Tag", "id", "locations", "attribute"]
-    with TagMatch(tmp_path / "index") as tm:
-        tm.add_sets([[]] * 5, range(5), where=[f"`{name}` = 1" for name in [*names, "within"]])
-        tm.consolidate()
+    sets = [([], key, f"`{name}` = 1") for key, name in enumerate([*names, "within"])]
+    index = make_index(tmp_path / "index", sets)
     schema = ", ".join(["tags array<string>", *(f"{name} int" for name in names), "of map<string, int>"])
     queries = spark.createDataFrame([([], 1, 1, 1, 1, {"within": 1})], schema)
-    joined = subset_join(queries, tmp_path / "index", attributes=[*names, "of"], strategy=strategy)
-    assert sorted(row.key for row in joined.collect()) == [0, 1, 2, 3, 4]
+    assert keys_of(subset_join(queries, index, attributes=[*names, "of"], strategy=strategy)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.nightly
@@ -339,80 +297,54 @@ def test_every_partition_gets_a_bucket(session: SparkSession, tmp_path: Path, mo
     assert joined.select(functions.spark_partition_id()).distinct().count() == 8
 
 
-def test_auto_goes_by_the_size_of_the_index(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with TagMatch(tmp_path / "index", device="cpu") as tm:
-        tm.add_set([], 1, where="price < 10")
-        tm.consolidate()
-    queries = spark.createDataFrame([(["a"], 9)], "tags array<string>, price int")
-    for limit, ships in ((8 << 30, True), (0, False)):
-        joined = subset_join(queries, tmp_path / "index", attributes="price", ship_limit=limit)
-        joined.explain()
-        assert ("tagmatch_send_sets" not in capsys.readouterr().out) == ships
-        assert keys_of(joined) == [1]
+BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
+    ("words array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'words'"),
+    ("Tag array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'Tag'; is 'Tag' meant"),
+    ("tags string", {}, InvalidTypeError, "column 'tags' of the queries must be array<string>, not string"),
+    ("tags array<int>", {}, InvalidTypeError, "must be array<string>, not array<int>"),
+    (", key int", {}, InvalidValueError, "column 'key' already"),
+    (", Keys int", {"output": "lists"}, InvalidValueError, "column 'Keys' already"),
+    ("", {"strategy": "broadcast"}, InvalidValueError, "strategy must be one of 'auto'"),
+    ("", {"output": "set"}, InvalidValueError, "output must be one of 'rows'"),
+    ("", {"index": 3}, InvalidTypeError, "index must be"),
+    ("", {"index": ""}, InvalidValueError, "index is empty; give the path of a folder"),
+    ("", {"index": "ftp://host/index"}, InvalidValueError, "Arrow does not reach ftp://host/in"),
+    ("", {"index": "no/such/folder"}, IndexNotFoundError, "no such folder"),
+    ("", {"attributes": ["cost"]}, InvalidValueError, "one column 'cost'; its columns are 'tags'"),
+    (", day date", {"attributes": "day"}, InvalidTypeError, "column 'day' is of date32"),
+    (", at timestamp", {"attributes": "at"}, InvalidTypeError, "column 'at' is of timestamp"),
+    (", x int", {"attributes": ["x", "x"]}, InvalidValueError, "names, none of them 'tags'"),
+    ("", {"folder": "x"}, InvalidValueError, "folder is where the index of interests is made"),
+]
 
 
-@pytest.mark.parametrize(
-    ("columns", "arguments", "error", "message"),
-    [
-        ("words array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'words'"),
-        ("Tag array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'Tag'; is 'Tag' meant"),
-        ("tags string", {}, InvalidTypeError, "column 'tags' of the queries must be array<string>, not string"),
-        ("tags array<int>", {}, InvalidTypeError, "must be array<string>, not array<int>"),
-        ("tags array<string>, key int", {}, InvalidValueError, "column 'key' already"),
-        ("tags array<string>, Keys int", {"output": "lists"}, InvalidValueError, "column 'Keys' already"),
-        ("tags array<string>", {"strategy": "broadcast"}, InvalidValueError, "strategy must be one of 'auto'"),
-        ("tags array<string>", {"output": "set"}, InvalidValueError, "output must be one of 'rows'"),
-        ("tags array<string>", {"index": 3}, InvalidTypeError, "index must be"),
-        ("tags array<string>", {"index": ""}, InvalidValueError, "index is empty; give the path of a folder"),
-        ("tags array<string>", {"index": "ftp://host/index"}, InvalidValueError, "Arrow does not reach ftp://host/in"),
-        ("tags array<string>", {"index": "no/such/folder"}, IndexNotFoundError, "no such folder"),
-        (
-            "tags array<string>",
-            {"attributes": ["cost"]},
-            InvalidValueError,
-            "one column 'cost'; its columns are 'tags'",
-        ),
-        ("tags array<string>, day date", {"attributes": "day"}, InvalidTypeError, "column 'day' is of date32"),
-        ("tags array<string>, at timestamp", {"attributes": "at"}, InvalidTypeError, "column 'at' is of timestamp"),
-        ("tags array<string>, x int", {"attributes": ["x", "x"]}, InvalidValueError, "names, none of them 'tags'"),
-        ("tags array<string>", {"folder": "x"}, InvalidValueError, "folder is where the index of interests is made"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "arguments", "error", "message"), BAD)
 def test_bad_arguments_are_told_at_once(
-    spark: Any,
-    tmp_path: Path,
-    columns: str,
-    arguments: dict[str, Any],
-    error: type[TagMatchError],
-    message: str,
+    spark: Any, tmp_path: Path, columns: str, arguments: dict[str, Any], error: type[TagMatchError], message: str
 ) -> None:
     index = make_index(tmp_path / "index", [(["a"], 1)])
+    columns = columns if columns[:1].isalpha() else f"tags array<string>{columns}"
     with pytest.raises(error, match=message):
         subset_join(spark.createDataFrame([], columns), **{"index": index, **arguments})
-
-
-def test_queries_must_be_a_data_frame(tmp_path: Path) -> None:
     with pytest.raises(InvalidTypeError, match="must be a Spark DataFrame, not list"):
         subset_join([["a"]], tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("kind", "key"), [("long", int), ("string", str)], ids=["integers", "strings"])
-@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_interests(spark: Any, tmp_path: Path, rng: random.Random, strategy: Any, kind: str, key: Any) -> None:
     """In the place of an index."""
-    tags = [f"t{i}" for i in range(15)]
     interests = [
-        (rng.sample(tags, rng.randint(0, 3)), key(rng.randrange(20)), rng.choice([None, "x = 1"])) for _ in range(200)
+        (rng.sample(TAGS, rng.randint(0, 3)), key(rng.randrange(20)), rng.choice([None, "x = 1"])) for _ in range(200)
     ]
-    tweets = [(number, rng.sample([*tags, "new"], rng.randint(0, 8))) for number in range(30)]
+    tweets = [(number, rng.sample([*TAGS, "new"], rng.randint(0, 20))) for number in range(30)]
     oracle = Oracle()
     oracle.add_sets(*zip(*(row[:2] for row in interests if row[2] is None), strict=True))
     oracle.consolidate()
+    expected = [(number, one) for number, query in tweets for one in oracle.match(query)]
     stored = spark.createDataFrame(interests, f"tags array<string>, key {kind}, where string")
     queries = spark.createDataFrame(tweets, "id long, tags array<string>")
     for folder in (None, tmp_path / "index"):
         found = subset_join(queries, stored, strategy=strategy, folder=folder).select("id", "key").collect()
-        expected = [(number, one) for number, query in tweets for one in oracle.match(query)]
         assert sorted(map(tuple, found)) == sorted(expected)
     with TagMatch.open(tmp_path / "index") as tm:
         assert len(tm) > len(oracle)

@@ -16,7 +16,7 @@ import pytest
 from oracle import Oracle
 from pyspark.sql import SparkSession
 from support.index_files import contents_of, make_index
-from support.tasks import called
+from support.spark_functions import called
 
 import tagmatch.spark.join
 from tagmatch import InvalidTypeError, InvalidValueError
@@ -88,9 +88,6 @@ def test_a_stream_of_changes_and_a_stream_that_is_joined(session: SparkSession, 
         assert sorted((row.of, row.key) for row in found) == [
             (name, name) for name in ("ana", "bo", "cy")[: number + 2]
         ]
-
-
-# -- workers, which are forks of a process that has loaded what they need --------------------------------------------
 
 
 @pytest.mark.nightly

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +16,7 @@ from support.collisions import colliding_tags
 from support.index_files import contents_of, make_index
 from support.spark_settings import settings_of
 from support.strategies import COMMON_NAMES
+from support.tasks import session
 
 from tagmatch import FilterError, IndexExistsError, InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.model.options import Layout
@@ -33,10 +34,8 @@ def schema_of(rows: Rows) -> str:
 
 def few_tags(rng: random.Random) -> Rows:
     """One tag in all sets, 500 others; the empty set, equal sets, equal rows, tags twice in a set, large keys."""
-    rows = [
-        (["all", *rng.sample([f"t{i}" for i in range(500)], rng.randint(0, 4))], rng.randrange(50))
-        for _ in range(1_500)
-    ]
+    names = [f"t{i}" for i in range(500)]
+    rows = [(["all", *rng.sample(names, rng.randint(0, 4))], rng.randrange(50)) for _ in range(1_500)]
     rows += [([], 5), ([], 2**63 - 1), (["all", "t1", "t1"], 3), (["t1", "all"], 3), (["t1", "all"], 3)]
     return rng.sample(rows, len(rows))
 
@@ -67,34 +66,35 @@ def named_alike(_: random.Random) -> Rows:
     return [([f"t{i % 3}", f"u{i}"], name) for i, name in enumerate(colliding_tags(40))]
 
 
-@pytest.fixture
-def ranges_stay_apart(spark: Any) -> Iterator[None]:
-    """Where there are few rows, Spark else puts partitions together."""
-    with settings_of(spark, {"spark.sql.adaptive.coalescePartitions.enabled": "false"}):
-        yield
+#: Rows, `max_partition_size` and `sets_per_task`
+SIZES: dict[str, tuple[Any, int, int]] = {
+    "few tags": (few_tags, 100, 400),
+    "large partitions": (few_tags, 200_000, 1 << 20),
+    "long sets": (long_sets, 7, 50),
+    "colliding": (colliding, 1, 5),
+    "named": (named, 100, 400),
+    "named alike": (named_alike, 3, 5),
+    "nothing": (lambda _: [], 7, 5),
+    "the empty set": (lambda _: [([], "")], 7, 5),
+}
 
 
-@pytest.mark.usefixtures("ranges_stay_apart")
 @pytest.mark.parametrize("layout", get_args(Layout))
-@pytest.mark.parametrize(
-    ("make", "max_partition_size", "sets_per_task"),
-    [
-        (few_tags, 100, 400),
-        (few_tags, 200_000, 1 << 20),
-        (long_sets, 7, 50),
-        (colliding, 1, 5),
-        (named, 100, 400),
-        (named_alike, 3, 5),
-    ],
-)
+@pytest.mark.parametrize("sizes", SIZES)
 def test_files_are_those_of_the_local_partitioner(
-    spark: Any, tmp_path: Path, rng: random.Random, layout: str, make: Any, max_partition_size: int, sets_per_task: int
+    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, layout: str, sizes: str
 ) -> None:
+    """Also if tasks add up histograms, of which there are many."""
+    make, max_partition_size, sets_per_task = SIZES[sizes]
     rows = make(rng)
     options: dict[str, Any] = {"layout": layout, "max_partition_size": max_partition_size}
+    if make is named:
+        monkeypatch.setattr(tree, "_HISTOGRAMS_AT_ONCE", 0)
     make_index(tmp_path / "local", rows, **options)
     frame = spark.createDataFrame(rows, schema_of(rows)).repartition(3)
-    made = partition(frame, tmp_path / "spark", sets_per_task=sets_per_task, **options)
+    # Where there are few rows, Spark else puts partitions together
+    with settings_of(spark, {"spark.sql.adaptive.coalescePartitions.enabled": "false"}):
+        made = partition(frame, tmp_path / "spark", sets_per_task=sets_per_task, **options)
     assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
     assert sorted(os.listdir(tmp_path / "spark")) == sorted(os.listdir(tmp_path / "local"))
     with TagMatch.open(tmp_path / "spark") as tm:
@@ -105,26 +105,35 @@ def test_files_are_those_of_the_local_partitioner(
     assert made.skipped == {}
 
 
-def test_many_histograms_are_added_up_by_tasks(
-    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("layout", "key"), [("rarest", str), ("balanced", int)])
+def test_tasks_that_run_twice_leave_the_same_files(
+    tmp_path: Path, rng: random.Random, seed: int, layout: Any, key: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "_HISTOGRAMS_AT_ONCE", 0)
-    rows, options = few_tags(rng), {"layout": "balanced", "max_partition_size": 100}
-    make_index(tmp_path / "local", rows, **options)
-    frame = spark.createDataFrame(rows, SCHEMA).repartition(3)
-    partition(frame, tmp_path / "spark", sets_per_task=400, **options)
-    assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+    """Batches come in another order each time."""
+    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
+    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
+    tags, seen = [*(f"t{i}" for i in range(60)), *colliding_tags(20)], dict[Path, bytes]()
 
+    def look() -> bool:
+        """What a job has left stays as it is: this job is to run once more."""
+        there = {path: path.read_bytes() for path in (tmp_path / "spark").rglob("*") if path.is_file()}
+        assert all(there.get(path, contents) == contents for path, contents in seen.items())
+        seen.update(there)
+        return True
 
-@pytest.mark.parametrize("layout", get_args(Layout))
-@pytest.mark.parametrize("key", [1, ""], ids=["integer", "string"])
-@pytest.mark.parametrize("count", [0, 1], ids=["nothing", "the empty set"])
-def test_next_to_nothing(spark: Any, tmp_path: Path, layout: str, key: Any, count: int) -> None:
-    rows: Rows = [([], key)] * count
-    key_type = "string" if key == "" else "integer"
-    make_index(tmp_path / "local", rows, layout=layout, key_type=key_type)
-    partition(spark.createDataFrame(rows, schema_of([([], key)])), tmp_path / "spark", layout=layout)
-    assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+    options: Any = {"layout": layout, "max_partition_size": 20}
+    with session(seed) as spark:
+        spark.loses_tasks = look
+        spark.conf.set("spark.sql.shuffle.partitions", "6")
+        for mode in ("overwrite", "append"):
+            rows = [(rng.sample(tags, rng.randint(0, 4)), key(rng.randrange(50))) for _ in range(300)]
+            make_index(tmp_path / "local", rows, **options)
+            seen.clear()
+            partition(
+                spark.createDataFrame(rows, schema_of(rows)), tmp_path / "spark", mode=mode, sets_per_task=20, **options
+            )
+            assert len(seen) > 20
+            assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
 
 
 def test_other_columns_and_smaller_integers(spark: Any, tmp_path: Path) -> None:
@@ -145,33 +154,20 @@ def test_unsigned_keys(spark: Any, tmp_path: Path) -> None:
         partition(spark.createDataFrame([(["a"], Decimal(2**64))], schema), tmp_path / "other")
 
 
-# -- rows and columns that will not do -------------------------------------------------------------------------------
+BAD_ROWS: list[tuple[list[Any], dict[str, int]]] = [
+    (
+        [(["a"], 1), (None, 2), (None, None), (["a", None], 3), (["b"], None), (["c"], -1), (["d"], -2), (["e"], 4)],
+        {"tags is null": 2, "a tag is null": 1, "key is null": 1, "key is negative": 2},
+    ),
+    (  # keys that no other row has leave no trace
+        [(["a"], "m"), (None, "a"), (["a", None], "z"), (None, None), (["b"], None), (["c"], "b"), (None, "b")],
+        {"tags is null": 3, "a tag is null": 1, "key is null": 1},
+    ),
+]
 
 
 @pytest.mark.parametrize("layout", get_args(Layout))
-@pytest.mark.parametrize(
-    ("rows", "skipped"),
-    [
-        (
-            [
-                (["a"], 1),
-                (None, 2),
-                (None, None),
-                (["a", None], 3),
-                (["b"], None),
-                (["c"], -1),
-                (["d"], -2),
-                (["e"], 4),
-            ],
-            {"tags is null": 2, "a tag is null": 1, "key is null": 1, "key is negative": 2},
-        ),
-        (  # keys that no other row has leave no trace
-            [(["a"], "m"), (None, "a"), (["a", None], "z"), (None, None), (["b"], None), (["c"], "b"), (None, "b")],
-            {"tags is null": 3, "a tag is null": 1, "key is null": 1},
-        ),
-    ],
-    ids=["integers", "strings"],
-)
+@pytest.mark.parametrize(("rows", "skipped"), BAD_ROWS, ids=["integers", "strings"])
 def test_rows_that_cannot_be_stored(
     spark: Any, tmp_path: Path, layout: Any, rows: Any, skipped: dict[str, int]
 ) -> None:
@@ -181,7 +177,7 @@ def test_rows_that_cannot_be_stored(
         partition(frame, tmp_path / "index", layout=layout)
     assert not (tmp_path / "index").exists()
     assert partition(frame, tmp_path / "index", layout=layout, skip_invalid=True).skipped == skipped
-    good = [row for row in rows if row[0] and None not in row[0] and row[1] is not None and row[1] not in (-1, -2)]
+    good = [row for row in rows if row[0] and None not in row[0] and row[1] not in (None, -1, -2)]
     make_index(tmp_path / "local", good, layout=layout)
     assert contents_of(tmp_path / "index") == contents_of(tmp_path / "local")
 
@@ -194,13 +190,13 @@ def test_conditions(spark: Any, tmp_path: Path, rng: random.Random, layout: Any)
     """The files are those of the local partitioner, also where rows are appended."""
     rows = [(tags, key, rng.choice(CONDITIONS)) for tags, key in few_tags(rng)[:600]]
     rows += [(tags, key, f"x = {key}") for tags, key, _ in rows[:50]]
-    schema = f"{SCHEMA}, where string"
-    for some, mode, column in ((rows[:300], "overwrite", "where"), (rows[300:], "append", "w h")):
+    for some, mode, options in (
+        (rows[:300], "overwrite", {"layout": layout}),
+        (rows[300:], "append", {"where": "w h"}),
+    ):
         make_index(tmp_path / "local", some, layout=layout)
-        frame = spark.createDataFrame(some, schema).withColumnRenamed("where", column)
-        where = None if column == "where" else column  # which is the default
-        options = {"layout": layout} if mode == "overwrite" else {}
-        partition(frame, tmp_path / "spark", mode=mode, where=where, sets_per_task=100, **options)
+        frame = spark.createDataFrame(some, f"{SCHEMA}, `{options.get('where', 'where')}` string")  # the default
+        partition(frame, tmp_path / "spark", mode=mode, sets_per_task=100, **options)
         assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
 
 
@@ -247,27 +243,18 @@ def test_paths_and_numbers_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["notes.txt"]
 
 
-# -- what only Spark has ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.nightly
 def test_keys_are_compared_as_bytes(session: Any, tmp_path: Path) -> None:
-    """Whatever the column's collation."""
+    """Whatever the column's collation; they must be UTF-8."""
     rows = [(["a"], "Ana"), (["a"], "ana"), (["b"], "ANA")]
     frame = session.createDataFrame(rows, NAMED).selectExpr("tags", "key collate UTF8_LCASE as who")
     partition(frame, tmp_path / "spark", key="who")
     make_index(tmp_path / "local", rows)
     assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    ("columns", "column"),
-    [("array('a') tags, cast(x'c328' as string) key", "key"), ("array(cast(x'c328' as string)) tags, 1L key", "tags")],
-)
-def test_strings_that_are_not_utf8(session: Any, tmp_path: Path, columns: str, column: str) -> None:
-    with pytest.raises(InvalidValueError, match=f"{column}: rows 0 to 0: Invalid UTF8 sequence"):
-        partition(session.sql(f"select {columns}"), tmp_path / "index")
+    for column, other in (("array('a') tags", "key"), ("1L key", "tags")):
+        bad = f"cast(x'c328' as string) {other}" if other == "key" else "array(cast(x'c328' as string)) tags"
+        with pytest.raises(InvalidValueError, match=f"{other}: rows 0 to 0: Invalid UTF8 sequence"):
+            partition(session.sql(f"select {column}, {bad}"), tmp_path / "index")
 
 
 @pytest.mark.nightly

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,7 @@ from support import tasks
 from support.index_files import contents_of, make_index
 from support.tasks import Session, type_of
 
-from tagmatch import (
-    Circle,
-    IndexNotFoundError,
-    InvalidTypeError,
-    InvalidValueError,
-    TagMatch,
-    TagMatchError,
-)
+from tagmatch import Circle, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import manifest_text
 from tagmatch.spark import partition
@@ -33,7 +26,6 @@ from tagmatch.spark.source import TagMatchSource
 SCHEMA = "tags array<string>, key long"
 NAMED = "tags array<string>, key string"
 CHANGES = f"{SCHEMA}, removed boolean"
-UTC = datetime.UTC
 
 
 def random_rows(rng: random.Random, count: int) -> list[tuple[list[str], int]]:
@@ -42,7 +34,15 @@ def random_rows(rng: random.Random, count: int) -> list[tuple[list[str], int]]:
 
 
 def as_pairs(rows: Any) -> set[tuple[frozenset[str], Any]]:
-    return {(frozenset(row[0]), row[1]) for row in rows}
+    """Each of which comes once."""
+    found = {(frozenset(row[0]), row[1]) for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def manifest(index: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((index / "MANIFEST.json").read_bytes())
+    return found
 
 
 def load(spark: Any, index: object) -> Any:
@@ -51,11 +51,6 @@ def load(spark: Any, index: object) -> Any:
 
 def save(frame: Any, index: object, mode: str = "overwrite", **options: Any) -> None:
     frame.write.format("tagmatch").mode(mode).options(**options).save(str(index))
-
-
-def manifest(index: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((index / "MANIFEST.json").read_bytes())
-    return found
 
 
 # -- reading and writing ---------------------------------------------------------------------------------------------
@@ -70,27 +65,22 @@ def test_what_is_written_is_what_the_job_makes(
     frame = spark.createDataFrame(rows, NAMED if named else SCHEMA).repartition(3)
     save(frame, tmp_path / "written", layout=layout, maxPartitionSize="20")
     partition(frame, tmp_path / "job", layout=layout, max_partition_size=20)
-    assert (tmp_path / "written" / "MANIFEST.json").read_bytes() == (tmp_path / "job" / "MANIFEST.json").read_bytes()
+    assert manifest(tmp_path / "written") == manifest(tmp_path / "job")
     read = load(spark, tmp_path / "written")
     assert read.dtypes == [("tags", "array<string>"), ("key", "string" if named else "bigint")]
-    found = [tuple(row) for row in read.collect()]
-    assert as_pairs(found) == as_pairs(rows)
-    assert len(found) == len(as_pairs(rows))
+    assert as_pairs(read.collect()) == {(frozenset(tags), key) for tags, key in rows}
 
 
 def test_rows_that_are_added_and_removed(spark: Any, tmp_path: Path, rng: random.Random) -> None:
-    index, expected = tmp_path / "index", set()
-    for number in range(3):
+    index, expected = tmp_path / "index", set[Any]()
+    for _ in range(3):
         rows = random_rows(rng, 150)
-        gone = rng.sample(sorted(map(repr, expected)), len(expected) // 3)
-        removed = [pair for pair in expected if repr(pair) in gone]
-        expected = (expected - set(removed)) | as_pairs(rows)
+        removed = rng.sample(sorted(expected, key=repr), len(expected) // 3)
+        expected = (expected - set(removed)) | {(frozenset(tags), key) for tags, key in rows}
         # Rows of one task take effect in their order
         changes = [(sorted(tags), key, True) for tags, key in removed] + [(*row, None) for row in rows]
         save(spark.createDataFrame(changes, CHANGES).coalesce(1), index, "append")
-        found = [tuple(row) for row in load(spark, index).collect()]
-        assert as_pairs(found) == expected, number
-        assert len(found) == len(expected)
+        assert as_pairs(load(spark, index).collect()) == expected
     with TagMatch.open(index) as tm:
         tm.check()
 
@@ -98,28 +88,29 @@ def test_rows_that_are_added_and_removed(spark: Any, tmp_path: Path, rng: random
 def test_a_task_reads_some_rows_of_a_segment(
     spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of this snapshot, or an earlier one."""
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-    with TagMatch(tmp_path / "index", device="cpu", durability="none") as tm:
-        for _ in range(3):
+    index, stored = str(tmp_path / "index"), list[set[Any]]()
+    with TagMatch(index, device="cpu", durability="none", keep_snapshots=4) as tm:
+        for number in range(4):
             rows = random_rows(rng, 100)
-            tm.add_sets([tags for tags, _ in rows], [key for _, key in rows])
+            if number == 3:
+                tm.remove_set(*rows[0])
+            tm.add_sets([tags for tags, _ in rows[number // 3 :]], [key for _, key in rows[number // 3 :]])
             tm.consolidate()
-        tm.remove_set(*rows[0])
-        tm.consolidate()
-        expected = {(tags, key) for tags, keys in tm for key in keys}
+            stored.append({(tags, key) for tags, keys in tm for key in keys})
         assert tm.stats()["segments"] > 1
-    read = spark.read.format("tagmatch").option("setsPerPartition", 7).load(str(tmp_path / "index"))
-    source = TagMatchSource({"path": str(tmp_path / "index"), "setsPerPartition": "7"})
+    read = spark.read.format("tagmatch").option("setsPerPartition", 7)
+    source = TagMatchSource({"path": index, "setsPerPartition": "7"})
     assert len(source.reader(source.schema()).partitions()) > 10
-    found = [tuple(row) for row in read.collect()]
-    assert as_pairs(found) == expected
-    assert len(found) == len(expected)
-    only = spark.read.format("tagmatch").schema("key long").load(str(tmp_path / "index"))
-    assert sorted(row.key for row in only.collect()) == sorted(key for _, key in expected)
+    assert as_pairs(read.load(index).collect()) == stored[3]
+    assert as_pairs(spark.read.format("tagmatch").option("snapshot", 2).load(index).collect()) == stored[1]
+    only = spark.read.format("tagmatch").schema("key long").load(index)
+    assert sorted(row.key for row in only.collect()) == sorted(key for _, key in stored[3])
 
 
 def test_conditions_areas_and_keys_that_expire_go_through(spark: Any, tmp_path: Path) -> None:
-    until = datetime.datetime(2126, 1, 1, tzinfo=UTC)
+    until = datetime.datetime(2126, 1, 1, tzinfo=datetime.UTC)
     schema = (
         "tags array<string>, key string, where string, expires timestamp,"
         "constraints array<struct<attr: string, op: string, value: struct<int: bigint, text: string>>>,"
@@ -140,7 +131,7 @@ def test_conditions_areas_and_keys_that_expire_go_through(spark: Any, tmp_path: 
     read = load(spark, tmp_path / "index")
     assert read.columns == ["tags", "key", "where", "expires"]
     found = read.toArrow().to_pylist()
-    assert {row["expires"] for row in found} == {None, until}
+    assert {row["key"]: row["expires"] for row in found} == {"ana": until, "bo": None, "cy": None}
     as_text = [sorted((row["key"], sorted(row["tags"]), row["where"]) for row in rows) for rows in (found, expected)]
     assert as_text[0] == as_text[1]
     # What was read can be written, and is the same
@@ -168,16 +159,6 @@ def test_a_task_with_too_many_rows_for_the_driver(tmp_path: Path, seed: int, mon
     assert not (tmp_path / "index").exists()
 
 
-def test_an_earlier_snapshot(spark: Any, tmp_path: Path) -> None:
-    with TagMatch(tmp_path / "index", keep_snapshots=2) as tm:
-        for key in range(3):
-            tm.add_set(["a"], key)
-            tm.consolidate()
-    for number in (1, 2, 3):
-        read = spark.read.format("tagmatch").option("snapshot", number).load(str(tmp_path / "index"))
-        assert sorted(row.key for row in read.collect()) == list(range(number))
-
-
 # -- what fails ------------------------------------------------------------------------------------------------------
 
 
@@ -200,60 +181,51 @@ def test_a_job_that_fails_leaves_the_index_as_it_was(spark: Any, tmp_path: Path,
         save(spark.createDataFrame(bad, SCHEMA).mapInArrow(fail_once, SCHEMA), index, mode)
     assert contents_of(index) == before
     save(spark.createDataFrame(rows, SCHEMA).mapInArrow(fail_once, SCHEMA), index, mode)
-    found = [tuple(row) for row in load(spark, index).collect()]
-    assert as_pairs(found) == as_pairs(rows + [(["a"], 1)] * (mode == "append"))
-    assert len(found) == len(as_pairs(found))
+    right = as_pairs(rows + [(["a"], 1)] * (mode == "append"))
+    assert as_pairs(load(spark, index).collect()) == right
 
 
-@pytest.mark.parametrize(
-    ("columns", "mode", "options", "error", "message"),
-    [
-        (SCHEMA, "append", {"layot": "rarest"}, InvalidValueError, "no option of the data source 'layot'; there are "),
-        (SCHEMA, "append", {"layout": "best"}, InvalidValueError, "'layout' is 'best': it must be one of rarest, bal"),
-        (SCHEMA, "append", {"maxPartitionSize": "0"}, InvalidValueError, "must be an integer from 1 on"),
-        (SCHEMA, "append", {"plane": "yes"}, InvalidValueError, "it must be true or false"),
-        (SCHEMA, "append", {"layout": "balanced"}, InvalidValueError, "has layout='rarest'"),
-        (NAMED, "append", {}, InvalidValueError, 'has key_type "integer"'),
-        (CHANGES, "overwrite", {}, InvalidValueError, "rows that replace an index cannot remove any"),
-        (f"{SCHEMA}, removed int", "append", {}, InvalidTypeError, "column 'removed' must be boolean"),
-        (f"{SCHEMA}, colour int", "append", {}, InvalidValueError, "not 'colour'"),
-        (f"{SCHEMA}, wher string", "append", {}, InvalidValueError, "is 'where' meant"),
-        ("key long", "append", {}, InvalidValueError, "each would match every message"),
-        ("tags array<string>", "append", {}, InvalidValueError, "no column 'key'; there are 'tags'"),
-        ("tags array<string>, key double", "append", {}, InvalidTypeError, "column 'key' must be a string"),
-    ],
-)
+WRONG: list[tuple[str, dict[str, str], type[TagMatchError], str]] = [
+    (SCHEMA, {"layot": "rarest"}, InvalidValueError, "no option of the data source 'layot'; there are "),
+    (SCHEMA, {"layout": "best"}, InvalidValueError, "'layout' is 'best': it must be one of rarest, bal"),
+    (SCHEMA, {"maxPartitionSize": "0"}, InvalidValueError, "must be an integer from 1 on"),
+    (SCHEMA, {"plane": "yes"}, InvalidValueError, "it must be true or false"),
+    (SCHEMA, {"layout": "balanced"}, InvalidValueError, "has layout='rarest'"),
+    (NAMED, {}, InvalidValueError, 'has key_type "integer"'),
+    (CHANGES, {"mode": "overwrite"}, InvalidValueError, "rows that replace an index cannot remove any"),
+    (f"{SCHEMA}, removed int", {}, InvalidTypeError, "column 'removed' must be boolean"),
+    (f"{SCHEMA}, colour int", {}, InvalidValueError, "not 'colour'"),
+    (f"{SCHEMA}, wher string", {}, InvalidValueError, "is 'where' meant"),
+    ("key long", {}, InvalidValueError, "each would match every message"),
+    ("tags array<string>", {}, InvalidValueError, "no column 'key'; there are 'tags'"),
+    ("tags array<string>, key double", {}, InvalidTypeError, "column 'key' must be a string"),
+]
+
+
+@pytest.mark.parametrize(("columns", "options", "error", "message"), WRONG)
 def test_mistakes_of_writers(
-    spark: Any,
-    tmp_path: Path,
-    columns: str,
-    mode: str,
-    options: dict[str, str],
-    error: type[TagMatchError],
-    message: str,
+    spark: Any, tmp_path: Path, columns: str, options: Any, error: type[TagMatchError], message: str
 ) -> None:
     save(spark.createDataFrame([(["a"], 1)], SCHEMA), tmp_path / "index")
     before = manifest(tmp_path / "index")
     with pytest.raises(error, match=message), errors_of_workers():
-        save(spark.createDataFrame([], columns), tmp_path / "index", mode, **options)
+        save(spark.createDataFrame([], columns), tmp_path / "index", **{"mode": "append"} | options)
     assert manifest(tmp_path / "index") == before
 
 
 def test_mistakes_of_readers(spark: Any, tmp_path: Path) -> None:
-    save(spark.createDataFrame([(["a"], 1)], SCHEMA), tmp_path / "index")
-    with pytest.raises(IndexNotFoundError, match="no such folder"), errors_of_workers():
-        load(spark, tmp_path / "nowhere")
-    with pytest.raises(InvalidTypeError, match="no column key string; it has tags array"), errors_of_workers():
-        spark.read.format("tagmatch").schema("key string").load(str(tmp_path / "index")).collect()
-    with pytest.raises(InvalidValueError, match="for reading 'layout'"), errors_of_workers():
-        spark.read.format("tagmatch").option("layout", "rarest").load(str(tmp_path / "index"))
-    with pytest.raises(InvalidValueError, match="say where the index is"), errors_of_workers():
-        spark.read.format("tagmatch").load()
-    with TagMatch(tmp_path / "large") as tm:
-        tm.add_set(["a"], 2**63)
-        tm.consolidate()
-    with pytest.raises(InvalidValueError, match=f"key {2**63} "), errors_of_workers():
-        load(spark, tmp_path / "large").collect()
+    index, large = str(tmp_path / "index"), make_index(tmp_path / "large", [(["a"], 2**63)])
+    save(spark.createDataFrame([(["a"], 1)], SCHEMA), index)
+    wrong: list[tuple[Callable[[Any], Any], type[TagMatchError], str]] = [
+        (lambda read: read.load(str(tmp_path / "nowhere")), IndexNotFoundError, "no such folder"),
+        (lambda read: read.schema("key string").load(index), InvalidTypeError, "no column key string; it has tags a"),
+        (lambda read: read.option("layout", "rarest").load(index), InvalidValueError, "for reading 'layout'"),
+        (lambda read: read.load(), InvalidValueError, "say where the index is"),
+        (lambda read: read.load(str(large)), InvalidValueError, f"key {2**63} "),
+    ]
+    for ask, error, message in wrong:
+        with pytest.raises(error, match=message), errors_of_workers():
+            ask(spark.read.format("tagmatch")).collect()
 
 
 # -- streams ---------------------------------------------------------------------------------------------------------
@@ -295,7 +267,7 @@ def test_a_stream_of_changes_has_each_epoch_once(spark: Any, tmp_path: Path) -> 
     index, stream = tmp_path / "index", Stream(spark, tmp_path)
 
     def stored() -> set[Any]:
-        return {(*sorted(tags), key) for tags, key in as_pairs(load(spark, index).collect())}
+        return {(*tags, key) for tags, key in as_pairs(load(spark, index).collect())}
 
     stream.take([(["a"], 1, None), (["b"], 2, False)])
     stream.take([(["b"], 2, True), (["c"], 3, None)])
@@ -303,9 +275,7 @@ def test_a_stream_of_changes_has_each_epoch_once(spark: Any, tmp_path: Path) -> 
     ((query, epoch),) = manifest(index)["epochs"].items()
     assert epoch == 1
     # Another program removes what the epoch added, and keeps what the index knows of the stream
-    with TagMatch.open(index) as tm:
-        tm.remove_set(["c"], 3)
-        tm.consolidate()
+    make_index(index, [], [(["c"], 3)])
     assert manifest(index)["epochs"] == {query: 1}
     stream.take_again()
     assert stored() == {("a", 1)}
@@ -322,25 +292,21 @@ def test_a_stream_of_changes_has_each_epoch_once(spark: Any, tmp_path: Path) -> 
     with pytest.raises(InvalidValueError, match="-1"):
         stream.take([(["b"], 2, None), (["b"], -1, None)])
     assert manifest(index) == before
+    with pytest.raises(InvalidValueError, match=r"^output mode 'complete' would write"):
+        TagMatchSource({"path": str(index)}).streamWriter(type_of(SCHEMA), True)
 
 
 def test_an_epoch_comes_after_what_another_program_saves(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    switch = Folder.switch
+
+    def once_late(*arguments: Any) -> None:
+        monkeypatch.setattr(Folder, "switch", switch)
+        make_index(tmp_path / "index", [(["b"], 2)])
+        switch(*arguments)
+
     with tasks.session(seed) as spark:
-        switch = Folder.switch
-
-        def once_late(*arguments: Any) -> None:
-            monkeypatch.setattr(Folder, "switch", switch)
-            make_index(tmp_path / "index", [(["b"], 2)])
-            switch(*arguments)
-
         monkeypatch.setattr(Folder, "switch", once_late)
         Stream(spark, tmp_path).take([(["a"], 1, None)])
         assert as_pairs(load(spark, tmp_path / "index").collect()) == {(frozenset("a"), 1), (frozenset("b"), 2)}
-
-
-def test_a_stream_does_not_write_the_whole_index_each_time(tmp_path: Path) -> None:
-    source = TagMatchSource({"path": str(tmp_path / "index")})
-    with pytest.raises(InvalidValueError, match=r"^output mode 'complete' would write"):
-        source.streamWriter(type_of(SCHEMA), True)

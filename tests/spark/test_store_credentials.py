@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support import tasks
 from support.jvm import Jvm
-from support.tasks import called
+from support.spark_functions import called
 
 from tagmatch import InvalidValueError, TagMatchError
 from tagmatch.spark import match_udf, partition, register, subset_join
@@ -43,11 +43,9 @@ def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def keys(port: int, bucket: Any) -> Iterator[dict[str, str]]:
     """Settings of Spark with the keys of a user; without such keys nobody is let in."""
-    url = f"http://127.0.0.1:{port}"
-    client = boto3.client(
-        "iam", endpoint_url=url, region_name="us-east-1", aws_access_key_id="x", aws_secret_access_key="x"
-    )
-    name = bucket[1]
+    url, name = f"http://127.0.0.1:{port}", bucket[1]
+    given = {"aws_access_key_id": "x", "aws_secret_access_key": "x"}
+    client = boto3.client("iam", endpoint_url=url, region_name="us-east-1", **given)
     client.create_user(UserName=name)
     policy = '{"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}'
     client.put_user_policy(UserName=name, PolicyName="all", PolicyDocument=policy)
@@ -61,12 +59,8 @@ def keys(port: int, bucket: Any) -> Iterator[dict[str, str]]:
     let_in_without_keys("0")
     with pytest.raises(OSError, match=r"ACCESS_DENIED|INVALID_ACCESS_KEY"):
         bucket[0].get_file_info(pyarrow.fs.FileSelector(""))
-    yield {
-        "spark.hadoop.fs.s3a.access.key": made["AccessKeyId"],
-        "spark.hadoop.fs.s3a.secret.key": made["SecretAccessKey"],
-        "spark.hadoop.fs.s3a.endpoint": url,
-        "spark.hadoop.fs.s3a.path.style.access": "true",
-    }
+    settings = {"access.key": made["AccessKeyId"], "secret.key": made["SecretAccessKey"], "endpoint": url}
+    yield {f"spark.hadoop.fs.s3a.{name}": text for name, text in {**settings, "path.style.access": "true"}.items()}
     let_in_without_keys("inf")
 
 
@@ -75,11 +69,10 @@ def started(free_jvm: Jvm, tmp_path: Path) -> Callable[[dict[str, str]], SparkSe
     """Start a session with settings."""
 
     def start(settings: dict[str, str]) -> SparkSession:
-        builder = SparkSession.builder.master("local[2]").appName("credentials")
         log = {"enabled": "true", "compress": "false", "rolling.enabled": "false", "dir": str(tmp_path)}
-        for name, value in {**settings, **{f"spark.eventLog.{name}": value for name, value in log.items()}}.items():
-            builder = builder.config(name, value)
-        return free_jvm.session(builder)
+        given = {"spark.master": "local[2]", "spark.app.name": "credentials", **settings}
+        given |= {f"spark.eventLog.{name}": value for name, value in log.items()}
+        return free_jvm.session(SparkSession.builder.config(map=given))
 
     return start
 
@@ -133,19 +126,23 @@ def test_keys_that_only_a_session_has(spark_with: Any, bucket: Any, keys: dict[s
 def test_keys_are_not_shown(
     started: Any, free_jvm: Jvm, bucket: Any, keys: dict[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    spark = started(keys)
-    variables = {row.name for row in spark.range(2).mapInArrow(names_of_variables, "name string").collect()}
-    assert "PATH" in variables
-    assert variables.isdisjoint(VARIABLES)
-    uri = f"s3a://{bucket[1]}/folder/index"
+    spark, uri = started(keys), f"s3a://{bucket[1]}/folder/index"
+
+    def variables(batches: Any) -> Iterator[pyarrow.RecordBatch]:
+        for _ in batches:
+            yield pyarrow.record_batch({"name": list(os.environ)})
+
+    found = {row.name for row in spark.range(2).mapInArrow(variables, "name string").collect()}
+    assert "PATH" in found
+    assert found.isdisjoint(VARIABLES)
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
+    register(spark)
     queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
+    queries.createOrReplaceTempView("queries")
     plans = [subset_join(queries, uri, strategy=strategy, output="lists") for strategy in ("ship", "shuffle")]
     plans.append(queries.select("id", match_udf(uri)("tags").alias("keys")))
     for plan in plans:
         assert lists(plan.collect()) == ANSWERS
-    register(spark)
-    queries.createOrReplaceTempView("queries")
     plans.append(spark.read.format("tagmatch").load(uri))
     plans.append(spark.sql(f"SELECT q.id, m.key FROM queries q, LATERAL tagmatch_match(q.tags, '{uri}') m"))
     assert [plan.count() for plan in plans[3:]] == [4, 4]
@@ -155,19 +152,10 @@ def test_keys_are_not_shown(
     assert "== Physical Plan ==" in shown
     free_jvm.stop_spark()
     (log,) = tmp_path.glob("local-*")  # of all jobs with their plans, as Spark keeps it for its pages
-    log_text = log.read_text()
-    assert "tagmatch_match" in log_text
-    stored = contents(bucket[1], keys)
+    logged, stored = log.read_text(), contents(bucket[1], keys)
+    assert "tagmatch_match" in logged
     assert b'"snapshot"' in stored
-    for secret in secrets_of(keys):
-        assert secret not in shown
-        assert secret not in log_text
-        assert secret.encode() not in stored
-
-
-def names_of_variables(batches: Any) -> Iterator[pyarrow.RecordBatch]:
-    for _ in batches:
-        yield pyarrow.record_batch({"name": list(os.environ)})
+    assert not any(secret in text for secret in secrets_of(keys) for text in (shown, logged, stored.decode("latin-1")))
 
 
 @pytest.mark.parametrize("wrong", SECRETS)
@@ -176,12 +164,12 @@ def test_wrong_keys(spark_with: Any, bucket: Any, keys: dict[str, str], wrong: s
     spark, uri = spark_with(wrong_keys), f"s3a://{bucket[1]}/folder/index"
     frame = spark.createDataFrame(ROWS, SCHEMA)
     register(spark)
-    calls = [
+    calls: list[Callable[[], Any]] = [
         lambda: partition(frame, uri),
-        lambda: subset_join(frame.drop("key"), uri),
+        lambda: subset_join(frame.select("tags"), uri),
         lambda: spark.read.format("tagmatch").load(uri),
+        *([] if isinstance(spark, tasks.Session) else [lambda: match_udf(uri)]),
     ]
-    calls += [] if isinstance(spark, tasks.Session) else [lambda: match_udf(uri)]
     for call in calls:
         with pytest.raises((TagMatchError, PySparkException), match=rf"{uri}.*fs\.s3a\.access\.key") as told:
             call()
@@ -205,22 +193,12 @@ def test_keys_of_a_running_session(started: Any, bucket: Any, keys: dict[str, st
 
 
 @pytest.mark.nightly
-def test_keys_apart_that_cannot_be_read(started: Any, tmp_path: Path) -> None:
-    (tmp_path / "keys.jceks").write_text("other bytes")
-    place = f"localjceks://file{tmp_path}/keys.jceks"
-    spark = started({"spark.hadoop.hadoop.security.credential.provider.path": place})
-    frame = spark.createDataFrame(ROWS, SCHEMA)
-    with pytest.raises(InvalidValueError, match=r"credential\.provider\.path names cannot be read: .*Exception"):
-        partition(frame, "s3a://bucket/folder/index")
-    partition(frame, tmp_path / "index")
-
-
-@pytest.mark.nightly
 def test_keys_that_hadoop_keeps_apart(started: Any, bucket: Any, keys: dict[str, str], tmp_path: Path) -> None:
-    store = f"localjceks://file{tmp_path}/keys.jceks"
+    """Or that cannot be read."""
+    file, uri = tmp_path / "keys.jceks", f"s3a://{bucket[1]}/folder/index"
     kept = {name: keys[f"spark.hadoop.fs.s3a.{name}"] for name in SECRETS}
     others = {name: value for name, value in keys.items() if value not in kept.values()}
-    spark = started({**others, "spark.hadoop.hadoop.security.credential.provider.path": store})
+    spark = started({**others, "spark.hadoop.hadoop.security.credential.provider.path": f"localjceks://file{file}"})
     configuration = spark.sparkContext._jsc.hadoopConfiguration()
     jvm: Any = spark._jvm
     (provider,) = jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(configuration)
@@ -230,5 +208,10 @@ def test_keys_that_hadoop_keeps_apart(started: Any, bucket: Any, keys: dict[str,
             letters[place] = letter
         provider.createCredentialEntry(f"fs.s3a.{name}", letters)
     provider.flush()
-    partition(spark.createDataFrame(ROWS, SCHEMA), f"s3a://{bucket[1]}/folder/index")
+    frame = spark.createDataFrame(ROWS, SCHEMA)
+    partition(frame, uri)
     assert b'"snapshot"' in contents(bucket[1], keys)
+    file.write_text("other bytes")
+    with pytest.raises(InvalidValueError, match=r"credential\.provider\.path names cannot be read: .*Exception"):
+        partition(frame, uri)
+    partition(frame, tmp_path / "index")

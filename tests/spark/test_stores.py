@@ -14,13 +14,13 @@ import pyarrow.fs
 import pytest
 from support.index_files import make_index
 
-from tagmatch import (
+from tagmatch import TagMatch
+from tagmatch.model.errors import (
     IndexCorruptError,
     IndexExistsError,
     IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,
-    TagMatch,
     TagMatchError,
 )
 from tagmatch.model.storage.folder import Folder
@@ -45,36 +45,23 @@ def names(bucket: Any) -> list[str]:
     )
 
 
-def test_newer_snapshots(spark: Any, bucket: Any, uri: str) -> None:
-    """Every job and every join finds the one before it, whatever there was earlier."""
-    queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
-    for key in (1, 2):
-        partition(spark.createDataFrame([(["a"], key)], SCHEMA), uri)
-        assert [row.key for row in subset_join(queries, uri).collect()] == [key]
-        assert [row.key for row in subset_join(queries, uri, strategy="shuffle").collect()] == [key]
-        assert len(names(bucket)) == 5
-
-
-def test_interests(spark: Any, uri: str) -> None:
-    queries = spark.createDataFrame(QUERIES, "id long, tags array<string>")
-    joined = subset_join(queries, spark.createDataFrame(ROWS, SCHEMA), folder=uri, output="lists")
-    assert sorted((row.id, sorted(row["keys"])) for row in joined.collect()) == ANSWERS
-
-
 def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
-    """They leave nothing where nothing was, and an index as it was."""
+    """They leave nothing where nothing was, and an index as it was. Joins find the job before them."""
     bad = spark.createDataFrame([(["a"], 1), (None, 2)], SCHEMA)
-    with pytest.raises(InvalidValueError, match="tags is null: 1"):
-        partition(bad, uri)
-    assert names(bucket) == []
-    assert bucket[0].get_file_info("folder/index").type == pyarrow.fs.FileType.NotFound
-    with pytest.raises(IndexNotFoundError, match=rf"no index at s3a://{bucket[1]}/folder/index: it has no MANIFEST"):
-        subset_join(bad.drop("key"), uri)
-    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
-    before = names(bucket)
-    with pytest.raises(InvalidValueError, match="tags is null: 1"):
-        partition(bad, uri)
-    assert names(bucket) == before
+    queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
+    for key in (None, 1, 2):
+        if key is None:
+            with pytest.raises(IndexNotFoundError, match=rf"no index at s3a://{bucket[1]}/folder/index: it has no MAN"):
+                subset_join(queries, uri)
+        else:
+            partition(spark.createDataFrame([(["a"], key)], SCHEMA), uri)
+        before = names(bucket)
+        assert len(before) == (5 if key else 0)
+        with pytest.raises(InvalidValueError, match="tags is null: 1"):
+            partition(bad, uri)
+        assert names(bucket) == before
+        for strategy in ("ship", "shuffle") if key else ():
+            assert [row.key for row in subset_join(queries, uri, strategy=strategy).collect()] == [key]
 
 
 def test_damage(spark: Any, bucket: Any, uri: str) -> None:
@@ -119,60 +106,45 @@ def test_places_that_will_not_do(spark: Any, bucket: Any, uri: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "uri",
-    [
-        "ftp://me:1234@host/x",
-        "s3a://me:12/1234@bucket/x",
-        "s3a://me:1234@bucket/a b?o=1234",
-        "gs://me:1234@[",
-        "ftp:/me:1234@host/x",
-    ],
+    "uri", ["ftp://me:1234@host/x", "s3a://me:12/1234@bucket/x", "s3a://me:1234@bucket/a b?o=1234", "gs://me:1234@["]
 )
-@pytest.mark.parametrize("call", [partial(location_of, name="index"), TagMatch.open, TagMatch], ids=["", "open", "new"])
-def test_secrets_are_not_told(call: Any, uri: str) -> None:
-    with pytest.raises(TagMatchError) as told:
-        call(uri)
-    assert "1234" not in "".join(traceback.format_exception(told.value))
-
-
-def test_uris_are_strings() -> None:
+def test_secrets_are_not_told(uri: str) -> None:
+    for call in (partial(location_of, name="index"), TagMatch.open, TagMatch):
+        with pytest.raises(TagMatchError) as told:
+            call(uri)
+        assert "1234" not in "".join(traceback.format_exception(told.value))
     with pytest.raises(InvalidTypeError, match="a URI must be a str, not a PosixPath"):
         location_of(Path("s3a://bucket/index"), "index")
 
 
-def test_copying_while_a_newer_snapshot_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
-    location = location_of(uri, "index")
-    location.save(Folder(make_index(tmp_path / "local", ROWS)).open())
-    newer = Folder(make_index(tmp_path / "newer", ROWS, layout="balanced")).open()
-    download = StoreFolder.download
-
-    def interrupted(*_: Any) -> None:
-        monkeypatch.setattr(StoreFolder, "download", download)
-        location.save(newer)
-        raise TagMatchError("gone while it was read")
-
-    monkeypatch.setattr(StoreFolder, "download", interrupted)
-    assert location.open().name == Folder(tmp_path / "newer").manifest()["snapshot"]
-
-
-def test_saving_again_and_saving_in_vain(
+def test_copying_while_a_newer_snapshot_is_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: Any, uri: str
 ) -> None:
+    """Which needs two attempts to be saved; to save again what is there writes nothing."""
     location = location_of(uri, "index")
     snapshot = Folder(make_index(tmp_path / "local", ROWS)).open()
     location.save(snapshot)
-    before, upload = names(bucket), StoreFolder.upload
+    newer = Folder(make_index(tmp_path / "newer", ROWS, layout="balanced")).open()
+    download, upload, before = StoreFolder.download, StoreFolder.upload, names(bucket)
 
     def fail(store: StoreFolder, file: Path, name: str) -> None:
         if name.endswith("partitions.arrow"):
             raise TagMatchError("no room")
         upload(store, file, name)
 
-    monkeypatch.setattr(StoreFolder, "upload", fail)
-    location.save(snapshot)  # is there already
-    with pytest.raises(TagMatchError, match="no room"):
-        location.save(Folder(make_index(tmp_path / "newer", ROWS, layout="balanced")).open())
+    def interrupted(*_: Any) -> None:
+        monkeypatch.setattr(StoreFolder, "download", download)
+        location.save(newer)
+        raise TagMatchError("gone while it was read")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreFolder, "upload", fail)
+        location.save(snapshot)
+        with pytest.raises(TagMatchError, match="no room"):
+            location.save(newer)
     assert names(bucket) == before
+    monkeypatch.setattr(StoreFolder, "download", interrupted)
+    assert location.open().name == Folder(tmp_path / "newer").manifest()["snapshot"]
 
 
 def test_a_bucket_stays(bucket: Any, uri: str) -> None:
@@ -191,19 +163,11 @@ def test_a_bucket_stays(bucket: Any, uri: str) -> None:
 
 def test_copies_of_this_process_go_with_it(tmp_path: Path, uri: str) -> None:
     """Those of workers are in folders of their executor, which removes them."""
-    location = location_of(uri, "index")
-    location.save(Folder(make_index(tmp_path / "local", ROWS)).open())
+    location_of(uri, "index").save(Folder(make_index(tmp_path / "local", ROWS)).open())
     copies = tmp_path / "temporary"
     copies.mkdir()
-    program = """
-import sys
-from tagmatch import TagMatch
-with TagMatch.open(sys.argv[1]) as tm:
-    print(sorted(tm.match(["a", "b"])))
-"""
+    program = "import sys, tagmatch; print(sorted(tagmatch.TagMatch.open(sys.argv[1]).match(['a', 'b'])))"
     environment = os.environ | {"TMPDIR": str(copies)}
-    run = subprocess.run(
-        [sys.executable, "-c", program, uri], capture_output=True, text=True, env=environment, check=False
-    )
+    run = subprocess.run([sys.executable, "-c", program, uri], capture_output=True, text=True, env=environment)
     assert (run.stdout, run.returncode) == ("[1, 2, 4, 6]\n", 0), run.stderr
     assert os.listdir(copies) == []

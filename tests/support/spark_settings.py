@@ -9,12 +9,12 @@ from typing import Any
 
 @contextmanager
 def settings_of(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set some for a while. Unset after it, they would be as Spark has them, not as the tests' configuration has."""
-    before = {name: spark.conf.get(name) for name in settings}
+    """Set some for a while. Those that the tests' configuration has would else be as Spark has them."""
+    before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
         for name, value in before.items():
-            spark.conf.set(name, value)
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,26 +33,18 @@ class Process:
 
     def kill(self) -> None:
         """End all of them at once, as if their machine had lost power."""
-        # The first one, so that it starts no others
-        for pid in [self.popen.pid, *_pids_of_session(self.popen.pid)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        self.popen.wait()
-        # Those that were being started meanwhile
-        for pid in _pids_of_session(self.popen.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        # The first one, so that it starts no others; and those that were being started meanwhile
+        for _ in range(2):
+            for pid in (self.popen.pid, *map(int, filter(str.isdigit, os.listdir("/proc")))):
+                with suppress(ProcessLookupError, PermissionError):
+                    if os.getsid(pid) == self.popen.pid:
+                        os.kill(pid, signal.SIGKILL)
+            self.popen.wait()
 
 
 @dataclass
 class Cluster:
-    """A master, by its address, and its workers with one core each, by their numbers.
-
-    Attributes
-    ----------
-    url : str
-        What drivers have as their master.
-    """
+    """A master, by its address, which drivers have as theirs, and its workers with one core each, by their numbers."""
 
     url: str
     _status_url: str
@@ -63,11 +55,9 @@ class Cluster:
 
     def status(self) -> dict[str, Any]:
         """What the master says of itself."""
-        return _status(self._status_url)
-
-    def alive(self) -> int:
-        """How many workers the master can use."""
-        return sum(worker["state"] == "ALIVE" for worker in self.status()["workers"])
+        with urllib.request.urlopen(self._status_url, timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+        return found
 
     def start_workers(self, count: int) -> None:
         """Start workers until there are as many; returns when the master can use them."""
@@ -80,7 +70,7 @@ class Cluster:
             process = self._stack.enter_context(_process(self._folder, name, "worker.Worker", arguments, host))
             self._workers[self._started] = process
             self._started += 1
-        wait_until(lambda: self.alive() == count, WAIT)
+        wait_until(lambda: sum(each["state"] == "ALIVE" for each in self.status()["workers"]) == count, WAIT)
 
     def kill_worker(self) -> None:
         """End the worker that was started first, with its executors; returns at once."""
@@ -90,20 +80,22 @@ class Cluster:
 @contextmanager
 def cluster(folder: Path) -> Iterator[Cluster]:
     """Run a master; it ends with all its workers when the context does, however that ends."""
-    port, status_port = _free_ports(2)
+    with ExitStack() as sockets:
+        both = [sockets.enter_context(socket.create_server((_HOST, 0))) for _ in range(2)]
+        port, status_port = (each.getsockname()[1] for each in both)
     arguments = ["--host", _HOST, "--port", str(port), "--webui-port", str(status_port)]
-    status_url = f"http://{_HOST}:{status_port}/json/"
     with ExitStack() as stack:
         master = stack.enter_context(_process(folder, "master", "master.Master", arguments))
+        found = Cluster(f"spark://{_HOST}:{port}", f"http://{_HOST}:{status_port}/json/", folder, stack)
 
         def is_up() -> bool:
             assert master.popen.poll() is None, master.log.read_text()
             with suppress(OSError, ValueError):
-                return bool(_status(status_url)["status"] == "ALIVE")
+                return bool(found.status()["status"] == "ALIVE")
             return False
 
         wait_until(is_up, WAIT)
-        yield Cluster(_status(status_url)["url"], status_url, folder, stack)
+        yield found
 
 
 @contextmanager
@@ -131,28 +123,3 @@ def _process(folder: Path, name: str, kind: str, arguments: list[str], host: str
         yield process
     finally:
         process.kill()
-
-
-def _status(url: str) -> dict[str, Any]:
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(closing(socket.socket())) for _ in range(count)]
-        for each in sockets:
-            each.bind((_HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def _pids_of_session(session: int) -> list[int]:
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _session_of(pid) == session]
-
-
-def _session_of(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return None

@@ -10,12 +10,11 @@ import random
 import re
 import traceback
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import accumulate, chain, pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,10 +26,9 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import types as t
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
-from pyspark.sql.udtf import AnalyzeArgument
 
 from tagmatch.partitioner.spark import serialized
-from tagmatch.spark import match_udf, offline, ship, shuffle
+from tagmatch.spark import offline, ship, shuffle
 from tagmatch.spark.source import TagMatchSource
 
 _SIMPLE: dict[str, t.DataType] = {
@@ -38,51 +36,36 @@ _SIMPLE: dict[str, t.DataType] = {
     "short": t.ShortType(), "double": t.DoubleType(), "boolean": t.BooleanType(), "binary": t.BinaryType(),
     "timestamp": t.TimestampType(), "date": t.DateType(), "void": t.NullType(),
 }  # fmt: skip
+_NESTED: dict[str, Any] = {"array": t.ArrayType, "map": t.MapType}
 _SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.sql.adaptive.coalescePartitions.enabled": "true"}
 
 
 def type_of(ddl: str) -> t.DataType:
     """A type as Spark writes it."""
-    tokens = re.findall(r"`[^`]+`|[^\s<>(),:]+|[<>(),]", ddl)[::-1]
+    parts = _parts(ddl)
+    fields = [re.fullmatch(r"(`[^`]+`|[^\s:<(]+)(?:: *|\s+)(.+)", part, re.DOTALL) for part in parts]
+    if all(fields):
+        return t.StructType([t.StructField(field[1].strip("`"), type_of(field[2])) for field in fields])
+    name, inner = re.fullmatch(r"(\w+)(?:[<(](.*)[>)])?", *parts).groups()
+    if name in _SIMPLE:
+        return _SIMPLE[name]
+    if name == "decimal":
+        return t.DecimalType(*map(int, _parts(inner)))
+    return type_of(inner) if name == "struct" else _NESTED[name](*map(type_of, _parts(inner)))
 
-    def several(end: str, one: Callable[[], Any]) -> list[Any]:
-        found = []
-        while tokens and tokens[-1] != end:
-            found.append(one())
-            if tokens and tokens[-1] == ",":
-                tokens.pop()
-        if tokens:
-            tokens.pop()
-        return found
 
-    def field() -> t.StructField:
-        return t.StructField(tokens.pop().strip("`"), kind())
-
-    def kind() -> t.DataType:
-        name = tokens.pop()
-        if name in _SIMPLE:
-            return _SIMPLE[name]
-        tokens.pop()
-        if name == "struct":
-            return t.StructType(several(">", field))
-        if name == "decimal":
-            return t.DecimalType(*several(")", lambda: int(tokens.pop())))
-        return {"array": t.ArrayType, "map": t.MapType}[name](*several(">", kind))
-
-    if " " not in re.sub(r"<.*>|\(.*\)|, ", "", ddl.strip()):
-        return kind()
-    return t.StructType(several("", field))
+def _parts(ddl: str) -> list[str]:
+    """What commas separate, but those within brackets."""
+    depth = list(accumulate((letter in "<(") - (letter in ">)") for letter in ddl))
+    cuts = [-1, *(place for place, letter in enumerate(ddl) if letter == "," and not depth[place]), len(ddl)]
+    return [ddl[first + 1 : last].strip() for first, last in pairwise(cuts)]
 
 
 def _arrow_schema(schema: t.StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-# -- columns ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of what is selected: of a partition, and of its number; or, to be exploded, lists of its rows."""
 
     name: str
@@ -90,114 +73,89 @@ class Column:
     exploded: bool = False
 
     def alias(self, name: str) -> Column:
-        return replace(self, name=name)
+        return self._replace(name=name)
 
     def cast(self, ddl: str) -> Column:
         kind = to_arrow_type(type_of(ddl))
-        return replace(self, of=lambda table, number: self.of(table, number).cast(kind))
+        return self._replace(of=lambda table, number: self.of(table, number).cast(kind))
+
+
+def _made(name: str, of: Callable[[pa.Table], pa.Array]) -> Column:
+    return Column(name, lambda table, _: of(table))
 
 
 def col(name: str) -> Column:
-    name = name.strip("`")
-    return Column(name, lambda table, _: table.column(name).combine_chunks())
+    name = name.strip("`").replace("``", "`")
+    return _made(name, lambda table: table.column(name).combine_chunks())
 
 
-def _over(column: Column, values: Callable[[pa.Array], pa.Array]) -> Column:
+def _struct_of(table: pa.Table) -> pa.Array:
+    return table.combine_chunks().to_struct_array().combine_chunks()
+
+
+def _hash(row: Any) -> int:
+    return zlib.crc32(repr(row).encode())
+
+
+def _one_list(column: Column, values: Callable[[pa.Array], pa.Array]) -> Column:
     """One list, of the values that are made of a column."""
 
     def of(table: pa.Table, number: int) -> pa.Array:
         found = values(column.of(table, number))
         return pa.ListArray.from_arrays([0, len(found)], found)
 
-    return replace(column, of=of)
+    return column._replace(of=of)
 
 
-class Functions:
-    """Those of `pyspark.sql.functions`."""
-
-    @staticmethod
-    def struct(*names: str) -> Column:
-        def of(table: pa.Table, _: int) -> pa.Array:
-            some = table if names == ("*",) else table.select(names)
-            return some.combine_chunks().to_struct_array().combine_chunks()
-
-        return Column("struct", of)
-
-    @staticmethod
-    def xxhash64(name: str) -> Column:
-        def of(table: pa.Table, _: int) -> pa.Array:
-            column = table.column(name.strip("`").replace("``", "`"))
-            return pa.array([zlib.crc32(repr(row).encode()) - (1 << 31) for row in column.to_pylist()], pa.int64())
-
-        return Column("hash", of)
-
-    @staticmethod
-    def monotonically_increasing_id() -> Column:
-        return Column("id", lambda table, number: pa.array(np.arange(len(table)) + (number << 33)))
-
-    @staticmethod
-    def collect_list(name: str) -> Column:
-        return _over(col(name), lambda array: array)
-
-    @staticmethod
-    def flatten(lists: Column) -> Column:
-        return _over(lists, lambda array: array.flatten().flatten())
-
-    @staticmethod
-    def array_distinct(lists: Column) -> Column:
-        return _over(lists, lambda array: array.flatten().unique())
-
-    @staticmethod
-    def first(name: str, *, ignorenulls: bool) -> Column:
-        assert ignorenulls
-        return Column(name, lambda table, _: table.column(name).combine_chunks().drop_null()[:1])
-
-    @staticmethod
-    def explode(name: str) -> Column:
-        return replace(col(name), exploded=True)
-
-
-# -- frames ----------------------------------------------------------------------------------------------------------
+#: Those of `pyspark.sql.functions`
+FUNCTIONS = SimpleNamespace(
+    struct=lambda *names: _made("struct", lambda rows: _struct_of(rows if names == ("*",) else rows.select(names))),
+    xxhash64=lambda name: _made(
+        "hash", lambda rows: pa.array(map(_hash, col(name).of(rows, 0).to_pylist()), pa.int64())
+    ),
+    monotonically_increasing_id=lambda: Column("id", lambda rows, task: pa.array(np.arange(len(rows)) + (task << 33))),
+    collect_list=lambda name: _one_list(col(name), lambda array: array),
+    flatten=lambda lists: _one_list(lists, lambda array: array.flatten().flatten()),
+    array_distinct=lambda lists: _one_list(lists, lambda array: array.flatten().unique()),
+    first=lambda name, **_: _made(name, lambda rows: rows.column(name).combine_chunks().drop_null()[:1]),
+    explode=lambda name: col(name)._replace(exploded=True),
+)
 
 
 class Frame(DataFrame):
     """Partitions, which are made each time that they are asked for."""
 
     isStreaming = False  # noqa: N815
+    sparkSession = schema = columns = dtypes = write = None  # noqa: N815
 
     def __new__(cls, *_: Any) -> Frame:
         return object.__new__(cls)
 
-    def __init__(
-        self, spark: Session, schema: t.StructType, parts: Callable[[], list[pa.Table]], plan: str = ""
-    ) -> None:
-        self._spark, self._schema, self._parts, self._plan = spark, schema, parts, plan
-
-    sparkSession = property(lambda self: self._spark)  # noqa: N815
-    schema = property(lambda self: self._schema)
-    columns = property(lambda self: self._schema.names)
-    dtypes = property(lambda self: [(field.name, field.dataType.simpleString()) for field in self._schema])
-    write = property(lambda self: _Ways(save=self._save))
+    def __init__(self, spark: Session, schema: t.StructType, parts: Callable[[], list[pa.Table]]) -> None:
+        self.sparkSession, self.schema, self.parts = spark, schema, parts
+        self.columns, self.dtypes = schema.names, [(field.name, field.dataType.simpleString()) for field in schema]
+        self.write = _Ways(self._save)
 
     def _after(self, change: Callable[[list[pa.Table]], list[pa.Table]], schema: t.StructType | None = None) -> Frame:
-        return Frame(self._spark, schema or self._schema, lambda: change(self._parts()), self._plan)
+        return Frame(self.sparkSession, schema or self.schema, lambda: change(self.parts()))
+
+    def _each(self, change: Callable[[pa.Table, int], pa.Table]) -> Frame:
+        """The frame whose partitions are made of this one's."""
+        schema = from_arrow_schema(change(_arrow_schema(self.schema).empty_table(), 0).schema)
+        return self._after(lambda parts: [change(part, number) for number, part in enumerate(parts)], schema)
 
     def select(self, *names: str | Column) -> Frame:
-        columns = [column for name in names for column in self._columns(name)]
+        columns = list(chain(*map(self._columns, names)))
 
         def selected(table: pa.Table, number: int) -> pa.Table:
             arrays = [column.of(table, number) for column in columns]
-            exploded = next((array for column, array in zip(columns, arrays, strict=True) if column.exploded), None)
-            if exploded is not None:
-                rows = pc.list_parent_indices(exploded)
-                arrays = [
-                    array.flatten() if column.exploded else array.take(rows)
-                    for column, array in zip(columns, arrays, strict=True)
-                ]
+            for column, array in zip(columns, arrays, strict=True):
+                if column.exploded:
+                    rows = pc.list_parent_indices(array)
+                    arrays = [each.flatten() if each is array else each.take(rows) for each in arrays]
             return pa.table(arrays, [column.name for column in columns])
 
-        schema = from_arrow_schema(selected(_arrow_schema(self._schema).empty_table(), 0).schema)
-        return self._after(lambda parts: [selected(part, number) for number, part in enumerate(parts)], schema)
+        return self._each(selected)
 
     def _columns(self, name: str | Column) -> list[Column]:
         if isinstance(name, Column):
@@ -207,18 +165,12 @@ class Frame(DataFrame):
         struct = col(name[:-2])
         return [
             Column(field, lambda table, number, place=place: struct.of(table, number).flatten()[place])
-            for place, field in enumerate(self._schema[name[:-2]].dataType.names)
+            for place, field in enumerate(self.schema[name[:-2]].dataType.names)
         ]
-
-    def withColumnRenamed(self, before: str, name: str) -> Frame:
-        return self.select(*(col(each).alias(name if each == before else each) for each in self.columns))
-
-    def drop(self, name: str) -> Frame:
-        return self.select(*(each for each in self.columns if each != name))
 
     def mapInArrow(self, task: Any, schema: Any) -> Frame:
         schema = schema if isinstance(schema, t.StructType) else type_of(schema)
-        pickled, kinds, spark = cloudpickle.dumps(task), _arrow_schema(schema), self._spark
+        pickled, kinds, spark = cloudpickle.dumps(task), _arrow_schema(schema), self.sparkSession
 
         def made(parts: list[pa.Table]) -> list[pa.Table]:
             spark.begins_stage(len(parts))
@@ -230,111 +182,82 @@ class Frame(DataFrame):
                 found.append(pa.Table.from_batches([batch.cast(kinds) for batch in batches], kinds))
             return found
 
-        name = getattr(task, "__name__", "") or getattr(task, "func", task).__name__
-        return Frame(spark, schema, lambda: made(self._parts()), f"{self._plan} {name}")
+        return Frame(spark, schema, lambda: made(self.parts()))
 
     def union(self, other: Any) -> Frame:
-        return Frame(self._spark, self._schema, lambda: self._parts() + other._parts(), self._plan + other._plan)
+        return self._after(lambda parts: parts + other.parts())
 
     def repartition(self, count: int | str, column: str | None = None) -> Frame:
         by = count if isinstance(count, str) else column
-        together = self._spark.rng.randint(1, 4)
-
-        def number_of(row: Any, groups: int) -> int:
-            return (row if isinstance(row, int) else zlib.crc32(repr(row).encode())) % groups
+        spark, together = self.sparkSession, self.sparkSession.rng.randint(1, 4)
 
         def places(part: pa.Table, groups: int) -> Any:
-            if by is None:
-                return [row % groups for row in range(len(part))]
-            return [number_of(row, groups) for row in part.column(by).to_pylist()]
+            rows = range(len(part)) if by is None else part.column(by).to_pylist()
+            return [(row if isinstance(row, int) else _hash(row)) % groups for row in rows]
 
-        return self._after(lambda parts: self._spark.shuffled(parts, places, None if count == by else count, together))
+        return self._after(lambda parts: spark.shuffled(parts, places, None if count == by else count, together))
 
     def coalesce(self, count: int) -> Frame:
         assert count == 1
         return self._after(lambda parts: [pa.concat_tables(parts)])
 
     def repartitionByRange(self, name: str) -> Frame:
-        bounds: list[bytes] = []
-
-        def places(part: pa.Table, _: int) -> Any:
-            return [sum(bound <= row for bound in bounds) for row in part.column(name).cast(pa.binary()).to_pylist()]
+        def rows_of(part: pa.Table) -> list[bytes]:
+            return part.column(name).cast(pa.binary()).to_pylist()
 
         def ranged(parts: list[pa.Table]) -> list[pa.Table]:
-            rows = sorted(row for part in parts for row in part.column(name).cast(pa.binary()).to_pylist())
-            bounds[:] = rows[:: max(1, len(rows) // 3)][1:4]
-            return self._spark.shuffled(parts, places, len(bounds) + 1)
+            rows = sorted(row for part in parts for row in rows_of(part))
+            bounds = rows[:: max(1, len(rows) // 3)][1:4]
+            places = lambda part, _: [sum(bound <= row for bound in bounds) for row in rows_of(part)]  # noqa: E731
+            return self.sparkSession.shuffled(parts, places, len(bounds) + 1)
 
         return self._after(ranged)
 
     def sortWithinPartitions(self, name: str) -> Frame:
-        def in_order(part: pa.Table) -> pa.Table:
-            keys = part.column(name)
-            keys = keys.cast(pa.binary()) if pa.types.is_string(keys.type) else keys
-            return part.take(pc.array_sort_indices(keys.combine_chunks()))
+        def in_order(part: pa.Table, _: int) -> pa.Table:
+            return part.take(pc.array_sort_indices(part.column(name).combine_chunks()))
 
-        return self._after(lambda parts: [in_order(part) for part in parts])
+        return self._each(in_order)
 
     def distinct(self) -> Frame:
         (name,) = self.columns
-        return self.repartition(name)._after(lambda parts: [part.group_by(name).aggregate([]) for part in parts])
+        return self.repartition(name)._each(lambda part, _: part.group_by(name).aggregate([]))
 
     def groupBy(self, name: str) -> Any:
         def agg(*columns: Column) -> Frame:
             columns = (Column(name, lambda table, _: table.column(name).combine_chunks()[:1]), *columns)
 
-            def whole(part: pa.Table) -> pa.Table:
+            def whole(part: pa.Table, _: int) -> pa.Table:
                 groups = [part.filter(pc.field(name) == row) for row in part.column(name).unique()] or [part[:0]]
                 names = [each.name for each in columns]
                 return pa.concat_tables(
                     pa.table([each.of(some, 0)[: len(some)] for each in columns], names) for some in groups
                 )
 
-            schema = from_arrow_schema(whole(_arrow_schema(self._schema).empty_table()).schema)
-            return self.repartition(name)._after(lambda parts: [whole(part) for part in parts], schema)
+            return self.repartition(name)._each(whole)
 
         return SimpleNamespace(agg=agg)
 
     def toArrow(self) -> pa.Table:
-        found = self._parts()
-        if self._spark.loses_tasks():
-            found = self._parts()
-        if not self._plan:
-            self._spark.begins_stage(len(found))
-        return pa.concat_tables(found or [_arrow_schema(self._schema).empty_table()])
+        found = self.parts()
+        if self.sparkSession.loses_tasks():
+            found = self.parts()
+        self.sparkSession.begins_stage(len(found))
+        return pa.concat_tables(found or [_arrow_schema(self.schema).empty_table()])
 
     def collect(self) -> list[Row]:
-        return ArrowTableToRowsConversion.convert(self.toArrow(), self._schema)
+        return ArrowTableToRowsConversion.convert(self.toArrow(), self.schema)
 
-    def count(self) -> int:
-        return len(self.toArrow())
-
-    def persist(self) -> Frame:
-        return self
-
-    def unpersist(self) -> None: ...
-
-    def explain(self) -> None:
-        print(self._plan)
-
-    def _save(self, way: _Ways, path: str) -> None:
-        source = self._spark.source({**way.given, "path": path})
-        self._spark.write(self, source.writer(self._schema, way.how == "overwrite"))
+    def _save(self, way: _Ways) -> None:
+        spark = self.sparkSession
+        spark.write(self, spark.source(way.given).writer(self.schema, way.get("mode") == "overwrite"))
 
 
-class _Ways:
-    """What `read` and `write` are told."""
+class _Ways(dict[str, Any]):
+    """What `read` or `write` is told, and then does."""
 
-    def __init__(self, **actions: Any) -> None:
-        self.given, self.how, self.columns, self._actions = dict[str, str](), "error", None, actions
-
-    def format(self, name: str) -> _Ways:
-        assert name == "tagmatch"
-        return self
-
-    def mode(self, how: str) -> _Ways:
-        self.how = how
-        return self
+    def __init__(self, act: Callable[[_Ways], Any]) -> None:
+        self._act, self.given = act, dict[str, str]()
 
     def options(self, **given: object) -> _Ways:
         self.given |= {name: str(value) for name, value in given.items()}
@@ -343,12 +266,14 @@ class _Ways:
     def option(self, name: str, value: object) -> _Ways:
         return self.options(**{name: value})
 
-    def schema(self, ddl: str) -> _Ways:
-        self.columns = type_of(ddl)
-        return self
+    def load(self, path: str = "") -> Any:
+        return self._act(self.options(path=path))
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda path="": self._actions[name](self, path)
+    save = load
+
+    def __getattr__(self, name: str) -> Callable[[str], _Ways]:
+        """`format`, `mode` and `schema`."""
+        return lambda value: self.update({name: value}) or self  # type: ignore[func-returns-value]
 
 
 @contextmanager
@@ -367,7 +292,7 @@ def task_of(number: int, **properties: str) -> Iterator[None]:
 class Session:
     """A session; `rng` draws what Spark leaves open."""
 
-    read = property(lambda self: _Ways(load=self._load))
+    read = property(lambda self: _Ways(self._load))
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, settings, functions = rng, dict(_SETTINGS), dict[str, Any]()
@@ -375,15 +300,13 @@ class Session:
         self.conf = SimpleNamespace(
             get=settings.get, set=settings.__setitem__, unset=lambda name: settings.pop(name, None), getAll=settings
         )
-        self.source: type[TagMatchSource] = TagMatchSource
+        self.source, self.functions = TagMatchSource, functions
         self.dataSource = SimpleNamespace(register=lambda found: setattr(self, "source", found))
         self.udtf = SimpleNamespace(register=lambda name, found: functions.update({name: found.func}))
-        self.functions = functions
 
     def createDataFrame(self, rows: Iterable[Any], schema: str) -> Frame:
-        kinds = type_of(schema)
-        assert isinstance(kinds, t.StructType)
-        table, rows = _arrow_schema(kinds).empty_table(), list(rows)
+        kinds, rows = type_of(schema), list(rows)
+        table = _arrow_schema(kinds).empty_table()
         if rows:
             table = LocalDataToArrowConversion.convert(rows, kinds, False).cast(table.schema)
         half = len(table) // 2
@@ -396,7 +319,7 @@ class Session:
 
     def sql(self, text: str) -> Any:
         """The one that `labels_for` asks."""
-        count = int(re.search(r"pmod\(hash\(number\), (\d+)\)", text)[1])  # type: ignore[index]
+        count = int(re.search(r"pmod\(hash\(number\), (\d+)\)", text)[1])
         return SimpleNamespace(first=lambda: {"partitions": [number % count for number in range(64 * count + 1)]})
 
     def save_epoch(self, frame: Frame, epoch: int, path: str, **given: str) -> None:
@@ -407,10 +330,11 @@ class Session:
     def write(self, frame: Frame, writer: Any, *epoch: int, **properties: str) -> None:
         kinds, written = _arrow_schema(frame.schema), []
         try:
-            for number, part in enumerate(frame._parts()):
+            for number, part in enumerate(frame.parts()):
                 with task_of(number, **properties):
                     task = cloudpickle.loads(cloudpickle.dumps(writer))
-                    written.append(task.write(self.batches(part.cast(kinds))))
+                    # Spark may run a task twice, and takes one
+                    written += self.rng.sample([task.write(self.batches(part.cast(kinds))) for _ in range(2)], 1)
         except PythonException:
             writer.abort(written, *epoch)
             raise
@@ -427,8 +351,7 @@ class Session:
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, part.schema) as stream:
                 stream.write_table(part.slice(first, count))
-            with pa.ipc.open_stream(sink.getvalue()) as stream:
-                yield from stream
+            yield from pa.ipc.open_stream(sink.getvalue())
             first += count
 
     def shuffled(
@@ -443,83 +366,20 @@ class Session:
         joined = [list(chain(*blocks[first : first + together])) for first in range(0, len(blocks), together)]
         return [pa.concat_tables(self.rng.sample(some, len(some))) for some in joined]
 
-    def _load(self, way: _Ways, path: str) -> Frame:
-        source = self.source({**way.given, "path": path})
-        schema = way.columns or source.schema()
+    def _load(self, way: _Ways) -> Frame:
+        source = self.source(way.given)
+        schema = type_of(way["schema"]) if "schema" in way else source.schema()
+        kinds = _arrow_schema(schema)
 
         def parts() -> list[pa.Table]:
             reader, found = source.reader(schema), list[pa.Table]()
             for number, part in enumerate(reader.partitions()):
                 with task_of(number):
                     task, some = cloudpickle.loads(cloudpickle.dumps((reader, part)))
-                    found.append(pa.Table.from_batches(task.read(some), _arrow_schema(schema)))
-            return found or [_arrow_schema(schema).empty_table()]
+                    found.append(pa.Table.from_batches(task.read(some), kinds))
+            return found or [kinds.empty_table()]
 
         return Frame(self, schema, parts)
-
-
-def called(
-    way: str, frame: Any, index: object, *, unique: bool = False, **arguments: str | Sequence[str] | None
-) -> dict[Any, list[Any]]:
-    """The keys that a function gives for each row, by its first column.
-
-    Parameters
-    ----------
-    way : {"sql", "column"}
-        By `tagmatch_match` or by `match_udf`.
-    **arguments : str, sequence of str or None
-        A column, several as a struct, or NULL.
-    """
-    names, call = {"tags": "tags", **arguments}, _called if isinstance(frame, Frame) else _called_by_spark
-    found = {row[0]: list[Any]() for row in frame.select(frame.columns[0]).collect()}
-    for first, key in call(way, frame, str(index), unique, names):
-        found[first].append(key)
-    return {first: sorted(keys) for first, keys in found.items()}
-
-
-def _called_by_spark(way: str, frame: Any, index: str, unique: bool, names: Mapping[str, Any]) -> list[Any]:
-    def text(given: Any) -> str:
-        return given if isinstance(given, str) else f"struct({', '.join(given)})" if given else "NULL"
-
-    frame.createOrReplaceTempView("asked")
-    given = "".join(f", {name} => {text(each)}" for name, each in names.items())
-    first, spark = frame.columns[0], frame.sparkSession
-    if way == "sql":
-        match = f"tagmatch_match(index => '{index}'{given})"
-        return [tuple(row) for row in spark.sql(f"SELECT {first}, m.key FROM asked, LATERAL {match} m").collect()]
-    spark.udf.register("keys_of", match_udf(index, unique=unique))
-    return [tuple(row) for row in spark.sql(f"SELECT {first}, explode(keys_of({given[2:]})) FROM asked").collect()]
-
-
-def _called(way: str, frame: Frame, index: str, unique: bool, names: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
-    null = Column("null", lambda table, _: pa.nulls(len(table)))
-    columns = {
-        name: col(each) if isinstance(each, str) else Functions.struct(*each) if each else null
-        for name, each in names.items()
-    }
-    asked = frame.select(frame.columns[0], *(column.alias(name) for name, column in columns.items()))
-    (first, *fields) = asked.schema
-    if way == "column":
-        match = match_udf(index, unique=unique)
-
-        def tagmatch_match(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                keys = match.func(**{name: batch.column(place) for place, name in enumerate(names, 1)})
-                yield pa.record_batch([batch.column(0), keys], [first.name, "keys"])
-
-        schema = t.StructType([first, t.StructField("keys", match.returnType)])
-        for number, keys in asked.mapInArrow(tagmatch_match, schema).collect():
-            yield from ((number, key) for key in keys)
-        return
-    given = {field.name: AnalyzeArgument(field.dataType, None, False, False) for field in fields}
-    function = frame.sparkSession.functions["tagmatch_match"]
-    analyzed = cloudpickle.dumps(function.analyze(index=AnalyzeArgument(t.StringType(), index, False, True), **given))
-    for number, part in enumerate(asked._parts()):
-        with task_of(number):
-            task = function(cloudpickle.loads(analyzed))
-            for place, *values in ArrowTableToRowsConversion.convert(part, asked.schema):
-                for (key,) in list(task.eval(index=index, **dict(zip(given, values, strict=True)))):
-                    yield place, key
 
 
 @contextmanager
@@ -528,7 +388,7 @@ def session(seed: int) -> Iterator[Session]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(offline, "col", col)
         for module in (ship, shuffle):
-            patch.setattr(module, "functions", Functions)
+            patch.setattr(module, "functions", FUNCTIONS)
         patch.setattr(serialized, "_partitions", {})
         patch.setattr(ship, "_opened", {})
         yield Session(random.Random(seed))
