@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from tagmatch.model.arrays import F64Array, U32Array
 
 _CAPACITY = 20
+#: More than what libspatialindex takes for nothing when it makes the box of a node smaller, which then lacks an entry
+_SLACK = 1e-12
 
 
 class RStarTree:
@@ -42,7 +44,7 @@ class RStarTree:
         self._circles = Circles(circles.x.copy(), circles.y.copy(), circles.radius)
         options = index.Property(variant=index.RT_Star, leaf_capacity=capacity, index_capacity=capacity)
         if len(circles):
-            lowest, highest = circles.boxes()
+            lowest, highest = _boxes(circles.x, circles.y, circles.radius)
             self._tree: Any = index.Index((np.arange(len(circles)), lowest, highest), properties=options)
         else:
             self._tree = index.Index(properties=options)
@@ -64,8 +66,8 @@ class RStarTree:
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres, each circle once."""
-        before = np.concatenate(boxes(self._circles.x[ids], self._circles.y[ids], self._circles.radius[ids]), axis=1)
-        after = np.concatenate(boxes(x, y, self._circles.radius[ids]), axis=1)
+        before = np.concatenate(_boxes(self._circles.x[ids], self._circles.y[ids], self._circles.radius[ids]), axis=1)
+        after = np.concatenate(_boxes(x, y, self._circles.radius[ids]), axis=1)
         for number, old, new in zip(ids.tolist(), before.tolist(), after.tolist(), strict=True):
             self._tree.delete(number, old)
             self._tree.insert(number, new)
@@ -78,3 +80,8 @@ class RStarTree:
     def close(self) -> None:
         """Free the tree."""
         self._tree.close()
+
+
+def _boxes(x: F64Array, y: F64Array, radius: F64Array) -> tuple[F64Array, F64Array]:
+    lowest, highest = boxes(x, y, radius)
+    return lowest - _SLACK, highest + _SLACK
