@@ -215,3 +215,14 @@ def test_an_outbox_that_is_closed_takes_nothing():
     assert counts["dropped"] == 2
     with pytest.raises(SessionError):
         outbox.connect()
+
+
+def test_what_an_earlier_connection_got_can_be_acknowledged():
+    outbox = outbox_of("at_least_once")
+    outbox.offer(notifications([b"a", b"b", b"c"]))
+    outbox.take(outbox.connect())
+    assert outbox.take(outbox.connect(), 1)["redelivered"].to_pylist() == [True]
+    outbox.acknowledge(1)
+    assert outbox.progress() == (1, 3)
+    outbox.acknowledge(3)
+    assert (outbox.stats()["delivered"], outbox.stats()["waiting"]) == (3, 0)

@@ -149,9 +149,11 @@ def test_a_client_that_vanishes_leaves_nothing_under_way():
             with connect(f"grpc://127.0.0.1:{proxy.port}") as client:
                 futures = [client.submit(["cat"] * 20) for _ in range(5_000)]
                 until(lambda most=1000 * number: value(service, "tagmatch_messages_total") > most)
+                proxy.pause()  # so that it cannot come back
                 proxy.cut()
                 until(lambda: service.wait_until_idle(1))
                 until(lambda: value(service, "tagmatch_messages_in_flight") == service.limits.connections == 0)
+                proxy.resume()
                 wait(futures, 60)
         with connect(service.url) as other:
             assert other.match(["cat"]) == [7]
