@@ -183,10 +183,6 @@ class Oracle:
         """Let go of the staged changes from number `first` on."""
         del self._staged[first:]
 
-    def is_like(self, other: Oracle) -> bool:
-        mine, others = ((each._staged, each.times(), each.positions, each._saved) for each in (self, other))
-        return mine == others
-
     def staged_again(self) -> Oracle:
         """What there is when the staged changes have taken effect, and are staged still: they change nothing more."""
         again = deepcopy(self)
