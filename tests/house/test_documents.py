@@ -48,6 +48,12 @@ def test_links_lead_somewhere() -> None:
         assert not {each for each in paths if not each.exists()} - {ROOT / "docs" / made for made in MADE}, name
 
 
+def test_titles_of_pages_differ() -> None:
+    texts = [path.read_text().splitlines() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    titles = [next(line for line in lines if line.startswith("# ")).strip() for lines in texts]
+    assert len(set(titles)) == len(titles), sorted(title for title in titles if titles.count(title) > 1)
+
+
 def test_limits_are_those_of_the_code() -> None:
     rows = DOCUMENTS["docs/reference/limits.md"].read_text().splitlines()
     limits = {cells[1].strip(): cells[2] for cells in (row.split("|") for row in rows) if len(cells) > 2}

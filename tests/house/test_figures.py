@@ -51,6 +51,25 @@ def test_results_of_changed_code_are_named() -> None:
         assert not changed or commit[:7] in named
 
 
+def test_figures_say_on_which_device_they_ran() -> None:
+    """Each section with measured values of our own systems."""
+    sections = [section for section in re.split(r"(?m)^##+ ", BENCHMARKS) if re.search(r"(?m)^\| tagmatch", section)]
+    measured = [section for section in sections if not section.startswith("The systems\n")]
+    assert measured
+    for section in measured:
+        assert re.search(r"on the CPU|on CUDA devices", section), section.partition("\n")[0]
+
+
+def test_table_1_in_short_is_as_recorded() -> None:
+    """On one H200, with the whole database."""
+    table = BENCHMARKS.partition("benchmarks/h200-paper/table1.png")[2]
+    begin = "- In the paper's Table 1 with 8 million sets, on one H200:"
+    short = " ".join(BENCHMARKS.partition(begin)[2].partition("\n- ")[0].split())
+    for system in ("tagmatch, rarest, GPU", "tagmatch, balanced, GPU", "TagMatch (balanced, exact=False), GPU"):
+        rows = re.findall(rf"^\| {re.escape(system)} \|.*\| ([\d,]+) \|$", table, re.MULTILINE)
+        assert f"{int(rows[0].replace(',', '')) / 1e6:.1f} million" in short
+
+
 # -- pages of papers ---------------------------------------------------------------------------------------------------
 
 
