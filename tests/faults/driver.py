@@ -153,7 +153,7 @@ class _Process:
         self._out, self._errors = (tempfile.TemporaryFile("w+") for _ in range(2))  # noqa: SIM115 - until it has ended
         self._process = _FORK.Process(target=self._try, args=(seed, hangs_s))
         self._process.start()
-        self.end = self._process.sentinel
+        self.end = os.pidfd_open(self._process.pid or 0)  # its sentinel waits for what it forks as well
 
     def _try(self, seed: int, hangs_s: float) -> None:
         os.setpgid(0, 0)
@@ -210,6 +210,7 @@ class _Process:
         """End it, if it has not ended, and what it had started and not ended."""
         self._process.kill()
         self._process.join()
+        os.close(self.end)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid or 0, signal.SIGKILL)
 
@@ -238,7 +239,9 @@ def at_once(*parts: Callable[[], Counter[str]]) -> Counter[str]:
     programs = ProcessPoolExecutor(len(parts), _FORK, initializer=warnings.simplefilter, initargs=("error",))
     found = [programs.submit(part) for part in parts]
     # Where one fails, the others end with this process
-    return sum((each.result() for each in as_completed(found)), Counter[str]())
+    counts = sum((each.result() for each in as_completed(found)), Counter[str]())
+    programs.shutdown()
+    return counts
 
 
 # -- programs ----------------------------------------------------------------------------------------------------------
