@@ -259,9 +259,9 @@ def test_settings_of_a_session(spark: Any, tmp_path: Path) -> None:
         partition(sets, index, mode="append")
         partition(sets, other, layout="rarest")  # an argument comes before a setting
         partition(sets, other, mode="append")  # nor is the index's own layout a mistake
-    for path, layout in ((index, "balanced"), (other, "rarest")):
+    for path, expected in ((index, "balanced"), (other, "rarest")):
         with TagMatch.open(path) as tm:
-            assert (tm.stats()["layout"], tm.stats()["max_partition_size"]) == (layout, 17)
+            assert (tm.stats()["layout"], tm.stats()["max_partition_size"]) == (expected, 17)
     for given, argument, ships in (
         ({"shipLimit": str(8 << 30)}, None, True),
         ({"shipLimit": "0"}, None, False),

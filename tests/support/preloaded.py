@@ -22,10 +22,10 @@ from tagmatch.model.options import Layout
 with tempfile.TemporaryDirectory() as folder:
     rows = Path(folder, "rows.jsonl")
     rows.write_text('{"tags": ["a", "b"], "key": 1}\n')
-    for layout in get_args(Layout):
-        index = f"{folder}/{layout}"
+    for each in get_args(Layout):
+        index = f"{folder}/{each}"
         for command in (
-            f"build {rows} {index} --layout {layout} --threads 1", f"match {index} {rows} -o {index}.jsonl --threads 1",
+            f"build {rows} {index} --layout {each} --threads 1", f"match {index} {rows} -o {index}.jsonl --threads 1",
             f"info {index}", f"check {index}", "--help",
         ):  # fmt: skip
             result = CliRunner().invoke(app, command.split())

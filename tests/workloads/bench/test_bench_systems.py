@@ -43,7 +43,7 @@ BUILDS: dict[str, Build] = {
     **{name: system for name, system in SYSTEMS.items() if not system.needs},
     "brute force": brute_force,
     "NumPy scan": by_name(SignatureScan),
-    **{f"kernels of {layout}": by_name(Kernels, layout=layout) for layout in get_args(Layout)},
+    **{f"kernels of {each}": by_name(Kernels, layout=each) for each in get_args(Layout)},
     **{f"{tree.__name__}, leaves of {n}": by_name(tree, leaf_rows=n) for tree in (PrefixTree, IcnTree) for n in (1, 3)},
 }
 
