@@ -51,8 +51,17 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def write_json(value: Mapping[str, Any]) -> bytes:
-    """The bytes of an object, also of one with numbers of NumPy and with sets."""
-    return json.dumps(value, default=_plain).encode()
+    """The bytes of an object, also of one with numbers of NumPy and with sets.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        A value has no form in JSON.
+    """
+    try:
+        return json.dumps(value, default=_plain, allow_nan=False).encode()
+    except ValueError:
+        raise InvalidValueError("NaN and infinities have no form in JSON; over a connection match takes them") from None
 
 
 def _plain(value: object) -> object:
