@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data, in under a minute; a chart in demo.png"
 	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
-	@echo "make quick  run those that take two minutes: no Spark, databases, simulated GPU and faults"
+	@echo "make quick  run those that take one minute: no Spark, databases, simulated GPU and faults"
 	@echo "make nightly  what takes longer: more with real Spark, benchmarks, sweeps of faults; and mutants"
 	@echo "make torture  thousands of faults: no memory, lost power, full and damaged disks, Ctrl-C, killed writers, several at once"
 	@echo "make mutants  mistakes in every folder: each has to fail a test"

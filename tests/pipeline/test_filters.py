@@ -21,7 +21,14 @@ def device() -> str:
 
 
 @either
-@pytest.mark.parametrize("count", [1, 513, *(pytest.param(n, marks=pytest.mark.nightly) for n in (512, 1025))])
+@pytest.mark.parametrize(
+    "count",
+    [
+        1,
+        pytest.param(513, marks=pytest.mark.slow),
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in (512, 1025)),
+    ],
+)
 def test_blocks(path: Path, count: int, rng: random.Random) -> None:
     """Sets that nearly all ask for the same attributes, in ways of all kinds, and messages at the ends of intervals."""
 
@@ -52,7 +59,8 @@ def test_blocks(path: Path, count: int, rng: random.Random) -> None:
     assert any(wanted) or count == 1
 
 
-@pytest.mark.parametrize("values_each", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("values_each", [1, 2])
 def test_lines_say_all(values_each: int, rng: random.Random) -> None:
     """Where attributes have few constants, each has its bucket: nothing is left that verification turns away."""
 

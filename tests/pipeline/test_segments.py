@@ -21,6 +21,7 @@ from tagmatch.pipeline.devices import matcher_of, parts_for
 from tagmatch.pipeline.service import Pipeline
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("through_stages")
 @settings(max_examples=3, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), tags=st.integers(1, 3000), shared=st.floats(0, 1))
