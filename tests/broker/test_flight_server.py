@@ -50,6 +50,7 @@ def test_every_way_to_ask_agrees_with_the_oracle(changes, named, queries):
                     assert asyncio.run(tm.amatch(query, unique=True)) == set(oracle.match(query))
 
 
+@pytest.mark.slow
 @few
 @given(data=st.data(), plane=st.booleans(), spelling=filters.spellings)
 def test_conditions_areas_and_clients_that_move(data, plane, spelling):

@@ -163,6 +163,7 @@ def test_more_than_there_is_room_for_at_first(key_type: Any) -> None:
         assert both_ways(tm, ["b"], location=(9, 45)) == []
 
 
+@pytest.mark.slow
 def test_clients_that_move_much_are_found_where_they_are() -> None:
     """So often that their cells are made anew, and all to few places."""
     count = 3000

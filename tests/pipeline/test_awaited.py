@@ -171,6 +171,7 @@ def test_callbacks_that_ask_on_and_on(caplog: pytest.LogCaptureFixture, layout: 
 # -- through the stages ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @staged
 def test_a_loop_is_woken_for_many_answers_at_once(gate: Gate) -> None:
     count, woken = 5_000, []

@@ -32,6 +32,7 @@ def test_few_and_many_answers(layout: str, sets: int, keys_a_set: int, largest: 
         assert tm.match_unique(tags) == set(expected)
 
 
+@pytest.mark.slow
 def test_counts_are_those_of_packets(layout: str, rng: random.Random) -> None:
     tags = [f"t{i}" for i in range(30)]
     pairs = [(rng.sample(tags, rng.randint(0, 4)), key) for key in range(500)]
