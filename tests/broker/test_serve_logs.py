@@ -169,6 +169,7 @@ def test_few_slow_connections_are_open_at_once(endpoint):
 
 
 # Nothing, a letter, headers, and an answer that is not read
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [b"", b"G", BEGUN, b"GET /metrics HTTP/1.1\r\nConnection: keep-alive\r\n\r\n"])
 def test_a_connection_has_its_time(endpoint, begun):
     with _connected(endpoint, begun):

@@ -42,6 +42,7 @@ def test_type_checkers_know_every_option(options: Any) -> None:
     assert set(options.__annotations__) == set(declared())
 
 
+@pytest.mark.slow
 def test_help_shows_the_defaults() -> None:
     text = tagmatch("build", "--help")
     assert "[default: rarest]" in text

@@ -41,6 +41,7 @@ def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
         assert all(w is None or w == g for w, g in zip(want, got, strict=True))
 
 
+@pytest.mark.slow
 def test_a_million_take_little_memory() -> None:
     """At most 80 bytes each."""
     at = np.random.default_rng(1).uniform(-80, 80, (1_000_000, 2))
@@ -49,6 +50,7 @@ def test_a_million_take_little_memory() -> None:
     assert FixedAreas.of(np.zeros(len(at), np.int64), 1, circles, plane=False).nbytes <= 80 * len(at)
 
 
+@pytest.mark.slow
 @both_ways
 @pytest.mark.parametrize("begin", [NOWHERE, (3.0, 4.0)])
 def test_cells_are_made_anew_where_clients_gather(rng: random.Random, begin: Place) -> None:
