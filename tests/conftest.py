@@ -6,13 +6,14 @@ import random
 import secrets
 import signal
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 from hypothesis import settings
 from support.agreement import assert_agree, loaded
+from support.segments import segments_stay
 
 from tagmatch.model.options import Layout
 from tagmatch.pipeline.cpu.one_query import OneQuery
@@ -75,6 +76,12 @@ def seed() -> int:
 def through_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No query is brief: those that are submitted go through the stages, as do those with many tags or answers."""
     monkeypatch.setattr(OneQuery, "brief_keys", lambda *_: None)
+
+
+@pytest.fixture(name="segments_stay")
+def _segments_stay() -> Iterator[None]:
+    with segments_stay():
+        yield
 
 
 @pytest.fixture

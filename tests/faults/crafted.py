@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
-from unittest.mock import patch
 
 import pyarrow as pa
 import xxhash
@@ -25,6 +24,7 @@ from faults.full_index import TAGS, make_index
 from faults.mutations import mutated
 from support.crafted import buffers_in, read_manifest, with_file
 from support.parts import cut_every
+from support.segments import segments_stay
 
 import tagmatch
 from tagmatch import InvariantError, TagMatch, TagMatchError
@@ -55,8 +55,7 @@ def indexes(folder: Path) -> Iterator[Path]:
         make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=7)
         tagmatch.backup(path, copy, keep_snapshots=1)
         with (
-            patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),  # other segments stay, whose tables are whole
-            patch("tagmatch.merging.Merging.begin"),
+            segments_stay(),  # the others, whose tables are whole
             warnings.catch_warnings(),
             cut_every(),
             TagMatch(path, **_OPTIONS) as tm,

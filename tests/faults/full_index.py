@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 from zlib import crc32
 
 from oracle import Oracle
 from support.conditions import any_expression
 from support.index_files import contents_of
+from support.segments import segments_stay
 
 from tagmatch import IndexCorruptError, IndexNotFoundError, IndexVersionError, StagedChangesWarning, TagMatch
 
@@ -51,8 +51,7 @@ def make_index(path: Path, pairs: Sequence[tuple[list[str], Any]], rng: random.R
     """Make an index that has these keys of sets, and others staged in two logs."""
     stored = Oracle()
     with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.merging.Merging.begin"),
+        segments_stay(),
         TagMatch(path, **_OPTIONS, **options) as tm,
     ):
         for part in range(_PARTS):

@@ -21,6 +21,7 @@ from faults.disk_states import Disk, State
 from faults.work import Work
 from oracle import Oracle
 from support.command import as_json_lines, done
+from support.segments import segments_stay
 
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
@@ -223,11 +224,7 @@ def _work(run: Run, key_type: Any, size: int) -> None:
                 work.step(place).do(database)
             database.consolidate()
     run.start({"index": dict(oracle)}, key_type, staged=True)
-    with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.partitioner.consolidation._RATIO", 100),
-        patch("tagmatch.merging.Merging.begin"),
-    ):
+    with segments_stay(), patch("tagmatch.partitioner.consolidation._RATIO", 100):
         for number, each in enumerate(get_args(Layout)):
             options = {"key_type": key_type, "layout": each, "max_partition_size": size, "durability": "fsync"}
             with TagMatch(run.path / "index", **_OPTIONS | options) as tm:

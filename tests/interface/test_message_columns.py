@@ -16,6 +16,7 @@ from support import filters, strategies
 from support.agreement import index_of
 from support.conditions import Expression, Message
 from support.paths import all_in
+from support.segments import segments_stay
 from support.trees import And, Test, evaluate
 
 from tagmatch import InvalidValueError, TagMatch
@@ -169,10 +170,7 @@ def test_columns_of_any_type(layout, path, subscriptions, data):
     """From one segment or two, each of which asks for other attributes; in a table, in batches, and one by one."""
     table = data.draw(tables([where.tree for _, where in subscriptions if where is not None]))
     cut, oracle = data.draw(st.integers(0, len(subscriptions))), Oracle()
-    with all_in(path), pytest.MonkeyPatch.context() as patched, TagMatch(layout=layout, device="cpu", threads=2) as tm:
-        # Each consolidation makes a segment, however small, and they stay
-        patched.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-        patched.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+    with all_in(path), segments_stay(), TagMatch(layout=layout, device="cpu", threads=2) as tm:
         for part in (slice(0, cut), slice(cut, None)):
             tags, where = zip(*subscriptions[part], strict=True) if subscriptions[part] else ((), ())
             for each in (tm, oracle):

@@ -17,6 +17,7 @@ from support.agreement import index_of
 from support.areas_and_moves import AREA, struct_of
 from support.distances import UndecidedError
 from support.located import CLIENTS, messages, moves, subscriptions
+from support.segments import segments_stay
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
 from tagmatch.pipeline.areas import index
@@ -28,7 +29,7 @@ COUNTED = ("queries", "matches", "verified", "rejected")
 @pytest.fixture(autouse=True, scope="module")
 def small_segments() -> Iterator[None]:
     """Even few sets stay in a segment of their own, and are deleted there."""
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch("tagmatch.merging.Merging.begin"):
+    with segments_stay():
         yield
 
 

@@ -14,6 +14,7 @@ from oracle import Oracle
 from support import strategies
 from support.agreement import change_all, index_of
 from support.index_files import contents_of
+from support.segments import segments_stay
 
 import tagmatch
 from tagmatch import IndexCorruptError, IndexNotFoundError, InvalidValueError, TagMatch, backup, restore
@@ -58,7 +59,7 @@ def test_each_that_is_kept_has_what_it_had(rounds: Any, few: int, layout: str, t
     """Whatever is changed, merged, and however the number of those to keep changes; and nothing else is left."""
     path, oracle = tmp_path_factory.mktemp("index") / "index", Oracle()
     had: dict[int, Any] = {}
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.merging.Merging.begin"):
+    with segments_stay(few):
         for changes, keep in rounds:
             there = numbers(path) if had else []
             keeps = json.loads((path / "MANIFEST.json").read_text()).get("keep_snapshots", 0) if had else 0

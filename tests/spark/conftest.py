@@ -64,3 +64,9 @@ def free_jvm(jvm: Jvm) -> Iterator[Jvm]:
     jvm.stop_spark()
     yield jvm
     jvm.stop_spark()
+
+
+@pytest.fixture
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few sets are cut into several buckets."""
+    monkeypatch.setattr("tagmatch.spark.join.BUCKET_SETS", 40)

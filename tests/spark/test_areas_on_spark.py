@@ -13,7 +13,6 @@ from support.areas import FIELDS
 from support.areas_and_moves import AREAS, struct_of
 from support.index_files import contents_of, make_index
 
-import tagmatch.spark.join
 from tagmatch import Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch
 from tagmatch.model.storage.location import location_of
 from tagmatch.spark import partition, subset_join
@@ -28,9 +27,7 @@ SCHEMA = f"tags array<string>, key {{}}, where string, constraints {CONSTRAINTS}
 WHERE = [None, None, None, "price < 3", "not within circle(9, 45, 50000) or t1", "within near(60000) and price = 2"]
 
 
-@pytest.fixture(autouse=True)
-def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
+pytestmark = pytest.mark.usefixtures("small_buckets")
 
 
 def any_row(rng: random.Random, key_of: Callable[[int], Any]) -> tuple[Any, ...]:

@@ -98,6 +98,7 @@ def answers(oracle: Oracle, messages: list[Message], *asked: str, unique: bool =
     return found
 
 
+@pytest.mark.usefixtures("small_buckets")
 @pytest.mark.parametrize("way", [*WAYS, "ship", "shuffle"])
 @pytest.mark.parametrize(
     ("place", "key_type"), [(PLACE_TYPES[0], "integer"), (PLACE_TYPES[1], "string")], ids=["struct", "array"]
@@ -106,7 +107,6 @@ def test_answers_are_the_oracles(
     spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, place: str, key_type: str, way: Any
 ) -> None:
     """Of both functions and both joins: each argument, all of them and none; those that are NULL."""
-    monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
     for module in (tagmatch.spark.functions, tagmatch.spark.ship):
         monkeypatch.setattr(module, "QUERIES", 7)
     index, unique = tmp_path / "index", way != "sql" and key_type == "string"

@@ -45,9 +45,7 @@ class Stored(NamedTuple):
     messages: list[Message]
 
 
-@pytest.fixture(autouse=True)
-def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
+pytestmark = pytest.mark.usefixtures("small_buckets")
 
 
 @pytest.fixture(params=["ship", "shuffle"])

@@ -16,6 +16,7 @@ from typing import Any, get_args
 import pytest
 from support.index_files import MANIFEST, contents_of, make_index
 from support.parts import cut_every
+from support.segments import segments_stay
 from support.spark_settings import settings_of
 from support.tasks import Session
 
@@ -29,11 +30,9 @@ Rows = list[tuple[list[str], Any, str | None]]
 @pytest.fixture
 def parts_are_small(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of tables and of what else tasks take at once; and Spark puts no small partitions together."""
-    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
     monkeypatch.setattr("tagmatch.partitioner.spark.stored._VERIFIED_BYTES", mmap.PAGESIZE)
     settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "3"}
-    with settings_of(spark, settings), cut_every():
+    with segments_stay(), settings_of(spark, settings), cut_every():
         yield
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, get_args
 from unittest.mock import patch
 
+from support.segments import segments_stay
+
 from tagmatch import TagMatch
 from tagmatch.model.options import Layout
 
@@ -36,7 +38,7 @@ def _store_all(keys: list[Any]) -> Callable[[Any], None]:
 
 def _segments(database: Any) -> None:
     """Two segments, with rows of the first deleted, and changes that are staged."""
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch("tagmatch.merging.Merging.begin"):
+    with segments_stay():
         _store_all(_INTEGERS)(database)
         database.remove_sets(SETS[5:9], _INTEGERS[5:9])
         database.add_sets([["new"], SETS[3]], [7, 8])

@@ -110,14 +110,6 @@ def test_number_of_followed_publishers() -> None:
     assert 1 + 1 / np.mean(np.log(tail / tail[0])) == pytest.approx(options.followed_exponent, abs=0.25)
 
 
-#: Rows have one hashtag and their publisher
-ALL_NAMED = {"frequent_writers": 1, "max_hashtags": 1, "mean_tags": 2}
-
-
-def followed_publishers(table: pa.Table) -> np.ndarray:
-    return number_of(pc.list_element(table["tags"], 1))
-
-
 def test_fits() -> None:
     """The fitted parameters give the means that they are fitted to, computed in another way."""
     ratio = geometric_ratio(4.7, 20)

@@ -122,13 +122,12 @@ QUERIES = [[], [ONE], [TWO], ["x"], [ONE, "x"], [TWO, "x"], [ONE, TWO], [ONE, TW
 
 @pytest.mark.parametrize("layout", get_args(Layout))
 @pytest.mark.parametrize("segments", [1, 2])
-def test_an_index_with_another_seed_opens(layout, segments, tmp_path, monkeypatch):
+def test_an_index_with_another_seed_opens(layout, segments, tmp_path, request):
     """Versions before took the first seed under which all hashes differ; segments with two answer together."""
     index = shutil.copytree(Path(__file__).parent / "data" / f"seed-{layout}.index", tmp_path / "index")
     _, oracle = loaded([([ONE], 1), ([TWO], 2), ([ONE, TWO, "x"], 3), (["x"], 4), ([], 5)])
     if segments == 2:
-        monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", 0)
-        monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
+        request.getfixturevalue("segments_stay")
     with TagMatch.open(index) as tm:
         assert tm.stats()["seed"] != 0
         assert_agree(tm, oracle, QUERIES)

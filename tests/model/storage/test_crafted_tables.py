@@ -3,18 +3,18 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
-from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from support.crafted import numbers_in, read_manifest, with_file, with_manifest
 from support.index_files import contents_of
+from support.segments import segments_stay
 from support.waiting import wait_until
 
 import tagmatch
@@ -29,8 +29,7 @@ def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     path = tmp_path_factory.mktemp("original") / "index"
     options = {"layout": request.param, "max_partition_size": 7, "key_type": "string", **OPTIONS}
     with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.merging.Merging.begin"),
+        segments_stay(),
         TagMatch(path, **options) as tm,
     ):
         sets = [[f"tag {i}", "all"] for i in range(60)]
@@ -259,12 +258,6 @@ def test_it_is_told_and_goes_on_when_the_files_are_back(plain: Path, damage: Cal
             file.unlink()  # one that is removed, too
         assert sorted(tm.match(QUERY)) == sorted([*KEYS, "staged"])
         tm.check()
-
-
-@pytest.fixture
-def segments_stay() -> Iterator[None]:
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", 0), patch("tagmatch.merging.Merging.begin"):
-        yield
 
 
 @pytest.mark.usefixtures("segments_stay")

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from support.crafted import Manifest, read_manifest, with_manifest
 from support.index_files import contents_of
+from support.segments import segments_stay
 
 import tagmatch
 from tagmatch import IndexCorruptError, TagMatch, TagMatchError
@@ -30,8 +30,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("original")
     first, path = folder / "first", folder / "index"
     with (
-        patch("tagmatch.partitioner.consolidation.FEW_SETS", 0),
-        patch("tagmatch.merging.Merging.begin"),
+        segments_stay(),
         TagMatch(first, **OPTIONS) as tm,
     ):
         tm.add_sets([[f"tag {i}", "all"] for i in range(100)], range(100))
