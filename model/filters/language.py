@@ -89,13 +89,14 @@ _EXPECTED = (
     ({"LPAR"}, '"("'), ({"LBRACE"}, '"{"'), ({"COMMA"}, '","'), ({"RBRACE"}, '"}"'),
     ({"AND"}, '"and"'), ({"OR"}, '"or"'), ({"IN"}, '"in"'), ({"RPAR"}, '")"'), ({"$END"}, "the end"),
 )  # fmt: skip
-#: What other languages write, and what is written here
-_OPERATORS = {
+#: What other languages write, in small letters, and what is written here
+_WRITTEN_HERE = {
     "==": "=", "===": "=", "<>": "!=", "!==": "!=", "=>": ">=", "=<": "<=",
     "&&": "and", "&": "and", "||": "or", "|": "or", "!": "not",
+    "like": "prefix", "startswith": "prefix", "endswith": "suffix",
+    **{word: word for word in ["and", "or", "not", "between", "in", "prefix", "suffix", "contains", "true", "false"]},
 }  # fmt: skip
-_WORDS = {"like": "prefix", "startswith": "prefix", "endswith": "suffix"}
-_KEYWORDS = {"and", "or", "not", "between", "in", "prefix", "suffix", "contains", "true", "false"}
+_OPERATOR_OR_WORD = re.compile(r"[=<>!&|]+|[^\W\d]\w*")
 _UNCLOSED = {'"': 'a " that closes this text', "`": "a ` that closes this name"}
 
 
@@ -188,11 +189,10 @@ def _unexpected(error: UnexpectedInput, text: str) -> tuple[int, str]:
 
 def _instead(text: str, position: int, accepted: set[str]) -> str:
     """How that is written which another language writes there, or nothing."""
-    operator = next((each for each in re.finditer("[=<>!&|]+", text) if each.start() <= position < each.end()), None)
-    word = re.compile(r"\w*").match(text, position)
-    there = operator[0] if operator else word[0] if word else ""
-    wanted = _OPERATORS.get(there) or _WORDS.get(there.lower()) or there.lower() if there else ""
-    if wanted != there and wanted in {*_OPERATORS.values(), *_WORDS.values(), *_KEYWORDS}:
+    pieces = _OPERATOR_OR_WORD.finditer(text)
+    there = next((each[0] for each in pieces if each.start() <= position < each.end()), "")
+    wanted = _WRITTEN_HERE.get(there.lower(), there)
+    if wanted != there:
         return f"; {_shown(there)} is written {_shown(wanted)} here"
     if there.lower() in ("is", "null", "none", "nil"):
         return "; a value that is missing is found with not exists(name)"

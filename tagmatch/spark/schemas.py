@@ -6,10 +6,10 @@ from inspect import signature
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
 from pyspark.sql.types import DataType, StructType
 
-# The zone of timestamps is UTC anyway until PySpark 4.2, which has no such parameter
+# PySpark 4.1 has no such parameter: there the zone of timestamps is UTC anyway
 _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 
 
@@ -34,4 +34,4 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     >>> arrow_schema(StructType().add("key", LongType()))
     key: int64
     """
-    return pa.schema([pa.field(each.name, arrow_type(each.dataType), each.nullable) for each in schema])
+    return to_arrow_schema(schema, **_ZONE)
