@@ -90,8 +90,8 @@ def _kept(found: Any) -> None:
 
 
 def _staged(found: Any) -> None:
-    _fields(found, "staged", name=_name(CHANGES), changes=_number())
     _file(found)
+    _fields(found, "staged", name=_name(CHANGES), changes=_number(most=found["bytes"]))
 
 
 def _file(found: Any) -> None:

@@ -5,6 +5,7 @@ import signal
 import tempfile
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,11 @@ def test_records_that_are_swapped_repeated_left_out_or_of_another_log_are_notice
         shutil.copy(log(tmp_path / "other"), log(tmp_path, generation))
     assert outcome(tmp_path) is None
     log(tmp_path).unlink()
+    assert outcome(tmp_path) is None
+
+
+def test_a_record_that_claims_more_changes_than_it_has_bytes_is_damage_before_it_is_decoded(tmp_path):
+    write_all(tmp_path, [single(["a"], 1), replace(CALLS[0], record=CALLS[0].record._replace(rows=2**63))])
     assert outcome(tmp_path) is None
 
 

@@ -117,7 +117,7 @@ VALUES: list[tuple[Any, ...]] = [
     ("segments", 0, "files", "tagsets.arrow", GONE), ("segments", 0, "rows", -1), ("segments", 0, "rows", True),
     ("layout", "other"), ("format", "3"), ("format", 1), ("format", None), ("log", 0), ("log", 2**70),
     ("max_partition_size", 0), ("keep_snapshots", "many"), ("kept", 0, "until", "yesterday"), ("kept", [None]),
-    ("kept", 0, "number", 77), ("staged", "none"), ("backup", 7), ("epochs", []),
+    ("kept", 0, "number", 77), ("staged", "none"), ("staged", 0, "changes", 2**63 - 1), ("backup", 7), ("epochs", []),
 ]  # fmt: skip
 
 
