@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults.disk import small_files
 from faults.driver import Case, Length, Program
+from faults.failing import small_files
 from support.command import COMMAND, INTERRUPTED, as_json_lines, begun, done, started, tagmatch_alone
 from support.index_files import MANIFEST, contents_as_first, contents_of
 

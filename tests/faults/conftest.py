@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from faults.driver import figures_of, program_of
-from faults.preloads import compiled, preloading
+from faults.failing import compiled, preloading
 from support.servers import needs
 
 _OF_GATEWAYS = {"mosquitto": "mosquitto", "nats-server": "nats-server", "cc": "gcc libc6-dev"}

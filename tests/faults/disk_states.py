@@ -8,6 +8,7 @@ stricter than most file systems are, and what POSIX leaves open.
 from __future__ import annotations
 
 import functools
+import math
 import os
 import random
 import threading
@@ -72,6 +73,10 @@ class Folder:
 Node = File | Folder
 
 
+class _KilledError(BaseException):
+    """The end of a program, after which it changes nothing any more."""
+
+
 class Disk:
     """What a folder has is synced when this begins; `look` is called after each change, with whether it was a sync.
 
@@ -80,6 +85,7 @@ class Disk:
 
     def __init__(self, path: Path, look: Callable[[], None] = lambda: None, ignored: int = 0) -> None:
         self._path, self._look, self._ignored, self.syncs = path, look, ignored, 0
+        self._killed_at, self._is_dead = math.inf, False
         self._device, inode = path.stat().st_dev, path.stat().st_ino
         self._top = Folder()
         self._nodes: dict[int, Node] = {inode: self._top}
@@ -87,9 +93,6 @@ class Disk:
         self._scan()
         for node in self._all:
             self._sync(node)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_look": None}
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -102,6 +105,9 @@ class Disk:
             def called(*arguments: Any, **options: Any) -> Any:
                 with lock:
                     self.scan()
+                    self._is_dead |= name == "fsync" and self.syncs >= self._killed_at
+                    if self._is_dead:
+                        raise _KilledError
                     try:
                         return self._synced(*arguments) if name == "fsync" else call(*arguments, **options)
                     finally:
@@ -114,6 +120,16 @@ class Disk:
                 patches.enter_context(patch.object(os, name, noted(name, getattr(os, name))))
             yield
             self.scan()
+
+    @contextmanager
+    def killed_before(self, number: int) -> Iterator[list[bool]]:
+        """What is done in the block ends before so many syncs and one, unless it makes fewer; the list says whether."""
+        self._killed_at, killed = self.syncs + number, list[bool]()
+        try:
+            yield killed
+        except _KilledError:
+            killed.append(True)
+        self._killed_at, self._is_dead = math.inf, False
 
     def _synced(self, descriptor: int) -> None:
         found = os.fstat(descriptor)

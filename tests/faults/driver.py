@@ -27,7 +27,7 @@ from multiprocessing import connection, get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from faults.preloads import compiled, preloading
+from faults.failing import compiled, preloading
 
 #: Has files of cases, of which none is to last, if there is room
 _IN_MEMORY, _ROOM = "/dev/shm", 1 << 30

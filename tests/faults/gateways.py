@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from faults.driver import Case, Length, Program
+from faults.failing import compiled, preloading
 from faults.fuzz_gateways import NAMES, VALUES, raw_headers
-from faults.preloads import compiled, preloading
 from support.command import started
 from support.gateway_sides import SIDES, letters_in
 from support.waiting import wait_until

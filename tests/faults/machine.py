@@ -16,10 +16,8 @@ from typing import Any, get_args
 
 import hypothesis
 import pytest
-from faults.disk import disk_full, small_files
 from faults.driver import Case, Length, Program
-from faults.interrupts import Interrupt, interrupted, signalled
-from faults.memory import ALL, failing, spare_numpy
+from faults.failing import ALL, Interrupt, disk_full, failing, interrupted, signalled, small_files, spare_numpy
 from faults.trial import ERRORS, no_error_is_lost, wait_until_answered
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test

@@ -6,12 +6,10 @@ makes each change in a `Run.step`, which says what the indexes have afterwards.
 
 from __future__ import annotations
 
-import os
-import pickle
+import itertools
 import random
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 from unittest.mock import patch
@@ -42,8 +40,6 @@ SYNCED = "what was synced"
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu", "durability": "none"}
 #: Steps before an operation begins
 _FIRST = 10
-#: Exit code of a program that was killed
-_ENDED = 254
 
 
 class Moment(NamedTuple):
@@ -111,39 +107,6 @@ class Run:
     def end(self) -> list[Moment]:
         self._watched.close()
         return list(self.found.values())
-
-    def in_a_fork(self, do: Callable[[], object], end_before: int | None) -> None:
-        """Have another process do this, which is killed before so many syncs and one, unless it makes fewer."""
-        before, noted, sync = self.disk.syncs, self.path.with_name("noted"), os.fsync
-
-        def end(code: int) -> None:
-            noted.write_bytes(pickle.dumps((self.disk, self.found)))
-            os._exit(code)
-
-        def counted(descriptor: int) -> None:
-            if self.disk.syncs - before == end_before:
-                self.disk.scan()
-                end(_ENDED)
-            sync(descriptor)
-
-        if not (program := os.fork()):
-            try:
-                with patch("os.fsync", counted):
-                    do()
-                self.disk.scan()
-                end(0)
-            finally:
-                os._exit(1)
-        code = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
-        disk, self.found = pickle.loads(noted.read_bytes())
-        vars(self.disk).update(vars(disk) | {"_look": self._look})
-        if code == _ENDED:
-            raise _KilledError
-        assert code == 0
-
-
-class _KilledError(Exception):
-    pass
 
 
 def _sets(seed: int, count: int) -> tuple[list[list[str]], list[int]]:
@@ -395,21 +358,15 @@ def restores(run: Run) -> None:
 
 
 def killed_and_again(run: Run) -> None:
-    """Make an index, where programs that had begun to were killed: before one of the first syncs, or of the last."""
+    """Make an index, where programs that had begun to were killed: before the first sync, the second one, and so on."""
     path = "new/index"
-
-    def save(folder: Path) -> None:
-        with TagMatch(folder / path, **_OPTIONS) as tm:
-            _store(tm)
-
-    with tempfile.TemporaryDirectory() as folder:
-        disk = Disk(Path(folder))
-        with disk.watched():
-            save(Path(folder))
     run.start({path: None})
-    for ended_before in (0, 1, 2, disk.syncs - 4, disk.syncs - 3, None):
-        with suppress(_KilledError), run.step({path: _contents(_store)}):
-            run.in_a_fork(lambda: save(run.path), ended_before)
+    for number in itertools.count():
+        step = run.step({path: _contents(_store)})
+        with run.disk.killed_before(number) as killed, step, TagMatch(run.path / path, **_OPTIONS) as tm:
+            _store(tm)
+        if not killed:
+            return
 
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (

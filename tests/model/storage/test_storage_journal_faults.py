@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from faults.interrupts import Interrupt, interrupted
+from faults.failing import Interrupt, interrupted
 from hypothesis import given
 from hypothesis import strategies as st
 from support.journals import CALLS as SOME
