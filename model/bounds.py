@@ -89,7 +89,7 @@ def _check_length(table: str, what: str, array: npt.NDArray[np.generic], length:
 def _check_offsets(table: str, of: Strings | Lists, length: int) -> None:
     offsets, values = of.offsets, of.data if isinstance(of, Strings) else of.values
     _check_length(table, "rows", offsets[1:], length)
-    if offsets[0] != 0 or offsets[-1] > len(values):
+    if offsets[0] != 0 or offsets[-1] != len(values):
         fail(table, None, "offsets do not span the values")
     _check_ascending(table, offsets)
 

@@ -52,6 +52,7 @@ NUMBERS: list[tuple[str, str, str, list[int], list[int]]] = [
     ("tagsets", "ranks", "offsets", _EVERYWHERE, _OFFSETS),
     ("tagsets", "ranks", "values", _EVERYWHERE, [61, 2**31, 2**32 - 1]),
     ("keys", "keys", "offsets", _EVERYWHERE, _OFFSETS),
+    ("keys", "keys", "offsets", [-1], [59]),
     ("keys", "keys", "values", _EVERYWHERE, [60, 2**31, 2**32 - 1]),
     ("key_names", "name", "offsets", _EVERYWHERE, [-1, 2**40, -(2**40)]),
     ("partitions", "first_row", "values", [0, 1, -1], _OFFSETS),

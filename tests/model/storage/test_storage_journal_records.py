@@ -62,14 +62,15 @@ def versions(folder: Path) -> list[int]:
 
 @given(timed_records(), st.data())
 def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_format_of_their_own(made, data):
+    ways = [data.draw(st.tuples(st.booleans(), st.sampled_from(["fsync", "os"]))) for _ in made]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         journal = Journal.acquire(folder, FIRST)
-        for _, record in made:
-            if data.draw(st.booleans()):
+        for (_, record), (is_opened_again, durability) in zip(made, ways, strict=True):
+            if is_opened_again:
                 journal.close()
                 journal = Journal.acquire(folder, FIRST)
-            journal.append(record, data.draw(st.sampled_from(["fsync", "os"])))
+            journal.append(record, durability)
         expected = [change for timed, _ in made for change in timed]
         assert timed_in(journal) == expected
         journal.close()
