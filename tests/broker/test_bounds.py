@@ -13,9 +13,10 @@ import grpc
 import pyarrow as pa
 import pytest
 from pyarrow import flight
+from support.agreement import index_of
 from support.brokers import Proxy
 from support.raw_flight import RawClient, data, descriptor, field, never, stream
-from support.service import USERS, Served, command, config, exchanged, messages, options, put, slowed, value, written
+from support.service import USERS, Served, Slowed, command, config, exchanged, messages, options, put, value, written
 from support.waiting import wait_until as until
 
 from tagmatch import Overloaded, TagMatch, connect
@@ -30,9 +31,7 @@ MATCH = {"command": "match"}
 
 @pytest.fixture
 def index():
-    with TagMatch(threads=1, device="cpu") as index:
-        index.add_sets([["a"], ["b"]], [1, 2])
-        index.consolidate()
+    with index_of([["a"], ["b"]], [1, 2], threads=1, device="cpu") as index:
         yield index
 
 
@@ -40,18 +39,15 @@ def index():
 def large(tmp_path_factory):
     """An index with more rows than the way to a client has room for."""
     sets = [[f"{number} {'x' * 1000}"] for number in range(50_000)]
-    with TagMatch(tmp_path_factory.mktemp("large") / "a.index", threads=1, device="cpu") as index:
-        index.add_sets(sets, range(len(sets)))
-        index.consolidate()
+    path = tmp_path_factory.mktemp("large") / "a.index"
+    with index_of(sets, range(len(sets)), path, threads=1, device="cpu") as index:
         yield index
 
 
 @pytest.mark.slow
 def test_bytes_of_strangers(tmp_path):
     """To a service as a process, so that it may crash. What Zstandard makes of a batch of zeros is never there."""
-    with TagMatch(tmp_path / "a.index") as index:
-        index.add_set(["a"], 1)
-        index.consolidate()
+    index_of([["a"]], [1], tmp_path / "a.index").close()
     served = Served(tmp_path / "a.index", "--port", 0, "--config", written(tmp_path, "[metrics]\nenabled = false"))
     values = pa.array(["\0" * 1_000_000] * 100)
     batch = pa.RecordBatch.from_arrays([pa.ListArray.from_arrays([0, len(values)], values)], ["tags"])
@@ -218,7 +214,7 @@ def test_batches_and_calls_have_limits(index):
 
 
 def test_memory_is_counted_and_given_back(index, monkeypatch):
-    let = slowed(index, monkeypatch)
+    slow = Slowed(index, monkeypatch)
     with (
         serving(index, config(max_message_bytes=1 << 20)) as service,
         connect(service.url) as tm,
@@ -230,7 +226,7 @@ def test_memory_is_counted_and_given_back(index, monkeypatch):
         assert tm._connection.act("calls")["users"]["anyone"]["bytes"] == service.limits.held
         with pytest.raises(Overloaded, match="sends too much at once"):
             tm.add_sets([["a" * 1000]] * 900, range(900))
-        let.set()
+        slow.let.set()
         assert [len(each.result(60)) for each in found] == [3000] * 4
         until(lambda: service.limits.held == 0)
 

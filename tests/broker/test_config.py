@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from support.agreement import index_of
 from support.service import NO_METRICS, USERS, config, written
 
 from tagmatch import Channel, ConfigError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
@@ -128,9 +129,7 @@ def test_which_index_is_opened(tmp_path):
     path = tmp_path / "cats.index"
     with pytest.raises(ConfigError, match="INDEX"):
         opened(Config())
-    with TagMatch(path, key_type="string") as tm:
-        tm.add_set(["cat"], "ana")
-        tm.consolidate()
+    index_of([["cat"]], ["ana"], path, key_type="string").close()
     with opened(with_arguments(Config(), str(path), "localhost", 7)) as tm:
         assert tm.match(["cat"]) == ["ana"]
     text = f'[index]\npath = "{tmp_path}/new.index"\ncreate = true\nkey_type = "string"\n{CHANNEL}'
@@ -147,18 +146,15 @@ def test_others_can_reach_it_only_if_that_is_meant():
     replace(config(USERS), server=ServerOptions("0.0.0.0", tls_cert="a", tls_key="b")).check_exposure()
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_channels_that_cannot_be_read():
+    for text, message in (
         ("alarm:5", "channel 'alarm': deadline must be a number and one of us, ms, s, min, h, such as 5ms, not '5'"),
         ("alarm:5ms:high", "channel 'alarm': priority must be an integer, not 'high'"),
         ("alarm:5ms:1:2", "a channel must be NAME:DEADLINE:PRIORITY, such as alarm:5ms:1, not 'alarm:5ms:1:2'"),
         (":5ms", "the name of a channel must not be empty"),
-    ],
-)
-def test_channels_that_cannot_be_read(text, message):
-    with pytest.raises(InvalidValueError, match=message):
-        channel_of(text)
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            channel_of(text)
 
 
 OF_BOTH: list[dict[str, Any]] = [

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
+from support.agreement import index_of
 from support.raw_flight import field
 from support.service import command, config, exchanged, messages, options, put
 
-from tagmatch import InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.broker import flight_wire as wire
 from tagmatch.broker.actions import ACTIONS
 from tagmatch.broker.errors import INTERNAL, error_of_text
@@ -51,10 +52,8 @@ BODIES = (
 
 @pytest.fixture(scope="module")
 def served():
-    index = TagMatch(threads=1, device="cpu")
-    index.add_sets([["a"], ["b"]], [1, 2])
-    index.add_set([], 3, where="x > 1 and within circle(1, 2, 3)")
-    index.consolidate()
+    where = [None, None, "x > 1 and within circle(1, 2, 3)"]
+    index = index_of([["a"], ["b"], []], [1, 2, 3], where=where, threads=1, device="cpu")
     with index, serving(index, config(max_batch_rows=1000)) as service, flight.connect(service.url) as client:
         yield service, client
         index.consolidate()

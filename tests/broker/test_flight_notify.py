@@ -2,11 +2,11 @@
 
 import contextlib
 import itertools
-import json
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from operator import itemgetter
 from typing import Any
@@ -14,14 +14,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import flight
-from support.agreement import loaded
+from support.agreement import index_of, loaded
 from support.brokers import Proxy
 from support.notified import is_balanced
-from support.service import NO_METRICS, USERS, value
+from support.service import USERS, command, config, value
 from support.waiting import wait_until
 
-from tagmatch import TagMatch, connect
-from tagmatch.broker.config import Config, ServerOptions
+from tagmatch import connect
 from tagmatch.broker.running import serving
 from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 from tagmatch.model.errors import (
@@ -37,14 +36,10 @@ TAGS = "abcdef"
 SETS = [(list(tags), key) for key, tags in enumerate(("", "a", "b", "ab", "abc", "ef", "g"))]
 
 
-def config_of(rate: float = 0.0, **sections: Any) -> Config:
-    return Config(ServerOptions(port=0, drain_seconds=20, rate=rate), metrics=NO_METRICS, **sections)
-
-
 @contextlib.contextmanager
-def served(config: Config | None = None) -> Iterator[tuple[Any, Any, Any]]:
+def served(rate: float = 0.0, **sections: Any) -> Iterator[tuple[Any, Any, Any]]:
     tm, oracle = loaded(SETS)
-    with tm, serving(tm, config or config_of()) as service, connect(service.url) as remote:
+    with tm, serving(tm, replace(config(rate=rate), **sections)) as service, connect(service.url) as remote:
         yield service, remote, oracle
 
 
@@ -84,33 +79,31 @@ def test_subscribers_get_what_the_oracle_says(rng, guarantee):
 
 
 def test_messages_have_ids_attributes_and_times():
-    with TagMatch(key_type="string") as tm:
-        tm.add_set(["flat"], "ana", where="price < 900")
-        tm.consolidate()
-        with (
-            serving(tm, config_of()) as service,
-            connect(service.url) as remote,
-            remote.subscriber("é", ["ana"]) as phone,
-        ):
-            wait_until(has_connected(service))
-            later = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
-            times = pa.array([later, None, datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
-            table = pa.table({"tags": [["flat"]] * 3, "price": [850, 950, 1], "id": ["a", "b", "c"], "expires": times})
-            published = remote.publish(table)
-            assert (published.messages, published.matched) == (3, 2)
-            got = next(iter(phone))
-            assert (got.id, got.payload, got.keys, got.expires) == (b"a", None, ["ana"], later)
-            lasts = pa.array([timedelta(seconds=-1), timedelta(hours=1), None], pa.duration("ms"))
-            more = {"tags": [["flat"]] * 3, "price": [1] * 3, "payload": ["past", "hour", "ever"], "expires": lasts}
-            remote.publish(pa.table(more))
-            first, second = (next(iter(phone)) for _ in range(2))
-            assert (first.payload, second.payload, second.expires) == (b"hour", b"ever", None)
-            assert timedelta(minutes=50) < first.expires - datetime.now(UTC) <= timedelta(hours=1)
-            wait_until(lambda: counts(service)["expired"] == 2)
+    with (
+        index_of([["flat"]], ["ana"], where="price < 900", key_type="string") as tm,
+        serving(tm, config()) as service,
+        connect(service.url) as remote,
+        remote.subscriber("é", ["ana"]) as phone,
+    ):
+        wait_until(has_connected(service))
+        later = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
+        times = pa.array([later, None, datetime(2020, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+        table = pa.table({"tags": [["flat"]] * 3, "price": [850, 950, 1], "id": ["a", "b", "c"], "expires": times})
+        published = remote.publish(table)
+        assert (published.messages, published.matched) == (3, 2)
+        got = next(iter(phone))
+        assert (got.id, got.payload, got.keys, got.expires) == (b"a", None, ["ana"], later)
+        lasts = pa.array([timedelta(seconds=-1), timedelta(hours=1), None], pa.duration("ms"))
+        more = {"tags": [["flat"]] * 3, "price": [1] * 3, "payload": ["past", "hour", "ever"], "expires": lasts}
+        remote.publish(pa.table(more))
+        first, second = (next(iter(phone)) for _ in range(2))
+        assert (first.payload, second.payload, second.expires) == (b"hour", b"ever", None)
+        assert timedelta(minutes=50) < first.expires - datetime.now(UTC) <= timedelta(hours=1)
+        wait_until(lambda: counts(service)["expired"] == 2)
 
 
 def test_wrong_calls_are_told():
-    with served(config_of(hub=HubOptions(max_waiting=10, when_busy="drop"))) as (service, remote, _):
+    with served(hub=HubOptions(max_waiting=10, when_busy="drop")) as (service, remote, _):
         with pytest.raises(InvalidTypeError):
             next(iter(remote.subscriber("a", ["b"])))
         columns = {"tags": [["a"]]}
@@ -233,7 +226,7 @@ def test_what_was_not_handed_over_is_not_acknowledged():
 
 def test_sessions_are_their_users_or_an_administrators():
     tm, _ = loaded(SETS)
-    with tm, serving(tm, config_of(users=USERS)) as service, contextlib.ExitStack() as stack:
+    with tm, serving(tm, config(USERS)) as service, contextlib.ExitStack() as stack:
         tokens = [f"token-{role}" for role in ("read", "write", "admin")]
         ana, bo, root = (stack.enter_context(connect(service.url, token=token)) for token in tokens)
         phone = stack.enter_context(ana.subscriber("phone", [1, 2]))
@@ -255,7 +248,7 @@ def test_sessions_are_their_users_or_an_administrators():
 
 def test_following_is_within_the_rate():
     """What a subscriber follows counts as what others send: one that follows more and more waits."""
-    with served(config_of(rate=100)) as (service, remote, _), remote.subscriber("phone", range(100)) as phone:
+    with served(rate=100) as (service, remote, _), remote.subscriber("phone", range(100)) as phone:
         wait_until(has_connected(service))
         phone.unfollow(range(50))
         wait_until(lambda: value(service, "tagmatch_throttled_seconds_total") > 0)
@@ -264,7 +257,7 @@ def test_following_is_within_the_rate():
 def test_a_slow_subscriber_is_told_and_cut():
     """It reads nothing, so that what the network holds fills, and then its outbox."""
     options = SessionOptions(max_notifications=50, max_bytes=1 << 20)
-    with served(config_of(sessions=options)) as (service, remote, _):
+    with served(sessions=options) as (service, remote, _):
         slow = remote.subscriber("slow", [1])
         fast = remote.subscriber("fast", [1], when_full="drop_newest")
         wait_until(has_connected(service, 2))
@@ -289,8 +282,8 @@ def test_a_slow_subscriber_is_told_and_cut():
 def test_any_client_of_flight_can_subscribe():
     with served() as (service, remote, _):
         client = flight.FlightClient(service.url)
-        command = {"command": "notify", "session": "phone", "keys": [1], "guarantee": "at_least_once"}
-        writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(json.dumps(command).encode()))
+        asked = command(command="notify", session="phone", keys=[1], guarantee="at_least_once")
+        writer, reader = client.do_exchange(asked)
         writer.begin(pa.schema([("acknowledge", pa.int64())]))
         wait_until(has_connected(service))
         remote.publish([["a"]], [b"a"])

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import flight
+from support.agreement import index_of
 from support.certificates import Authority
 from support.service import USERS, command, config, exchanged, options, put, value
 
@@ -162,13 +163,10 @@ def secured(tmp_path_factory):
     for name, pem in files.items():
         (folder / name).write_bytes(pem)
     paths = {name: str(folder / name) for name in files}
-    with TagMatch(threads=1, device="cpu") as index:
-        index.add_set(["a"], 1)
-        index.consolidate()
-        with serving(index, config(USERS, **paths)) as both:
-            del paths["client_ca"]
-            with serving(index, config(USERS, **paths)) as tls:
-                yield tls, both, ours, others
+    with index_of([["a"]], [1], threads=1, device="cpu") as index, serving(index, config(USERS, **paths)) as both:
+        del paths["client_ca"]
+        with serving(index, config(USERS, **paths)) as tls:
+            yield tls, both, ours, others
 
 
 def test_tls(secured):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from pyarrow import flight
 from support import filters, strategies
-from support.agreement import assert_agree, assert_keys, change_all
+from support.agreement import assert_agree, assert_keys, change_all, index_of
 from support.located import subscriptions
-from support.service import command, exchanged, messages, options, put, remote, value
+from support.service import Slowed, command, exchanged, messages, options, put, remote, value
 from support.waiting import wait_until
 
 from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, Where, connect
@@ -155,12 +155,13 @@ def test_errors_are_those_of_the_index():
 
 @pytest.fixture
 def served():
-    index = TagMatch(threads=2, device="cpu")
-    index.add_sets([["a"], ["b"], []], [1, 2, 3])
-    index.add_set(["c"], 4, where="x > 2 and y = true")
-    index.add_set([], 5, area=Circle(9, 45, 1000))
-    index.consolidate()
-    with index, serving(index) as service, flight.connect(service.url) as client:
+    where, area = [*[None] * 3, "x > 2 and y = true", None], [*[None] * 4, Circle(9, 45, 1000)]
+    sets, options = [["a"], ["b"], [], ["c"], []], {"threads": 2, "device": "cpu"}
+    with (
+        index_of(sets, [1, 2, 3, 4, 5], where=where, area=area, **options) as index,
+        serving(index) as service,
+        flight.connect(service.url) as client,
+    ):
         yield service, client
 
 
@@ -231,14 +232,7 @@ def test_attributes_of_any_name_go_into_a_column(served):
 @pytest.mark.parametrize("coalesce", [False, True])
 def test_small_batches_are_matched_together(served, monkeypatch, coalesce):
     service, client = served
-    calls, match_many, gate = [], service.index.match_many, threading.Event()
-
-    def slow(queries, *, unique=False):
-        gate.wait(30)
-        calls.append(len(queries))
-        return match_many(queries, unique=unique)
-
-    monkeypatch.setattr(service.index, "match_many", slow)
+    slow = Slowed(service.index, monkeypatch)
     writer, reader = client.do_exchange(command(command="match", coalesce=coalesce), options())
     with writer:
         writer.begin(messages([]).schema)
@@ -246,10 +240,10 @@ def test_small_batches_are_matched_together(served, monkeypatch, coalesce):
             writer.write_batch(messages([["ab"[number % 2]]]))
         writer.done_writing()
         wait_until(lambda: value(service, "tagmatch_messages_total") == 500)
-        gate.set()
+        slow.let.set()
         found = [chunk.data for chunk in reader]
-    assert (sum(calls), len(calls) <= 2) == (500, True)
-    assert len(found) == (len(calls) if coalesce else 500)
+    assert (sum(slow.calls), len(slow.calls) <= 2) == (500, True)
+    assert len(found) == (len(slow.calls) if coalesce else 500)
     keys = [sorted(each) for batch in found for each in batch.column("keys").to_pylist()]
     assert keys == [[1 + number % 2, 3] for number in range(500)]
 

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from support.agreement import loaded
+from support.agreement import index_of, loaded
 from support.gateway_sides import SIDES, Between, Secured, between, running_on
 from support.notified import is_accounted_for, is_balanced
 from support.service import value, written
@@ -55,32 +55,34 @@ def test_notifications_are_what_the_oracle_says(side, broker, rng, guarantee):
 
 def test_attributes_locations_channels_and_times_come_through(side, broker):
     channels = [Channel("alarm", 60.0)]
-    with TagMatch(key_type="string", channels=channels, order="edf") as tm:
-        tm.add_set(["flat"], "cheap.flats", where='price < 900 and city = "Rome"')
-        tm.add_set([], "", where="within circle(9.19, 45.46, 20000)")
-        tm.consolidate()
-        with running_on(side, tm, broker.port) as (gateway, _), side.client(broker.port) as client:
-            attributes = ("attribute:price", "850"), ("attribute:city", "Rome")
-            client.publish(b"\x00\xff", ("tag", "flat"), ("channel", "alarm"), *attributes, expires=1000)
-            (first,) = client.wait(1)
-            topic = "out/cheap.flats" if side.name == "mqtt" else "out.cheap%2Eflats"
-            assert (first.topic, first.payload) == (topic, b"\x00\xff")
-            assert 500 < first.seconds <= 1000
-            place = ("lon", "9.2"), ("lat", "45.5")
-            client.publish(b"here", *place)
-            assert client.wait(2)[1] == (f"out{side.separator}%", b"here", None, None, False)
-            client.publish(b"wrong", ("lon", "9.2"))
-            client.publish(b"wrong", ("channel", "no such"), *place)
-            client.publish(b"nothing", ("tag", "flat"))
-            times = [] if side.keeps else ["soon", "nan", "1e300", "-inf", "-1"]  # which are texts
-            for text in times:
-                client.publish(b"never", *(place if text == "-1" else ()), ("expires-in", text))
-            wait_until(lambda: gateway.stats()["received"] == 5 + len(times) and gateway.stats()["waiting"] == 0)
-            counts = gateway.stats()
-            assert is_accounted_for(counts)
-            refused, matched = (4, 3) if times else (2, 2)
-            assert (counts["refused"], counts["matched"], len(client.got)) == (refused, matched, 2)
-            assert tm.stats()["channels"]["alarm"]["answered"] == 1
+    where = ['price < 900 and city = "Rome"', "within circle(9.19, 45.46, 20000)"]
+    options = {"key_type": "string", "channels": channels, "order": "edf"}
+    with (
+        index_of([["flat"], []], ["cheap.flats", ""], where=where, **options) as tm,
+        running_on(side, tm, broker.port) as (gateway, _),
+        side.client(broker.port) as client,
+    ):
+        attributes = ("attribute:price", "850"), ("attribute:city", "Rome")
+        client.publish(b"\x00\xff", ("tag", "flat"), ("channel", "alarm"), *attributes, expires=1000)
+        (first,) = client.wait(1)
+        topic = "out/cheap.flats" if side.name == "mqtt" else "out.cheap%2Eflats"
+        assert (first.topic, first.payload) == (topic, b"\x00\xff")
+        assert 500 < first.seconds <= 1000
+        place = ("lon", "9.2"), ("lat", "45.5")
+        client.publish(b"here", *place)
+        assert client.wait(2)[1] == (f"out{side.separator}%", b"here", None, None, False)
+        client.publish(b"wrong", ("lon", "9.2"))
+        client.publish(b"wrong", ("channel", "no such"), *place)
+        client.publish(b"nothing", ("tag", "flat"))
+        times = [] if side.keeps else ["soon", "nan", "1e300", "-inf", "-1"]  # which are texts
+        for text in times:
+            client.publish(b"never", *(place if text == "-1" else ()), ("expires-in", text))
+        wait_until(lambda: gateway.stats()["received"] == 5 + len(times) and gateway.stats()["waiting"] == 0)
+        counts = gateway.stats()
+        assert is_accounted_for(counts)
+        refused, matched = (4, 3) if times else (2, 2)
+        assert (counts["refused"], counts["matched"], len(client.got)) == (refused, matched, 2)
+        assert tm.stats()["channels"]["alarm"]["answered"] == 1
 
 
 @pytest.mark.parametrize("write", [True, False])

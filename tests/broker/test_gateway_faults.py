@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from support.agreement import loaded
+from support.agreement import index_of, loaded
 from support.gateway_sides import between, letters_in, running_on
 from support.notified import is_accounted_for
 from support.waiting import wait_until
@@ -233,9 +233,7 @@ def test_what_the_gateway_may_not_do(side, tmp_path, dead, start, password):
     """What it may not publish is given up; one that may not subscribe is not connected."""
     denied = '{user: g, password: one, permissions: {publish: {deny: ["out.2"]}, subscribe: {deny: ["in.>"]}}}'
     broker, config = start(users(denied)), tmp_path / "nats.conf"
-    with TagMatch() as tm:
-        tm.add_sets([["a"], ["a"]], [1, 2])
-        tm.consolidate()
+    with index_of([["a"], ["a"]], [1, 2]) as tm:
         with running_on(side, tm, broker.port, connects=False, **password) as (gateway, _):
             wait_until(lambda: gateway.stats()["disconnections"] >= 2)
             assert gateway.stats()["connections"] == 0

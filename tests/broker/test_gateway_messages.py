@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.agreement import index_of
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
@@ -34,10 +35,7 @@ WHERE = [
 
 @pytest.fixture(scope="module")
 def tm():
-    with TagMatch() as tm:
-        for key, where in enumerate(WHERE):
-            tm.add_set([], key, where=where)
-        tm.consolidate()
+    with index_of([[]] * len(WHERE), range(len(WHERE)), where=WHERE) as tm:
         yield tm
 
 
@@ -78,9 +76,7 @@ def test_properties_are_read():
     assert (row.tags, row.location, row.channel) == (["a", "b c", "d", "é"], (9.2, 45.5), "alarm")
     assert row.attributes == {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2], **own}
     [(table, _)] = tables_of([row])
-    with TagMatch() as tm:
-        tm.add_set(["a"], 1, where='Tag = "x" and id = 7 and location = "here"')
-        tm.consolidate()
+    with index_of([["a"]], [1], where='Tag = "x" and id = 7 and location = "here"') as tm:
         assert tm.match_many(table.drop_columns(["id", "payload", "expires"])).to_pylist() == [[1]]
     payload = json.dumps({"tags": ["x"], "attributes": {"n": 1, "b": None}, "location": [1, 2]}).encode()
     row = row_of(Incoming([("tag", "a")], payload), "json")

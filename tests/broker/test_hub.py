@@ -10,10 +10,11 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.agreement import loaded
+from support.agreement import index_of, loaded
 from support.notified import Clock, is_balanced
+from support.service import Slowed
 
-from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded, TagMatch
+from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.publications import Published
 from tagmatch.broker.sessions import Connection, Sessions
@@ -65,38 +66,18 @@ def test_sessions_get_what_the_oracle_says(key_type, rows, batches, data):
 
 @pytest.fixture
 def animals():
-    with TagMatch() as tm:
-        tm.add_sets([["fr"], ["fr", "cat"], ["it"]], [7, 8, 9])
-        tm.add_set([], 10, where="price < 5")
-        tm.consolidate()
+    sets, where = [["fr"], ["fr", "cat"], ["it"], []], [None, None, None, "price < 5"]
+    with index_of(sets, [7, 8, 9, 10], where=where) as tm:
         yield tm
 
 
-class Slow:
-    def __init__(self, tm: TagMatch) -> None:
-        self._tm = tm
-        self.let, self.began = threading.Event(), threading.Event()
-        self.calls: list[int] = []
-
-    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
-        self.began.set()
-        assert self.let.wait(60)
-        self.calls.append(len(queries))
-        return self._tm.match_many(queries, unique=unique)
+@pytest.fixture
+def slow(animals, monkeypatch):
+    return Slowed(animals, monkeypatch)
 
 
-def test_wrong_messages_are_refused(animals):
-    twice = pa.table([pa.array([["fr"]]), pa.array(["a"]), pa.array(["b"])], ["tags", "id", "id"])
-    with Hub(animals, Sessions("integer")) as hub:
-        for wrong in (["fr"], [7], [twice], [[["fr"]], [b"a", b"b"]]):
-            with pytest.raises((InvalidTypeError, InvalidValueError)):
-                hub.publish(*wrong)
-        assert hub.stats()["in"] == 0
-
-
-def test_a_full_queue_drops_and_counts(animals):
-    slow = Slow(animals)
-    with Hub(slow, Sessions("integer"), HubOptions(max_waiting=10, when_busy="drop")) as hub:
+def test_a_full_queue_drops_and_counts(animals, slow):
+    with Hub(animals, Sessions("integer"), HubOptions(max_waiting=10, when_busy="drop")) as hub:
         first = hub.publish([["fr"]] * 4)
         assert slow.began.wait(60)
         second = hub.publish([["it"]] * 6)
@@ -111,9 +92,8 @@ def test_a_full_queue_drops_and_counts(animals):
         assert (first.result().matched, second.result().matched) == (4, 6)
 
 
-def test_a_publisher_waits_for_room(animals):
-    slow = Slow(animals)
-    with Hub(slow, Sessions("integer"), HubOptions(max_waiting=10)) as hub, ThreadPoolExecutor(1) as thread:
+def test_a_publisher_waits_for_room(animals, slow):
+    with Hub(animals, Sessions("integer"), HubOptions(max_waiting=10)) as hub, ThreadPoolExecutor(1) as thread:
         hub.publish([["fr"]] * 10)
         with pytest.raises(Overloaded):
             hub.publish([["fr"]], timeout=0.01)
@@ -122,9 +102,8 @@ def test_a_publisher_waits_for_room(animals):
         assert waiting.result(60).result(60) == Published(10, 10)
 
 
-def test_messages_of_many_publishers_are_matched_together(animals):
-    slow = Slow(animals)
-    with Hub(slow, Sessions("integer"), HubOptions(batch_messages=50)) as hub:
+def test_messages_of_many_publishers_are_matched_together(animals, slow):
+    with Hub(animals, Sessions("integer"), HubOptions(batch_messages=50)) as hub:
         first = hub.publish([["fr"]])
         assert slow.began.wait(60)
         others = [hub.publish([["it"]] * 10) for _ in range(10)]
@@ -141,9 +120,8 @@ def test_messages_of_many_publishers_are_matched_together(animals):
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_closing_matches_or_drops_what_waits(animals, drain):
-    slow = Slow(animals)
-    hub = Hub(slow, Sessions("integer"))
+def test_closing_matches_or_drops_what_waits(animals, slow, drain):
+    hub = Hub(animals, Sessions("integer"))
     first = hub.publish([["fr"]])
     assert slow.began.wait(60)
     second = hub.publish([["it"]] * 3)

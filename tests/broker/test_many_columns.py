@@ -8,11 +8,11 @@ import json
 
 import pyarrow as pa
 import pytest
+from support.agreement import index_of
 from support.command import done, from_json_lines
 from support.command import tagmatch as command
 
 import tagmatch
-from tagmatch import TagMatch
 from tagmatch.broker.messages import MAX_FIELDS, check_schema, messages_of
 from tagmatch.broker.running import serving
 from tagmatch.broker.wire import MAX_JSON, MatchOptions
@@ -33,9 +33,7 @@ def _batch(names: list[str]) -> pa.RecordBatch:
 def test_many_attributes_match():
     names = _names(100_000)
     struct = pa.StructArray.from_arrays([_ONE] * len(names), names=names)
-    with TagMatch(device="cpu") as tm:
-        tm.add_set([], 7, where="c1 = 1")
-        tm.consolidate()
+    with index_of([[]], [7], where="c1 = 1", device="cpu") as tm:
         for right in (_batch(names), pa.RecordBatch.from_arrays([struct, _ONE], names=["attributes", "x"])):
             assert tm.match_many(right).to_pylist() == [[7]]
         twice = pa.RecordBatch.from_arrays([struct, _ONE], names=["attributes", "c9"])

@@ -11,9 +11,10 @@ from dataclasses import replace
 
 import pytest
 from pyarrow import flight
+from support.agreement import index_of
 from support.brokers import Proxy
 from support.command import tagmatch
-from support.service import Served, command, config, messages, options, remote, slowed, value, written
+from support.service import Served, Slowed, command, config, messages, options, remote, value, written
 from support.waiting import wait_until as until
 
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
@@ -24,9 +25,7 @@ from tagmatch.broker.running import end, serving, started
 
 @pytest.fixture
 def path(tmp_path):
-    with TagMatch(tmp_path / "cats.index") as tm:
-        tm.add_sets([["cat"], ["dog"]], [7, 8])
-        tm.consolidate()
+    index_of([["cat"], ["dog"]], [7, 8], tmp_path / "cats.index").close()
     return tmp_path / "cats.index"
 
 
@@ -62,10 +61,8 @@ def test_a_whole_life(path, tmp_path):
 
 
 def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
-    with TagMatch(threads=1, device="cpu") as index, ThreadPoolExecutor(1) as thread:
-        index.add_set(["a"], 1)
-        index.consolidate()
-        service, let = started(index, config()), slowed(index, monkeypatch)
+    with index_of([["a"]], [1], threads=1, device="cpu") as index, ThreadPoolExecutor(1) as thread:
+        service, slow = started(index, config()), Slowed(index, monkeypatch)
         with connect(service.url) as tm:
             futures = [tm.submit(["a"]) for _ in range(100)]
             until(lambda: value(service, "tagmatch_messages_total") == 100)
@@ -74,7 +71,7 @@ def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
             assert not service.is_ready
             with pytest.raises(UnavailableError, match="ends"):
                 tm.match_many([["a"]])
-            let.set()
+            slow.let.set()
             assert [each.result(60) for each in futures] == [[1]] * 100
             ending.result(60)
             assert value(service, "tagmatch_answers_total") == 100
@@ -101,9 +98,7 @@ def test_a_client_of_flight_alone_is_told_of_the_end():
 
 
 def test_a_service_that_ends_gives_subscribers_what_waits():
-    with remote() as (index, tm), serving(index) as service, connect(service.url) as other:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
+    with index_of([["a"]], [1]) as index, serving(index) as service, connect(service.url) as other:
         phone = other.subscriber("phone", [1])
         until(lambda: service.subscribers.stats()["sessions"]["connected"] == 1)
         other.publish([["a"]] * 1_000, [b"%d" % row for row in range(1_000)])
@@ -142,9 +137,11 @@ def test_kill_9_of_the_server_and_a_new_one_at_its_place(path):
 
 
 def test_a_client_that_vanishes_leaves_nothing_under_way():
-    with remote() as (index, tm), serving(index) as service, contextlib.closing(Proxy(service.port)) as proxy:
-        tm.add_set(["cat"], 7)
-        tm.consolidate()
+    with (
+        index_of([["cat"]], [7]) as index,
+        serving(index) as service,
+        contextlib.closing(Proxy(service.port)) as proxy,
+    ):
         for number in range(1, 3):
             with connect(f"grpc://127.0.0.1:{proxy.port}") as client:
                 futures = [client.submit(["cat"] * 20) for _ in range(5_000)]
@@ -161,9 +158,7 @@ def test_a_client_that_vanishes_leaves_nothing_under_way():
 
 def test_closing_a_client():
     for drain in (True, False):
-        with remote() as (_, tm):
-            tm.add_set(["a"], 1)
-            tm.consolidate()
+        with remote(index_of([["a"]], [1])) as (_, tm):
             futures = [tm.submit(["a"]) for _ in range(5000)]
             tm.close(drain=drain)
             assert all(each.done() for each in futures)
@@ -185,13 +180,13 @@ def test_closing_a_client_in_the_callback_of_a_future():
 
 def test_more_messages_than_may_be_on_their_way(monkeypatch):
     with remote() as (index, tm):
-        let = slowed(index, monkeypatch)
+        slow = Slowed(index, monkeypatch)
         monkeypatch.setattr(tm._pipelined[False], "_most", 10)
         futures = [tm.submit(["a"]) for _ in range(10)]
         for given in ({"block": False}, {"timeout": 0.05}):
             with pytest.raises(Overloaded, match="10 messages"):
                 tm.submit(["a"], **given)
-        let.set()
+        slow.let.set()
         assert [each.result(30) for each in (*futures, tm.submit(["a"]))] == [[]] * 11
 
 

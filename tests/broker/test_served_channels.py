@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import pytest
+from support.agreement import index_of
 from support.service import NO_METRICS, remote, value
 
-from tagmatch import DeadlineMissed, InvalidValueError, Overloaded, TagMatch, connect
+from tagmatch import DeadlineMissed, InvalidValueError, Overloaded, connect
 from tagmatch.broker.config import ChannelOptions, Config, ServerOptions
 from tagmatch.broker.running import serving
 from tagmatch.pipeline.channels.lines import Edf
@@ -18,9 +19,8 @@ CHANNELS = (ChannelOptions("alarm", "5s", 1), ChannelOptions("bulk", 60))
 
 @pytest.fixture
 def served():
-    index = TagMatch(threads=2, device="cpu", channels=[each.channel for each in CHANNELS], order="edf")
-    index.add_sets([["cat", "fr"], ["dog"]], [7, 8])
-    index.consolidate()
+    options = {"threads": 2, "device": "cpu", "channels": [each.channel for each in CHANNELS], "order": "edf"}
+    index = index_of([["cat", "fr"], ["dog"]], [7, 8], **options)
     config = Config(ServerOptions(port=0), metrics=NO_METRICS, channel=CHANNELS)
     with index, serving(index, config) as service, connect(service.url) as tm:
         yield service, tm
@@ -98,9 +98,7 @@ with TagMatch.open(sys.argv[1], channels=[Channel("alarm", 60.0)], order="edf") 
 @pytest.mark.slow
 def test_nothing_is_compiled_or_loaded_for_the_first_message(tmp_path):
     """In a channel, what takes so long once would be taken for what each message takes: the next ones were refused."""
-    with TagMatch(tmp_path / "index") as tm:
-        tm.add_sets([["a", "b"], ["d"]], [1, 2])
-        tm.consolidate()
+    index_of([["a", "b"], ["d"]], [1, 2], tmp_path / "index").close()
     command = [sys.executable, "-c", FIRST_MESSAGE, str(tmp_path / "index")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr

@@ -83,11 +83,20 @@ def _write(writer: Any, rows: Any) -> None:
         writer.write_batch(rows)
 
 
-def slowed(index: TagMatch[Any], monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Have an index match many messages only once it is let."""
-    let, match_many = threading.Event(), index.match_many
-    monkeypatch.setattr(index, "match_many", lambda *given, **more: let.wait(60) and match_many(*given, **more))
-    return let
+class Slowed:
+    """Has an index match many messages only once it is let; `calls` has how many each call had."""
+
+    def __init__(self, index: TagMatch[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.let, self.began, self.calls = threading.Event(), threading.Event(), list[int]()
+        match_many = index.match_many
+
+        def slow(queries: Any, **more: Any) -> Any:
+            self.began.set()
+            assert self.let.wait(60)
+            self.calls.append(len(queries))
+            return match_many(queries, **more)
+
+        monkeypatch.setattr(index, "match_many", slow)
 
 
 class Served:
