@@ -7,9 +7,10 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from support.agreement import index_of
 from support.collisions import colliding_tags
 
-from tagmatch import InvariantError, TagMatch
+from tagmatch import InvariantError
 from tagmatch.model.arrays import Lists
 from tagmatch.model.check import check_segment
 from tagmatch.model.options import Layout, LayoutOptions
@@ -17,10 +18,8 @@ from tagmatch.model.tables import NEVER
 
 
 def expiring():
-    with TagMatch(device="cpu") as tm:
-        later = [None, timedelta(days=1), None, timedelta(days=2)]
-        tm.add_sets([["a"], ["b"], ["b"], ["c"]], [1, 2, 3, 4], expires=later)
-        tm.consolidate()
+    later = [None, timedelta(days=1), None, timedelta(days=2)]
+    with index_of([["a"], ["b"], ["b"], ["c"]], [1, 2, 3, 4], expires=later, device="cpu") as tm:
         tm.check()
         return tm.snapshot.only
 
@@ -47,10 +46,8 @@ def test_a_time_before_the_earliest_is_noticed_unless_the_set_is_deleted():
 
 
 def segment_of(layout):
-    with TagMatch(layout=layout, max_partition_size=2) as tm:
-        sets = [[], ["a"], ["a", "b"], ["b", "c"], ["c"], ["a", "b", "c"], ["d", "a"], ["d", "b"]]
-        tm.add_sets([*sets, ["a"]], range(9))
-        tm.consolidate()
+    sets = [[], ["a"], ["a", "b"], ["b", "c"], ["c"], ["a", "b", "c"], ["d", "a"], ["d", "b"], ["a"]]
+    with index_of(sets, range(9), layout=layout, max_partition_size=2) as tm:
         tm.check()
         return tm.snapshot.only
 
@@ -106,9 +103,7 @@ def test_a_broken_invariant_is_named(layout, words, path, change):
 
 @pytest.mark.parametrize(("order", "words"), [([1, 0], "order of frequency, hash and bytes"), ([1, 1], "another row")])
 def test_tags_with_one_hash(order, words):
-    with TagMatch() as tm:
-        tm.add_sets([[tag] for tag in colliding_tags(2)], [1, 2])
-        tm.consolidate()
+    with index_of([[tag] for tag in colliding_tags(2)], [1, 2]) as tm:
         segment = tm.snapshot.only
     with pytest.raises(InvariantError, match=words):
         check_segment(broken(segment, "vocabulary.tags.data", lambda data: data.reshape(2, -1)[order].reshape(-1)))

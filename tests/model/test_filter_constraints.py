@@ -30,7 +30,6 @@ from support.filters import (
     precedes,
     satisfies,
     spellings,
-    tests,
     text_of,
     trees,
     values,
@@ -272,21 +271,6 @@ def test_rows_mean_what_the_expression_means(tree: object, spelling: random.Rand
     for _ in range(5):
         tags, attributes = data.draw(messages(tree))
         assert any(satisfies(row, tags, attributes) for row in rows) == evaluate(tree, tags, attributes)
-
-
-@given(tests, spellings, st.data())
-def test_a_test_and_its_negation(test: Test, spelling: random.Random, data: st.DataObject) -> None:
-    constraints = []
-    for tree in (test, Not(test)):
-        [row] = rows_of(text_of(tree, spelling))
-        assert not row.tags
-        constraints += row.constraints
-    plain, negated = map(Constraint.of_tag, constraints)
-    assert negated == plain.negation
-    for _ in range(10):
-        tags, attributes = data.draw(messages(test))
-        found = [satisfies(Row([], [constraint]), tags, attributes) for constraint in constraints]
-        assert found == [evaluate(test, tags, attributes), not evaluate(test, tags, attributes)]
 
 
 @given(trees, spellings)

@@ -109,18 +109,3 @@ def sliced_chunks(draw: st.DrawFn) -> tuple[list[TagLists], list[list[str]]]:
         end = draw(st.integers(begin, len(chunk)))
         found.append(TagLists(chunk.offsets[begin : end + 1], chunk.tags, chunk.indices, chunk.memo))
     return found, [row for chunk in found for row in rows_in(chunk)]
-
-
-@st.composite
-def calls(draw: st.DrawFn, *, max_size: int = 8) -> list[Call]:
-    """Single and bulk changes of an index, whose keys are of one type."""
-    keys = draw(st.sampled_from([strategies.keys, strategies.names]))
-    made = []
-    for _ in range(draw(st.integers(0, max_size))):
-        removed = draw(st.booleans())
-        if draw(st.booleans()):
-            made.append(single(draw(strategies.tag_sets), draw(keys), removed=removed))
-        else:
-            chunks, rows = draw(sliced_chunks())
-            made.append(bulk(chunks, rows, [draw(keys) for _ in rows], removed=removed))
-    return made

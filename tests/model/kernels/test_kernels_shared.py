@@ -9,8 +9,9 @@ import pytest
 import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.places import lists_of, rows_of
 
-from tagmatch.model.arrays import Lists, Strings, offsets_of
+from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.kernels.lists import join_lists, side_by_side
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.siphash import siphash
@@ -27,13 +28,8 @@ def as_strings(values: list[bytes], width: type = np.int32) -> Strings:
 def test_every_length_up_to_200_and_some_beyond_is_as_the_reference(seed):
     values = [random.Random(length).randbytes(length) for length in [*range(201), 255, 1000, 4096, 100_003]]
     expected = [xxhash.xxh64_intdigest(value, seed) for value in values]
-    assert hash_strings(as_strings(values), seed=seed).tolist() == expected
-
-
-@given(st.lists(st.binary(max_size=100)), st.integers(0, 2**64 - 1), st.sampled_from([np.int32, np.int64]))
-def test_any_bytes_are_as_the_reference(values, seed, width):
-    expected = [xxhash.xxh64_intdigest(value, seed) for value in values]
-    assert hash_strings(as_strings(values, width), seed=seed).tolist() == expected
+    for width in (np.int32, np.int64):
+        assert hash_strings(as_strings(values, width), seed=seed).tolist() == expected
 
 
 def test_a_range_of_many_strings_on_several_threads():
@@ -122,15 +118,6 @@ def test_signatures_are_as_published(rows, salt):
         assert signatures_of(Lists(offsets, values), hashes, threads=threads).tolist() == expected
 
 
-def test_positions_spread_over_all_192_bits():
-    counts = np.zeros(192, int)
-    for number in range(20_000):
-        for bit in bits_of(xxhash.xxh64_intdigest(str(number).encode())):
-            counts[bit] += 1
-    assert counts.min() > 0.8 * counts.mean()
-    assert counts.max() < 1.2 * counts.mean()
-
-
 LARGEST = 2**64 - 1
 EVEN = st.lists(st.integers(0, LARGEST), max_size=300)
 # Hashes with one beginning, or one end, more of them than are sorted one by one
@@ -147,16 +134,6 @@ def test_places_are_those_of_a_stable_sort(hashes: list[int]) -> None:
 
 Rows = list[list[int]]
 NUMBERS = {np.dtype(np.uint32): 2**32 - 1, np.dtype(np.uint64): 2**64 - 1}
-
-
-def lists_of(rows: Rows, dtype: np.dtype[np.unsignedinteger]) -> Lists:
-    return Lists(
-        offsets_of(np.array([len(row) for row in rows], np.int64)), np.array(list(chain.from_iterable(rows)), dtype)
-    )
-
-
-def rows_of(lists: Lists) -> Rows:
-    return [lists.values[a:b].tolist() for a, b in zip(lists.offsets, lists.offsets[1:], strict=False)]
 
 
 @st.composite

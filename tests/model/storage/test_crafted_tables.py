@@ -9,33 +9,28 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pyarrow as pa
 import pytest
+from support.agreement import index_of
 from support.crafted import numbers_in, read_manifest, with_file, with_manifest
 from support.index_files import contents_of
 from support.segments import segments_stay
 from support.waiting import wait_until
 
-import tagmatch
 from tagmatch import IndexCorruptError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
+SETS = [[f"tag {i}", "all"] for i in range(60)]
+KEYS = [f"key {i}" for i in range(60)]
 
 
 @pytest.fixture(scope="module", params=get_args(Layout))
 def original(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("original") / "index"
     options = {"layout": request.param, "max_partition_size": 7, "key_type": "string", **OPTIONS}
-    with (
-        segments_stay(),
-        TagMatch(path, **options) as tm,
-    ):
-        sets = [[f"tag {i}", "all"] for i in range(60)]
-        tm.add_sets(sets, [f"key {i}" for i in range(60)], expires=timedelta(days=99))
-        tm.consolidate()
-        tm.remove_set(sets[3], "key 3")
+    with segments_stay(), index_of(SETS, KEYS, path, expires=timedelta(days=99), **options) as tm:
+        tm.remove_set(SETS[3], KEYS[3])
         tm.consolidate()
     return path
 
@@ -133,23 +128,12 @@ def test_numbers_of_rows_that_the_manifest_has_otherwise_are_refused(index: Path
                 TagMatch.open(index, **OPTIONS)
 
 
-def test_a_restored_index_is_as_wrong_as_its_backup(index: Path, tmp_path: Path) -> None:
-    file = next(index.glob("segment-*/tagsets.arrow"))
-    wrong, found = numbers_in(file.read_bytes(), "ranks", "values")
-    found[:] = np.uint32(2**32 - 1)
-    with_file(index, str(file.relative_to(index)), bytes(wrong))
-    tagmatch.restore(index, tmp_path / "restored")
-    with pytest.raises(IndexCorruptError, match=r"tagset table: has the number 4294967295, of 61"):
-        TagMatch.open(tmp_path / "restored", **OPTIONS)
-
-
 @pytest.mark.parametrize("wrong", [b"", b"/", b"1/", b"99", b"9" * 25, b"-", b"1:[", b"\x7f"])
 def test_conditions_that_are_none_never_hold(tmp_path: Path, wrong: bytes) -> None:
     """Their lengths are written in digits: others led out of the tag."""
     path = tmp_path / "index"
-    with TagMatch(path, **OPTIONS) as tm:
-        tm.add_sets([["a"], ["a", *(f"more {i}" for i in range(40))]], [1, 2], where=['city in {"Rome", "Oslo"}', None])
-        tm.consolidate()
+    sets, where = [["a"], ["a", *(f"more {i}" for i in range(40))]], ['city in {"Rome", "Oslo"}', None]
+    index_of(sets, [1, 2], path, where=where, **OPTIONS).close()
     file = next(path.glob("segment-*/vocabulary.arrow"))
     data = file.read_bytes()
     at = data.index(b"[5:sOslo") + 1
@@ -162,17 +146,14 @@ def test_conditions_that_are_none_never_hold(tmp_path: Path, wrong: bytes) -> No
             tm.explain(["a"], attributes={"city": "Oslo"})
 
 
-SETS = [[f"tag {i}", "all"] for i in range(60)]
-KEYS = [f"key {i}" for i in range(60)]
 QUERY = ["all", *(f"tag {i}" for i in range(60)), "new"]
 
 
 @pytest.fixture(params=get_args(Layout))
 def plain(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     path = tmp_path / "plain"
-    with TagMatch(path, layout=request.param, key_type="string", max_partition_size=9, **OPTIONS) as tm:
-        tm.add_sets(SETS, KEYS, expires=timedelta(days=999))
-        tm.consolidate()
+    options = {"layout": request.param, "key_type": "string", "max_partition_size": 9, **OPTIONS}
+    index_of(SETS, KEYS, path, expires=timedelta(days=999), **options).close()
     shutil.copytree(path, tmp_path / "copy")
     return path
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
-from support.agreement import assert_agree
+from support.agreement import assert_agree, index_of
 from support.conditions import Message
 from support.crafted import read_manifest
 from support.index_files import MANIFEST, contents_of
@@ -110,17 +110,15 @@ ASKED = [["all", "tag 7", "rare 7"], ["tag 310", "rare 621", "all"], []]
 
 
 def build(path: Path, layout: Any) -> None:
-    with TagMatch(path, layout=layout, key_type="string", durability="none", max_partition_size=9, **OPTIONS) as tm:
-        tm.add_sets(ROWS, KEYS)
-        tm.consolidate()
+    index_of(ROWS, KEYS, path, layout=layout, key_type="string", max_partition_size=9, **OPTIONS).close()
 
 
 def right(tags: list[str]) -> list[str]:
     return sorted(key for own, key in zip(ROWS, KEYS, strict=True) if set(own) <= set(tags))
 
 
-def answers(path: Path, **options: Any) -> list[list[str]]:
-    with TagMatch.open(path, **OPTIONS, **options) as tm:
+def answers(path: Path) -> list[list[str]]:
+    with TagMatch.open(path, **OPTIONS) as tm:
         tm.check()
         return [sorted(tm.match(tags)) for tags in ASKED]
 
@@ -163,23 +161,6 @@ def test_they_are_mapped_as_one_array(index: Path) -> None:
     del tm
     gc.collect()
     assert mapped() == [], "they stay mapped"
-
-
-def test_they_are_changed_kept_copied_and_restored(index: Path, tmp_path: Path) -> None:
-    expected = list(map(right, ASKED))
-    tagmatch.backup(index, tmp_path / "backup")
-    with cut_every(), TagMatch(index, keep_snapshots=1, **OPTIONS) as tm:
-        tm.add_sets([[*tags, "more"] for tags in ROWS], KEYS)
-        tm.consolidate()
-        assert sorted(tm.match(["more"])) == sorted(2 * right([]))
-    assert answers(index, snapshot=1) == expected
-    assert answers(index) == expected
-    tagmatch.restore(tmp_path / "backup", tmp_path / "restored")
-    assert answers(tmp_path / "restored") == expected
-    assert names(tmp_path / "restored") == names(tmp_path / "backup")
-    with TagMatch.open(index, **OPTIONS) as tm:
-        tm.save(tmp_path / "saved")
-    assert answers(tmp_path / "saved") == expected
 
 
 @pytest.mark.slow

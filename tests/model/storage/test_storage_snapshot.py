@@ -3,6 +3,7 @@ from typing import get_args
 from unittest.mock import Mock
 
 import pytest
+from support.agreement import index_of
 from support.crafted import with_manifest
 from support.index_files import contents_of, files_of
 
@@ -24,16 +25,13 @@ SETS = [["a", "b"], ["a"], ["b", "c", "d"], [], ["é", "日本"]]
 @pytest.fixture(params=get_args(Layout))
 def index(request, tmp_path):
     path = tmp_path / "index"
-    with TagMatch(path, layout=request.param, max_partition_size=2) as tm:
-        tm.add_sets(SETS, range(5))
-        tm.consolidate()
+    index_of(SETS, range(5), path, layout=request.param, max_partition_size=2).close()
     return path
 
 
 def test_what_is_opened_is_what_was_saved(index):
-    with TagMatch.open(index) as tm, TagMatch(layout=tm.stats()["layout"], max_partition_size=2) as memory:
-        memory.add_sets(SETS, range(5))
-        memory.consolidate()
+    with TagMatch.open(index) as tm:
+        memory = index_of(SETS, range(5), layout=tm.stats()["layout"], max_partition_size=2)
         assert dict(tables_of(tm.snapshot.only)) == dict(tables_of(memory.snapshot.only))
         tm.check()
         assert sorted(tm.match(["a", "b", "é"])) == [0, 1, 3]
@@ -78,12 +76,9 @@ def test_a_build_that_did_not_finish_is_no_index(index, tmp_path):
     (half / "MANIFEST.json").unlink()
     with pytest.raises(IndexNotFoundError, match="did not finish"):
         TagMatch.open(half)
-    with TagMatch(half) as tm:
-        assert len(tm) == 0
-        tm.add_set(["x"], 1)
-        tm.consolidate()
+    index_of([["x"]], [1], half).close()
     with TagMatch.open(half) as tm:
-        assert tm.match(["x"]) == [1]
+        assert dict(tm) == {frozenset(["x"]): (1,)}
 
 
 def test_a_folder_or_file_that_is_not_ours_is_left_alone(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.agreement import index_of
 from support.crafted import Manifest, read_manifest, with_manifest
 from support.index_files import contents_of
 from support.segments import segments_stay
@@ -29,12 +30,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An index with a file of every kind: two snapshots, deletions, positions, a log, and changes that came along."""
     folder = tmp_path_factory.mktemp("original")
     first, path = folder / "first", folder / "index"
-    with (
-        segments_stay(),
-        TagMatch(first, **OPTIONS) as tm,
-    ):
-        tm.add_sets([[f"tag {i}", "all"] for i in range(100)], range(100))
-        tm.consolidate()
+    with segments_stay(), index_of([[f"tag {i}", "all"] for i in range(100)], range(100), first, **OPTIONS) as tm:
         tagmatch.backup(first, path, keep_snapshots=2)
         tm.remove_set(["tag 7", "all"], 7)
         tm.consolidate()
