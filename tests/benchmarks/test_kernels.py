@@ -1,14 +1,15 @@
 """Micro-benchmarks of the single kernels, on one thread: `pytest tests/benchmarks --benchmark-only`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
+from support.agreement import index_of
 
 from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.options import Layout
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cpu.key_lookup import look_up_keys, merge_unique
@@ -16,6 +17,41 @@ from tagmatch.pipeline.cpu.partition_index import PartitionIndex
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.rarest import RarestSubsetMatch
 from tagmatch.pipeline.matcher import QueryBatch
+from tagmatch.workloads.bench.harness.data import Workload, make_workload
+
+
+@pytest.fixture(scope="session")
+def workload() -> Workload:
+    """200,000 sets and 2,048 queries."""
+    return make_workload(200_000, 2048, seed=1, threads=1)
+
+
+@pytest.fixture(scope="session")
+def stored(workload: Workload) -> TagLists:
+    """The tags of all stored sets."""
+    (chunk,) = tag_lists(workload.sets["tags"].combine_chunks(), "tags")
+    return chunk
+
+
+@pytest.fixture(scope="session")
+def queries(workload: Workload) -> TagLists:
+    (chunk,) = tag_lists(workload.queries, "queries")
+    return chunk
+
+
+def segment_of(workload: Workload, layout: Layout) -> Segment:
+    with index_of(workload.sets["tags"], workload.sets["key"], layout=layout) as tm:
+        return tm.snapshot.only
+
+
+rarest = pytest.fixture(scope="session")(lambda workload: segment_of(workload, "rarest"))
+balanced = pytest.fixture(scope="session")(lambda workload: segment_of(workload, "balanced"))
+
+
+@pytest.fixture(scope="session")
+def query_ranks(rarest: Segment, queries: TagLists) -> QueryBatch:
+    """The queries as ranks, which are the same in both layouts."""
+    return TagIndex(rarest.vocabulary).ranks(queries, 0, len(queries))
 
 
 def test_hashing(benchmark: BenchmarkFixture, stored: TagLists) -> None:

@@ -1,7 +1,5 @@
 """Answers of thousands of keys, on all threads: `pytest tests/benchmarks/test_large_answers.py --benchmark-only`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """Algorithm 1 of the paper, written down literally, against the partitioner, and against Spark's, by histograms."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import tempfile
@@ -94,7 +92,7 @@ class Counted:
         self.batches = [*batches]
         Counted.passes.append(sum(map(len, self.batches)))
 
-    def repartition(self, _: str) -> Counted:
+    def repartition(self, _: str) -> Any:
         return self
 
     def mapInArrow(self, work: Callable[[Any], Iterable[pa.RecordBatch]], _: str) -> Any:

@@ -1,7 +1,5 @@
 """`amatch` and `submit`: brief queries are answered by the thread that asks, others go through the stages."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import operator

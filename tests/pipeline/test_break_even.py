@@ -1,7 +1,5 @@
 """From how many queries on a device is faster than the CPU, by clocks that are made up."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,8 +1,5 @@
 """The orders of channels beside brokers in plain Python that go on by the moment; and what tasks take, as learned."""
 
-from __future__ import annotations
-
-import itertools
 import math
 import random
 import weakref
@@ -15,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import qos
-from support.qos import NEVER, Asked, Sent
+from support.qos import NEVER, Asked, Scenario, Sent, scenarios
 
 from tagmatch import Channel
 from tagmatch.pipeline.channels.cost import CostModel
@@ -26,8 +23,6 @@ from tagmatch.pipeline.channels.waiting import Class, Entry, longest_task
 
 #: Entries that may share a task are of one matcher
 ANY_MATCHER = object()
-#: Scenarios of an example, all alike: what tells orders apart is rare in each
-EACH = 10
 
 
 class Everything(Edf):
@@ -110,32 +105,8 @@ def run(
     return [end for end in ends if end is not None]
 
 
-Scenarios = list[tuple[list[Sent], list[Asked]]]
-
-
-@st.composite
-def scenarios(draw: st.DrawFn, most_tasks: int) -> Scenarios:
-    """What scenarios are like is drawn; their numbers are random, so that few of them are small."""
-    rng = draw(st.randoms(use_true_random=False, note_method_calls=False))
-    most_channels, longest_gap = draw(st.integers(1, 3)), draw(st.integers(0, 8))
-    exact, expiry = draw(st.booleans()), draw(st.sampled_from([0, 0, 5, 30]))
-
-    def channel() -> Asked:
-        tasks = tuple((alone := rng.randint(1, 6), rng.randint(1, alone)) for _ in range(rng.randint(1, most_tasks)))
-        deadline = max(1, sum(alone for alone, _ in tasks) + rng.randint(-1, 40))
-        return Asked(deadline, deadline + expiry, rng.randint(0, 1), 0, tasks)
-
-    def scenario() -> tuple[list[Sent], list[Asked]]:
-        channels = [channel() for _ in range(rng.randint(1, most_channels))]
-        arrivals = itertools.accumulate(rng.randint(0, longest_gap) for _ in range(rng.randint(0, 30)))
-        paces = (Fraction(1) if exact else Fraction(rng.randint(1, 4), 2) for _ in itertools.count())
-        return [Sent(at, rng.randrange(len(channels)), next(paces)) for at in arrivals], channels
-
-    return [scenario() for _ in range(EACH)]
-
-
 @given(alike=scenarios(1), cores=st.integers(1, 3), most=st.integers(1, 4))
-def test_edf(alike: Scenarios, cores: int, most: int) -> None:
+def test_edf(alike: list[Scenario], cores: int, most: int) -> None:
     """One by one, or in batches."""
     for sent, channels in alike:
         if most > 1:
@@ -147,7 +118,7 @@ def test_edf(alike: Scenarios, cores: int, most: int) -> None:
 
 
 @given(alike=scenarios(4))
-def test_edf_of_calls_in_packets(alike: Scenarios) -> None:
+def test_edf_of_calls_in_packets(alike: list[Scenario]) -> None:
     """What cannot end in time is dropped as a whole. On one core, as more may have packets of a call at one time."""
     for sent, channels in alike:
         classes = classes_of(channels, whole=False)
@@ -156,7 +127,7 @@ def test_edf_of_calls_in_packets(alike: Scenarios) -> None:
 
 
 @given(alike=scenarios(4), cores=st.integers(1, 3))
-def test_dfgs_with_smart_dispatch(alike: Scenarios, cores: int) -> None:
+def test_dfgs_with_smart_dispatch(alike: list[Scenario], cores: int) -> None:
     for sent, channels in alike:
         plain = [replace(each, expiry=10_000) for each in channels]
         classes = classes_of(plain, whole=False)
@@ -166,7 +137,7 @@ def test_dfgs_with_smart_dispatch(alike: Scenarios, cores: int) -> None:
 
 
 @given(alike=scenarios(1), cores=st.integers(1, 3))
-def test_fifo_answers_all_in_order(alike: Scenarios, cores: int) -> None:
+def test_fifo_answers_all_in_order(alike: list[Scenario], cores: int) -> None:
     for given_sent, channels in alike:
         sent = [replace(each, pace=Fraction(1)) for each in given_sent]
         plain = [replace(each, expiry=10_000) for each in channels]

@@ -1,7 +1,5 @@
 """Queries of channels through `TagMatch`: all are counted in and out, urgent ones go first, late ones are dropped."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import threading

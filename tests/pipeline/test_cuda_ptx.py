@@ -1,7 +1,5 @@
 """Every CUDA kernel compiles to PTX, for which no GPU is needed."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The tests of `cuda` under Numba's simulator: each with one layout and few examples, and at night all of them."""
 
-from __future__ import annotations
-
 import pytest
 from support.simulated import FILES, PARTS, simulate
 

@@ -1,7 +1,5 @@
 """As `test_cuda_simulator.py`, of areas, constraints, and what this project is compared with."""
 
-from __future__ import annotations
-
 import pytest
 from support.simulated import PARTS, simulate
 

@@ -1,16 +1,14 @@
 """Sets with constraints, written as the tags that they are stored with, against plain Python on values."""
 
-from __future__ import annotations
-
 import random
 import re
 
 import pytest
+from support.agreement import index_of
 from support.constrained import *  # noqa: F403
 from support.constrained import answers, either, expected_keys, expression_of, with_sets
 from support.trees import Not, Test, Tree
 
-from tagmatch import TagMatch
 from tagmatch.model.filters.values import attribute_tags
 from tagmatch.pipeline.filters.index import Path
 
@@ -85,7 +83,8 @@ def test_messages_teach_which_path() -> None:
     count, names = 600, [f"p{number}" for number in range(10)]
     everything, nothing = attribute_tags(dict.fromkeys(names, 500)), attribute_tags({"other": 1})
     wanted = [key for key in range(count) if key <= 500]
-    with TagMatch(device="cpu", threads=1) as tm:
+    wheres = [f"{names[key % 10]} between {key} and {key + count}" for key in range(count)]
+    with index_of([[]] * count, range(count), where=wheres, device="cpu", threads=1) as tm:
 
         def paths_after(messages: list[list[str]]) -> dict[str, int]:
             found = tm.match_many(messages).to_pylist()
@@ -95,9 +94,6 @@ def test_messages_teach_which_path() -> None:
             paths: dict[str, int] = tm.stats()["with_conditions"]
             return paths
 
-        for key in range(count):
-            tm.add_set([], key, where=f"{names[key % 10]} between {key} and {key + count}")
-        tm.consolidate()
         assert tm.stats()["with_conditions"] == {"trie": count, "lines": 0}
         assert paths_after([everything] * 999) == {"trie": count + 1, "lines": 0}
         assert paths_after([everything]) == {"trie": 2, "lines": count}

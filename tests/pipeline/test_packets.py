@@ -1,7 +1,5 @@
 """Calls with many queries in packets: how they are cut, where each writes its keys, and keys that are wanted once."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The partition queues and the results table against lists and sets, and when a batch leaves them."""
 
-from __future__ import annotations
-
 import itertools
 import queue
 import threading

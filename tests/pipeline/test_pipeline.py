@@ -1,7 +1,5 @@
 """The pipeline between `submit` and its future: what fails, waits, is cancelled or is left reaches who asked."""
 
-from __future__ import annotations
-
 import gc
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """More than can be answered; and the end of it, at any moment."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import random

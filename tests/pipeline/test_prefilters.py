@@ -1,7 +1,5 @@
 """Algorithm 2 and the masks of blocks, which turn queries away before sets are looked at, against plain integers."""
 
-from __future__ import annotations
-
 import itertools
 from functools import reduce
 from operator import and_

@@ -1,7 +1,5 @@
 """A snapshot of several segments answers as one index of all their sets does."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

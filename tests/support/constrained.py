@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.agreement import index_of
 from support.conditions import Message as ConditionMessage
 from support.conditions import in_tables
 from support.expressions import text_of
@@ -84,11 +85,9 @@ either = pytest.mark.parametrize("path", get_args(Path))
 
 def with_sets(wheres: Sequence[tuple[list[str], str | None]], path: Path, device: str, **options: Any) -> TagMatch[int]:
     """An index of these sets, whose keys are their numbers."""
-    tm: TagMatch[int] = TagMatch(**{"device": device, "threads": 2} | options)
-    for key, (tags, where) in enumerate(wheres):
-        tm.add_set(tags, key, where=where)
+    sets, expressions = (list(each) for each in zip(*wheres, strict=True))
     with all_in(path):
-        tm.consolidate()
+        tm = index_of(sets, range(len(sets)), where=expressions, **{"device": device, "threads": 2} | options)
     stats = tm.stats()
     assert stats["device"] == device
     assert stats["with_conditions"][path] == sum(stats["with_conditions"].values())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from fractions import Fraction
+
+from hypothesis import strategies as st
 
 #: When a message is answered that never is
 NEVER = -1
@@ -33,6 +36,33 @@ class Sent:
 
     def takes(self, expected: int) -> int:
         return max(1, int(expected * self.pace))
+
+
+Scenario = tuple[list[Sent], list[Asked]]
+
+#: Scenarios of an example, all alike: what tells orders apart is rare in each
+EACH = 10
+
+
+@st.composite
+def scenarios(draw: st.DrawFn, most_tasks: int) -> list[Scenario]:
+    """What scenarios are like is drawn; their numbers are random, so that few of them are small."""
+    rng = draw(st.randoms(use_true_random=False, note_method_calls=False))
+    most_channels, longest_gap = draw(st.integers(1, 3)), draw(st.integers(0, 12))
+    exact, expiry, most = draw(st.booleans()), draw(st.sampled_from([0, 0, 5, 30])), draw(st.integers(1, most_tasks))
+
+    def channel() -> Asked:
+        tasks = tuple((alone := rng.randint(1, 6), rng.randint(1, alone)) for _ in range(rng.randint(1, most)))
+        deadline = max(1, sum(alone for alone, _ in tasks) + rng.randint(-1, 40))
+        return Asked(deadline, deadline + expiry, rng.randint(0, 1), rng.randint(1, 15), tasks)
+
+    def scenario() -> Scenario:
+        channels = [channel() for _ in range(rng.randint(1, most_channels))]
+        arrivals = itertools.accumulate(rng.randint(0, longest_gap) for _ in range(rng.randint(0, 30)))
+        paces = (Fraction(1) if exact else Fraction(rng.randint(1 << 15, 1 << 17), 1 << 16) for _ in itertools.count())
+        return [Sent(at, rng.randrange(len(channels)), next(paces)) for at in arrivals], channels
+
+    return [scenario() for _ in range(EACH)]
 
 
 def fifo(sent: list[Sent], channels: list[Asked], cores: int) -> list[int]:

@@ -1,7 +1,5 @@
 """The command `tagmatch-bench`: it has a command for each experiment, and runs one; all others run in nightly."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The command `tagmatch-workload`, as a person or a script runs it."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The commands `tagmatch-workload content` and `location`, as a person or a script runs them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The generator of areas: its statistics, its texts, and that rows depend on the seed and their number alone."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Queries that extend stored sets, and when they are due."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """The Twitter-like generator: its statistics, and that rows depend on the seed and the user alone."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections import Counter, defaultdict

@@ -1,7 +1,5 @@
 """Areas that stay where they are, and clients that move, one thread at a time, against brute force."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Clients that move while other threads search: each message sees each client exactly once, wherever it is."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from functools import partial

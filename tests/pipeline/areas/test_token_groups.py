@@ -1,7 +1,5 @@
 """Which is found first, contents or areas; that answers are the same either way is tested where users ask."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pytest

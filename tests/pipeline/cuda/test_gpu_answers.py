@@ -1,7 +1,5 @@
 """Devices write answers into pinned memory, which callers keep as long as they like."""
 
-from __future__ import annotations
-
 import gc
 import random
 from types import SimpleNamespace

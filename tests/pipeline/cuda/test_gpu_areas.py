@@ -1,7 +1,5 @@
 """Areas and clients that a device finds, against brute force, and beside all else that a device does."""
 
-from __future__ import annotations
-
 import gc
 import random
 import threading
@@ -12,6 +10,7 @@ import numba.cuda
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.agreement import index_of
 from support.finders import *  # noqa: F403
 from support.finders import Finders, Modelled, both
 from support.pipelines import together
@@ -153,11 +152,8 @@ def test_moves_that_failed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def index(layout: Any = "rarest", **cuda: Any) -> TagMatch:
     """Sets 0 to 2 are anywhere here, 3 and 4 near clients, of which 3 is here; 5 is without an area."""
-    tm: TagMatch = TagMatch(device="cuda", layout=layout, cuda=CudaOptions(**cuda), threads=1)
-    tm.add_sets([()] * 3, range(3), area=CircleArea(*HERE, 10))
-    tm.add_sets([["a"]] * 2, range(3, 5), area=Near(10))
-    tm.add_set(["a", "b"], 5)
-    tm.consolidate()
+    sets, area = [*[()] * 3, *[["a"]] * 2, ["a", "b"]], [*[CircleArea(*HERE, 10)] * 3, *[Near(10)] * 2, None]
+    tm = index_of(sets, range(6), area=area, device="cuda", layout=layout, cuda=CudaOptions(**cuda), threads=1)
     tm.move([3, 5], *HERE)
     return tm
 

@@ -1,7 +1,5 @@
 """Algorithms 2, 3 and 4 on the device: routing, the prefilter, batches of partitions, and how results are packed."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import Counter

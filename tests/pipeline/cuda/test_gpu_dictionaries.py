@@ -1,7 +1,5 @@
 """Tags in dictionaries are looked up once on a device, and packets of many threads share what was found."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the benchmarks of `tagmatch-bench` compare on a CUDA device, not how fast anything is."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sets with constraints on the device, beside others: by itself and by the CPU, with the oracle of all constraints."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """Too little memory, several devices, and devices that fail: no match is lost, and the CPU goes on."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import subprocess
@@ -12,7 +10,7 @@ from typing import Any
 
 import numba.cuda
 import pytest
-from support.agreement import assert_agree, assert_keys, loaded
+from support.agreement import assert_agree, assert_keys, index_of, loaded
 from support.collisions import colliding_tags
 from support.failing_devices import LAUNCH_FAILED, OUT_OF_MEMORY, InjectedCudaError, ShortOfMemory
 from support.simulator import SIMULATED
@@ -44,11 +42,7 @@ def random_queries(rng: random.Random, count: int) -> list[list[str]]:
 
 def numbered(sets: list[list[str]], where: str | None = None, **options: Any) -> TagMatch[int]:
     """An index of sets whose keys are their numbers; the first may have a constraint."""
-    tm: TagMatch[int] = TagMatch(**options)
-    tm.add_sets(sets[:1], [0], where=where)
-    tm.add_sets(sets[1:], range(1, len(sets)))
-    tm.consolidate()
-    return tm
+    return index_of(sets, range(len(sets)), where=where and [where, *[None] * (len(sets) - 1)], **options)
 
 
 # -- too little memory -------------------------------------------------------------------------------------------------

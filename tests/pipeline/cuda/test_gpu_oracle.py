@@ -1,7 +1,5 @@
 """The tests that compare all ways to ask with the oracle, once more, on CUDA."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -9,6 +7,7 @@ from interface.test_match_oracle import *  # noqa: F403
 from oracle import Oracle
 from support.agreement import assert_agree, loaded
 from support.expiring import set_clock
+from support.segments import segments_stay
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
@@ -25,11 +24,9 @@ def test_keys_that_are_strings(engine: dict[str, Any]) -> None:
 @pytest.mark.parametrize("few", [0, 100], ids=["marked", "laid out anew"])
 def test_keys_that_expire(engine: dict[str, Any], monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     """Sets without other keys are marked as deleted, and those with some go to another segment, or all are laid out."""
-    monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
-    monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda _: None)
     clock, tags = set_clock(monkeypatch), ["a", "b", "c", "d", "e"]
     oracle = Oracle(clock.tell)
-    with TagMatch(**engine) as tm:
+    with segments_stay(few), TagMatch(**engine) as tm:
         for database in (tm, oracle):
             for key, tag in enumerate(tags):
                 database.add_set([tag], key, expires=None if key == 3 else clock.after(key + 1))

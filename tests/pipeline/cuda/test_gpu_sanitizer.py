@@ -1,7 +1,5 @@
 """A small run that reaches every kernel, and what compute-sanitizer finds in it: stray accesses, and races."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """What this project is compared with on a device, both versions of CCM, CLCB and plain scans, against brute force."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """All tests of benchmarks run at night. Servers that compared systems need: one of each for all tests."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command `tagmatch-bench broker`, and its broker: what comes is delivered or dropped, and all is counted."""
 
-from __future__ import annotations
-
 import random
 import socket
 import struct

@@ -1,7 +1,5 @@
 """Commands of `tagmatch-bench`: each runs once, small; what it measures and compares, and how results are written."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

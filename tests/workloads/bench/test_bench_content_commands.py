@@ -1,7 +1,5 @@
 """The commands `tagmatch-bench content`, `pcm` and `ccm`: what they measure and compare, not how fast anything is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

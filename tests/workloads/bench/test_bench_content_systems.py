@@ -1,7 +1,5 @@
 """The systems that match constraints on attributes, against brute force in plain Python."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The databases, and systems on disk that take changes, against the oracle; and what they leave behind."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
@@ -68,7 +66,7 @@ class SqliteClient:
 
         self.admin, self._database = self, neosqlite.Connection(":memory:", check_same_thread=False)
 
-    def __enter__(self) -> SqliteClient:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """What measures under load: no query gets lost, and clocks start when queries are due."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

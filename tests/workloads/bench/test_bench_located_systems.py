@@ -1,7 +1,5 @@
 """The systems that match areas, alone and with contents, against brute force; those on a GPU: tests/pipeline/cuda."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any

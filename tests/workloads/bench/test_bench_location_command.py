@@ -1,7 +1,5 @@
 """The command `tagmatch-bench location`: what it measures and compares, not how fast anything is."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The experiments of the paper: what they measure and report, at a tiny scale; not how fast anything is."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """The commands `tagmatch-bench qos` and `qos-real`: what they simulate or run, and compare."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

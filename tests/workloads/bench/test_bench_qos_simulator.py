@@ -1,7 +1,5 @@
 """Brokers with deadlines: simulated, beside one that goes on by the nanosecond, and with real matching."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 
@@ -11,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import qos
 from support.content import matching_keys
-from support.qos import Asked, Sent
+from support.qos import Asked, Scenario, Sent, scenarios
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.workloads.qos import SCENARIOS, Channel, QosOptions
@@ -22,35 +20,6 @@ from tagmatch.workloads.qos.kernels import DROPPED, EXACT, Messages, Work
 from tagmatch.workloads.qos.matching import Matching, check, times_of
 from tagmatch.workloads.qos.simulator import Policy, arrivals, count_results, run, work_of
 from tagmatch.workloads.qos.subscriptions import events, subscriptions
-
-Scenario = tuple[list[Sent], list[Asked]]
-
-
-#: Scenarios of an example, all alike: what tells policies apart is rare in each
-EACH = 10
-
-
-@st.composite
-def scenarios(draw: st.DrawFn) -> list[Scenario]:
-    """What scenarios are like is drawn; their numbers are random, so that few of them are small."""
-    random = draw(st.randoms(use_true_random=False, note_method_calls=False))
-    most_channels, most_tasks = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    longest_gap, exact, expiry = draw(st.integers(0, 12)), draw(st.booleans()), draw(st.sampled_from([0, 0, 5, 30]))
-    found = []
-    for _ in range(EACH):
-        channels = []
-        for _ in range(random.randint(1, most_channels)):
-            alone = [random.randint(1, 6) for _ in range(random.randint(1, most_tasks))]
-            deadline = sum(alone) + random.randint(-1, 40)
-            tasks = tuple((each, random.randint(1, each)) for each in alone)
-            channels.append(Asked(deadline, deadline + expiry, random.randint(0, 1), random.randint(1, 15), tasks))
-        sent, now = [], 0
-        for _ in range(random.randint(0, 30)):
-            now += random.randint(0, longest_gap)
-            pace = EXACT if exact else random.randint(EXACT // 2, 2 * EXACT)
-            sent.append(Sent(now, random.randint(0, len(channels) - 1), Fraction(pace, EXACT)))
-        found.append((sent, channels))
-    return found
 
 
 def messages_of(sent: list[Sent]) -> Messages:
@@ -75,14 +44,14 @@ def work_with(channels: list[Asked], *, indivisible: bool = False) -> Work:
     return Work(*(np.array(column, np.int64) for column in columns))
 
 
-@given(alike=scenarios(), cores=st.integers(1, 3))
+@given(alike=scenarios(4), cores=st.integers(1, 3))
 def test_fifo(alike: list[Scenario], cores: int) -> None:
     for sent, channels in alike:
         ends = run(messages_of(sent), work_with(channels), cores, Policy("fifo"))
         assert ends.tolist() == qos.fifo(sent, channels, cores)
 
 
-@given(alike=scenarios(), cores=st.integers(1, 3), most=st.integers(1, 4))
+@given(alike=scenarios(4), cores=st.integers(1, 3), most=st.integers(1, 4))
 def test_edf(alike: list[Scenario], cores: int, most: int) -> None:
     for sent, channels in alike:
         ends = run(messages_of(sent), work_with(channels), cores, Policy("edf", most=most))
@@ -90,7 +59,7 @@ def test_edf(alike: list[Scenario], cores: int, most: int) -> None:
 
 
 @given(
-    alike=scenarios(),
+    alike=scenarios(4),
     cores=st.integers(1, 3),
     no_ways=st.sets(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=3),
     fine=st.booleans(),

@@ -1,7 +1,5 @@
 """Every compared system that needs neither a GPU nor a server, held to one oracle; inexact ones to a scan, too."""
 
-from __future__ import annotations
-
 from collections import Counter
 from functools import partial
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The command `tagmatch-bench updates`: what is counted and compared, not how fast it is."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, get_args
