@@ -20,17 +20,10 @@ from support.notified import is_balanced
 from support.service import USERS, command, config, value
 from support.waiting import wait_until
 
-from tagmatch import connect
+from tagmatch import InvalidTypeError, InvalidValueError, connect
 from tagmatch.broker.running import serving
 from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
-from tagmatch.model.errors import (
-    ClosedError,
-    InvalidTypeError,
-    InvalidValueError,
-    SessionError,
-    SlowSubscriberError,
-    TagMatchError,
-)
+from tagmatch.model.errors import ClosedError, SessionError, SlowSubscriberError, TagMatchError
 
 TAGS = "abcdef"
 SETS = [(list(tags), key) for key, tags in enumerate(("", "a", "b", "ab", "abc", "ef", "g"))]

@@ -49,21 +49,18 @@ def schema(client, options):
 
 #: Every call that there is, and the role that it needs
 CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
-    "match": ("read", sent("match", tags=[["a"]])),
-    "match_unique": ("read", sent("match_unique", tags=[["a"]])),
+    "match": ("read", sent("match", tags=[["a"]])), "match_unique": ("read", sent("match_unique", tags=[["a"]])),
     "notify": ("read", sent("notify", acknowledge=pa.array([], pa.int64()))),
     "rows": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "rows"}'), options).read_all()),
     "sets": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "sets"}'), options).read_all()),
     "list_flights": ("read", lambda client, options: list(client.list_flights(options=options))),
     "list_actions": ("read", lambda client, options: list(client.list_actions(options))),
     "get_flight_info": ("read", lambda client, options: client.get_flight_info(command(get="rows"), options)),
-    "get_schema": ("read", schema),
-    "add": ("write", sent("add")),
-    "remove": ("write", sent("remove")),
+    "get_schema": ("read", schema), "add": ("write", sent("add")), "remove": ("write", sent("remove")),
     "move": ("write", sent("move", client=[1], lon=[0.0], lat=[0.0])),
     "publish": ("write", sent("publish", tags=[["a"]])),
     **{name: (each.role, acted(name)) for name, each in ACTIONS.items() if each.role is not None},
-}
+}  # fmt: skip
 # What these do is not of interest here
 UNDONE = {"drain", "reload", "save_positions"}
 

@@ -18,16 +18,9 @@ from support.located import subscriptions
 from support.service import Slowed, command, exchanged, messages, options, put, remote, value
 from support.waiting import wait_until
 
-from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, Where, connect
+from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, Where, connect
 from tagmatch.broker.running import serving
-from tagmatch.model.errors import (
-    FilterError,
-    InvalidTypeError,
-    InvalidValueError,
-    NotStoredError,
-    NullError,
-    TagMatchError,
-)
+from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError
 
 few = settings(max_examples=max(1, settings().max_examples // 2))
 

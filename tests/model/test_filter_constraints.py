@@ -10,31 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support.filters import (
-    ATTRIBUTES,
-    FLOATS,
-    INTEGERS,
-    TEXTS,
-    And,
-    Not,
-    Or,
-    Tags,
-    Test,
-    Value,
-    after,
-    evaluate,
-    leaves,
-    messages,
-    neighbours,
-    operands,
-    precedes,
-    satisfies,
-    spellings,
-    text_of,
-    trees,
-    values,
-    values_of,
-)
+from support import filters
+from support.filters import leaves, messages, neighbours, operands, satisfies, spellings, text_of, trees, values
+from support.trees import And, Not, Or, Tags, Test, evaluate
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.errors import FilterError
@@ -43,12 +21,12 @@ from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.normal import MAX_CONJUNCTIONS, MAX_DEPTH, Row
 from tagmatch.model.filters.values import attribute_tags, key_of, value_of
 
-_ALL = [math.nan, False, True, *INTEGERS, *FLOATS, *TEXTS]
+_ALL = [math.nan, False, True, *filters.INTEGERS, *filters.FLOATS, *filters.TEXTS]
 
 
-def _assert_order(one: Value, two: Value) -> None:
-    assert (key_of(one).encode() < key_of(two).encode()) == precedes(one, two)
-    assert (key_of(one) == key_of(two)) == (not precedes(one, two) and not precedes(two, one))
+def _assert_order(one: Any, two: Any) -> None:
+    assert (key_of(one).encode() < key_of(two).encode()) == filters.precedes(one, two)
+    assert (key_of(one) == key_of(two)) == (not filters.precedes(one, two) and not filters.precedes(two, one))
 
 
 def test_keys_are_in_order() -> None:
@@ -57,13 +35,13 @@ def test_keys_are_in_order() -> None:
 
 
 @given(values, values, operands)
-def test_keys_of_any_two_and_of_neighbours_are_in_order(one: Value, two: Value, value: Value) -> None:
+def test_keys_of_any_two_and_of_neighbours_are_in_order(one: Any, two: Any, value: Any) -> None:
     for pair in [(one, two), *product(neighbours(value), repeat=2)]:
         _assert_order(*pair)
 
 
 @given(values)
-def test_a_key_says_its_value(value: Value) -> None:
+def test_a_key_says_its_value(value: Any) -> None:
     found = value_of(key_of(value))
     assert key_of(found) == key_of(value)
     assert found == value or (math.isnan(value) and math.isnan(found))
@@ -121,7 +99,7 @@ def test_each_value_has_a_tag(message: tuple[set[str], dict[str, Any]]) -> None:
     tags = attribute_tags(attributes)
     assert len(set(tags)) == len(tags)
     found = {tuple(tag.removeprefix("\0=").split("\0", 1)) for tag in tags}
-    assert found == {(name, key_of(value)) for name in attributes for value in values_of(attributes, name)}
+    assert found == {(name, key_of(value)) for name in attributes for value in filters.values_of(attributes, name)}
     assert all(tag.startswith("\0=") for tag in tags)
 
 
@@ -214,7 +192,7 @@ def test_positions_of_cuts(side: Side, value: object, other: object) -> None:
     cut = Cut(side, key_of(value))
     for each in (other, *neighbours(value)):
         key = key_of(each)
-        assert (key.encode() >= cut.position) == after(key, cut)
+        assert (key.encode() >= cut.position) == filters.after(key, cut)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +237,7 @@ def test_names_that_cannot_be_used(attribute: str) -> None:
             make(attribute, *given_)
 
 
-@given(st.sampled_from(ATTRIBUTES) | st.text(min_size=1, max_size=5).filter(lambda name: "\0" not in name))
+@given(st.sampled_from(filters.ATTRIBUTES) | st.text(min_size=1, max_size=5).filter(lambda name: "\0" not in name))
 def test_any_name_can_be_written(attribute: str) -> None:
     constraint = Constraint.exists(attribute)
     assert rows_of(str(constraint)) == [Row([], [constraint.tag])]

@@ -12,19 +12,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.pipelines import (
-    IN_PACKET,
-    TAGS,
-    TIMEOUT,
-    Gate,
-    end,
-    held_packet,
-    our_threads,
-    random_options,
-    small,
-    stacks,
-    together,
-)
+from support import pipelines
+from support.pipelines import IN_PACKET, TAGS, TIMEOUT, Gate, end, held_packet, our_threads, small, together
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
@@ -52,7 +41,7 @@ def no_thread_left() -> Iterator[None]:
     yield
     for thread in set(our_threads()) - before:
         thread.join(TIMEOUT)
-        assert not thread.is_alive(), stacks()
+        assert not thread.is_alive(), pipelines.stacks()
 
 
 # -- load --------------------------------------------------------------------------------------------------------------
@@ -186,7 +175,7 @@ def ended(future: Future[Any], expected: list[int]) -> str:
 def test_close_at_any_moment(rng: random.Random, layout: str, drain: bool, times: int) -> None:
     """While others ask, each time with other options, which the output shows."""
     for _ in range(times):
-        options = random_options(rng, layout) | {"flush_timeout": rng.choice((0, 0.001, None))}
+        options = pipelines.random_options(rng, layout) | {"flush_timeout": rng.choice((0, 0.001, None))}
         print(options)
         tm, futures, asked = index(**options), list[Future[Any]](), threading.Semaphore(0)
 
@@ -244,7 +233,7 @@ def test_callback_closes(
         future.add_done_callback(lambda _: (tm.close(drain=drain), closed.release()))
     let_go()
     for _ in range(2):
-        assert closed.acquire(timeout=TIMEOUT), stacks()
+        assert closed.acquire(timeout=TIMEOUT), pipelines.stacks()
     for future in futures:
         ended(future, [1])
     end(tm)

@@ -17,18 +17,8 @@ from typing import Any
 
 import pytest
 from oracle import Oracle
-from support.pipelines import (
-    IN_PACKET,
-    TAGS,
-    TIMEOUT,
-    end,
-    held_packet,
-    our_threads,
-    random_options,
-    small,
-    together,
-    watched,
-)
+from support import pipelines
+from support.pipelines import IN_PACKET, TAGS, TIMEOUT, end, held_packet, our_threads, small, together, watched
 
 from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
@@ -189,7 +179,7 @@ def test_every_query_gets_its_own_answer(
     """Of many threads with other options each time, which the output shows."""
     before = set(our_threads())
     for _ in range(times):
-        workload, options = Workload.drawn(rng), random_options(rng, layout)
+        workload, options = Workload.drawn(rng), pipelines.random_options(rng, layout)
         print(options)
         tm = watched(workload.pairs, **options, flush_timeout=flush_timeout)
         askers = [Asker(tm, workload, rng.random()) for _ in range(threads)]

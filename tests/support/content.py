@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 HOLDS: dict[str, Callable[[Any, Any, Any], bool]] = {
-    "=": lambda x, value, _: x == value,
-    "!=": lambda x, value, _: x != value,
-    "<": lambda x, value, _: x < value,
-    ">": lambda x, value, _: x > value,
-    "between": lambda x, value, upper: value <= x <= upper,
-    "prefix": lambda x, text, _: x.startswith(text),
-    "contains": lambda x, text, _: text in x,
-}
+    "=": lambda x, value, _: x == value, "!=": lambda x, value, _: x != value, "<": lambda x, value, _: x < value,
+    ">": lambda x, value, _: x > value, "between": lambda x, value, upper: value <= x <= upper,
+    "prefix": lambda x, text, _: x.startswith(text), "contains": lambda x, text, _: text in x,
+}  # fmt: skip
 
 
 def holds(constraint: Mapping[str, Any], message: Mapping[str, Any]) -> bool:

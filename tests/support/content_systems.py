@@ -78,6 +78,15 @@ def tables(filters: list[Row], messages: list[Row], kind: pa.DataType) -> tuple[
     return subscriptions(filters, kind, value=kind), _columns(messages, dict.fromkeys(OTHER_NAMES, kind))
 
 
+_FEW = st.integers(-3, 3)
+#: Subscriptions and messages of each kind of attributes
+KINDS: dict[str, st.SearchStrategy[tuple[pa.Table, pa.Table]]] = {
+    "whole": (workloads(WHOLE, NAMES) | workloads(_FEW, OTHER_NAMES)).map(lambda t: tables(*t, pa.int64())),
+    "real": workloads(REAL, NAMES).map(lambda t: tables(*t, pa.float64())),
+    "texts": text_workloads().map(lambda t: text_tables(*t)),
+}
+
+
 def check(system: System, subscriptions: pa.Table, messages: pa.Table, threads: int = 1) -> int:
     """Compare all answers with brute force; returns how many there are."""
     right = matching_keys(subscriptions.to_pylist(), messages.to_pylist())

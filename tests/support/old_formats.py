@@ -121,14 +121,10 @@ def _parts(database: Any) -> None:
 
 #: By the name of an index, without its layout: the type of its keys, and how it and an oracle are filled
 CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
-    "format-1": ("integer", _store_all(_INTEGERS)),
-    "format-2": ("string", _store_all(_STRINGS)),
-    "format-3": ("integer", _segments),
-    "format-4": ("integer", _expiring),
-    "format-5": ("integer", _conditions),
-    "format-6": ("integer", _areas),
-    "format-7": ("string", _parts),
-}
+    "format-1": ("integer", _store_all(_INTEGERS)), "format-2": ("string", _store_all(_STRINGS)),
+    "format-3": ("integer", _segments), "format-4": ("integer", _expiring), "format-5": ("integer", _conditions),
+    "format-6": ("integer", _areas), "format-7": ("string", _parts),
+}  # fmt: skip
 
 
 def main() -> None:

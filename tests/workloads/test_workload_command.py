@@ -251,14 +251,12 @@ def test_followers(tmp_path: Path, suffix: str) -> None:
 
 def test_bad_followers(tmp_path: Path) -> None:
     for records, words in (
-        ([{"users": 1}], ["'followers'", "'users'"]),
-        ([{"followers": 1.5}], ["'followers'", "double"]),
+        ([{"users": 1}], ["'followers'", "'users'"]), ([{"followers": 1.5}], ["'followers'", "double"]),
         ([{"followers": 1}, {"followers": -1}], ["'followers'", "row 1", "-1"]),
         ([{"followers": 1}, {"followers": None}], ["'followers'", "row 1"]),
-        ([{"followers": 1, "users": -2}], ["'users'", "row 0"]),
-        ([{"followers": 1, "users": 0}], ["no users"]),
+        ([{"followers": 1, "users": -2}], ["'users'", "row 0"]), ([{"followers": 1, "users": 0}], ["no users"]),
         ([{"followers": 0, "users": 1}], ["follows a publisher"]),
-    ):
+    ):  # fmt: skip
         message = refused("twitter", tmp_path / "sets", "--followers", write_table(tmp_path / "f.parquet", records))
         assert all(word in message for word in ("f.parquet", *words)), message
 

@@ -34,21 +34,12 @@ def options(draw: st.DrawFn) -> ContentOptions:
     for what, (low, high) in limits.items():
         ranges[f"min_{what}"], ranges[f"max_{what}"] = sorted(draw(st.tuples(*[st.integers(low, high)] * 2)))
     return ContentOptions(
-        **ranges,
-        seed=draw(st.integers(0, 2**63 - 1)),
-        interfaces=draw(st.integers(1, 9)),
-        names=names,
-        zipf=draw(st.sampled_from([0.0, 1.0, 10.0])),
-        strings=draw(st.sampled_from([0.0, 0.3, 1.0])),
-        values=draw(st.sampled_from([1, 2, 10, 11, 2**53])),
-        equal=draw(SHARES),
-        less=draw(SHARES),
-        between=draw(st.sampled_from([0.0, 2.0])),
-        width=draw(st.sampled_from([0.0, 0.3, 1.0])),
-        text_prefix=draw(SHARES),
-        repeats=draw(st.integers(0, 1)),
-        cut=draw(st.integers(0, 1)),
-    )
+        **ranges, seed=draw(st.integers(0, 2**63 - 1)), interfaces=draw(st.integers(1, 9)), names=names,
+        zipf=draw(st.sampled_from([0.0, 1.0, 10.0])), strings=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        values=draw(st.sampled_from([1, 2, 10, 11, 2**53])), equal=draw(SHARES), less=draw(SHARES),
+        between=draw(st.sampled_from([0.0, 2.0])), width=draw(st.sampled_from([0.0, 0.3, 1.0])),
+        text_prefix=draw(SHARES), repeats=draw(st.integers(0, 1)), cut=draw(st.integers(0, 1)),
+    )  # fmt: skip
 
 
 def present(messages: pa.Table) -> list[dict[str, Any]]:

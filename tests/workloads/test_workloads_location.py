@@ -32,19 +32,13 @@ def options(draw: st.DrawFn) -> LocationOptions:
     for what in ("constraints", "attributes"):
         shape[f"min_{what}"], shape[f"max_{what}"] = sorted(draw(st.tuples(*[st.integers(1, topic_names)] * 2)))
     shape |= {
-        "seed": draw(st.integers(0, 2**63 - 1)),
-        "subscribers": draw(st.integers(1, 9)),
-        "filters_each": draw(st.integers(1, 4)),
-        "names": topics * topic_names,
-        "topic_names": topic_names,
-        "values": draw(st.sampled_from([2, 3, 10, 2**31])),
-        "coverage": draw(st.sampled_from([0.0, 0.0001, 0.3])),
-        "spots": draw(st.sampled_from([0, 1, 5])),
-        "spot_exponent": draw(st.sampled_from([0.0, 1.0])),
-        "spread": draw(st.sampled_from([0.0, 0.01, 1.0])),
-        "together": draw(st.integers(0, 1)),
+        "seed": draw(st.integers(0, 2**63 - 1)), "subscribers": draw(st.integers(1, 9)),
+        "filters_each": draw(st.integers(1, 4)), "names": topics * topic_names, "topic_names": topic_names,
+        "values": draw(st.sampled_from([2, 3, 10, 2**31])), "coverage": draw(st.sampled_from([0.0, 0.0001, 0.3])),
+        "spots": draw(st.sampled_from([0, 1, 5])), "spot_exponent": draw(st.sampled_from([0.0, 1.0])),
+        "spread": draw(st.sampled_from([0.0, 0.01, 1.0])), "together": draw(st.integers(0, 1)),
         "degrees": draw(st.sampled_from([0.0, 0.2])),
-    }
+    }  # fmt: skip
     for selectivity in draw(st.permutations([0.5, 0.1, 0.01, 0.0001, 1e-9])):
         try:
             return LocationOptions(**shape, selectivity=selectivity)
@@ -140,13 +134,10 @@ def test_default_scenario() -> None:
 
 #: Shares of messages to satisfy a filter, and how messages and filters are made otherwise
 SELECTIVITIES: list[tuple[str, dict[str, Any]]] = [
-    ("clcb", {}),
-    ("clcb", {"selectivity": 0.02}),
-    ("clcb", {"selectivity": 0.0005, "values": 7}),
+    ("clcb", {}), ("clcb", {"selectivity": 0.02}), ("clcb", {"selectivity": 0.0005, "values": 7}),
     ("clcb", {"topic_names": 10, "names": 50, "min_constraints": 1, "values": 2, "selectivity": 0.015}),
-    ("clcb", {"names": 5, "min_attributes": 5, "selectivity": 0.99}),
-    ("every", {}),
-]
+    ("clcb", {"names": 5, "min_attributes": 5, "selectivity": 0.99}), ("every", {}),
+]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -13,15 +13,8 @@ from support.agreement import assert_agree, loaded
 from support.command import done
 from support.index_files import contents_of
 
-from tagmatch import TagMatch
-from tagmatch.model.errors import (
-    IndexCorruptError,
-    IndexExistsError,
-    IndexNotFoundError,
-    InvalidTypeError,
-    InvalidValueError,
-    TagMatchError,
-)
+from tagmatch import InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexExistsError, IndexNotFoundError
 from tagmatch.model.kernels.jit import cache_folder
 from tagmatch.model.options import Layout
 

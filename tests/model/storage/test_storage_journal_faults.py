@@ -3,7 +3,6 @@
 import errno
 import itertools
 import os
-import tempfile
 import threading
 import time
 import warnings
@@ -15,8 +14,6 @@ from typing import Any
 
 import pytest
 from faults.failing import Interrupt, interrupted
-from hypothesis import given
-from hypothesis import strategies as st
 from support.journals import CALLS as SOME
 from support.journals import FIRST, ROWS, acquired, bulk, changes_in, changes_of, single, write_all
 
@@ -344,24 +341,3 @@ def test_all_threads_are_told_when_the_sync_that_they_wait_for_fails(tmp_path, m
         fail.set()
     assert [type(each.exception()) for each in syncs] == [TagMatchError] * 8
     journal.close()
-
-
-@given(st.lists(st.sampled_from(["fsync", "os"]), min_size=1, max_size=4))
-def test_threads_of_all_durabilities_log_all_records_once(kinds):
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(4) as threads:
-        journal, orders, lock = Journal.acquire(Path(name), FIRST), [], threading.Lock()
-
-        def work(thread: int) -> None:
-            for i in range(20):
-                call = single([f"of {thread}"], i)
-                with lock:
-                    position = journal.write(call.record)
-                    orders.append(call)
-                    if i % 7 == thread:
-                        journal.rotate()
-                if kinds[thread] == "fsync":
-                    journal.sync(position)
-
-        assert len([*threads.map(work, range(len(kinds)))]) == len(kinds)
-        journal.close()
-        assert acquired(Path(name)) == changes_of(orders)

@@ -7,14 +7,7 @@ from support.agreement import index_of
 from support.crafted import with_manifest
 from support.index_files import contents_of, files_of
 
-from tagmatch import TagMatch
-from tagmatch.model.errors import (
-    IndexCorruptError,
-    IndexExistsError,
-    IndexNotFoundError,
-    IndexVersionError,
-    TagMatchError,
-)
+from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, IndexVersionError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import FORMAT_VERSION
 from tagmatch.model.storage.segment_files import tables_of

@@ -61,13 +61,10 @@ NAMED: dict[str, Callable[[Manifest, str], object]] = {
 }
 NAMES = ["../{}", "{}", "segment-0123456789abcdef/../../x", "..", ".", "", "a\0b", "LOCK", "segment-0123456789ABCDEF"]
 CALLS: list[Callable[[Path, Path], object]] = [
-    lambda index, _: TagMatch.open(index, **OPTIONS),
-    lambda index, _: TagMatch(index, **OPTIONS),
-    tagmatch.backup,
-    tagmatch.restore,
-    lambda index, place: tagmatch.restore(index, place, snapshot=read_manifest(index)["number"]),
+    lambda index, _: TagMatch.open(index, **OPTIONS), lambda index, _: TagMatch(index, **OPTIONS), tagmatch.backup,
+    tagmatch.restore, lambda index, place: tagmatch.restore(index, place, snapshot=read_manifest(index)["number"]),
     lambda index, _: tagmatch.restore(index, index, replace=True),
-]
+]  # fmt: skip
 
 
 def refused(index: Path, place: Path, match: str) -> None:
@@ -149,13 +146,11 @@ TRAPS: dict[str, Callable[[Path, Path], object]] = {
 
 #: All that a user may do with an index, at a place
 USES: list[Callable[[Path, Path], object]] = [
-    lambda index, _: _opened(index),
-    lambda index, _: _changed(index),
-    lambda index, _: _changed(index, full=True),
+    lambda index, _: _opened(index), lambda index, _: _changed(index), lambda index, _: _changed(index, full=True),
     lambda index, place: tagmatch.backup(index, place / "backup"),
     lambda index, place: tagmatch.restore(index, place / "restored"),
     lambda index, place: tagmatch.restore(place.parent / "good", index, replace=True),
-]
+]  # fmt: skip
 
 
 def _opened(index: Path) -> None:

@@ -18,14 +18,8 @@ from tagmatch.workloads.bench.harness.bench import Bench, BenchOptions
 from tagmatch.workloads.bench.harness.content_latency import ALL
 from tagmatch.workloads.bench.harness.results import Result
 from tagmatch.workloads.commands.bench import app
-from tagmatch.workloads.systems.catalogue import (
-    CIRCLES,
-    CIRCLES_GPU,
-    LOCATED,
-    LOCATED_GPU,
-    OWN_CIRCLES,
-    OWN_CIRCLES_GPU,
-)
+from tagmatch.workloads.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED, LOCATED_GPU, OWN_CIRCLES
+from tagmatch.workloads.systems.catalogue import OWN_CIRCLES_GPU as OWN_ON_GPU
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -92,7 +86,7 @@ def test_areas(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(location_spatial, name, value)
     monkeypatch.setattr(location_content, "CONTENTS", ("tags",))
     monkeypatch.setattr(location_content, "_FROM", 60)
-    own, clients = ["tagmatch, areas", "tagmatch, clients"], [*OWN_CIRCLES_GPU][1]
+    own, clients = ["tagmatch, areas", "tagmatch, clients"], [*OWN_ON_GPU][1]
     matching, on_gpu = "tagmatch, contents and areas", "tagmatch, contents and areas, GPU"
     skip = ({*OWN_CIRCLES, *CIRCLES, *CIRCLES_GPU} - {*own}) | {*LOCATED, *LOCATED_GPU}
     options = {"threads": 1, "queries": 8, "keys_per_set": 1, "skip": tuple(skip)}
@@ -101,10 +95,10 @@ def test_areas(monkeypatch: pytest.MonkeyPatch) -> None:
     messages, moves = (
         next(rows for title, rows in found.items() if title.endswith(what)) for what in ("messages", "moves")
     )
-    assert messages == {*own, *OWN_CIRCLES_GPU, *(f"{name}, kernel only" for name in OWN_CIRCLES_GPU)}
+    assert messages == {*own, *OWN_ON_GPU, *(f"{name}, kernel only" for name in OWN_ON_GPU)}
     assert moves == {"tagmatch, clients", clients}
     assert {row.system for row in result.answers if "moved" in row.where} == {"tagmatch, clients", clients}
-    assert {row.system for row in result.answers} >= {*own, *OWN_CIRCLES_GPU, on_gpu}
-    compared = [*(f"messages, {name} against {cpu}" for name, cpu in zip(OWN_CIRCLES_GPU, own, strict=True))]
+    assert {row.system for row in result.answers} >= {*own, *OWN_ON_GPU, on_gpu}
+    compared = [*(f"messages, {name} against {cpu}" for name, cpu in zip(OWN_ON_GPU, own, strict=True))]
     for words in (*compared, f"{on_gpu} against {matching}"):
         assert [line.target.limit for line in result.lines if words in line.what and line.target] == [10], words

@@ -170,11 +170,9 @@ def test_every_allocation_may_fail(monkeypatch: pytest.MonkeyPatch, layout: str)
     tm, oracle = loaded(pairs, layout=layout, device="cuda", threads=1, cuda=one)
     queries = [TAGS, ["t3", "t4", "x"], []]
     asked = [
-        lambda: tm.match_many(queries),
-        lambda: tm.match(queries[0]),
-        lambda: tm.explain(queries[1]),
+        lambda: tm.match_many(queries), lambda: tm.match(queries[0]), lambda: tm.explain(queries[1]),
         lambda: tm.submit(queries[0]).result(TIMEOUT),
-    ]
+    ]  # fmt: skip
     kept = []
     for ask, name in itertools.product(asked, ["device", "pinned"]):
         for number in itertools.count():

@@ -11,18 +11,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from support import circle_systems
 from support.circle_systems import PLACES, RADII, cases
-from support.content_systems import (
-    NAMES,
-    OTHER_NAMES,
-    REAL,
-    WHOLE,
-    Row,
-    check,
-    tables,
-    text_tables,
-    text_workloads,
-    workloads,
-)
+from support.content_systems import KINDS, Row, check, tables
 from support.located_systems import AREA, POINT, check_located, located_workloads, on_a_grid
 from support.simulator import EXAMPLES
 from support.tables import table_of, tag_rows
@@ -60,15 +49,6 @@ def here(stored: pa.Table, sent: pa.Table) -> Tables:
 
 def compare(system: System, *workload: pa.Table) -> int:
     return check_located(system, *here(*workload)) if system is CLCB else check(system, *workload)
-
-
-KINDS: dict[str, st.SearchStrategy[Tables]] = {
-    "whole": st.builds(
-        lambda rows: tables(*rows, pa.int64()), workloads(WHOLE, NAMES) | workloads(st.integers(-3, 3), OTHER_NAMES)
-    ),
-    "real": st.builds(lambda rows: tables(*rows, pa.float64()), workloads(REAL, NAMES)),
-    "texts": st.builds(lambda rows: text_tables(*rows), text_workloads()),
-}
 
 
 @content

@@ -36,14 +36,11 @@ def part(*names: str) -> list[str]:
 
 
 WRONG = {
-    "content: OCM": ("real", Ocm),
-    "content: tagmatch, matching alone": ("figures", TagmatchMatching),
-    "content: tags and constraints": ("mixed", TagmatchContent),
-    "pcm: SFF": ("much", Sff),
-    "ccm: tagmatch": ("figure6", TagmatchOneByOne),
-    f"pcm: {next(iter(ENCODED))}": ("figure8", TagmatchEncoded),
+    "content: OCM": ("real", Ocm), "content: tagmatch, matching alone": ("figures", TagmatchMatching),
+    "content: tags and constraints": ("mixed", TagmatchContent), "pcm: SFF": ("much", Sff),
+    "ccm: tagmatch": ("figure6", TagmatchOneByOne), f"pcm: {next(iter(ENCODED))}": ("figure8", TagmatchEncoded),
     'pcm: tagmatch, device="cpu"': ("throughput", TagmatchContent),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -73,15 +70,12 @@ def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.parameters["constraints"] == [400, 4000]
     mixed = ("tags alone", "constraints alone", "tags and constraints")
     assert {title: found.places(title) for title in found.panels} == {
-        "PCM, default scenario": at(CONTENT, {400, 4000}),
-        "PCM Figure 6": at(CONTENT, {1, 3, 5, 7, 9}),
-        "PCM Figure 7": at(CONTENT, {1, 2, 3, 5, 7, 9}),
-        "PCM Figure 8": at(CONTENT, {1, 10, 100}),
-        "PCM Figure 9": at(CONTENT, {10, 30, 100}),
-        "dense: 20 attributes, 10 intervals": at(CONTENT, {30, 300}),
+        "PCM, default scenario": at(CONTENT, {400, 4000}), "PCM Figure 6": at(CONTENT, {1, 3, 5, 7, 9}),
+        "PCM Figure 7": at(CONTENT, {1, 2, 3, 5, 7, 9}), "PCM Figure 8": at(CONTENT, {1, 10, 100}),
+        "PCM Figure 9": at(CONTENT, {10, 30, 100}), "dense: 20 attributes, 10 intervals": at(CONTENT, {30, 300}),
         "real data": at(CONTENT, {"Debian packages", "cities"}),
         "tags and constraints": at(mixed, {"end to end", "matching alone"}),
-    }
+    }  # fmt: skip
     assert all(value > 0 for title in found.panels for value in found.values(title).values())
     of_figures = [limit for what, limit in found.limits.items() if what.startswith("PCM Figure")]
     assert of_figures == [6] * (5 + 6 + 3 + 3)
@@ -102,23 +96,15 @@ PCM_PAIRS = {
     f"{own} against {other}" for own in ("OCM", "OCM, sharing tables", OURS, *ENCODED) for other in ("SFF", "BE-Tree")
 }
 PCM_PLACES: dict[str, set[Any]] = {
-    "PCM Table 2": {"default"},
-    "PCM Figure 6": {1, 3, 5, 7, 9},
-    "PCM Figure 7": {1, 2, 3, 5, 7, 9},
-    "PCM Figure 8": {1, 10, 100},
-    "PCM Figure 9": {10, 30, 100},
-    "scenarios that match much": {"10 names", "dense"},
-}
+    "PCM Table 2": {"default"}, "PCM Figure 6": {1, 3, 5, 7, 9}, "PCM Figure 7": {1, 2, 3, 5, 7, 9},
+    "PCM Figure 8": {1, 10, 100}, "PCM Figure 9": {10, 30, 100}, "scenarios that match much": {"10 names", "dense"},
+}  # fmt: skip
 CCM_PAIRS = {f"{system} against SFF" for system in ("OCM", OURS, *ENCODED)}
 CCM_PLACES: dict[str, set[Any]] = {
-    "CCM Table 2": {"default", "Zipf", "10 names", "dense"},
-    "CCM Figure 6": {1, 3, 5, 7, 9},
-    "CCM Figure 7": {1, 2, 3, 4, 5, 7, 9},
-    "CCM Figure 8": {1, 4, 10, 40, 100},
-    "CCM Figure 9": {10, 30, 100},
-    "CCM Figure 10": {10, 30, 100, 300, 1000},
-    "CCM Figure 11": {0, 25, 50, 75, 100},
-}
+    "CCM Table 2": {"default", "Zipf", "10 names", "dense"}, "CCM Figure 6": {1, 3, 5, 7, 9},
+    "CCM Figure 7": {1, 2, 3, 4, 5, 7, 9}, "CCM Figure 8": {1, 4, 10, 40, 100}, "CCM Figure 9": {10, 30, 100},
+    "CCM Figure 10": {10, 30, 100, 300, 1000}, "CCM Figure 11": {0, 25, 50, 75, 100},
+}  # fmt: skip
 
 
 def is_complete(found: Found, places: dict[str, set[Any]], pairs: set[str], published: dict[str, Any]) -> None:

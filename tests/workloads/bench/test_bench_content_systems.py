@@ -9,24 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.content import matching_keys
-from support.content_systems import (
-    NAMES,
-    OTHER_NAMES,
-    REAL,
-    WHOLE,
-    Row,
-    check,
-    subscriptions,
-    tables,
-    text_tables,
-    text_workloads,
-    workloads,
-)
+from support.content_systems import KINDS, check, subscriptions, tables
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_PHASES, CONTENT_SHARED, ENCODED, System
 
-SMALL = st.integers(-3, 3)
 #: Also with as many nodes as there can be
 SYSTEMS = {**CONTENT, **CONTENT_PHASES, **CONTENT_SHARED, "BE-Tree, to the end": System("be_tree:BeTree", {"leaf": 1})}
 #: And our own, in each path
@@ -43,19 +30,10 @@ def compared(request: pytest.FixtureRequest) -> System:
     return SYSTEMS[request.param]
 
 
-@given(workload=workloads(WHOLE, NAMES) | workloads(SMALL, OTHER_NAMES), threads=st.sampled_from([1, 3]))
-def test_whole_numbers(system: System, workload: tuple[list[Row], list[Row]], threads: int) -> None:
-    check(system, *tables(*workload, pa.int64()), threads)
-
-
-@given(workload=workloads(REAL, NAMES))
-def test_real_numbers(system: System, workload: tuple[list[Row], list[Row]]) -> None:
-    check(system, *tables(*workload, pa.float64()))
-
-
-@given(workload=text_workloads(), threads=st.sampled_from([1, 3]))
-def test_texts(system: System, workload: tuple[list[Row], list[Row]], threads: int) -> None:
-    check(system, *text_tables(*workload), threads)
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data(), threads=st.sampled_from([1, 3]))
+def test_constraints(system: System, kind: str, data: st.DataObject, threads: int) -> None:
+    check(system, *data.draw(KINDS[kind]), threads)
 
 
 OF_SCENARIOS: dict[str, tuple[ContentOptions, int]] = {
@@ -83,10 +61,10 @@ def test_nothing_stored_or_sent(system: System) -> None:
     check(system, tables(*some, pa.int64())[0], pa.table({"other": pa.array([None, 2], pa.int64())}))
 
 
-@given(workload=workloads(WHOLE, NAMES), parts=st.integers(1, 4))
-def test_a_message_in_tasks(workload: tuple[list[Row], list[Row]], parts: int) -> None:
+@given(workload=KINDS["whole"], parts=st.integers(1, 4))
+def test_a_message_in_tasks(workload: tuple[pa.Table, pa.Table], parts: int) -> None:
     """Each filter is in one SubC phase, whatever number there is."""
-    stored, sent = tables(*workload, pa.int64())
+    stored, sent = workload
     matcher: Any = CONTENT_PHASES["H and C phases"](stored, 1)
     prepared = matcher.prepare(sent)
     for row, right in enumerate(matching_keys(stored.to_pylist(), sent.to_pylist())):

@@ -92,11 +92,9 @@ def test_table2(tmp_path: Path) -> None:
     with_areas = at(("CLCB, CPU", "tagmatch, a call each"), {published.WITH_LOCATION})
     assert found.places("CLCB Table 2") == both | with_areas
     for title, rows in (
-        ("", published.TABLE2),
-        (": speed-ups", published.TABLE2_TIMES),
-        (": times as long with areas", published.TABLE2_SLOWER),
-        (": update", published.TABLE2_UPDATE),
-    ):
+        ("", published.TABLE2), (": speed-ups", published.TABLE2_TIMES),
+        (": times as long with areas", published.TABLE2_SLOWER), (": update", published.TABLE2_UPDATE),
+    ):  # fmt: skip
         assert found.published(f"CLCB Table 2{title}") == facts(rows)
     assert found.places("CLCB Table 2: update").keys() == {"CLCB, CPU", "tagmatch, clients, end to end", "SFF"}
     for way in ("without areas", "areas as constraints"):

@@ -50,13 +50,10 @@ def test_tables(tmp_path: Path) -> None:
 def test_failure_rates(tmp_path: Path) -> None:
     found = simulated(tmp_path, *(part for part in PARTS if part[0] == "f" and part != "figure12"))
     titles = {
-        "Figure 6, 1 core": (THREE, 7),
-        "Figure 7, 1 core": (THREE, 6),
-        "Figure 8, 7 cores": (THREE, 9),
-        "Figure 9, 7 cores": (FIVE, 9),
-        "Figure 10": (THREE, 7),
+        "Figure 6, 1 core": (THREE, 7), "Figure 7, 1 core": (THREE, 6), "Figure 8, 7 cores": (THREE, 9),
+        "Figure 9, 7 cores": (FIVE, 9), "Figure 10": (THREE, 7),
         "Figure 11, 7 cores, channel 2 takes twice as long": (FIVE, 7),
-    }
+    }  # fmt: skip
     assert found.panels.keys() == {f"{title}, {arrivals}" for title in titles for arrivals in ARRIVALS}
     for name in found.panels:
         policies, places = titles[name.rpartition(", ")[0]]
@@ -137,21 +134,8 @@ def test_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dds: bool) 
 
 
 def test_pipeline(tmp_path: Path) -> None:
-    options = (
-        "--pipeline-threads",
-        2,
-        "--load",
-        0.5,
-        "--load",
-        1.2,
-        "--calls",
-        30,
-        "--pipeline-seeds",
-        3,
-        "--sets",
-        3000,
-    )
-    found = matched(tmp_path, "pipeline", more=options)
+    options = ("--pipeline-threads", 2, "--load", 0.5, "--load", 1.2, "--calls", 30, "--pipeline-seeds", 3)
+    found = matched(tmp_path, "pipeline", more=(*options, "--sets", 3000))
     for rate in ("1", "2.4"):
         failed = found.values(f"TagMatch, 2 threads, Table 2's rates × {rate}, Poisson")
         assert failed.keys() == {(order, channel) for order in ("fifo", "edf", "dfgs") for channel in CHANNELS}

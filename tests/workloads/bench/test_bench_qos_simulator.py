@@ -31,16 +31,11 @@ def work_with(channels: list[Asked], *, indivisible: bool = False) -> Work:
     tasks = [((each.alone(), 1),) if indivisible else each.tasks for each in channels]
     rest = [sum(alone for alone, _ in each[i:]) for each in tasks for i in range(len(each))]
     columns = [
-        [each.deadline for each in channels],
-        [each.expiry for each in channels],
-        [each.priority for each in channels],
-        np.cumsum([0, *map(len, tasks)]),
-        [channel for channel, each in enumerate(tasks) for _ in each],
-        [alone for each in tasks for alone, _ in each],
-        [more for each in tasks for _, more in each],
-        [each.longest for each, its in zip(channels, tasks, strict=True) for _ in its],
-        rest,
-    ]
+        [each.deadline for each in channels], [each.expiry for each in channels], [each.priority for each in channels],
+        np.cumsum([0, *map(len, tasks)]), [channel for channel, each in enumerate(tasks) for _ in each],
+        [alone for each in tasks for alone, _ in each], [more for each in tasks for _, more in each],
+        [each.longest for each, its in zip(channels, tasks, strict=True) for _ in its], rest,
+    ]  # fmt: skip
     return Work(*(np.array(column, np.int64) for column in columns))
 
 
