@@ -4,6 +4,7 @@ import contextlib
 import decimal
 import random
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,16 +21,11 @@ MOST_BYTES = 1 << 20
 COMPRESSIONS = st.sampled_from([None, "lz4", "zstd"])
 
 
-def i8(*numbers: int) -> bytes:
-    return struct.pack(f"<{len(numbers)}b", *numbers)
+def numbers(form: str) -> Callable[..., bytes]:
+    return lambda *each: struct.pack(f"<{len(each)}{form}", *each)
 
 
-def i32(*numbers: int) -> bytes:
-    return struct.pack(f"<{len(numbers)}i", *numbers)
-
-
-def i64(*numbers: int) -> bytes:
-    return struct.pack(f"<{len(numbers)}q", *numbers)
+i8, i32, i64 = map(numbers, "biq")
 
 
 def read(stream: pa.Buffer, **limits: int) -> list[pa.RecordBatch]:

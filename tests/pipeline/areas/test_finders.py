@@ -3,12 +3,14 @@
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.distances import has
 from support.finders import *  # noqa: F403
 from support.finders import Finders, Modelled, both
 from support.places import NOWHERE, Box, Circle, Place, lists_of, place_at_edge, places_of, random_area, random_place
 
+from tagmatch import TagMatch
 from tagmatch.model.kernels.sphere import boxes_have, circles_have
 from tagmatch.pipeline.areas import chunks
 from tagmatch.pipeline.areas.fixed import FixedAreas
@@ -84,3 +86,33 @@ def test_answers_of_any_length_are_whole() -> None:
     found = cells.near(places_of([(0.0, 1.0)] * 500), lists_of(groups))
     assert found.lengths().tolist() == [count if asked == [0] else 0 for asked in groups]
     assert np.array_equal(np.sort(found.values[:count]), np.arange(count))
+
+
+SETS = 3000
+SMALL, HALF = 0.001, 0.4
+
+
+@pytest.mark.parametrize(
+    ("name", "tags", "radius", "where", "first"),
+    [
+        ("few share a content", [["a", str(i)] for i in range(SETS)], SMALL, None, SETS),
+        ("many share one, whose areas are small", [["a"]] * SETS, SMALL, None, SETS),
+        ("many share one, whose areas are large", [["a"]] * SETS, HALF, None, 0),
+        ("nothing is asked", [[]] * SETS, SMALL, None, 0),
+        # A message with `all` has hardly any of the others, and is in half of the areas
+        ("rare contents, large areas", [[f"{i % 50} a", f"{i // 50} b"] for i in range(SETS)], HALF, None, 0),
+        ("no token", [[]] * SETS, SMALL, [f"x != {i}" for i in range(SETS)], SETS),
+    ],
+)  # fmt: skip
+def test_what_comes_first(name: str, tags: list[list[str]], radius: float, where: list[str] | None, first: int) -> None:
+    """Contents or areas, of sets with circles anywhere in a square; users find the same either way."""
+    x, y = np.random.default_rng(1).random((2, len(tags)))
+    numbers = [pa.array(each) for each in (x, y, np.full(len(tags), radius))]
+    circles = pa.StructArray.from_arrays(numbers, ["lon", "lat", "metres"])
+    columns = {"tags": pa.array(tags, pa.list_(pa.string())), "key": np.arange(len(tags)), "area": circles}
+    with TagMatch(device="cpu", plane=True) as tm:
+        tm.add_subscriptions(pa.table(columns if where is None else {**columns, "where": where}))
+        tm.consolidate()
+        (part,) = tm._engine.current.answering[1]
+        of_tokens = part.areas.of_tokens
+        assert (0 if of_tokens is None else np.count_nonzero(of_tokens.of_rows >= 0)) == first, name
