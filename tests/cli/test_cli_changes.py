@@ -1,8 +1,9 @@
-"""`tagmatch add` and `remove` change an index as a whole or not at all; `tagmatch explain` tells what it has."""
+"""`add`, `remove` and `restore` change an index as a whole or not at all; `explain`, `info`, `--snapshot`, copies."""
 
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from support.command import (
     done,
     ended,
     from_json_lines,
+    read,
     refused,
     tagmatch,
     write,
 )
-from support.index_files import contents_of
+from support.index_files import contents_of, files_of
 
 from tagmatch import TagMatch
 
+pytest_plugins = ["support.s3_bucket"]
 pytestmark = pytest.mark.slow
 
 SETS: list[Record] = [{"tags": ["a"], "key": 1}, {"tags": ["a"], "key": 2}, {"tags": ["b", "é"], "key": 2**64 - 1}]
@@ -75,16 +78,6 @@ def test_a_row_to_remove_that_is_not_there(index):
     assert tagmatch("remove", index, sets, "--missing", "error").endswith("; 2 removed\n")
 
 
-@pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])
-def test_formats(index, name):
-    sets = index.with_name(f"sets.{name}")
-    sets.write_bytes(FORMATS[name](MORE))
-    done("add", index, sets)
-    assert contents(index) == stored(("add_sets", SETS + MORE))
-    tagmatch("remove", index, "-", "--format", name, stdin=sets.read_bytes())
-    assert contents(index) == stored(("add_sets", SETS), ("remove_sets", MORE))
-
-
 @pytest.mark.parametrize("command", ["add", "remove"])
 def test_no_rows_change_nothing(index, tmp_path, command):
     before = contents_of(index)
@@ -105,14 +98,14 @@ def test_a_bad_row_changes_nothing(index, tmp_path, command, form):
     assert contents(index) == stored(("add_sets", SETS), (f"{command}_sets", MORE))
 
 
-@pytest.mark.parametrize("command", ["add", "remove"])
-def test_there_is_no_index(tmp_path, command):
+def test_there_is_no_index(tmp_path):
     sets = write(tmp_path / "sets.jsonl", SETS)
     (tmp_path / "empty").mkdir()
     for name in ("nowhere", "empty", "sets.jsonl"):
-        message = refused(command, tmp_path / name, sets)
-        assert str(tmp_path / name) in message
-        assert "tagmatch build" in message
+        for command in (["add", sets], ["remove", sets], ["match", sets], ["explain", "a"], ["info"], ["check"]):
+            message = refused(command[0], tmp_path / name, *command[1:])
+            assert str(tmp_path / name) in message
+            assert "tagmatch build" in message or command[0] not in ("add", "remove")
     assert sorted(os.listdir(tmp_path)) == ["empty", "sets.jsonl"]
 
 
@@ -144,7 +137,6 @@ def test_explain(index):
     ]
     assert done("explain", index, "unknown") == ""
     assert from_json_lines(done("explain", index, "a", "a")) == [{"tags": ["a"], "keys": [1, 2]}]
-    assert str(index.with_name("nowhere")) in refused("explain", index.with_name("nowhere"), "a")
 
 
 def test_explain_odd_tags(tmp_path):
@@ -158,3 +150,141 @@ def test_explain_tags_that_are_no_text(index):
     output = subprocess.run([COMMAND, "explain", index, b"\xff"], capture_output=True)
     assert output.returncode == 1
     assert b"no UTF-8 form" in output.stderr
+
+
+# -- snapshots and copies ----------------------------------------------------------------------------------------------
+
+PAIR = [{"tags": ["a"], "key": 1}, {"tags": ["a", "b"], "key": 2}]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    """Of three snapshots, with a change staged."""
+    path = tmp_path / "index"
+    done("build", write(tmp_path / "sets.jsonl", PAIR), path, "--keep-snapshots", 1, "--layout", "balanced")
+    for key in (3, 4):
+        done("add", path, write(tmp_path / "more.jsonl", [{"tags": [f"t{key}"], "key": key}]))
+    with TagMatch(path, device="cpu") as tm:
+        tm.add_set(["staged"], 5)
+    return path
+
+
+def rows(index: Any, *options: Any, command: str = "export") -> list[tuple[list[str], int]]:
+    found = from_json_lines(done(command, index, *options))
+    return sorted((sorted(row["tags"]), row["key"]) for row in found)
+
+
+STORED = [(["a"], 1), (["a", "b"], 2), (["t3"], 3), (["t4"], 4)]
+
+
+def test_there_and_back(kept, tmp_path):
+    place = tmp_path / "backup"
+    nbytes = sum(file.stat().st_size for file in kept.glob("staged-*"))
+    told = tagmatch("backup", kept, place)
+    assert told.startswith(f"{place}: snapshot 3, 4 sets, 1 staged change; ")
+    assert told.endswith(" bytes copied, 0 there already\n")
+    assert f"; {nbytes} bytes copied, " in done("backup", kept, place)
+    assert rows(place) == STORED
+    assert tagmatch("check", place) == f"{place}: ok, 4 sets\n"
+    assert tagmatch("restore", place, tmp_path / "new").startswith(f"{tmp_path / 'new'}: snapshot 3, 4 sets, 1 staged")
+    with TagMatch(tmp_path / "new", device="cpu") as tm:
+        assert tm.stats()["staged"] == 1
+        tm.consolidate()
+        assert tm.match(["staged"]) == [5]
+
+
+def test_mistakes(kept, tmp_path):
+    place = tmp_path / "backup"
+    done("backup", kept, place)
+    before = contents_of(kept), contents_of(place)
+    for words, told in (
+        (["backup", place, kept], f"there is an index at {kept} that is no backup, was changed since it was one,"),
+        (["restore", place, kept], f"there is an index at {kept} already; with --replace it is lost, and what is"),
+        (["restore", tmp_path / "backpu", tmp_path / "new"], f"there is no index at {tmp_path / 'backpu'}: no such"),
+        (["backup", kept, tmp_path], f"{tmp_path} is a folder with other files in it; choose an empty or a new"),
+        (["restore", place, kept, "--replace", "--snapshot", 2], f"the index {place} does not keep a snapshot 2; it"),
+    ):
+        assert refused(*words).startswith(f"tagmatch: {told}")
+    assert (contents_of(kept), contents_of(place)) == before
+    damaged = next(place.glob("segment-*/keys.arrow"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    line = refused("restore", place, kept, "--replace")
+    assert f"{damaged} does not have the checksum that it was written with; nothing was copied" in line
+    assert contents_of(kept) == before[0]
+
+
+def test_an_earlier_snapshot(kept, tmp_path):
+    queries = write(tmp_path / "queries.jsonl", [{"tags": ["t3", "t4"]}])
+    assert rows(kept, "--snapshot", 2) == rows(kept, "--snapshot", 2, command="dump") == STORED[:3]
+    assert rows(kept, "--snapshot", 3) == rows(kept, command="dump") == STORED
+    assert tagmatch("match", kept, queries, "--snapshot", 2) == '{"id":0,"keys":[3]}\n'
+    assert tagmatch("explain", kept, "t4", "--snapshot", 2) == ""
+    assert tagmatch("check", kept, "--snapshot", 2) == f"{kept}: ok, 3 sets\n"
+    line = refused("export", kept, "--snapshot", 1)
+    assert line == f"tagmatch: the index {kept} does not keep a snapshot 1; it has 2 and 3, the current one\n"
+    tagmatch("restore", kept, kept, "--replace", "--snapshot", 2)
+    assert rows(kept) == STORED[:3]
+
+
+def test_info(kept):
+    ran = subprocess.run([sys.executable, "-m", "tagmatch", "info", kept, "--json"], capture_output=True, check=True)
+    shown = json.loads(ran.stdout)
+    assert (shown["number"], shown["sets"], shown["layout"]) == (3, 4, "balanced")
+    assert sum(each["live"] for each in shown["segments"]) == 4
+    assert all(each["rows"] == each["live"] + each["deleted"] for each in shown["segments"])
+    snapshots = [(each["number"], each["sets"], each["until"] is None) for each in shown["snapshots"]]
+    assert snapshots == [(2, 3, False), (3, 4, True)]
+    text = tagmatch("info", kept)
+    assert [part for part in ("snapshot 2", "4 sets, the current one", "balanced") if part not in text] == []
+    assert json.loads(tagmatch("info", kept, "--json", "--snapshot", 2))["sets"] == 3
+
+
+def test_check_reads_what_is_kept(kept):
+    current = (kept / "MANIFEST.json").read_text()
+    earlier = [file for file in files_of(kept) if file.parent.name not in current and file.suffix != ".log"]
+    earlier.remove(kept / "MANIFEST.json")
+    assert len(earlier) >= 5
+    for file in earlier:
+        good = file.read_bytes()
+        file.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+        assert file.name in refused("check", kept)
+        file.unlink()
+        assert file.name in refused("check", kept)
+        file.write_bytes(good)
+    tagmatch("check", kept)
+
+
+def test_a_store(kept, tmp_path, bucket, uri, monkeypatch):
+    copies, place = tmp_path / "temporary", f"s3a://{bucket[1]}/folder/index"
+    copies.mkdir()
+    monkeypatch.setenv("TMPDIR", str(copies))
+    told = tagmatch("backup", kept, uri)
+    assert told.startswith(f"{place}: snapshot 3, 4 sets, 1 staged change; ")
+    assert "secret" not in told
+    done("restore", uri, tmp_path / "new")
+    assert rows(tmp_path / "new") == rows(uri) == STORED
+    queries = write(tmp_path / "queries.jsonl", [{"id": 5, "tags": ["b", "a"]}, {"id": 6, "tags": ["x"]}])
+    for words in (["info", "--json"], ["export"], ["explain", "a", "b"], ["match", queries, "--threads", 1]):
+        printed = [tagmatch(words[0], path, *words[1:]) for path in (tmp_path / "new", uri)]
+        assert printed[0] == printed[1] != ""
+    assert tagmatch("check", uri) == f"{place}: ok, 4 sets\n"
+    assert os.listdir(copies) == []
+    assert f"there is no index at {place}/x: it has no MANIFEST.json" in refused(
+        "info", f"{place}/x{uri.partition('index')[2]}"
+    )
+    assert "Arrow does not reach ftp://host/x" in refused("info", "ftp://me:1234@host/x")
+    sets = write(tmp_path / "sets.jsonl", PAIR[:1])
+    for words in (["build", sets, uri, "--overwrite"], ["add", uri, sets], ["remove", uri, sets], ["add", uri, "none"]):
+        line = refused(*words)
+        assert line.startswith(f"tagmatch: cannot change {place}: an index on a store is read-")
+    with TagMatch.open(uri) as tm:
+        assert len(tm) == 4
+
+
+def test_file_uris(tmp_path):
+    sets, uri = write(tmp_path / "sets.jsonl", PAIR), f"file://{tmp_path}/an%20index"
+    done("build", sets, uri)
+    assert done("remove", uri, sets) == f"{tmp_path}/an index: 0 sets, 0 keys; before: 2 sets, 2 keys; 2 removed\n"
+    done("add", tmp_path / "an index", sets)
+    done("export", uri, tmp_path / "out.jsonl")
+    assert sorted(row["key"] for row in read(tmp_path / "out.jsonl")) == [1, 2]

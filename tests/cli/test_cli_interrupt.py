@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.agreement import index_of
-from support.command import COMMAND, INTERRUPTED, TERMINATED, as_json_lines, begun, first, from_json_lines
+from support.command import INTERRUPTED, TERMINATED, as_json_lines, begun, first, from_json_lines
 
 pytestmark = pytest.mark.slow
 
@@ -156,13 +156,9 @@ with interruptible():
 
 def test_an_ignored_ctrl_c_stays_ignored(index):
     """As a shell has it for what runs in the background."""
-    command = [*first("signal.signal(signal.SIGINT, signal.SIG_IGN)"), COMMAND, "match", index, "-"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    process.stdin.write('{"tags": ["a"]}\n')
-    process.stdin.flush()
-    assert process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    assert process.communicate('{"tags": []}\n', timeout=600)[0] == '{"id":1,"keys":[]}\n'
+    with answering(index, before=first("signal.signal(signal.SIGINT, signal.SIG_IGN)")) as process:
+        process.send_signal(signal.SIGINT)
+        assert process.communicate('{"tags": []}\n', timeout=600)[0] == '{"id":1,"keys":[]}\n'
     assert process.returncode == 0
 
 

@@ -189,7 +189,7 @@ def test_attributes_in_one_column(tmp_path):
     index, path = tmp_path / "index", tmp_path / "q.parquet"
     wheres = ["price < 10", None, 'city in {"Rome"} or tags {"de"}']
     index_of([["fr"], ["fr"], []], [1, 2, 3], index, where=wheres).close()
-    mixed = b'{"tags": ["fr"], "attributes": {"price": "9", "city": "Rome"}}\n\n'
+    mixed = b'{"tags": ["fr", "de"], "attributes": {"price": "9", "city": "Rome"}}\n\n'
     mixed += b'{"tags": ["fr", "de"], "attribut\\u0065s": {"price": [9, true], "city": null}}'
     assert answers(tagmatch("match", index, "-", "--unique", stdin=mixed)) == [[2, 3], [1, 2, 3]]
     maps = pa.array([[("price", 9.5)], [("price", 10.0), ("new", None)], None], pa.map_(pa.string(), pa.float64()))

@@ -1,11 +1,9 @@
 """The command `tagmatch`, as a person or a script runs it: sets become an index, and queries get its answers."""
 
-import json
 import os
 import random
 import re
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from oracle import Oracle
 from support.agreement import index_of
-from support.command import COMMAND, FORMATS, Record, done, from_json_lines, read, refused, tagmatch, write
+from support.command import COMMAND, FORMATS, Record, done, from_json_lines, refused, tagmatch, write
 
 from tagmatch import IndexNotFoundError, TagMatch
 
@@ -36,10 +34,9 @@ class Data(NamedTuple):
     queries: list[list[str]]
     oracle: Oracle
 
-    def answers(self, ids: Iterable[Any] | None = None, unique: bool = False) -> list[Record]:
-        match = self.oracle.match_unique if unique else self.oracle.match
+    def answers(self, ids: Iterable[Any] | None = None) -> list[Record]:
         names = range(len(self.queries)) if ids is None else ids
-        return [{"id": name, "keys": sorted(match(query))} for name, query in zip(names, self.queries, strict=True)]
+        return [{"id": name, "keys": self.oracle.match(query)} for name, query in zip(names, self.queries, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -88,18 +85,6 @@ def test_build_and_match(data, tmp_path, layout, sets):
         assert (stats["layout"], stats["max_partition_size"], len(tm)) == (layout, 50, len(data.oracle))
     for queries in ("queries", "queries.jsonl"):
         assert in_any_order(done("match", built, data.folder / queries)) == data.answers()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-@pytest.mark.parametrize("unique", [False, True], ids=["all", "unique"])
-def test_output_file(index, data, tmp_path, suffix, unique):
-    output, flags = tmp_path / f"answers{suffix}", ["--unique"] if unique else []
-    assert done("match", index, data.folder / "queries", "-o", output, "--threads", 2, *flags) == ""
-    assert [{**row, "keys": sorted(row["keys"])} for row in read(output)] == data.answers(unique=unique)
-    assert list(tmp_path.iterdir()) == [output]
-    if suffix == ".parquet":
-        assert pq.read_schema(output).field("keys").type.value_type == pa.uint64()
 
 
 NUMBERS, TEXTS = [5, 0, 100], ["", 'with "quotes"\n', "é🙂\\"]
@@ -172,17 +157,6 @@ def test_no_rows(tmp_path, suffix):
 
 
 # -- the command itself -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_info(index, data):
-    shown, text = json.loads(done("info", index, "--json")), done("info", index)
-    assert (shown["sets"], shown["layout"]) == (len(data.oracle), "balanced")
-    assert "balanced" in text
-    assert str(len(data.oracle)) in text
-    command = [sys.executable, "-m", "tagmatch", "info", index, "--json"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(ran.stdout) == shown
 
 
 @pytest.mark.slow
@@ -350,13 +324,6 @@ def test_bad_queries(index, tmp_path):
     assert "answers.csv" in refused("match", index, good, "-o", tmp_path / "answers.csv")
     assert str(tmp_path / "no") in refused("match", index, good, "-o", tmp_path / "no" / "answers.jsonl")
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_missing_index(tmp_path):
-    nowhere, queries = tmp_path / "nowhere", write(tmp_path / "queries.jsonl", [{"tags": ["a"]}])
-    for command in (["info", nowhere], ["check", nowhere], ["match", nowhere, queries]):
-        assert str(nowhere) in refused(*command)
-    assert not nowhere.exists()
 
 
 @pytest.mark.parametrize("name", ["_hidden.parquet", ".hidden.jsonl", "sets.txt"])
