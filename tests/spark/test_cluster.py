@@ -1,9 +1,11 @@
-"""The job and the join on a standalone cluster, of which a machine dies while they run: nothing is lost, nor twice."""
+"""The job and the join on a cluster, of which a machine dies while they run: nothing is lost, nor twice."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,11 +14,11 @@ from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from support.index_files import make_index
 from support.jvm import Jvm
-from support.standalone_cluster import WAIT, Cluster, cluster
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
@@ -25,35 +27,25 @@ from tagmatch.spark import partition, subset_join
 pytestmark = [pytest.mark.nightly, pytest.mark.slow]
 
 SETS, QUERIES = 30_000, 3_000
-
-
-@pytest.fixture(scope="module")
-def machines(jvm: Jvm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with cluster(tmp_path_factory.mktemp("cluster")) as started:
-        jvm.stop_spark()
-        yield started
+# Seconds in which anything is done, also where other programs have the cores
+WAIT = 240
 
 
 @pytest.fixture
-def driver(jvm: Jvm, machines: Cluster, tmp_path: Path) -> Iterator[Callable[..., SparkSession]]:
-    """Starts one with two executors, each on a worker of its own."""
-
-    def start(**settings: str) -> SparkSession:
-        machines.start_workers(2)
-        builder = SparkSession.builder.master(machines.url).appName("cluster")
-        # Many short tasks, so that some are done and some are not when a worker dies
-        many = {"sql.shuffle.partitions": "12", "sql.adaptive.coalescePartitions.enabled": "false"}
-        folders = {"local.dir": str(tmp_path / "driver"), "sql.warehouse.dir": str(tmp_path / "warehouse")}
-        given = {"executor.memory": "512m", "driver.host": "127.0.0.1", **many, **folders, **settings}
-        for name, value in given.items():
-            builder = builder.config(f"spark.{name}", value)
-        found = jvm.session(builder)
+def spark(jvm: Jvm, tmp_path: Path) -> Iterator[SparkSession]:
+    """Of a cluster with two machines, of a core each."""
+    # Many short tasks, so that some are done and some are not when a machine dies
+    many = {"sql.shuffle.partitions": "12", "sql.adaptive.coalescePartitions.enabled": "false"}
+    folders = {"local.dir": str(tmp_path / "driver"), "sql.warehouse.dir": str(tmp_path / "warehouse")}
+    given = {"master": "local-cluster[2,1,1024]", "app.name": "cluster", "executor.memory": "512m", **many, **folders}
+    jvm.stop_spark()
+    # Else executors would have their folders in Spark's own
+    with jvm.as_started_in(tmp_path, {"spark.testing": "true", "spark.test.home": str(Path(pyspark.__file__).parent)}):
+        found = jvm.session(SparkSession.builder.config(map={f"spark.{name}": value for name, value in given.items()}))
         status = found.sparkContext._jsc.sc().statusTracker()
         wait_until(lambda: len(status.getExecutorInfos()) == 3, WAIT)  # one is the driver
-        return found
-
-    yield start
-    jvm.stop_spark()
+        yield found
+        jvm.stop_spark()
 
 
 def random_sets(rng: random.Random, count: int, tags: int) -> list[list[str]]:
@@ -87,19 +79,30 @@ def gated(rows: DataFrame, gate: Path) -> DataFrame:
 
 
 def is_in_the_middle(spark: SparkSession) -> bool:
-    """Whether some tasks of a stage are done, and each worker has another one."""
+    """Whether some tasks of a stage are done, and each machine has another one."""
     tracker = spark.sparkContext.statusTracker()
     infos = map(tracker.getStageInfo, tracker.getActiveStageIds())
     return any(info is not None and info.numActiveTasks == 2 and info.numCompletedTasks for info in infos)
 
 
-def losing_a_worker(machines: Cluster, spark: SparkSession, work: Callable[[], Any], gate: Path) -> Any:
-    """What some work gives, in the middle of which a worker is killed."""
+def command_of(pid: str) -> set[bytes]:
+    with contextlib.suppress(OSError):
+        return set(Path("/proc", pid, "cmdline").read_bytes().split(b"\0"))
+    return set()
+
+
+def losing_a_machine(spark: SparkSession, work: Callable[[], Any], gate: Path) -> Any:
+    """What some work gives, in the middle of which an executor is killed, and with it all that it has."""
+    of_executor = {b"org.apache.spark.executor.CoarseGrainedExecutorBackend", spark.sparkContext.applicationId.encode()}
     with ThreadPoolExecutor(1) as threads:
         running = threads.submit(work)
         try:
             wait_until(lambda: is_in_the_middle(spark) or running.done(), WAIT)
-            machines.kill_worker()
+            commands = {
+                file.parent.name: set(file.read_bytes().split(b"\0")) for file in Path("/proc").glob("*/cmdline")
+            }
+            first, _ = (int(pid) for pid, words in commands.items() if of_executor <= words)
+            os.kill(first, signal.SIGKILL)
             assert not running.done(), running.exception() or "there was nothing left to do"
         finally:
             gate.touch()
@@ -113,26 +116,26 @@ def check_made(path: Path, stored: Path) -> None:
     assert not list(path.glob("unfinished-*"))
 
 
-def test_a_job_whose_rows_are_lost(machines: Cluster, driver: Any, stored: Path, tmp_path: Path) -> None:
-    """With a worker, shuffled rows of tasks that were done."""
-    spark, gate = driver(), tmp_path / "gate"
+def test_a_job_whose_rows_are_lost(spark: SparkSession, stored: Path, tmp_path: Path) -> None:
+    """With a machine, shuffled rows of tasks that were done."""
+    gate = tmp_path / "gate"
     sets = gated(spark.read.parquet(str(stored / "sets.parquet")), gate)
-    made = losing_a_worker(machines, spark, lambda: partition(sets, tmp_path / "index"), gate)
+    made = losing_a_machine(spark, lambda: partition(sets, tmp_path / "index"), gate)
     assert made.keys == SETS
     check_made(tmp_path / "index", stored)
 
 
 @pytest.mark.parametrize("strategy", ["ship", "shuffle"])
 def test_a_join_gives_the_same_answers(
-    machines: Cluster, driver: Any, stored: Path, tmp_path: Path, rng: random.Random, strategy: Any
+    spark: SparkSession, stored: Path, tmp_path: Path, rng: random.Random, strategy: Any
 ) -> None:
     output: Any = "rows" if strategy == "ship" else "lists"
-    rows, spark, gate = random_sets(rng, QUERIES, 60), driver(), tmp_path / "gate"
+    rows, gate = random_sets(rng, QUERIES, 60), tmp_path / "gate"
     queries = gated(spark.createDataFrame(list(enumerate(rows)), "n int, tags array<string>"), gate)
     with patch("tagmatch.spark.join.BUCKET_SETS", 8_000):
         joined = subset_join(queries, stored / "index", strategy=strategy, output=output)
     found: list[list[int]] = [[] for _ in rows]
-    for n, given in losing_a_worker(machines, spark, joined.select("n", joined.columns[-1]).collect, gate):
+    for n, given in losing_a_machine(spark, joined.select("n", joined.columns[-1]).collect, gate):
         found[n] += given if output == "lists" else [given]
     with TagMatch.open(stored / "index", device="cpu") as tm:
         expected = tm.match_many(rows).to_pylist()

@@ -24,7 +24,7 @@ from support.strategies import COMMON_NAMES
 
 import tagmatch.model.storage.sparse_table as sparse_table
 import tagmatch.model.storage.store as store
-from tagmatch import IndexCorruptError, IndexNotFoundError, TagMatch
+from tagmatch import Circle, IndexCorruptError, IndexNotFoundError, Near, TagMatch
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of
 from tagmatch.model.filters.where import Where
@@ -35,7 +35,7 @@ from tagmatch.model.storage.store import Store
 from tagmatch.model.storage.store_folder import StoreFolder
 from tagmatch.partitioner.spark.serialized import deserialized
 from tagmatch.spark.asked import Asked
-from tagmatch.spark.buckets import buckets_for
+from tagmatch.spark.buckets import PLACE, buckets_for
 from tagmatch.spark.shuffle import Shuffle, sent_sets
 
 pytest_plugins = ["support.s3_bucket"]
@@ -105,6 +105,14 @@ def sets_of(plan: Shuffle, chunk: int, chunk_sets: int) -> list[tuple[tuple[str,
             if tags and not any(tag.startswith("\0") for tag in tags):
                 assert number // 2 in plan.buckets.of_hashes(hash_strings(strings_of(tags)))[1]
     return found
+
+
+def test_sets_that_ask_for_a_place_alone_are_in_one_bucket_each(tmp_path: Path) -> None:
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
+        tm.add_sets([[]] * 100, range(100), area=[Circle(9, 45, number) for number in range(90)] + [Near(1)] * 10)
+        tm.consolidate()
+    buckets = plan_of(tmp_path / "index", 20).buckets
+    assert (buckets.names, buckets.has_others, buckets.count) == ({PLACE}, False, 5)
 
 
 @pytest.mark.parametrize(("layout", "key_type"), LAYOUTS)

@@ -21,7 +21,7 @@ from support.index_files import make_index
 from support.trees import And, Not, Tags, Test
 
 import tagmatch.spark.join
-from tagmatch import TagMatch
+from tagmatch import Near, TagMatch
 from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.join import subset_join
@@ -286,6 +286,24 @@ def test_attributes_may_have_any_name(spark: Any, tmp_path: Path, strategy: str)
     assert keys_of(subset_join(queries, index, attributes=[*names, "of"], strategy=strategy)) == [0, 1, 2, 3, 4]
 
 
+def test_a_task_goes_on_when_the_index_gets_the_first_areas(spark: Any, tmp_path: Path) -> None:
+    """As those of a stream. A place must be one."""
+    index = make_index(tmp_path / "index", [(["t1"], 1)])
+    frame = spark.createDataFrame([(["t1"], [9.0, 95.0])], "tags array<string>, here array<double>")
+    joined = subset_join(frame, index, strategy="ship")
+    for keys in ([1], [1, 3]):
+        assert sorted(row.key for row in joined.collect()) == keys
+        with TagMatch(index, device="cpu") as tm:
+            tm.add_set(["t1"], 2, area=Near(5))
+            tm.add_set(["t1"], 3)
+            tm.consolidate()
+    for strategy in ("ship", "shuffle"):
+        joined = subset_join(frame, index, strategy=strategy, location="here")
+        wrong = "column 'location': row 0: lat must be from -90 to 90, not 95"
+        with pytest.raises(InvalidValueError, match=wrong), errors_of_workers():
+            joined.collect()
+
+
 @pytest.mark.nightly
 def test_every_partition_gets_a_bucket(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 10)
@@ -295,6 +313,7 @@ def test_every_partition_gets_a_bucket(session: SparkSession, tmp_path: Path, mo
     assert joined.select(functions.spark_partition_id()).distinct().count() == 8
 
 
+HERE = ", here array<double>"
 BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
     ("words array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'words'"),
     ("Tag array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'Tag'; is 'Tag' meant"),
@@ -313,6 +332,11 @@ BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
     (", at timestamp", {"attributes": "at"}, InvalidTypeError, "column 'at' is of timestamp"),
     (", x int", {"attributes": ["x", "x"]}, InvalidValueError, "names, none of them 'tags'"),
     ("", {"folder": "x"}, InvalidValueError, "folder is where the index of interests is made"),
+    ("", {"location": "there"}, InvalidValueError, "location: queries must have one column 'there'"),
+    (", n int", {"location": "n"}, InvalidTypeError, "location: column 'n' must be a struct or an array of lon, lat, "),
+    (", n int", {"within": "n"}, InvalidTypeError, "within: column 'n' must be structs with kind, lon"),
+    (HERE, {"within": "here"}, InvalidTypeError, "within: column 'here' must be structs with kind, lon"),
+    (f"{HERE}, location int", {"attributes": "location", "location": "here"}, InvalidValueError, "none of them 'tags'"),
 ]
 
 

@@ -12,13 +12,15 @@ from typing import Any, get_args
 
 import pytest
 from pyspark.sql import functions
+from support.areas import FIELDS
+from support.areas_and_moves import AREAS, struct_of
 from support.collisions import colliding_tags
 from support.index_files import contents_of, make_index
 from support.spark_settings import settings_of
 from support.strategies import COMMON_NAMES
 from support.tasks import session
 
-from tagmatch import FilterError, IndexExistsError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import FilterError, IndexExistsError, InvalidTypeError, InvalidValueError, NullError, TagMatch
 from tagmatch.model.options import Layout
 from tagmatch.partitioner.spark import tree
 from tagmatch.spark import partition
@@ -181,22 +183,34 @@ def test_rows_that_cannot_be_stored(
     assert contents_of(tmp_path / "index") == contents_of(tmp_path / "local")
 
 
-CONDITIONS = [None, "price < 10", 'city = "Rome" or not tags {"t1"}', "not price >= 3 and exists(city)"]
+EVERY = "tags array<string>, key {}, {} string, constraints array<struct<attr: string, op: string, value: double>>"
+EVERY += f", area struct<kind: string, {', '.join(f'{name}: double' for name in FIELDS)}>"
+CONDITIONS = [
+    None, None, None, "price < 10", 'city = "Rome" or not tags {"t1"}', "not price >= 3 and exists(city)",
+    'not within circle(9, 45, 50000) or tags {"t1"}', "within near(60000) and price = 2",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("layout", get_args(Layout))
-def test_conditions(spark: Any, tmp_path: Path, rng: random.Random, layout: Any) -> None:
+@pytest.mark.parametrize(("layout", "key_of"), [("rarest", "é {}".format), ("balanced", int)])
+def test_conditions_and_areas(spark: Any, tmp_path: Path, rng: random.Random, layout: Any, key_of: Any) -> None:
     """The files are those of the local partitioner, also where rows are appended."""
-    rows = [(tags, key, rng.choice(CONDITIONS)) for tags, key in few_tags(rng)[:600]]
-    rows += [(tags, key, f"x = {key}") for tags, key, _ in rows[:50]]
-    for some, mode, options in (
-        (rows[:300], "overwrite", {"layout": layout}),
-        (rows[300:], "append", {"where": "w h"}),
-    ):
-        make_index(tmp_path / "local", some, layout=layout)
-        frame = spark.createDataFrame(some, f"{SCHEMA}, `{options.get('where', 'where')}` string")  # the default
-        partition(frame, tmp_path / "spark", mode=mode, sets_per_task=100, **options)
-        assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
+
+    def any_row() -> tuple[Any, ...]:
+        cheap = [{"attr": "price", "op": "<", "value": rng.randrange(4) + 0.0}]
+        tags, where = rng.sample([f"t{number}" for number in range(6)], rng.choice([0, 1, 1, 2, 3])), CONDITIONS
+        number, area = rng.randrange(80), struct_of(rng.choice([None, *AREAS]))
+        return tags, key_of(number), rng.choice([*where, f"x = {number}"]), rng.choice([None, None, cheap]), area
+
+    options = {"layout": layout, "max_partition_size": 20}
+    kind, key_type = ("long", "integer") if key_of is int else ("string", "string")
+    with TagMatch(tmp_path / "local", device="cpu", durability="none", key_type=key_type, **options) as tm:
+        for mode, where in (("overwrite", "where"), ("append", "w h")):
+            frame = spark.createDataFrame([any_row() for _ in range(400)], EVERY.format(kind, f"`{where}`"))
+            tm.add_subscriptions(frame.toArrow().rename_columns(["tags", "key", "where", "constraints", "area"]))
+            tm.consolidate()
+            given = {} if where == "where" else {"where": where}  # the default
+            partition(frame.repartition(3), tmp_path / "spark", mode=mode, sets_per_task=100, **given, **options)
+            assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
 
 
 def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
@@ -208,6 +222,19 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
     made = partition(frame, tmp_path / "index", skip_invalid=True)
     assert made.skipped == {"key is null": 1, "where has a mistake": 1}
     assert made.sets == 2
+    far, where = {"kind": "circle", "lon": 9.0, "lat": 145.0, "metres": 5.0}, "within circle(9, 145, 5)"
+    for row, kind, message in (
+        ((None, None, far), InvalidValueError, "lat must be from -90 to 90, not 145"),
+        ((None, None, far | {"lat": None}), NullError, "field 'lat' is null; a circle has"),
+        ((where, None, None), FilterError, "lat must be from -90 to 90, not 145"),
+        ((None, [{"attr": "x", "op": "?", "value": 1.0}], None), InvalidValueError, "constraints: row 0"),
+    ):
+        frame = spark.createDataFrame([(["a"], 1, *row)], EVERY.format("long", "where"))
+        with pytest.raises(kind, match=message):
+            partition(frame, tmp_path / "other")
+        if row[0]:
+            made = partition(frame, tmp_path / "other", skip_invalid=True)
+            assert made.skipped == {"where has a mistake": 1}
 
 
 @pytest.mark.parametrize(
@@ -223,6 +250,9 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
         (f"{SCHEMA}, Where string", "column 'Where' means nothing here; is 'where' meant?"),
         (f"{SCHEMA}, expiry timestamp", "column 'expiry' means nothing here; is 'expires' meant?"),
         (f"{SCHEMA}, constraints string", "column 'constraints' must be lists of structs"),
+        (f"{SCHEMA}, area string", "column 'area' must be structs with kind, lon"),
+        (f"{SCHEMA}, area struct<radius: double>", "column 'area': areas have fields kind, lon, .* not 'radius'"),
+        (f"{SCHEMA}, constraints array<struct<attr: string, op: string, value: timestamp>>", "'value' has values of t"),
     ],
 )
 def test_columns_that_will_not_do(spark: Any, tmp_path: Path, schema: str, message: str) -> None:

@@ -54,7 +54,7 @@ class Jvm:
             yield
         finally:
             for name, value in before.items():
-                system.setProperty(name, value)
+                system.clearProperty(name) if value is None else system.setProperty(name, value)
             files.closeAll()
 
     def __enter__(self) -> Jvm:
