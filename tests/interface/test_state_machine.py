@@ -1,4 +1,4 @@
-"""Any order of changes, consolidations, merges, moves, questions, reopenings and crashes, between which time passes.
+"""Any order of changes, merges, moves, questions, reopenings, crashes and backups, between which time passes.
 
 Keys of sets expire as it does. Some sets have conditions, or areas, and messages attributes, or a place. Another object
 reads meanwhile.
@@ -31,7 +31,7 @@ from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
 from support.waiting import wait_until
 
-from tagmatch import NotStoredError, TagMatch
+from tagmatch import NotStoredError, TagMatch, backup, restore
 from tagmatch.expiring import Expiring
 from tagmatch.model.options import Durability, KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
@@ -317,13 +317,22 @@ class Index(stateful.RuleBasedStateMachine):
         self.open(size, threads, durability)
 
     @precondition(on_disk)
-    @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY)
-    def crash(self, size, threads, durability, seconds):
-        """Go on with the files as they are at the time; what becomes of the object does not matter any more."""
+    @rule(size=SIZES, threads=THREADS, durability=DURABILITIES, seconds=AWAY, is_copy=st.booleans())
+    def crash(self, size, threads, durability, seconds, is_copy):
+        """Go on with the files as they are at the time, or as a backup has them, which follows one of an earlier time.
+
+        What becomes of the object does not matter any more.
+        """
         self.tm._engine.changing.merging.wait()
         self.crashes += 1
         before, self.path = self.path, Path(self.folder.name, f"index after {self.crashes} crashes")
-        if before.exists():
+        if is_copy and (before / "MANIFEST.json").exists():
+            place = Path(self.folder.name, "backup")
+            assert backup(before, place).staged == self.lasting
+            with TagMatch.open(place, device="cpu") as tm:
+                assert_agree(tm, self.oracle, [EVERYTHING, []])
+            assert restore(place, self.path).staged == self.lasting
+        elif before.exists():
             shutil.copytree(before, self.path)
         self.close()
         self.close_reader()
