@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.circles import has, matching_rows, metres
-from support.content import holds
+from support.systems import has, holds, matching_rows, metres
 
 from tagmatch import TagMatchError
 from tagmatch.workloads.location import SCENARIOS, Location, LocationOptions

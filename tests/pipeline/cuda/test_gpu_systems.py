@@ -9,11 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
-from support import circle_systems
-from support.circle_systems import PLACES, RADII, cases
-from support.content_systems import KINDS, Row, check, tables
-from support.located_systems import AREA, POINT, check_located, located_workloads, on_a_grid
 from support.simulator import EXAMPLES
+from support.systems import (
+    AREA,
+    KINDS,
+    PLACES,
+    POINT,
+    RADII,
+    Row,
+    cases,
+    check,
+    check_circles,
+    check_located,
+    located_workloads,
+    on_a_grid,
+    tables,
+)
 from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.content import Content, ContentOptions
@@ -70,7 +81,7 @@ def test_constraints_and_areas(workload: Tables) -> None:
 @given(data=st.data())
 def test_areas_alone(name: str, data: st.DataObject) -> None:
     case = data.draw(cases(PLACES, RADII) if name == "CLCB" else cases())
-    circle_systems.check(lambda circles: (CIRCLES_GPU | OWN_CIRCLES_GPU)[name].build(circles, 1), case)
+    check_circles(lambda circles: (CIRCLES_GPU | OWN_CIRCLES_GPU)[name].build(circles, 1), case)
 
 
 def generated(scenario: str, subscribers: int, messages: int, **changes: Any) -> Tables:

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.content import matching_keys
-from support.content_systems import KINDS, check, subscriptions, tables
+from support.systems import KINDS, check, matching_keys, subscriptions, tables
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.systems.catalogue import CONTENT, CONTENT_PHASES, CONTENT_SHARED, ENCODED, System

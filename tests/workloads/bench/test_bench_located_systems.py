@@ -9,8 +9,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.circle_systems import PLACES, RADII, Case, cases, check, one_radius, random_case
-from support.located_systems import AREA, POINT, check_located, located_workloads, right_keys
+from support.systems import (
+    AREA,
+    PLACES,
+    POINT,
+    RADII,
+    Case,
+    cases,
+    check_circles,
+    check_located,
+    located_workloads,
+    one_radius,
+    random_case,
+    right_keys,
+)
 
 from tagmatch.workloads.location import Location, LocationOptions
 from tagmatch.workloads.location.as_constraints import tags_as_attributes, tags_as_constraints
@@ -49,7 +61,7 @@ def areas(request: pytest.FixtureRequest) -> tuple[str, Build]:
 def test_areas(areas: tuple[str, Build], data: st.DataObject) -> None:
     name, build = areas
     case = data.draw(cases(PLACES, RADII) if name == SINGLE else cases())
-    check(lambda circles: build(circles, 1), one_radius(case) if name == "SciPy cKDTree" else case)
+    check_circles(lambda circles: build(circles, 1), one_radius(case) if name == "SciPy cKDTree" else case)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -60,7 +72,7 @@ def test_many_areas(areas: tuple[str, Build], threads: int, seed: int) -> None:
         if name == "SciPy cKDTree":
             case = one_radius(case)
             case.circles.radius[:] = 0.05
-        assert check(lambda circles: build(circles, threads), case) > 100
+        assert check_circles(lambda circles: build(circles, threads), case) > 100
     if name != SINGLE:
         # Circles that have a point, as their distance is rounded, which is beyond the centre less the radius
         x, radius = 0.5 + np.random.default_rng(1).random(200) / 10, np.full(200, 0.5)
@@ -68,7 +80,7 @@ def test_many_areas(areas: tuple[str, Build], threads: int, seed: int) -> None:
         odd = (px - x) * (px - x) <= radius * radius
         assert odd.sum() > 50
         y = np.full(odd.sum(), 0.5)
-        check(lambda circles: build(circles, threads), Case(Circles(x[odd], y, y), (px[odd], y, y), []))
+        check_circles(lambda circles: build(circles, threads), Case(Circles(x[odd], y, y), (px[odd], y, y), []))
 
 
 def test_areas_that_a_system_does_not_take() -> None:

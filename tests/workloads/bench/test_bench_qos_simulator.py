@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import qos
-from support.content import matching_keys
 from support.qos import Asked, Scenario, Sent, scenarios
+from support.systems import matching_keys
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.workloads.qos import SCENARIOS, Channel, QosOptions
