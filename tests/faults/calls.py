@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 from oracle import Oracle
-from support.areas_and_moves import NEARS, PLACES, SHAPES, At, located_table
+from support.areas import NEARS, PLACES, SHAPES, At, located_table
 from support.conditions import any_attributes, any_expression
 from support.expiring import pairs_in
 from support.trees import values_of

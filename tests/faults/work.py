@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oracle import Oracle
-from support.areas_and_moves import PLACES, SHAPES, At
+from support.areas import PLACES, SHAPES, At
 from support.conditions import Expression, any_expression, any_message
 
 from tagmatch import Box, Circle

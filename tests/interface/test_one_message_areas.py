@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
 from support.agreement import index_of
-from support.areas_and_moves import AREA, struct_of
+from support.areas import AREA, struct_of
 from support.distances import UndecidedError
 from support.located import CLIENTS, messages, moves, subscriptions
 from support.segments import segments_stay

@@ -26,7 +26,7 @@ from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
 from oracle import Oracle, is_condition
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys
-from support.areas_and_moves import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
+from support.areas import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
 from support.waiting import wait_until

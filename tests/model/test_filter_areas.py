@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.areas import any_areas, areas, numbers_of, plane_areas, text_of
+from support.areas import areas, numbers_of, plane_areas, text_of
 
 import tagmatch
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near
@@ -43,7 +43,7 @@ def _tag(area: Any, sign: str, *, plane: bool) -> str:
     return f"\0{sign}a\0{letter if plane else letter.lower()}{digits}"
 
 
-@given(any_areas, st.booleans(), st.booleans(), st.booleans())
+@given(areas | plane_areas, st.booleans(), st.booleans(), st.booleans())
 def test_tag_and_text_say_all_of_an_area(area: Any, is_negated: bool, plane: bool, is_exact: bool) -> None:
     is_negated = is_negated and not isinstance(area, Near)
     constraint = Constraint.of_area(area, plane=plane)
@@ -177,7 +177,7 @@ _OTHERS = [
 ]  # fmt: skip
 
 
-@given(st.lists(st.tuples(any_areas, st.booleans(), st.booleans()) | st.sampled_from(_OTHERS)))
+@given(st.lists(st.tuples(areas | plane_areas, st.booleans(), st.booleans()) | st.sampled_from(_OTHERS)))
 def test_shapes_of_tags(drawn: list[Any]) -> None:
     tags = [each if isinstance(each, str) else _tag(each[0], "-" if each[1] else "+", plane=each[2]) for each in drawn]
     strings = strings_of(tags)

@@ -14,8 +14,7 @@ import pytest
 from oracle import Oracle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
-from support.areas import FIELDS
-from support.areas_and_moves import AREAS, PLACES, At, any_at, struct_of
+from support.areas import AREAS, FIELDS, PLACES, At, any_at, struct_of
 from support.conditions import Expression
 from support.index_files import make_index
 from support.spark_functions import called

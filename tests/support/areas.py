@@ -1,49 +1,89 @@
-"""Areas that Hypothesis draws."""
+"""Areas as the library has them: a few that meet, with places and messages, and any that Hypothesis draws."""
 
 from __future__ import annotations
 
 import math
+import random
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 from hypothesis import strategies as st
+from support import places
+from support.places import Place
 
 from tagmatch import Box, Circle, Near
 
 #: Names of all numbers of circles and boxes
 FIELDS = ("lon", "lat", "metres", "west", "south", "east", "north")
-#: Also what doubles and text have trouble with
-finite = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, 5e-324, 1e16, 1e22, 0.1, -180.0])
-metres = st.floats(0, allow_infinity=False) | st.sampled_from([0.0, 500.0, 30e6])
-lons = st.floats(-180, 180) | st.integers(-180, 180).map(float)
-lats = st.floats(-90, 90) | st.integers(-90, 90).map(float)
+Area = Circle | Box | Near
 
-#: On the sphere
-areas = st.one_of(
-    st.builds(Circle, lons, lats, metres),
-    st.builds(lambda west, east, ends: Box(west, min(ends), east, max(ends)), lons, lons, st.tuples(lats, lats)),
-    st.builds(Near, metres),
-)
-#: On the plane
-plane_areas = st.one_of(
-    st.builds(Circle, finite, finite, metres),
-    st.builds(lambda x, y: Box(min(x), min(y), max(x), max(y)), st.tuples(finite, finite), st.tuples(finite, finite)),
-    st.builds(Near, metres),
-)
-#: Of either
-any_areas = areas | plane_areas
+#: Few, so that they meet; the last digits of none decide
+PLACES: list[Place] = [(9, 45), (9.01, 45), (9.5, 45.5), (179.9, 0), (-179.9, 5), (0, 90), (0, -90), (20, 0)]
+SHAPES: list[Circle | Box] = [
+    Circle(9, 45, 1000), Circle(9.005, 45, 50_000), Circle(180, 0, 300_000), Circle(0, 90, 2e6), Circle(0, 0, 3e7),
+    Box(8, 44, 10, 46), Box(179, -10, -179, 10), Box(-180, -90, 180, 0),
+]  # fmt: skip
+NEARS: list[Near] = [Near(0), Near(1000), Near(60_000), Near(600_000), Near(1.9e7)]
+AREAS: list[Area] = [*SHAPES, *NEARS]
 
 
-def numbers_of(area: Box | Circle | Near) -> tuple[float, ...]:
-    match area:
-        case Circle(lon, lat, radius):
-            return lon, lat, radius
-        case Box(west, south, east, north):
-            return west, south, east, north
-        case Near(radius):
-            return (radius,)
+class At(NamedTuple):
+    """Where a message is, and in which area clients must be."""
+
+    location: Place | None = None
+    within: Circle | Box | None = None
+
+    #: What the library gets
+    options = property(lambda self: self._asdict())
 
 
-def text_of(area: Box | Circle | Near, *, is_exact: bool = True) -> str:
+def any_at(rng: random.Random) -> At:
+    return At(rng.choice([None, *PLACES]), rng.choice([None, None, *SHAPES]))
+
+
+#: The type of a column of areas
+AREA = pa.struct({"kind": pa.string(), **dict.fromkeys(FIELDS, pa.float64())})
+
+
+def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
+    """Messages without attributes as a table."""
+    lists = pa.list_(pa.float64())
+    return pa.table(
+        {
+            "tags": pa.array([list(tags) for tags, _ in asked], pa.list_(pa.string())),
+            "location": pa.array([at.location and list(at.location) for _, at in asked], lists),
+            "within": pa.array([struct_of(at.within) for _, at in asked], AREA),
+        }
+    )
+
+
+def struct_of(area: Area | None) -> dict[str, Any] | None:
+    """An area as a row of a column of areas."""
+    return area and {"kind": type(area).__name__.lower()} | {name: getattr(area, name, None) for name in FIELDS}
+
+
+# -- any ---------------------------------------------------------------------------------------------------------------
+
+
+def shapes(*, plane: bool) -> st.SearchStrategy[Circle | Box]:
+    """Those that an index takes."""
+    found = places.areas(plane=plane).filter(lambda area: all(map(math.isfinite, area)))
+    kept = found.filter(lambda area: not plane or not isinstance(area, places.Box) or area.west <= area.east)
+    return kept.map(lambda area: Box(*area) if isinstance(area, places.Box) else Circle(*area))
+
+
+def nears(*, plane: bool) -> st.SearchStrategy[Near]:
+    return places.radii(plane=plane).filter(math.isfinite).map(Near)
+
+
+areas, plane_areas = (shapes(plane=plane) | nears(plane=plane) for plane in (False, True))
+
+
+def numbers_of(area: Area) -> tuple[float, ...]:
+    return tuple(getattr(area, name) for name in FIELDS if hasattr(area, name))
+
+
+def text_of(area: Area, *, is_exact: bool = True) -> str:
     """An expression for it, with the numbers written as Python does, or with many digits."""
     numbers = [repr(number) if is_exact else f"{number:.1100g}" for number in numbers_of(area)]
-    assert all(map(math.isfinite, numbers_of(area)))
     return f"within {type(area).__name__.lower()}({', '.join(numbers)})"

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from support import places
+from support.areas import Area, nears, shapes
 from support.conditions import Expression
 from support.trees import And, Not, Test, Within
-
-from tagmatch import Box, Circle, Near
 
 CLIENTS = 5
 TAGS = ["a", "b", "c"]
@@ -25,13 +24,13 @@ class Subscription(NamedTuple):
     tags: frozenset[str]
     client: int
     where: Expression | None
-    area: Circle | Box | Near | None
+    area: Area | None
 
 
 @st.composite
 def subscriptions(draw: st.DrawFn, *, plane: bool) -> Subscription:
-    drawn = st.lists(finite_areas(plane=plane), max_size=2)
-    having, without, near = draw(drawn), draw(st.just([]) | drawn), draw(st.none() | _nears(plane=plane))
+    drawn = st.lists(shapes(plane=plane), max_size=2)
+    having, without, near = draw(drawn), draw(st.just([]) | drawn), draw(st.none() | nears(plane=plane))
     areas = having if near is None else [*having, near]
     # The first one is given as such
     parts = [*map(Within, areas[1:]), *(Not(Within(area)) for area in without)]
@@ -39,23 +38,6 @@ def subscriptions(draw: st.DrawFn, *, plane: bool) -> Subscription:
     where = Expression.of(And(tuple(parts)), random.Random(0)) if parts else None
     tags, client = frozenset(draw(tag_sets)), draw(st.integers(0, CLIENTS - 1))
     return Subscription(tags, client, where, areas[0] if areas else None)
-
-
-def _nears(*, plane: bool) -> st.SearchStrategy[Near]:
-    return places.radii(plane=plane).filter(math.isfinite).map(Near)
-
-
-def finite_areas(*, plane: bool) -> st.SearchStrategy[Circle | Box]:
-    """Those that an index takes."""
-    found = places.areas(plane=plane).filter(lambda area: all(map(math.isfinite, area.values)))
-    kept = found.filter(lambda area: not plane or not isinstance(area, places.Box) or area.west <= area.east)
-    return kept.map(_public)
-
-
-def _public(area: places.Area) -> Circle | Box:
-    if isinstance(area, places.Box):
-        return Box(area.west, area.south, area.east, area.north)
-    return Circle(area.lon, area.lat, area.metres)
 
 
 def located(*, plane: bool) -> st.SearchStrategy[Any]:
@@ -74,5 +56,5 @@ def messages(draw: st.DrawFn, *, plane: bool) -> dict[str, Any]:
         "tags": sorted(draw(st.just(set(TAGS)) | tag_sets)),
         "attributes": draw(st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)})),
         "location": draw(located(plane=plane)),
-        "within": draw(st.none() | finite_areas(plane=plane)),
+        "within": draw(st.none() | shapes(plane=plane)),
     }

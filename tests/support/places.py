@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,21 +19,15 @@ from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
 Place = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Circle:
-    """On the sphere, or on the plane."""
+class Circle(NamedTuple):
+    """On the sphere, or on the plane; unlike those of the library, of any size."""
 
     lon: float
     lat: float
     metres: float
 
-    @property
-    def values(self) -> tuple[float, float, float, float]:
-        return self.lon, self.lat, self.metres, 0.0
 
-
-@dataclass(frozen=True)
-class Box:
+class Box(NamedTuple):
     """As `Circle`."""
 
     west: float
@@ -41,13 +35,8 @@ class Box:
     east: float
     north: float
 
-    @property
-    def values(self) -> tuple[float, float, float, float]:
-        return self.west, self.south, self.east, self.north
-
 
 Area = Circle | Box
-
 
 # Few of them, so that middles, edges and messages meet
 _LONS = [-180.0, 180.0, -179.99999, 179.99999, 0.0, -0.0, 90.0, -90.0, 10.0, 10.00001, 10.5, -123.4, -170.0, 56.625]
@@ -130,7 +119,7 @@ def place_at_edge(rng: random.Random, area: Area) -> Place:
 
 def shapes_of(drawn: Sequence[Area]) -> Shapes:
     kinds = np.array([BOX if isinstance(area, Box) else CIRCLE for area in drawn], np.uint8)
-    return Shapes(kinds, np.array([area.values for area in drawn], np.float64).reshape(-1, 4))
+    return Shapes(kinds, np.array([(*area, 0.0)[:4] for area in drawn], np.float64).reshape(-1, 4))
 
 
 def places_of(drawn: Sequence[Place]) -> Places:

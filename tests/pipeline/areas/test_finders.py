@@ -34,7 +34,7 @@ def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
     asked = [rng.choice([random_place(rng, plane), place_at_edge(rng, area)]) for area in drawn]
     for kind, ask in ((Circle, circles_have), (Box, boxes_have)):
         pairs = [(area, place) for area, place in zip(drawn, asked, strict=True) if isinstance(area, kind)]
-        values = np.array([area.values[: 3 if kind is Circle else 4] for area, _ in pairs]).T
+        values = np.array([area for area, _ in pairs]).T
         columns = [np.ascontiguousarray(column) for column in [*values, *np.array([place for _, place in pairs]).T]]
         got = ask(*columns, plane=plane).tolist()
         want = [has(area, place, plane=plane) for area, place in pairs]
