@@ -23,8 +23,7 @@ from faults.driver import Case, Length, Program, describe
 from faults.full_index import TAGS, make_index
 from faults.mutations import mutated
 from support.crafted import buffers_in, read_manifest, with_file
-from support.parts import cut_every
-from support.segments import segments_stay
+from support.segments import cut_every, segments_stay
 
 import tagmatch
 from tagmatch import InvariantError, TagMatch, TagMatchError

@@ -20,7 +20,7 @@ from faults.driver import Case, Length, Program
 from faults.full_index import NOTICED, TAGS, FullIndex, make_index, notice
 from support.command import tagmatch_alone
 from support.index_files import files_of
-from support.parts import cut_every
+from support.segments import cut_every
 
 from tagmatch.model.options import KeyType, Layout
 

@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from faults.driver import Case, Length, Program, at_once
 from support.moving_keys import WAYS, ask, move_to, store_first
-from support.paths import all_in
+from support.segments import all_in
 
 from tagmatch import TagMatch
 from tagmatch.changing import Changing

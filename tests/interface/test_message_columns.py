@@ -15,8 +15,7 @@ from oracle import Oracle
 from support import filters, strategies
 from support.agreement import index_of
 from support.conditions import Expression, Message
-from support.paths import all_in
-from support.segments import segments_stay
+from support.segments import all_in, segments_stay
 from support.trees import And, Test, evaluate
 
 from tagmatch import InvalidValueError, TagMatch

@@ -9,7 +9,7 @@ import pytest
 from oracle import Oracle
 from support.conditions import Expression
 from support.expressions import text_of
-from support.paths import all_in
+from support.segments import all_in
 from support.trees import And, Not, Test, Tree, evaluate
 
 from tagmatch import TagMatch

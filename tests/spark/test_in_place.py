@@ -19,7 +19,7 @@ import pyarrow.fs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.parts import cut_every
+from support.segments import cut_every
 from support.strategies import COMMON_NAMES
 
 import tagmatch.model.storage.sparse_table as sparse_table

@@ -15,8 +15,7 @@ from typing import Any, get_args
 
 import pytest
 from support.index_files import MANIFEST, contents_of, make_index
-from support.parts import cut_every
-from support.segments import segments_stay
+from support.segments import cut_every, segments_stay
 from support.spark_settings import settings_of
 from support.tasks import Session
 

@@ -17,7 +17,7 @@ from support.conditions import Message as ConditionMessage
 from support.conditions import in_tables
 from support.expressions import text_of
 from support.filters import in_order
-from support.paths import all_in
+from support.segments import all_in
 from support.simulator import SIMULATED
 from support.trees import Not, Tags, Test, Tree, evaluate
 

@@ -1,7 +1,6 @@
 """Indexes in formats of earlier versions, in `tests/model/storage/data`, and what is in them.
 
-`python -m support.old_formats FORMAT`, in `tests`, has written those of one format, with the version that has it first
-in `PYTHONPATH`, from its commit. It uses the public interface only, so that any version can run it.
+`python -m support.old_formats FORMAT`, in `tests`, has written those of each format when it was the newest one.
 """
 
 from __future__ import annotations
@@ -13,11 +12,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
-from unittest.mock import patch
 
-from support.segments import segments_stay
+from support.conditions import Expression
+from support.segments import cut_every, segments_stay
+from support.trees import And, Not, Or, Tags, Test
 
-from tagmatch import TagMatch
+from tagmatch import TagMatch, Where
 from tagmatch.model.options import Layout
 
 DATA = Path(__file__).parent.parent / "model" / "storage" / "data"
@@ -25,6 +25,7 @@ DATA = Path(__file__).parent.parent / "model" / "storage" / "data"
 SETS = [[f"t{i}", f"t{i % 3}", "é", "all"][: i % 5] for i in range(40)]
 _INTEGERS = [i if i % 2 else 2**40 + i for i in range(len(SETS))]
 _STRINGS = [f"key {i} é" for i in range(len(SETS))]
+_LATE = datetime(9000, 1, 1, tzinfo=UTC)
 _LONG = [f"{i}" + 50_000 * "long" for i in range(2)]
 
 
@@ -49,22 +50,21 @@ def _segments(database: Any) -> None:
 
 def _expiring(database: Any) -> None:
     """Keys that expire late, and one such that is staged."""
-    expires = {"expires": datetime(9000, 1, 1, tzinfo=UTC)} if isinstance(database, TagMatch) else {}
-    database.add_sets(SETS[:20], _INTEGERS[:20], **expires)
+    database.add_sets(SETS[:20], _INTEGERS[:20], expires=_LATE)
     database.add_sets(SETS[20:], _INTEGERS[20:])
     database.consolidate()
-    database.add_set(["staged"], 9, **expires)
+    database.add_set(["staged"], 9, expires=_LATE)
 
 
 def _with(wheres: list[Any], removed: int) -> Callable[[Any], None]:
     """Sets with conditions or without, in turn; some expire, and some of all are staged."""
-    where, late = [wheres[i % len(wheres)] for i in range(len(SETS))], datetime(9000, 1, 1, tzinfo=UTC)
+    where = [wheres[i % len(wheres)] for i in range(len(SETS))]
 
     def change(database: Any) -> None:
-        database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=late)
+        database.add_sets(SETS[:20], _INTEGERS[:20], where=where[:20], expires=_LATE)
         database.add_sets(SETS[20:], _INTEGERS[20:], where=where[20:])
         database.consolidate()
-        database.add_set(["staged"], 9, where=where[0], expires=late)
+        database.add_set(["staged"], 9, where=where[0], expires=_LATE)
         database.remove_set(SETS[removed], _INTEGERS[removed], where=where[removed])
 
     return change
@@ -72,29 +72,19 @@ def _with(wheres: list[Any], removed: int) -> Callable[[Any], None]:
 
 def _conditions(database: Any) -> None:
     """Sets with conditions, of which some have alternatives, beside others."""
-    # Which versions before format 5 do not have
-    from support.conditions import Expression
-    from support.trees import And, Not, Or, Tags, Test
-
     trees = [
         Or((Test("x", "<", (10,)), Not(Test("y", "=", (True,))))),
         And((Test("name", "prefix", ("IB",)), Test("city", "in", ("Rome", "Milan")))),
         And((Not(Tags(("sold",))), Test("x", "!=", (0.5,)))),
         And((Test("list price", "exists", ()), Test("name", "contains", ("é",)))),
     ]
-    plain = random.Random(0)
-    wheres: list[Any] = [Expression.of(tree, plain) for tree in trees]
+    wheres: list[Any] = [Expression.of(tree, random.Random(0)) for tree in trees]
     wheres.insert(2, None)
     _with(wheres, 1)(database)
 
 
 def _areas(database: Any) -> None:
     """Sets with areas of each kind, beside others."""
-    # Which versions before format 6 do not have
-    from support.conditions import Expression
-    from support.trees import Or, Test
-
-    from tagmatch import Where
 
     class Elsewhere(Where):
         """An area, in which no message is."""
@@ -112,8 +102,7 @@ def _areas(database: Any) -> None:
 
 def _parts(database: Any) -> None:
     """Tables that are cut into several files, as a few tags and keys are very long; one change is staged."""
-    # Where versions before format 7 have no parts; all machines have pages of this size, or smaller ones
-    with patch("tagmatch.model.storage.table_files.PART_BYTES", 1 << 16):
+    with cut_every(1 << 16):  # all machines have pages of this size, or smaller ones
         database.add_sets([*SETS, *([each, "all"] for each in _LONG)], [*_STRINGS, *_LONG])
         database.consolidate()
     database.add_set(["staged"], "nine")

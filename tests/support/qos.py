@@ -1,9 +1,9 @@
-"""Brokers of messages with deadlines in plain Python, one nanosecond after the other: slow, and easy to follow."""
+"""Brokers of messages with deadlines in plain Python, moment by moment: slow, and easy to follow."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from hypothesis import strategies as st
@@ -67,25 +67,10 @@ def scenarios(draw: st.DrawFn, most_tasks: int) -> list[Scenario]:
 
 def fifo(sent: list[Sent], channels: list[Asked], cores: int) -> list[int]:
     """Round robin; each core has one whole message after the other."""
-    ends = [NEVER] * len(sent)
-    queues: list[list[int]] = [[] for _ in range(cores)]
-    running: list[tuple[int, int] | None] = [None] * cores
-    now = 0
-    while NEVER in ends:
-        for core in range(cores):
-            job = running[core]
-            if job is not None and job[1] == now:
-                ends[job[0]] = now
-                running[core] = None
-        for m, message in enumerate(sent):
-            if message.arrival == now:
-                queues[m % cores].append(m)
-        for core in range(cores):
-            if running[core] is None and queues[core]:
-                m = queues[core].pop(0)
-                whole = sum(sent[m].takes(alone) for alone, _ in channels[sent[m].channel].tasks)
-                running[core] = (m, now + whole)
-        now += 1
+    ends, free = [NEVER] * len(sent), [0] * cores
+    for m, message in sorted(enumerate(sent), key=lambda each: each[1].arrival):
+        whole = sum(message.takes(alone) for alone, _ in channels[message.channel].tasks)
+        ends[m] = free[m % cores] = max(free[m % cores], message.arrival) + whole
     return ends
 
 
@@ -150,14 +135,7 @@ def dfgs(
 ) -> list[int]:
     """Algorithms 3 and 4; `ways` says by channel and core where a channel has one."""
     if not fine:
-        sent_whole = [Asked(c.deadline, c.expiry, c.priority, c.longest, ((c.alone(), 1),)) for c in channels]
-        return _dfgs(sent, sent_whole, ways, fine, smart, keep_head)
-    return _dfgs(sent, channels, ways, fine, smart, keep_head)
-
-
-def _dfgs(
-    sent: list[Sent], channels: list[Asked], ways: list[list[bool]], fine: bool, smart: bool, keep_head: bool
-) -> list[int]:
+        channels = [replace(asked, tasks=((asked.alone(), 1),)) for asked in channels]
     cores = [Core([]) for _ in ways[0]]
     ends: list[int | None] = [None] * len(sent)
     now = 0

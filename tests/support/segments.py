@@ -1,10 +1,14 @@
-"""Segments of an index that stay as they were made."""
+"""How this process makes segments, other than it would: they stay, are cut, or have all sets in one path."""
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from unittest.mock import patch
+
+from tagmatch.pipeline.filters.index import Path, filter_index
 
 
 @contextmanager
@@ -12,3 +16,13 @@ def segments_stay(few: int = 0) -> Iterator[None]:
     """Each consolidation of more than `few` sets makes a segment, and none are merged but where a test says so."""
     with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.merging.Merging.begin"):
         yield
+
+
+def cut_every(nbytes: int = mmap.PAGESIZE) -> AbstractContextManager[object]:
+    """Tables that are written meanwhile are cut into parts of so many bytes."""
+    return patch("tagmatch.model.storage.table_files.PART_BYTES", nbytes)
+
+
+def all_in(path: Path) -> AbstractContextManager[object]:
+    """Segments that are indexed meanwhile have all their sets with constraints in one path, whatever they ask."""
+    return patch("tagmatch.pipeline.filters.index.filter_index", partial(filter_index, path=path))

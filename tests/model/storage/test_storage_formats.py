@@ -19,7 +19,7 @@ from support.conditions import Message
 from support.crafted import read_manifest
 from support.index_files import MANIFEST, contents_of
 from support.old_formats import CONTENTS, DATA, SETS
-from support.parts import cut_every
+from support.segments import cut_every
 
 import tagmatch
 from tagmatch import IndexCorruptError, IndexVersionError, TagMatch, TagMatchError
