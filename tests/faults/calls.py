@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,25 +91,26 @@ class State(NamedTuple):
 
 
 class Case(NamedTuple):
-    """An index, the options that it was made with, and a place for another one."""
+    """An index, or an oracle, the options that it was made with, and a place for another one."""
 
-    tm: TagMatch
-    options: dict[str, Any]
-    path: Path
+    tm: Any
+    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    path: Path = Path()
 
 
 @dataclass(frozen=True)
 class Call:
     """A public call.
 
-    `ask` makes it, and `plain` makes of its result, when nothing fails any more, what the oracle has `expected`.
+    `ask` makes it, and `plain` makes of its result, when nothing fails any more, what the oracle has `expected`: the
+    same of its own result, unless that is given.
     Before it, so many single changes have been staged, perhaps by a program that has ended (`left`). The index may have
     a path (`saved`) and several segments, which are merged in the background after each consolidation. After a call
     that `closes`, nothing more can be asked.
     """
 
     ask: Callable[[Case], Any]
-    expected: Callable[[Oracle], Any] = lambda _: None
+    expected: Callable[[Oracle], Any] | None = None
     plain: Callable[[Case, Any], Any] = lambda _, result: result
     singles: int = 5
     saved: bool = False
@@ -119,11 +120,16 @@ class Call:
     closes: bool = False
 
 
-def _change(name: str, *arguments: Any, singles: int = 5, **options: Any) -> Call:
-    def change(database: Any) -> None:
-        getattr(database, name)(*arguments, **options)
+def _same(
+    name: str, *arguments: Any, plain: Callable[[Any], Any] = lambda found: found, singles: int = 5, **options: Any
+) -> Call:
+    """A method that the oracle has as well."""
+    return Call(
+        lambda case: getattr(case.tm, name)(*arguments, **options), plain=lambda _, found: plain(found), singles=singles
+    )
 
-    return Call(lambda case: change(case.tm), change, singles=singles)
+
+_change = partial(_same, plain=lambda _: None)
 
 
 def _consolidate_and_merge(case: Case) -> Any:
@@ -158,13 +164,6 @@ def _amatch(case: Case) -> Any:
         return loop.run_until_complete(case.tm.amatch(QUERY))
     finally:
         loop.close()
-
-
-def _question(name: str, *arguments: Any, plain: Callable[[Any], Any] = lambda found: found, **options: Any) -> Call:
-    def ask(database: Any) -> Any:
-        return getattr(database, name)(*arguments, **options)
-
-    return Call(lambda case: ask(case.tm), lambda oracle: plain(ask(oracle)), lambda _, found: plain(found))
 
 
 def _many(ask: Callable[[TagMatch], Any], expected: Callable[[Oracle], Any]) -> Call:
@@ -222,11 +221,12 @@ CALLS: dict[str, Call] = {
     **{name: _change(*change) for name, change in _CHANGES.items()},
     **{
         f"{name}, {durability}": replace(_change(*_CHANGES[name]), saved=True, durability=durability)
-        for name, *durabilities in (("add_set", "os", "fsync"), ("add_sets", "os", "fsync"), ("remove_sets", "none"))
+        for name, *durabilities in (
+            ("add_set", "os", "fsync"), ("add_sets", "os", "fsync"), ("remove_sets", "none"),
+            ("consolidate", None, "none"),
+        )
         for durability in durabilities
     },
-    "consolidate, saved": replace(_change("consolidate"), saved=True),
-    "consolidate, none": replace(_change("consolidate"), saved=True, durability="none"),
     **{
         f"{name}, the last before they become columns": _change(*_CHANGES[name], singles=MANY_SINGLES)
         for name in ("add_set", "remove_set")
@@ -242,9 +242,7 @@ CALLS: dict[str, Call] = {
     "TagMatch": Call(lambda case: TagMatch(**case.options), lambda _: True, _made),
     "open": Call(lambda case: TagMatch.open(case.tm.stats()["path"]), _oracle_answers, _opened, saved=True),
     "consolidate, several segments": Call(_consolidate_and_merge, lambda oracle: oracle.consolidate(), **_STORED),
-    "consolidate, full": Call(
-        lambda case: case.tm.consolidate(full=True), lambda oracle: oracle.consolidate(), **_STORED
-    ),
+    "consolidate, full": Call(lambda case: case.tm.consolidate(full=True), **_STORED),
     "merge": Call(
         lambda case: case.tm._engine.changing.merge() and None, lambda _: 0,
         lambda case, _: case.tm.stats()["to_merge"], **_STORED,
@@ -257,26 +255,26 @@ CALLS: dict[str, Call] = {
             lambda case, copy=copy: copy(case.tm.stats()["path"], case.path),
             lambda oracle: (oracle.staged, _oracle_answers(oracle)), _copied, saved=True,
         )
-        for name, copy in {"backup": backup, "restore": functools.partial(restore, replace=True)}.items()
+        for name, copy in {"backup": backup, "restore": partial(restore, replace=True)}.items()
     },
     "move": _change("move", CLIENTS, _LON, _LAT),
     "move, clients that are new": _change("move", range(2000, 9000), [9.0] * 7000, [45.0] * 7000),
     "move, several segments": replace(_change("move", CLIENTS, _LON, _LAT), **_STORED),
     "save_positions": replace(_change("save_positions"), saved=True),
-    "match, where": Call(lambda case: _near(case.tm), _near),
+    "match, where": Call(lambda case: _near(case.tm)),
     "match_many, where": _many(
         lambda tm: tm.match_many(located_table([(["near"], At(place, SHAPES[5])) for place in PLACES])),
         lambda oracle: [oracle.match(["near"], location=place, within=SHAPES[5]) for place in PLACES],
     ),
-    "explain, where": _question("explain", ["near"], location=PLACES[0], plain=dict),
-    "match": _question("match", QUERY, plain=sorted),
-    "match_unique": _question("match_unique", QUERY),
+    "explain, where": _same("explain", ["near"], location=PLACES[0], plain=dict),
+    "match": _same("match", QUERY, plain=sorted),
+    "match_unique": _same("match_unique", QUERY),
     "match_many": _many(lambda tm: tm.match_many(QUERIES), lambda oracle: [oracle.match(query) for query in QUERIES]),
     "match_many, a table": Call(
         lambda case: case.tm.match_many(MESSAGES), _oracle_answers, lambda _, answers: _as_answers(answers)
     ),
-    "match, attributes": _question("match", QUERY, _MESSAGE, plain=sorted),
-    "explain, attributes": _question("explain", QUERY, _MESSAGE, plain=dict),
+    "match, attributes": _same("match", QUERY, _MESSAGE, plain=sorted),
+    "explain, attributes": _same("explain", QUERY, _MESSAGE, plain=dict),
     "match_many, unique": _many(
         lambda tm: tm.match_many(QUERIES, unique=True),
         lambda oracle: [sorted(oracle.match_unique(query)) for query in QUERIES],
@@ -286,15 +284,15 @@ CALLS: dict[str, Call] = {
         lambda oracle: [oracle.match(query) for query in QUERIES[:100]], lambda _, answers: list(map(sorted, answers)),
     ),
     "amatch": Call(_amatch, lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
-    "explain": _question("explain", QUERY, plain=dict),
-    "in": Call(lambda case: QUERY in case.tm, lambda oracle: QUERY in oracle),
-    "iter": Call(lambda case: dict(case.tm), dict),
+    "explain": _same("explain", QUERY, plain=dict),
+    "in": Call(lambda case: QUERY in case.tm),
+    "iter": Call(lambda case: dict(case.tm)),
     "to_arrow": Call(
         lambda case: case.tm.to_arrow(), lambda oracle: oracle.times().keys(), lambda _, table: pairs_in(table).keys()
     ),
-    "check": Call(lambda case: case.tm.check()),
+    "check": Call(lambda case: case.tm.check(), lambda _: None),
     "stats": Call(lambda case: case.tm.stats(), len, lambda _, stats: stats["sets"]),
-    "close": Call(lambda case: case.tm.close(), closes=True),
+    "close": Call(lambda case: case.tm.close(), lambda _: None, closes=True),
 }  # fmt: skip
 
 
@@ -352,7 +350,8 @@ class Cases:
         _store(oracle)
         _stage(oracle, self.call.singles)
         self.before, self.before_in_effect = _oracle_state(oracle), _oracle_answers(oracle.staged_again())
-        self.result = self.call.expected(oracle)
+        asked = Case(oracle)
+        self.result = (self.call.expected or (lambda _: self.call.plain(asked, self.call.ask(asked))))(oracle)
         self.after, self.after_in_effect = _oracle_state(oracle), _oracle_answers(oracle.staged_again())
         later(oracle)
         self.later = _oracle_state(oracle)

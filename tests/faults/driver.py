@@ -57,33 +57,21 @@ class Length(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What makes cases.
-
-    Attributes
-    ----------
-    cases : callable
-        Makes those of so many rounds. What they need is in a folder, and stays there until all have been tried.
-    wanted : tuple of str
-        Outcomes without which the cases are not what they should be.
-    each : str
-        Outcome that some case of each kind must have, if there are several rounds.
-    hangs_s : float
-        A case that takes longer hangs.
-    in_a_process : int
-        At most so many cases come one after the other in a process.
-    library : str
-        A source in C that the program runs under; empty if it needs none.
-    alone : bool
-        Whether it needs a process of its own for another reason: gRPC does not bear that one that has it is forked.
-    """
+    """What makes cases of so many rounds. What they need is in a folder, and stays there until all have been tried."""
 
     cases: Callable[[int, Path, random.Random], Iterable[Case]]
     rounds: Length
+    #: Outcomes without which the cases are not what they should be
     wanted: tuple[str, ...] = ()
+    #: Outcome that some case of each kind must have, if there are several rounds
     each: str = ""
+    #: A case that takes longer hangs
     hangs_s: float = 60
+    #: At most so many cases come one after the other in a process
     in_a_process: int = 100
+    #: A source in C that the program runs under
     library: str = ""
+    #: Whether it needs a process of its own for another reason: gRPC does not bear that one that has it is forked
     alone: bool = False
 
 

@@ -68,19 +68,14 @@ class Round:
         with TagMatch(folder / "index", key_type="string", threads=1, device="cpu") as index:
             index.add_sets([["a"], ["long"]], ["ana", _LONG])
             index.consolidate()
-        self.broker = self.side.start(folder)
-        self._configure()
-        self.service: Any = None
-
-    def _configure(self) -> None:
-        separator = self.side.separator
-        every = "#" if self.keeps else ">"
+        self.broker, separator = self.side.start(folder), self.side.separator
         bound = "max_waiting_bytes = 400_000\n" if self.keeps else ""  # other messages stay with MQTT's broker
-        (self.folder / "service.toml").write_text(
+        (folder / "service.toml").write_text(
             f"[server]\nport = 0\n[metrics]\nport = 0\n[[{self.side.name}]]\nport = {self.broker.port}\n"
-            f'messages = "in{separator}{every}"\nnotifications = "out"\ndead_letters = "dead.jsonl"\n'
+            f'messages = "in{separator}{self.side.every}"\nnotifications = "out"\ndead_letters = "dead.jsonl"\n'
             f"retry_first = 0.05\nretry_most = 0.5\n{bound}"
         )
+        self.service: Any = None
 
     # -- the service -------------------------------------------------------------------------------------------------
 
@@ -90,73 +85,67 @@ class Round:
                 "serve", self.folder / "index", "--config", self.folder / "service.toml", "--port", 0,
                 environment=self.environment, stdout=log, stderr=log,
             )  # fmt: skip
-        seen = self.log.read_bytes().count(b'"message": "connected"')
-        wait_until(lambda: self.log.read_bytes().count(b'"message": "connected"') > seen, _WAIT_S)
+        self._connects()
+
+    def _connects(self, seen: int = -1) -> None:
+        """Wait until the service has connected once more than it has by now, or had been seen to."""
+        seen = self._connected() if seen < 0 else seen
+        wait_until(lambda: self._connected() > seen, _WAIT_S)
+
+    def _connected(self) -> int:
+        return self.log.read_bytes().count(b'"message": "connected"')
 
     # -- events ------------------------------------------------------------------------------------------------------
 
     def happen(self, event: str, client: Any) -> None:
-        getattr(self, "_" + event.replace(" ", "_"))(client)
+        match event.split():
+            case ["broker", how]:
+                self._end_broker(client, is_killed=how == "killed")
+            case ["service", how]:
+                self._end_service(client, is_killed=how == "killed")
+            case ["clock", "jump"]:
+                self.jump.write_text(str(self.rnd.choice((-86_400, -3_600, 3_600, 86_400, 10**7))))
+            case ["poison", "in"]:
+                for properties in self.rnd.sample(_POISON_IN, 3):
+                    self._poison(client, ("tag", "a"), properties)
+            case ["poison", "out"]:
+                self._poison(client, ("tag", "long"))
+            case ["burst"]:
+                self.publish(client, _MANY, b" " * _LARGE)
+            case ["oddities"]:  # what becomes of these is not known, but others come through
+                for name, value in ((self.rnd.choice(NAMES), self.rnd.choice(VALUES)) for _ in range(_SOME)):
+                    if name and (name + value).isprintable():
+                        client.publish(ODD, (name, value))
+                if not self.keeps:
+                    raw_headers(self.broker.port, self.rnd, _SOME)
         self.counts[f"{self.side.name}: {event}"] += 1
 
-    def _broker_stopped(self, client: Any) -> None:
-        self._with_broker(client, quiet=not self.keeps, act=self.broker.stop)
-
-    def _broker_killed(self, client: Any) -> None:
-        self._with_broker(client, quiet=True, act=self.broker.kill)
-
-    def _with_broker(self, client: Any, *, quiet: bool, act: Any) -> None:
-        if quiet:
+    def _end_broker(self, client: Any, *, is_killed: bool) -> None:
+        """One that has forgotten who is subscribed has none of the messages, either."""
+        forgets = is_killed or not self.keeps
+        if forgets:
             self.arrive(client)
-        seen = self.log.read_bytes().count(b'"message": "connected"')
-        ready = client.when_back()
-        act()
+        seen, ready = self._connected(), client.when_back()
+        (self.broker.kill if is_killed else self.broker.stop)()
         time.sleep(self.rnd.random() / 5)
         self.broker.start()
-        if quiet:  # the broker has forgotten who is subscribed
-            wait_until(lambda: self.log.read_bytes().count(b'"message": "connected"') > seen, _WAIT_S)
+        if forgets:
+            self._connects(seen)
             ready()
 
-    def _service_killed(self, client: Any) -> None:
-        self._with_service(client, self.service.kill, _SOME)
-
-    def _service_stopped(self, client: Any) -> None:
-        self._with_service(client, self.service.terminate, 0)
-
-    def _with_service(self, client: Any, end: Any, published: int) -> None:
+    def _end_service(self, client: Any, *, is_killed: bool) -> None:
         if not self.keeps:
             self.arrive(client)
-        end()
+        (self.service.kill if is_killed else self.service.terminate)()
         self.service.wait(_WAIT_S)
-        if self.keeps:
-            self.publish(client, published)
+        if self.keeps and is_killed:
+            self.publish(client, _SOME)
         self.serve()
 
-    def _clock_jump(self, _client: Any) -> None:
-        self.jump.write_text(str(self.rnd.choice((-86_400, -3_600, 3_600, 86_400, 10**7))))
-
-    def _poison_in(self, client: Any) -> None:
-        for properties in self.rnd.sample(_POISON_IN, 3):
-            payload = b"poison %d" % self._next()
-            client.publish(payload, ("tag", "a"), properties)
-            self.poison.add(payload)
-
-    def _poison_out(self, client: Any) -> None:
+    def _poison(self, client: Any, *properties: tuple[str, str]) -> None:
         payload = b"poison %d" % self._next()
-        client.publish(payload, ("tag", "long"))
+        client.publish(payload, *properties)
         self.poison.add(payload)
-
-    def _oddities(self, client: Any) -> None:
-        """What becomes of these is not known, but others come through."""
-        for _ in range(_SOME):
-            name, value = self.rnd.choice(NAMES), self.rnd.choice(VALUES)
-            if name and (name + value).isprintable():
-                client.publish(ODD, (name, value))
-        if not self.keeps:
-            raw_headers(self.broker.port, self.rnd, _SOME)
-
-    def _burst(self, client: Any) -> None:
-        self.publish(client, _MANY, b" " * _LARGE)
 
     # -- messages ----------------------------------------------------------------------------------------------------
 
@@ -196,9 +185,7 @@ class Round:
         self.counts[f"{name}: dead letters"] += len(self.poison)
         assert {*came} == self.expected, "not what was published is notified"
         assert self._dead() == self.poison, "not what is poison is a dead letter"
-        log = self.log.read_bytes()
-        assert b"Traceback" not in log, "an error in the log"
-        assert b'"traceback"' not in log, "an error in the log"
+        assert b"traceback" not in self.log.read_bytes().lower(), "an error in the log"
 
     def close(self) -> None:
         if self.service is not None and self.service.poll() is None:

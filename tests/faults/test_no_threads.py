@@ -2,55 +2,47 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any, NoReturn
+from unittest.mock import patch
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 import pytest
-from support.command import as_json_lines
+from support.command import write
 
 from tagmatch import TagMatch
 from tagmatch.files.inputs import read_sets
 
-NO_ROOM = "Unknown error: Failed to launch worker thread: Resource temporarily unavailable"
-
-
-def _fails(*_: Any, **__: Any) -> NoReturn:
-    raise pa.ArrowException(NO_ROOM)
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
-    with TagMatch(tmp_path / "x.index", device="cpu") as tm:
-        tm.add_set(["a"], 1)
-        tm.consolidate()
-        tm.move([1], [0.0], [0.0])
-        tm.save_positions()
-    return tmp_path / "x.index"
-
-
-def test_an_index_is_opened(index, monkeypatch):
-    monkeypatch.setattr(pa.ipc, "open_file", _fails)
-    with pytest.raises(MemoryError, match="launch worker thread"):
-        TagMatch.open(index, device="cpu")
-    monkeypatch.undo()
-    TagMatch.open(index, device="cpu").close()
+NO_ROOM = pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
 
 
 @pytest.mark.parametrize(
     ("name", "place", "attribute"),
-    [("sets.csv", pa_csv, "read_csv"), ("sets.jsonl", pa_json, "read_json"), ("sets.parquet", pq, "ParquetFile")],
+    [
+        ("x.index", pa.ipc, "open_file"),
+        ("sets.csv", pa_csv, "read_csv"),
+        ("sets.jsonl", pa_json, "read_json"),
+        ("sets.parquet", pq, "ParquetFile"),
+    ],
 )
-def test_files_are_read(tmp_path, monkeypatch, name, place, attribute):
+def test_files_are_read(tmp_path, name, place, attribute):
     path = tmp_path / name
-    if name.endswith("parquet"):
-        pq.write_table(pa.table({"tags": [["a"]], "key": [1]}), path)
+    if name == "x.index":
+        with TagMatch(path, device="cpu") as tm:
+            tm.add_set(["a"], 1)
+            tm.consolidate()
+            tm.move([1], [0.0], [0.0])
+            tm.save_positions()
     else:
-        path.write_bytes(as_json_lines([{"tags": ["a"], "key": 1}]) if name.endswith("jsonl") else b"tags,key\na,1\n")
-    assert sum(map(len, read_sets(str(path)))) == 1
-    monkeypatch.setattr(place, attribute, _fails)
-    with pytest.raises(MemoryError, match="launch worker thread"):
-        list(read_sets(str(path)))
+        write(path, [{"tags": ["a"], "key": 1}])
+
+    def sets() -> int:
+        if name != "x.index":
+            return sum(map(len, read_sets(str(path))))
+        with TagMatch.open(path, device="cpu") as tm:
+            return len(tm)
+
+    assert sets() == 1
+    with patch.object(place, attribute, side_effect=NO_ROOM), pytest.raises(MemoryError, match="launch worker thread"):
+        sets()

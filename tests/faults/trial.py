@@ -119,7 +119,8 @@ def no_error_is_lost() -> Iterator[None]:
 
     def note(arguments: Any) -> None:
         # Ctrl-C in what Python itself does when an object goes: nobody can see to that
-        if arguments.exc_type is KeyboardInterrupt and _last_file(arguments.exc_value) == "_weakrefset.py":
+        last = traceback.extract_tb(arguments.exc_value.__traceback__)[-1]
+        if arguments.exc_type is KeyboardInterrupt and Path(last.filename).name == "_weakrefset.py":
             return
         where = getattr(arguments, "thread", None) or getattr(arguments, "object", None)
         lost.append(f"{where}: {describe(arguments.exc_value)}")
@@ -131,7 +132,3 @@ def no_error_is_lost() -> Iterator[None]:
     finally:
         threading.excepthook, sys.unraisablehook = hooks
     assert not lost, f"errors that nobody sees: {lost}"
-
-
-def _last_file(error: BaseException) -> str:
-    return Path(traceback.extract_tb(error.__traceback__)[-1].filename).name

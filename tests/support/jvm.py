@@ -17,11 +17,8 @@ from pyspark.sql import SparkSession
 class Jvm:
     """Spark's gateway, without a driver; or with one, which is this process or another.
 
-    Attributes
-    ----------
-    environment : dict
-        Of a process whose driver is to use this JVM instead of one of its own. Relative paths in it are those of the
-        process that has started the JVM.
+    A process with its `environment` has its driver use this JVM instead of one of its own. Relative paths in it are
+    those of the process that has started the JVM.
     """
 
     def __init__(self) -> None:

@@ -37,12 +37,8 @@ def needed_for(page: str) -> list[str]:
 class Newcomer:
     """Has the source code in a folder, and nothing else: no environment, and none of what this one has.
 
-    Packages come from where `pip` is configured to find them, as when this environment was made.
-
-    Parameters
-    ----------
-    folder : Path
-        Empty.
+    The folder is empty at first. Packages come from where `pip` is configured to find them, as when this environment
+    was made.
     """
 
     def __init__(self, folder: Path) -> None:

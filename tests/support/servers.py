@@ -20,14 +20,8 @@ _JAVA, _JAVA_PACKAGE = "Java 17 or newer", "openjdk-17-jre-headless"
 def needs(program: str, package: str, *, called: str | None = None) -> str:
     """Return the path of a program; skip the test without it, or the file, as that comes to be imported.
 
-    Parameters
-    ----------
-    program : str
-        Its name, or a pattern of absolute paths, such as "/usr/lib/postgresql/*/bin/pg_ctl".
-    package : str
-        What to install, by its name in Debian.
-    called : str, optional
-        What the message has for `program`.
+    It is asked for by its name, or a pattern of absolute paths, such as "/usr/lib/postgresql/*/bin/pg_ctl"; the message
+    names what to install in Debian, and may have another name, `called`.
     """
     found = shutil.which(program, path=_PATH) if "/" not in program else max(glob.glob(program), default=None)
     return found or _lacking(called or program, package)
