@@ -1,5 +1,6 @@
-"""Every resource that a client can take has a bound, and comes back in bounded time."""
+"""Every resource that a client can take has a bound, and comes back in bounded time; many columns take no more work."""
 
+import contextlib
 import json
 import re
 import socket
@@ -15,6 +16,7 @@ import pytest
 from pyarrow import flight
 from support.agreement import index_of
 from support.brokers import Proxy
+from support.command import done, from_json_lines, tagmatch
 from support.raw_flight import RawClient, data, descriptor, field, never, stream
 from support.service import USERS, Served, Slowed, command, config, exchanged, messages, options, put, value, written
 from support.waiting import wait_until as until
@@ -23,8 +25,11 @@ from tagmatch import Overloaded, TagMatch, connect
 from tagmatch.broker import transport
 from tagmatch.broker.config import User
 from tagmatch.broker.limits import Bucket
+from tagmatch.broker.messages import MAX_FIELDS, check_schema, messages_of
 from tagmatch.broker.running import serving
 from tagmatch.broker.threads import Threads
+from tagmatch.broker.wire import MAX_JSON, MatchOptions
+from tagmatch.model.errors import InvalidValueError
 
 MATCH = {"command": "match"}
 
@@ -316,3 +321,61 @@ def test_threads_of_calls_end(monkeypatch):
         threads.submit(lambda: 1 / 0).result(60)
     until(lambda: threads._count == 0)
     assert threads.submit(len, "abc").result(60) == 3
+
+
+_INT, _ONE = pa.int8(), pa.array([1], pa.int8())
+
+
+def _names(count: int) -> list[str]:
+    return [f"c{number}" for number in range(count)]
+
+
+def _batch(names: list[str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([_ONE] * len(names), names=names)
+
+
+@pytest.mark.slow
+def test_many_attributes_match():
+    """With work that grows as the square of the columns, it would take hours."""
+    names = _names(100_000)
+    struct = pa.StructArray.from_arrays([_ONE] * len(names), names=names)
+    with index_of([[]], [7], where="c1 = 1", device="cpu") as tm:
+        for right in (_batch(names), pa.RecordBatch.from_arrays([struct, _ONE], names=["attributes", "x"])):
+            assert tm.match_many(right).to_pylist() == [[7]]
+        twice = pa.RecordBatch.from_arrays([struct, _ONE], names=["attributes", "c9"])
+        for wrong, message in ((_batch([*names, "c9"]), "one column 'c9', not 2"), (twice, "'c9'")):
+            with pytest.raises(InvalidValueError, match=message):
+                tm.match_many(wrong)
+        with serving(tm) as service, connect(service.url) as client:
+            assert client.match_many(_batch(_names(MAX_FIELDS))).to_pylist() == [[7]]
+            for call in (client.match_many, client.publish):
+                with pytest.raises(InvalidValueError, match="at most 4,096 columns"):
+                    call(_batch(_names(MAX_FIELDS + 1)))
+
+
+@pytest.mark.slow
+def test_the_command_reads_many_columns(tmp_path):
+    names, queries, sets = _names(5_000), tmp_path / "queries.csv", tmp_path / "sets.jsonl"
+    queries.write_text("\n".join([",".join(["tags", *names]), ",".join(["a", *["1"] * len(names)])]))
+    sets.write_text(json.dumps({"tags": ["a"], "key": 7, "where": "c1 = 1", **dict.fromkeys(names, 1)}))
+    done("build", sets, tmp_path / "x.index")
+    (answer,) = from_json_lines(tagmatch("match", tmp_path / "x.index", queries, "--attributes", "*"))
+    assert answer["keys"] == [7]
+
+
+def test_a_stream_has_a_bound():
+    fields = [(name, _INT) for name in _names(MAX_FIELDS)]
+    struct = pa.struct(fields)
+    kinds = {"attributes": struct, "x": pa.dictionary(_INT, pa.list_(struct)), "y": pa.opaque(struct, "a", "b")}
+    for wide in ([*fields, ("last", _INT)], *([each] for each in kinds.items())):
+        with pytest.raises(InvalidValueError, match="at most 4,096 columns"):
+            check_schema(pa.schema(wide))
+
+
+def test_attributes_of_one_message_as_json_have_a_bound():
+    """As nothing else goes on while JSON is read."""
+    longest = json.dumps({"a": "x" * (MAX_JSON - 10)})
+    for text, error in ((longest, None), (longest + "  ", r"row 1 must have at most 1,048,576 bytes, not 1,048,57.")):
+        batch = pa.record_batch({"attributes": ["{}", text]})
+        with pytest.raises(InvalidValueError, match=error) if error else contextlib.nullcontext():
+            messages_of(batch, MatchOptions(), 0.0)
