@@ -14,7 +14,7 @@ import sys
 from faults.driver import Length, figures_of, program_of
 
 PROGRAMS = (
-    "machine", "sweep", "kills", "writers", "readers", "power_loss", "damage", "crafted", "commands",
+    "machine", "sweep", "kills", "at_once", "power_loss", "damage", "crafted", "commands",
     "fuzz_ipc", "fuzz_flight", "fuzz_files", "fuzz_gateways", "gateways",
 )  # fmt: skip
 

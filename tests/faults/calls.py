@@ -308,15 +308,6 @@ def _store(database: Any, first: int = 0, last: int = len(STORED)) -> None:
     database.consolidate()
 
 
-def _store_in_segments(path: Path, options: dict[str, Any]) -> None:
-    """As `_store`, with a third of the sets in each of three segments, of which some rows are deleted."""
-    with patch("tagmatch.merging.Merging.begin"), TagMatch(path, **options) as tm:
-        for bounds in ((0, 250), (250, 350), (350, len(STORED))):
-            _store(tm, *bounds)
-        stats = tm.stats()
-        assert all(stats[name] > least for name, least in {"segments": 1, "deleted": 0, "to_merge": 0}.items()), stats
-
-
 def _stage(database: Any, singles: int) -> None:
     database.add_sets(STAGED, range(5000, 5000 + len(STAGED)))
     for i in range(singles):
@@ -340,12 +331,14 @@ class Cases:
         self.call = CALLS[name]
         self._options = options
         self._template = folder
-        if self.call.segments and not folder.exists():
-            with self.surroundings():
-                _store_in_segments(folder, options)
-        elif self.call.saved and not folder.exists():
-            with TagMatch(folder, **options) as tm:
-                _store(tm)
+        if self.call.saved and not folder.exists():
+            # A third of the sets in each of three segments, of which some rows are deleted, or all in one
+            parts = [(0, 250), (250, 350), (350, len(STORED))] if self.call.segments else [()]
+            with self.surroundings(), patch("tagmatch.merging.Merging.begin"), TagMatch(folder, **options) as tm:
+                for each in parts:
+                    _store(tm, *each)
+                found = [tm.stats()[name] > least for name, least in (("segments", 1), ("deleted", 0), ("to_merge", 0))]
+                assert found == [self.call.segments] * 3
         oracle = Oracle()
         _store(oracle)
         _stage(oracle, self.call.singles)

@@ -37,6 +37,7 @@ def _batches() -> list[tuple[str, pa.RecordBatch]]:
     key = pa.array([1, 2, 3, 4], pa.uint64())
     word = pa.array(["u", None, "a word that is longer than a view", "v"])
     circle = {"kind": "circle", "lon": 1.0, "lat": 2.0, "metres": 3.0, "west": None, "south": None, "east": None}
+    constraint = {"attribute": "x", "op": "<", "value": "1"}
     conditions = pa.array(["x < 1", None, "y = 1", "x > 2 and y < 1"])
     queries = [
         {"tags": tags},
@@ -51,22 +52,13 @@ def _batches() -> list[tuple[str, pa.RecordBatch]]:
         {"tags": pa.array([["a"], ["a word that is longer than a view"], [], []], pa.list_(pa.string_view()))},
         {"tags": pa.array(tags.to_pylist(), pa.list_view(pa.string()))},
         {"tags": tags, "word": word.dictionary_encode(), "view": word.cast(pa.string_view())},
-        {"tags": tags, "runs": pa.RunEndEncodedArray.from_arrays(pa.array([2, 4], pa.int32()), pa.array(["x", "y"]))},
-        {"tags": tags, "either": _union()},
-        {"tags": tags, "entries": pa.array([[("x", 1)], [], None, [("y", 2)]], pa.map_(pa.string(), pa.int64()))},
-        {"tags": tags, "at": pa.array([0, None, 1, 2], pa.timestamp("us", "UTC")), "n": pa.nulls(4)},
-        {"tags": tags, "price": pa.array([1, None, 2, 3], pa.decimal128(5, 2)), "is": pa.array([True, None] * 2)},
         {"tags": tags, "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 4, pa.binary(16)))},
     ]
     sets = [
         {"key": key, "tags": tags},
         {"key": key, "tags": in_dictionary, "where": conditions},
         {"key": key, "tags": tags, "expires": pa.array([None, 1, None, 2], pa.timestamp("us", "UTC"))},
-        {
-            "key": key,
-            "tags": tags,
-            "constraints": pa.array([[{"attribute": "x", "op": "<", "value": "1"}], [], None, []]),
-        },
+        {"key": key, "tags": tags, "constraints": pa.array([[constraint], [], None, []])},
         {"key": key, "tags": tags, "area": pa.array([{**circle, "north": None}, None, None, None])},
     ]
     payload = [b"a", b"b", None, b"d"]
@@ -78,11 +70,6 @@ def _batches() -> list[tuple[str, pa.RecordBatch]]:
     asked = [{"acknowledge": pa.array([1, None, 0, 0])}, {"follow": key}]
     commands = {"match": queries, "add": sets, "publish": published, "move": moves, "notify": asked}
     return [(command, pa.record_batch(each)) for command, all_ in commands.items() for each in all_]
-
-
-def _union() -> pa.Array:
-    types, places = pa.array([0, 1, 0, 1], pa.int8()), pa.array([0, 0, 1, 1], pa.int32())
-    return pa.UnionArray.from_dense(types, places, [pa.array([1, 2]), pa.array(["a", "b"])])
 
 
 def _others() -> list[pa.RecordBatch]:

@@ -2,4 +2,4 @@
 
 from faults.driver import nothing_goes_wrong as test_nothing_goes_wrong  # noqa: F401 - of each of these
 
-PROGRAMS = ("kills", "writers", "readers", "power_loss")
+PROGRAMS = ("kills", "at_once", "power_loss")
