@@ -16,7 +16,7 @@ from support.agreement import index_of
 from support.conditions import Message as ConditionMessage
 from support.conditions import in_tables
 from support.expressions import text_of
-from support.filters import in_order
+from support.filters import any_test
 from support.segments import all_in
 from support.simulator import SIMULATED
 from support.trees import Not, Tags, Test, Tree, evaluate
@@ -38,22 +38,7 @@ TAGS = ["t1", "t2", "t3"]
 COMPARISONS = ["<", "<=", ">", ">=", "=", "!="]
 PATTERNS = ["prefix", "suffix", "contains"]
 
-_numbers, _texts, _names = st.sampled_from(NUMBERS), st.sampled_from(TEXTS), st.sampled_from(NAMES)
-
-
-def _tests(operators: list[str], operands: st.SearchStrategy[tuple[Any, ...]]) -> st.SearchStrategy[Test]:
-    return st.builds(Test, _names, st.sampled_from(operators), operands)
-
-
-_operands = _numbers | _texts
-_leaves = st.one_of(
-    _tests(COMPARISONS, st.tuples(_operands)),
-    _tests(["=", "!="], st.tuples(_operands | st.booleans())),
-    _tests(["between"], st.tuples(_numbers, _numbers) | st.tuples(_texts, _texts)).map(in_order),
-    _tests(["in", "not in"], st.lists(_operands | st.just(True), min_size=1, max_size=4).map(tuple)),
-    _tests(PATTERNS, st.tuples(_texts)),
-    _tests(["exists"], st.just(())),
-)
+_leaves = any_test(*map(st.sampled_from, (NAMES, NUMBERS, TEXTS)))
 #: A test, perhaps negated, or a tag that must not be there
 PARTS = _leaves | _leaves | _leaves.map(Not) | st.sampled_from(TAGS).map(lambda tag: Not(Tags((tag,))))
 FILTERS = st.tuples(st.lists(st.sampled_from(TAGS), max_size=2, unique=True), st.lists(PARTS, max_size=4))
@@ -67,7 +52,7 @@ def expression_of(parts: list[Tree]) -> str | None:
     return " and ".join(text_of(part, random.Random(0)) for part in parts) or None
 
 
-def expected_keys(filters: list[Any], tags: list[str], values: Mapping[str, list[Any]]) -> list[int]:
+def expected_keys(filters: list[Any], tags: list[str], values: Mapping[str, Any]) -> list[int]:
     return [
         key
         for key, (wanted, parts) in enumerate(filters)
@@ -144,29 +129,13 @@ def test_every_operator_and_value(device: str, path: Path) -> None:
         assert all_by(tm, device)
 
 
-Ranges = list[tuple[str, int, int]]
-
-
-def ranges_of(rng: random.Random, names: str) -> tuple[list[str], Ranges]:
+def ranges_of(rng: random.Random, names: str) -> tuple[list[str], list[Tree]]:
     """Tags, and bounds of attributes, perhaps two of one."""
     ranges = []
     for name in rng.choices(names, k=rng.randint(1, 4)):
         low = rng.randrange(1000)
-        ranges.append((name, low, low + rng.choice([0, 3, 50, 400, 1000, 1000, 1000])))
+        ranges.append(Test(name, "between", (low, low + rng.choice([0, 3, 50, 400, 1000, 1000, 1000]))))
     return rng.sample(TAGS, rng.choice([0, 0, 0, 1])), ranges
-
-
-def where_of(ranges: Ranges) -> str:
-    return " and ".join(f"{name} between {low} and {high}" for name, low, high in ranges)
-
-
-def keys_within(filters: Sequence[tuple[list[str], Ranges]], message: Message) -> list[int]:
-    has, values = message
-    return [
-        key
-        for key, (tags, ranges) in enumerate(filters)
-        if set(tags) <= set(has) and all(name in values and low <= values[name] <= high for name, low, high in ranges)
-    ]
 
 
 @either
@@ -184,13 +153,13 @@ def test_segments_and_deletions(
     ]
     with all_in(path), TagMatch(layout=layout, device=device, threads=2) as tm:
         for key, (tags, ranges) in enumerate(filters):
-            tm.add_set(tags, key, where=where_of(ranges))
+            tm.add_set(tags, key, where=expression_of(ranges))
             if key == count * 5 // 6:
                 tm.consolidate()
         for key in removed:
-            tm.remove_set(filters[key][0], key, where=where_of(filters[key][1]))
+            tm.remove_set(filters[key][0], key, where=expression_of(filters[key][1]))
         tm.consolidate()
         found = answers(tm, messages)
         assert all_by(tm, device)
-    assert found == [[key for key in keys_within(filters, message) if key not in removed] for message in messages]
+    assert found == [[key for key in expected_keys(filters, *message) if key not in removed] for message in messages]
     assert sum(map(len, found)) > 0

@@ -89,21 +89,17 @@ TEXTS = (
 ATTRIBUTES = ("a", "b", "list `price`", "in", "x.y_1", "é")
 TAGS = ("x", "y", "", "a b", '"\\', "a\0", "é")
 
-_bools = st.booleans()
+Drawn = st.SearchStrategy[Any]
 _integers = st.sampled_from(INTEGERS) | st.integers(-(2**63), 2**63 - 1)
 _floats = st.sampled_from(FLOATS) | st.floats(allow_nan=False)
 texts = st.sampled_from(TEXTS) | st.text(max_size=5)
 numbers = _integers | _floats
 #: What can be written in an expression
-operands = _bools | numbers | texts
+operands = st.booleans() | numbers | texts
 #: And what an attribute may have
 values = operands | st.just(math.nan)
 attribute_names = st.sampled_from(ATTRIBUTES[:3]) | st.sampled_from(ATTRIBUTES)
 tags = st.sampled_from(TAGS)
-
-
-def _tests(operator: str, drawn: st.SearchStrategy[tuple[Value, ...]]) -> st.SearchStrategy[Test]:
-    return st.builds(Test, attribute_names, st.just(operator), drawn)
 
 
 def in_order(test: Test) -> Test:
@@ -112,19 +108,28 @@ def in_order(test: Test) -> Test:
     return Test(test.attribute, test.operator, (high, low) if precedes(high, low) else (low, high))
 
 
-_some = st.lists(operands, min_size=1, max_size=4).map(tuple)
-tests = st.one_of(
-    *(_tests(operator, st.tuples(operands)) for operator in ("=", "!=")),
-    *(_tests(operator, st.tuples(numbers | texts)) for operator in ("<", "<=", ">", ">=")),
-    *(_tests(operator, st.tuples(texts)) for operator in ("prefix", "suffix", "contains")),
-    *(_tests(operator, _some) for operator in ("in", "not in")),
-    _tests("between", st.tuples(numbers, numbers) | st.tuples(texts, texts)).map(in_order),
-    _tests("exists", st.just(())),
-)
+def any_test(names: Drawn, numbers: Drawn, texts: Drawn) -> Drawn:
+    """Tests of these attributes, with such operands."""
+
+    def tests(operators: tuple[str, ...], operands: Drawn) -> Drawn:
+        return st.builds(Test, names, st.sampled_from(operators), operands)
+
+    one = st.booleans() | numbers | texts
+    return st.one_of(
+        tests(("=", "!="), st.tuples(one)),
+        tests(("<", "<=", ">", ">="), st.tuples(numbers | texts)),
+        tests(("prefix", "suffix", "contains"), st.tuples(texts)),
+        tests(("in", "not in"), st.lists(one, min_size=1, max_size=4).map(tuple)),
+        tests(("between",), st.tuples(numbers, numbers) | st.tuples(texts, texts)).map(in_order),
+        tests(("exists",), st.just(())),
+    )
+
+
+tests = any_test(attribute_names, numbers, texts)
 leaves = tests | st.builds(Tags, st.lists(tags, min_size=1, max_size=3).map(tuple))
 
 
-def _joined(parts: st.SearchStrategy[Tree]) -> st.SearchStrategy[Tree]:
+def _joined(parts: Drawn) -> Drawn:
     several = st.lists(parts, min_size=2, max_size=3).map(tuple)
     return st.builds(Not, parts) | st.builds(And, several) | st.builds(Or, several)
 
