@@ -11,7 +11,6 @@ pipeline/cuda/routing.py: tests/pipeline/cuda/test_gpu_batches.py -k routing
 +_U(0) or True:
                  cuda.atomic.add(counts, run - first, 1)
 # Algorithm 2 without its mask check, on CUDA: queueing
-pipeline/cuda/routing.py: tests/pipeline/cuda/test_gpu_batches.py -k routing
 -_U(0):
 +_U(0) or True:
                  queued[

@@ -33,8 +33,14 @@ class Mutant(NamedTuple):
 
 
 def mutants_in(text: str) -> Iterator[Mutant]:
-    """Mistakes as patches: `# NAME`, `FILE: TESTS`, and lines that are gone (`-`), new (`+`) or stay (a space)."""
+    """Mistakes as patches: `# NAME`, `FILE: TESTS`, and lines that are gone (`-`), new (`+`) or stay (a space).
+
+    Where the second line is missing, it is that of the one before.
+    """
+    place = ""
     for one in text.split("\n# ")[1:]:
-        name, place, *lines = one.rstrip("\n").split("\n")
+        name, *lines = one.rstrip("\n").split("\n")
+        if lines[0][:1] not in "-+ ":
+            place = lines.pop(0)
         right, wrong = ("\n".join(line[1:] for line in lines if line[:1] != other) for other in "+-")
         yield Mutant(name, *place.split(": "), right, wrong)

@@ -6,7 +6,6 @@ broker/config.py: tests/broker/test_flight_security.py
 -        return ROLES.index(self.role) >= ROLES.index(role)
 +        return self.role != ROLES[0] or role == ROLES[0]
 # access: a token that has expired still counts
-broker/config.py: tests/broker/test_flight_security.py
 -        return self.expires is not None and datetime.now(UTC) >= self.expires
 +        return False
 # access: a call without a token may read
@@ -47,7 +46,6 @@ broker/hub.py: tests/broker/test_hub.py
 -            is_first[1:] = (numbers[1:] != numbers[:-1]) | (rows[1:] != rows[:-1])
 +            is_first[1:] = numbers[1:] != numbers[:-1]
 # hub: the message that cannot be matched takes others with it
-broker/hub.py: tests/broker/test_hub.py
 -            if len(group) > 1:  # the fault of one is not that of the others
 +            if False:
 # offsets: those of dropped notifications are used again
@@ -55,15 +53,12 @@ broker/outbox.py: tests/broker/test_outbox.py
 -            new = new.numbered(self._offered + 1)
 +            new = new.numbered(self._offered - self._dropped + 1)
 # acknowledgements: of notifications that were not handed over
-broker/outbox.py: tests/broker/test_outbox.py
 -            if not 0 <= offset <= self._handed_over:
 +            if not 0 <= offset <= self._offered:
 # acknowledgements: the last one is not let go of
-broker/outbox.py: tests/broker/test_outbox.py
 -self._parts[0].offsets[0] <= offset:
 +self._parts[0].offsets[0] < offset:
 # outbox: notifications without acknowledgement do not come again
-broker/outbox.py: tests/broker/test_outbox.py
 -self._in_flight.take_all().again() if self._in_flight.count else None
 +None
 # outbox: notifications that have expired by one clock are handed over
@@ -75,11 +70,9 @@ broker/gateways/handing_over.py: tests/broker/test_gateway_messages.py
 -            self._when_sent(lambda: self._release(awaited))
 +            self._release(awaited)
 # gateways: messages that a closing service drops are acknowledged
-broker/gateways/handing_over.py: tests/broker/test_gateway_messages.py
 -            self._release(part.members, acknowledge=False)
 +            self._release(part.members)
 # gateways: a bad message takes the others of its part with it
-broker/gateways/handing_over.py: tests/broker/test_gateway_messages.py
 -            self._put_back(*part.halves())
 +            self._give_up(part.members, error)
 """
