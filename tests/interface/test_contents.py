@@ -63,14 +63,6 @@ def test_iteration_is_over_what_was_stored_as_it_began(layout):
     assert len(list(begun)) == 20_000
 
 
-def test_membership(layout):
-    tm, _ = loaded(PAIRS, layout=layout)
-    for tags in (["a", "b"], {"b", "a"}, ["a", "b", "a"], (tag for tag in "ab"), [], ["c"], ["\0", ""]):
-        assert tags in tm
-    for tags in (["a"], ["a", "b", "c"], ["unknown"], ["a", "c"], [""]):
-        assert tags not in tm
-
-
 def test_membership_compares_tags_where_matching_does_not():
     """With `exact=False`, a set that has other tags matches, as its signature has the same bits."""
     tags = [f"tag{i}" for i in range(2_000)]

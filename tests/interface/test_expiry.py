@@ -4,7 +4,6 @@
 """
 
 import gc
-import json
 import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pytest
 from support.agreement import index_of
 from support.expiring import BEGIN, Clock, set_clock
-from support.index_files import MANIFEST, contents_of, manifest_as_first
+from support.index_files import contents_of
 from support.waiting import wait_until
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
@@ -68,22 +67,6 @@ def test_a_segment_goes_on_without_what_expires(tmp_path: Path, clock: Clock) ->
         assert contents_of(tmp_path / "i") == after
     with TagMatch.open(tmp_path / "i", device="cpu") as tm:
         assert sorted(tm.match(["all", "t1", "t2", "t3"])) == [2, 100]
-
-
-def test_without_times_the_files_are_as_ever(tmp_path: Path, clock: Clock, layout: Any) -> None:
-    """Byte for byte, also where there were times before; else the format is one that older versions refuse."""
-    options: dict[str, Any] = {"layout": layout, "device": "cpu", "durability": "none"}
-    for name, expires in (("plain", None), ("timed", timedelta(seconds=5))):
-        index_of([["a"], ["a", "b"]], [1, 2], expires=expires, path=tmp_path / name, **options).close()
-    plain, timed = (json.loads((tmp_path / name / "MANIFEST.json").read_text()) for name in ("plain", "timed"))
-    assert (plain["format"], timed["format"]) == (3, 4)
-    assert "expires.arrow" not in plain["segments"][0]["files"]
-    with index_of([["a"], ["a", "b"]], [1, 2], path=tmp_path / "timed", **options) as tm:
-        clock.pass_by(10)
-        assert sorted(tm.match(["a", "b"])) == [1, 2]
-    timed_files, plain_files = contents_of(tmp_path / "timed"), contents_of(tmp_path / "plain")
-    timed_files[MANIFEST] = manifest_as_first(tmp_path / "timed")
-    assert timed_files == plain_files
 
 
 @pytest.mark.usefixtures("segments_stay")

@@ -93,17 +93,6 @@ def test_one_that_is_open_answers_as_then_though_it_is_not_kept_any_more(path: P
         assert sorted(earlier.match(["t1", "t2", "t3", "all"])) == [1, 1]
 
 
-def test_the_setting_is_that_of_the_index(path: Path) -> None:
-    """A program that does not know of it, such as `tagmatch add`, keeps as many."""
-    states(path, 3, keep_snapshots=2)
-    index_of([["x"]], [1], path=path, **OPTIONS).close()
-    assert numbers(path) == [2, 3, 4]
-    index_of([["y"]], [1], path=path, keep_snapshots=0, **OPTIONS).close()
-    assert numbers(path) == [5]
-    assert b"keep" not in (path / "MANIFEST.json").read_bytes()
-    _nothing_else(path)
-
-
 @pytest.mark.usefixtures("segments_stay")
 def test_what_changes_no_set_gets_no_number(path: Path) -> None:
     """The one before a merge need not be kept: it has the same sets."""
