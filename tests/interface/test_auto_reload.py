@@ -5,14 +5,11 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import moving_keys
 from support.agreement import index_of
 from support.waiting import wait_until
 
@@ -53,32 +50,6 @@ def no_thread_stays() -> Iterator[None]:
     yield
     gc.collect()
     wait_until(lambda: not threads())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["rarest", pytest.param("balanced", marks=pytest.mark.nightly)])
-def test_many_snapshots(tmp_path: Path, layout: Any, rng: Any) -> None:
-    """Each answer comes from one snapshot, and never from an older one than the answer before."""
-    last = 15
-    with TagMatch(tmp_path / "index", device="cpu", threads=1, durability="none") as writer:
-        moving_keys.store_first(writer)
-
-        def write() -> None:
-            for version in range(1, last + 1):
-                moving_keys.move_to(writer, version, full=version % 7 == 0)
-                time.sleep(0.1)  # where processors are few, the reader may get none before the end
-
-        options: dict[str, Any] = {"device": "cpu", "threads": 2, "layout": layout, "auto_reload": SOON}
-        with TagMatch.open(tmp_path / "index", **options) as tm, ThreadPoolExecutor(1) as pool:
-            writing, seen = pool.submit(write), set()
-            for version in moving_keys.ask(tm, rng):
-                seen.add(version)
-                if version == last or (writing.done() and writing.exception()):
-                    break
-            writing.result()
-            assert len(seen) > 2
-            assert tm.stats()["reload_error"] is None
-            tm.check()
 
 
 @pytest.fixture
