@@ -43,8 +43,6 @@ def words_of(sets: Sequence[Bits]) -> Any:
     return signatures.words_of([sum(1 << (191 - bit) for bit in bits) for bits in sets])
 
 
-# -- on one machine ----------------------------------------------------------------------------------------------------
-
 SIGNATURES = st.frozensets(st.integers(0, 191), min_size=1, max_size=40) | st.frozensets(
     st.sampled_from([0, 1, 63, 64, 190, 191]), min_size=1
 )
@@ -78,9 +76,6 @@ def test_partitions_are_those_of_algorithm_1(sets: list[Bits], most: int, thread
 def test_large_nodes_are_split_by_all_threads_together(most: int, threads: int) -> None:
     rng = np.random.default_rng(11)
     compare([frozenset(rng.integers(0, 192, 12).tolist()) for _ in range(400)], most, threads)
-
-
-# -- of shards, by histograms ------------------------------------------------------------------------------------------
 
 
 class Counted:

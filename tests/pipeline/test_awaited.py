@@ -71,9 +71,6 @@ def test_answers_and_counts_are_those_of_the_oracle(
     assert counted(tm)[:2] == (sum(2 * len(tags) for tags, _ in asked), matches)
 
 
-# -- brief queries -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("more", [0, 1])
 def test_answers_with_many_keys_go_through_the_stages(more: int) -> None:
     """On both sides of the bound, counted once."""
@@ -164,9 +161,6 @@ def test_callbacks_that_ask_on_and_on(caplog: pytest.LogCaptureFixture, layout: 
         assert ended.wait(TIMEOUT)
         assert counted(tm)[0] == 3000
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
-
-
-# -- through the stages ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -158,9 +158,6 @@ def test_the_higher_priority_goes_first_where_deadlines_are_equal() -> None:
     assert [each.of.channel.priority for each in begun] == [2, 1, 0]
 
 
-# -- what waits for others, is refused, or expires ---------------------------------------------------------------------
-
-
 def known(name: str, deadline: float, once: float = 0, each: float = 1, **options: Any) -> Class:
     return Class(Channel(name, deadline, **options), known_cost(once, each))
 
@@ -285,9 +282,6 @@ def test_what_is_taken_is_let_go(make: Callable[..., Order]) -> None:
         assert held() is not None
         assert len(taken(order, float(now))[1]) == 1
     assert held() is None
-
-
-# -- what tasks take ---------------------------------------------------------------------------------------------------
 
 
 @given(once=st.floats(0, 1e-2), each=st.floats(1e-6, 1e-3), rng=st.randoms(use_true_random=False))

@@ -51,9 +51,6 @@ def test_queries_without_tags_make_no_packet_of_their_own(without_tags: int) -> 
     assert ranges(sizes, PacketSize(100, 100, fewest=100)) == [(0, len(sizes))]
 
 
-# -- keys of all packets -----------------------------------------------------------------------------------------------
-
-
 Keys = list[list[int]]
 
 KEYS = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=5), min_size=1, max_size=4)
@@ -171,9 +168,6 @@ def test_many_threads() -> None:
 
     run(work, range(len(keys)), 8)
     assert as_lists(answers.lists(threads=8)) == [each for packet in keys for each in packet]
-
-
-# -- keys ascending and each once --------------------------------------------------------------------------------------
 
 
 LARGEST = [1, 100, 2**8, 2**20, 2**32, 2**63, 2**64]

@@ -206,9 +206,6 @@ def test_two_batches_of_a_query_that_fail_at_once() -> None:
         pass
 
 
-# -- when a batch leaves -----------------------------------------------------------------------------------------------
-
-
 class Clock:
     """Stands still until it is set; counts the looks at it."""
 

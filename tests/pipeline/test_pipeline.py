@@ -109,9 +109,6 @@ def test_submit_waits_for_its_turn(gate: Gate, timeout: float | None) -> None:
         assert (first.result(TIMEOUT), second.result(0)) == ([1], [2])
 
 
-# -- the order in which a stage takes what waits -----------------------------------------------------------------------
-
-
 class LongestFirst(list[Waiting]):
     """A queue that is not that of the stages."""
 
@@ -154,9 +151,6 @@ def test_a_stage_takes_work_in_the_order_of_its_queue(queue: QueuePolicy, expect
     assert sorted(failed) == (["aa", "b", "cccc"] if stopped else [])
 
 
-# -- the end -----------------------------------------------------------------------------------------------------------
-
-
 def test_threads_end_where_close_is_forgotten() -> None:
     tm = small()
     assert tm.submit(["t1"]).result(TIMEOUT) == [1]
@@ -191,9 +185,6 @@ def test_a_forked_child_answers_too_and_the_interpreter_ends_without_close() -> 
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[[1], [1], [1], [1], [1]]\n", "")
-
-
-# -- figures -----------------------------------------------------------------------------------------------------------
 
 
 def test_stats() -> None:

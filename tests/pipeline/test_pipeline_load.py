@@ -44,9 +44,6 @@ def no_thread_left() -> Iterator[None]:
         assert not thread.is_alive(), pipelines.stacks()
 
 
-# -- load --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rounds", [20, pytest.param(500, marks=pytest.mark.nightly)])
 def test_far_more_is_asked_than_can_be_answered(layout: str, rounds: int) -> None:
     """Calls that do not wait get an answer or are told; no more than allowed are ever on their way."""
@@ -127,9 +124,6 @@ def test_what_waits_in_partition_queues_counts(monkeypatch: pytest.MonkeyPatch) 
     gate.open()
     assert all(sorted(future.result(TIMEOUT)) == KEYS for future in waiting)
     end(tm)
-
-
-# -- the end -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lives", [40, pytest.param(200, marks=pytest.mark.nightly)])

@@ -199,9 +199,6 @@ def test_every_query_gets_its_own_answer(
         assert set(our_threads()) <= before
 
 
-# -- snapshots ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("hand_over", [0, 1024])
 @pytest.mark.usefixtures("through_stages")
 def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
@@ -217,9 +214,6 @@ def test_old_snapshots_are_let_go(layout: str, hand_over: int) -> None:
             pass
         gc.collect()
         assert [version for version, ref in enumerate(old, 1) if ref() is not None] in ([5], [4, 5])
-
-
-# -- callbacks ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("hand_over", [0, 2, 1024])

@@ -40,9 +40,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-# -- twitter ---------------------------------------------------------------------------------------------------------
-
-
 def test_twitter(stored: Path) -> None:
     assert read(stored).equals(Twitter(OPTIONS).sets(0, 300))
     noted = json.loads((stored / "_workload.json").read_text())
@@ -120,8 +117,6 @@ def test_usage(stored: Path, tmp_path: Path) -> None:
         run("queries", stored, tmp_path / "queries.jsonl", *options.split(), code=2)
     assert list(tmp_path.iterdir()) == []
 
-
-# -- real tweets and followers ---------------------------------------------------------------------------------------
 
 TWEETS = [
     {"author": "ann", "language": "en", "text": "#Cat and #dog, #cat again"},
@@ -261,9 +256,6 @@ def test_bad_followers(tmp_path: Path) -> None:
         assert all(word in message for word in ("f.parquet", *words)), message
 
 
-# -- queries ---------------------------------------------------------------------------------------------------------
-
-
 def test_queries(stored: Path, tmp_path: Path) -> None:
     outputs = [tmp_path / "queries.parquet", tmp_path / "queries.jsonl"]
     for out in outputs:
@@ -315,9 +307,6 @@ def test_bad_sets(stored: Path, tmp_path: Path) -> None:
     assert "holds no sets" in refused("queries", none, out)
     assert not out.exists()
     assert "queries.txt" in refused("queries", few, tmp_path / "queries.txt", "--max-extra", 0, "--min-extra", 0)
-
-
-# -- streams ---------------------------------------------------------------------------------------------------------
 
 
 def test_stream_to_a_folder(stored: Path, tmp_path: Path) -> None:

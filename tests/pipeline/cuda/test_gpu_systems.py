@@ -9,22 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Oracle
+from support import systems as shared
 from support.simulator import EXAMPLES
-from support.systems import (
-    AREA,
-    KINDS,
-    PLACES,
-    POINT,
-    RADII,
-    Row,
-    cases,
-    check,
-    check_circles,
-    check_located,
-    located_workloads,
-    on_a_grid,
-    tables,
-)
+from support.systems import AREA, KINDS, PLACES, POINT, RADII, cases, check, check_circles, check_located, tables
 from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.content import Content, ContentOptions
@@ -71,7 +58,7 @@ def test_constraints(system: System, kind: str, data: st.DataObject, threads: in
 
 
 @EXAMPLES
-@given(workload=located_workloads())
+@given(workload=shared.located_workloads())
 def test_constraints_and_areas(workload: Tables) -> None:
     check_located(CLCB, *workload)
 
@@ -87,7 +74,7 @@ def test_areas_alone(name: str, data: st.DataObject) -> None:
 def generated(scenario: str, subscribers: int, messages: int, **changes: Any) -> Tables:
     location = Location(replace(SCENARIOS[scenario], subscribers=subscribers, filters_each=4, coverage=0.5, **changes))
     stored, sent = location.subscriptions(0, location.filters), location.messages(0, messages)
-    return on_a_grid(stored, "area", AREA), on_a_grid(sent, "location", POINT)
+    return shared.on_a_grid(stored, "area", AREA), shared.on_a_grid(sent, "location", POINT)
 
 
 @pytest.mark.parametrize(("scenario", "changes"), [("clcb", {"names": 5, "selectivity": 0.2}), ("every", {})])
@@ -107,7 +94,7 @@ def test_generated(system: System) -> None:
     assert check(system, *generated_content(25, min_constraints=1, max_constraints=3, between=25)) > 100
 
 
-def of_size(size: int) -> list[Row]:
+def of_size(size: int) -> list[shared.Row]:
     """So many constraints, of which 6 satisfies all but one, and 7 all."""
     return [{"attr": "x", "op": ">", "value": 6 if i == 0 else i % 6, "upper": None} for i in range(size)]
 
