@@ -42,7 +42,7 @@ test: $(VENV)/.installed
 	$(PYTEST)
 
 quick: $(VENV)/.installed
-	$(PYTEST) -m 'not gpu and not nightly and not slow' --hypothesis-profile quick --ignore tests/faults --ignore tests/spark
+	$(PYTEST) -m 'not gpu and not nightly and not slow' --hypothesis-profile quick --ignore tests/faults --ignore tests/spark --ignore tests/pipeline/cuda
 
 # Each part can be run alone; of the tests, a folder with TESTS=tests/spark
 nightly: nightly-tests mutants
