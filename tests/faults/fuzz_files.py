@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from faults.driver import Case, Length, Program
 from faults.mutations import mutated
+from support.command import as_csv
 
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.files import inputs
@@ -83,25 +84,19 @@ def _parquet(rows: list[dict[str, Any]], what: str, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def _csv(rows: list[dict[str, Any]], what: str, as_json: bool, end: str) -> bytes:
-    names = ("id", "tags", "attributes") if what == "queries" else ("key", "tags", "where")
-    lines = [",".join(names)]
-    for row in rows:
-        cells = []
-        for name in names:
-            given = row.get(name)
-            if name == "tags" and not as_json and given and not any("|" in tag or "\0" in tag for tag in given):
-                given = "|".join(given)
-            text = given if isinstance(given, str) else "" if given is None else json.dumps(given)
-            cells.append('"' + text.replace('"', '""') + '"' if set(text) & set('",\r\n') else text)
-        lines.append(",".join(cells))
-    return (end.join(lines) + end).encode()
+def _csv(rows: list[dict[str, Any]], _: str, bars: bool, end: bytes) -> bytes:
+    """Tags are JSON, or have bars between them where they can."""
+    given = [
+        row if bars and "\0" not in row.get("tags", ()) else row | {"tags": [json.dumps(row.get("tags"))]}
+        for row in rows
+    ]
+    return as_csv(given).replace(b"\n", end)
 
 
 #: By format, how it is written, and with which options
 _WAYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "jsonl": (_json, [{"separators": (",", ":")}, {"ensure_ascii": False}]),
-    "csv": (_csv, [{"as_json": True, "end": "\n"}, {"as_json": False, "end": "\r\n"}, {"as_json": True, "end": "\r"}]),
+    "csv": (_csv, [{"bars": each == b"\r\n", "end": each} for each in (b"\n", b"\r\n", b"\r")]),
     "parquet": (_parquet, [
         {"compression": "none", "use_dictionary": False}, {"compression": "zstd", "data_page_version": "2.0"},
         {"compression": "snappy", "write_statistics": False},

@@ -10,13 +10,13 @@ from typing import Any
 
 from oracle import Oracle
 from support.areas import PLACES, SHAPES, At
-from support.conditions import Expression, any_expression, any_message
+from support.conditions import Expression, Message, any_attributes, any_expression
 
 from tagmatch import Box, Circle
 
 _TAGS = [f"tag {number}" for number in range(30)]
 #: All sets without conditions are found by each of these, and those with conditions by some
-EVERYTHING = [_TAGS, *(any_message(random.Random(number), _TAGS) for number in range(12))]
+EVERYTHING = [_TAGS, *(Message(_TAGS, any_attributes(random.Random(number))) for number in range(12))]
 #: Of sets without conditions, those with areas are found by these, where somebody is
 SOMEWHERE = [(_TAGS, At(place)) for place in PLACES]
 # A few, which are often drawn again, so that removals meet what was added; most sets have none

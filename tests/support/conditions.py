@@ -162,8 +162,3 @@ def any_attributes(rng: random.Random) -> dict[str, Any]:
         if rng.random() < 0.7:
             attributes[name] = rng.sample(own, 2) if name == "city" and rng.random() < 0.5 else rng.choice(own)
     return attributes
-
-
-def any_message(rng: random.Random, tags: Sequence[str]) -> Message:
-    """These tags, and now and then attributes."""
-    return Message(list(tags), any_attributes(rng) if rng.random() < 0.7 else {})

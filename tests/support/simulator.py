@@ -92,58 +92,30 @@ class _Place(NamedTuple):
 
 
 class _Block:
-    """Threads that wait for each other."""
+    """Threads that wait for each other; those that have ended wait with the others, until all have."""
 
     def __init__(self, threads: int) -> None:
-        self._lock, self._ended = threading.Lock(), _closed_gate()
-        self._running, self._waiting = threads, list[threading.Lock]()
-        self._error: BaseException | None = None
+        self._lock, self._barrier = threading.Lock(), threading.Barrier(threads, self._look)
+        self._running, self._is_over, self.error = threads, False, None
+
+    def _look(self) -> None:
+        self._is_over = not self._running
 
     def run(self, place: tuple[int, ...], number: int, work: Callable[[], None]) -> None:
         """Be one of the threads."""
-        asked = {"blockIdx": _Place(*place), "threadIdx": _Place(number), "syncthreads": self._wait_for_all}
+        asked = {"blockIdx": _Place(*place), "threadIdx": _Place(number), "syncthreads": self._barrier.wait}
         vars(threading.current_thread()).update(asked)
-        error = None
         try:
             with np.errstate(over="ignore"):
                 work()
-        except BaseException as raised:
-            error = raised
-        with self._lock:
-            self._error = self._error or error
-            self._running -= 1
-            if len(self._waiting) == self._running:
-                self._let_go_on()
-
-    def end(self) -> None:
-        """Wait for the last thread; raise the first error of one."""
-        self._ended.acquire()
-        if self._error:
-            raise self._error
-
-    def _wait_for_all(self) -> None:
-        """Return when all threads that run are here."""
-        with self._lock:
-            gate = _closed_gate()
-            self._waiting.append(gate)
-            if len(self._waiting) == self._running:
-                self._let_go_on()
-        gate.acquire()
-        if self._error:
-            raise RuntimeError("another thread of the block has failed")
-
-    def _let_go_on(self) -> None:
-        if not self._running:
-            self._ended.release()
-        for gate in self._waiting:
-            gate.release()
-        self._waiting = []
-
-
-def _closed_gate() -> threading.Lock:
-    gate = threading.Lock()
-    gate.acquire()
-    return gate
+            with self._lock:
+                self._running -= 1
+            while not self._is_over:
+                self._barrier.wait()
+        except BaseException as error:
+            with self._lock:
+                self.error = self.error or error
+            self._barrier.abort()
 
 
 def _wait_without_polling() -> None:
@@ -169,7 +141,8 @@ def _wait_without_polling() -> None:
         for number, helper in enumerate(helpers[: threads - 1], 1):
             helper.put(partial(block.run, place, number, work))
         block.run(place, 0, work)
-        block.end()
+        if block.error:
+            raise block.error
 
     BlockManager.run = run_block
 

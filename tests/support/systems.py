@@ -91,11 +91,6 @@ NAMES = ("x", "y", "z", "price", "a b", "")
 OTHER_NAMES = (*NAMES, "unknown", *(f"n{i}" for i in range(40)))
 WHOLE = st.integers(-3, 3) | st.sampled_from([2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**63)])
 REAL = st.sampled_from([-1.5, -0.0, 0.0, 0.5, 1.0, 1e300, float("inf"), float("-inf"), 5e-324])
-#: Of attributes with texts
-TEXT_NAMES = ("t", "name")
-#: Of few characters, so that parts recur; as long as can be compared, of 1 to 4 bytes a character, and empty
-TEXTS = st.text("ab", max_size=7) | st.text("aé", max_size=3) | st.sampled_from(["", "abababa", "日本", "😀a", "b😀"])
-
 Row = dict[str, Any]
 
 
@@ -108,34 +103,10 @@ def constraints(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.Se
     )
 
 
-def workloads(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.SearchStrategy[tuple[list[Row], list[Row]]]:
-    """Few names and values, so that filters match; constraints repeat, in a filter too, and a filter may have none."""
-    messages = st.dictionaries(st.sampled_from(OTHER_NAMES), values, max_size=20)
-    return st.tuples(st.lists(filters_of(constraints(values, names)), max_size=25), st.lists(messages, max_size=6))
-
-
 def filters_of(each: st.SearchStrategy[Row]) -> st.SearchStrategy[Row]:
     """Filters with such constraints."""
     keys = st.integers(0, 3) | st.sampled_from(BOUNDARY_KEYS)
     return st.fixed_dictionaries({"key": keys, "constraints": st.lists(each, max_size=4)})
-
-
-def text_constraints() -> st.SearchStrategy[Row]:
-    name, comparison = st.sampled_from(TEXT_NAMES), st.sampled_from(["=", "!=", "prefix", "contains"])
-    return st.fixed_dictionaries({"attr": name, "op": comparison, "text": TEXTS})
-
-
-def text_workloads() -> st.SearchStrategy[tuple[list[Row], list[Row]]]:
-    """Texts beside whole numbers."""
-    of_filters = filters_of(text_constraints() | constraints(WHOLE, ("x",)))
-    messages = st.fixed_dictionaries({}, optional=dict.fromkeys(TEXT_NAMES, TEXTS) | {"x": WHOLE, "unknown": TEXTS})
-    return st.tuples(st.lists(of_filters, max_size=25), st.lists(messages, max_size=6))
-
-
-def text_tables(filters: list[Row], messages: list[Row]) -> tuple[pa.Table, pa.Table]:
-    """A column of whole numbers, `x`; all others have texts."""
-    kinds = {"x": pa.int64(), **dict.fromkeys((*TEXT_NAMES, "unknown"), pa.string())}
-    return subscriptions(filters, pa.int64()), _columns(messages, kinds)
 
 
 def _columns(messages: list[Row], kinds: dict[str, pa.DataType]) -> pa.Table:
@@ -153,12 +124,37 @@ def tables(filters: list[Row], messages: list[Row], kind: pa.DataType) -> tuple[
     return subscriptions(filters, kind, value=kind), _columns(messages, dict.fromkeys(OTHER_NAMES, kind))
 
 
-_FEW = st.integers(-3, 3)
+Workloads = st.SearchStrategy[tuple[pa.Table, pa.Table]]
+
+
+def _workloads(kind: pa.DataType, values: st.SearchStrategy[Any], names: tuple[str, ...] = NAMES) -> Workloads:
+    """Few names and values, so that filters match; constraints repeat, in a filter too, and a filter may have none."""
+    filters = st.lists(filters_of(constraints(values, names)), max_size=25)
+    messages = st.lists(st.dictionaries(st.sampled_from(OTHER_NAMES), values, max_size=20), max_size=6)
+    return st.builds(tables, filters, messages, st.just(kind))
+
+
+def _text_workloads() -> Workloads:
+    """Texts in some columns, beside whole numbers in one, `x`."""
+    # Of few characters, so that parts recur; as long as can be compared, of 1 to 4 bytes a character, and empty
+    text = (
+        st.text("ab", max_size=7) | st.text("aé", max_size=3) | st.sampled_from(["", "abababa", "日本", "😀a", "b😀"])
+    )
+    name, comparison = st.sampled_from(("t", "name")), st.sampled_from(["=", "!=", "prefix", "contains"])
+    some = st.fixed_dictionaries({"attr": name, "op": comparison, "text": text}) | constraints(WHOLE, ("x",))
+    of_messages = st.fixed_dictionaries({}, optional={"t": text, "name": text, "x": WHOLE, "unknown": text})
+    kinds = {"x": pa.int64(), **dict.fromkeys(("t", "name", "unknown"), pa.string())}
+    return st.tuples(
+        st.lists(filters_of(some), max_size=25).map(lambda filters: subscriptions(filters, pa.int64())),
+        st.lists(of_messages, max_size=6).map(lambda messages: _columns(messages, kinds)),
+    )
+
+
 #: Subscriptions and messages of each kind of attributes
-KINDS: dict[str, st.SearchStrategy[tuple[pa.Table, pa.Table]]] = {
-    "whole": (workloads(WHOLE, NAMES) | workloads(_FEW, OTHER_NAMES)).map(lambda t: tables(*t, pa.int64())),
-    "real": workloads(REAL, NAMES).map(lambda t: tables(*t, pa.float64())),
-    "texts": text_workloads().map(lambda t: text_tables(*t)),
+KINDS: dict[str, Workloads] = {
+    "whole": _workloads(pa.int64(), WHOLE) | _workloads(pa.int64(), st.integers(-3, 3), OTHER_NAMES),
+    "real": _workloads(pa.float64(), REAL),
+    "texts": _text_workloads(),
 }
 
 
