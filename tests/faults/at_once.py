@@ -137,7 +137,6 @@ def ask_on(path: Path, last: int, first: int, rng: random.Random) -> Counter[str
 
 
 def read_while_written(versions: int, folder: Path, rng: random.Random) -> Counter[str]:
-    """Write so many versions while others read."""
     path, seeds = folder / "index", [random.Random(rng.random()) for _ in range(_READERS + 1)]
     with TagMatch(path, **_OPTIONS) as tm:
         store_first(tm)

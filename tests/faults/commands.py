@@ -49,7 +49,6 @@ Attempt = Callable[[Path, random.Random], str]
 
 
 def may_mount() -> bool:
-    """Return whether this machine lets a small disk be mounted."""
     with tempfile.TemporaryDirectory() as disk, tempfile.TemporaryDirectory() as copy:
         command = [*_UNSHARED, "64k", disk, copy, "/dev/null", "true"]
         return shutil.which("unshare") is not None and not subprocess.run(command, capture_output=True).returncode
@@ -79,7 +78,6 @@ class Commands:
             self._answers[form] = (folder / f"answers.{form}").read_bytes()
 
     def attempts(self) -> dict[str, Attempt]:
-        """What can be tried here, by name."""
         ways = [("file", False), ("index", False), *([(each, True) for each in _TARGETS] if may_mount() else [])]
         full = {
             f"{each}, {'a small disk' if disk else 'limited'}": partial(self.full, each, disk) for each, disk in ways

@@ -21,7 +21,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def figures(request: pytest.FixtureRequest, seed: int) -> dict[str, Any]:
-    """What a program prints."""
     name, length = request.param
     for needed, package in _OF_GATEWAYS.items() if name == "gateways" else ():  # where a skip does not reach the test
         needs(needed, package)

@@ -236,7 +236,6 @@ def at_once(*parts: Callable[[], Counter[str]]) -> Counter[str]:
 
 
 def program_of(name: str) -> Program:
-    """The program of a module here."""
     program: Program = importlib.import_module(f"faults.{name}").PROGRAM
     return program
 
@@ -258,6 +257,5 @@ def figures_of(name: str, rounds: int, seed: int, only: str = "", *, forks: bool
 
 
 def nothing_goes_wrong(figures: dict[str, Any]) -> None:
-    """A test of the figures of a program."""
     print({name: figures[name] for name in ("cases", "kinds", "outcomes")})
     assert not figures["problems"], "\n".join(figures["problems"])

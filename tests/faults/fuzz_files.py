@@ -85,10 +85,10 @@ def _parquet(rows: list[dict[str, Any]], what: str, **options: Any) -> bytes:
 
 
 def _csv(rows: list[dict[str, Any]], _: str, bars: bool, end: bytes) -> bytes:
-    """Tags are JSON, or have bars between them where they can."""
+    """Tags are JSON, or have bars between them, if no tag has a zero byte."""
     given = [
-        row if bars and "\0" not in row.get("tags", ()) else row | {"tags": [json.dumps(row.get("tags"))]}
-        for row in rows
+        each if bars and "\0" not in each.get("tags", ()) else {**each, "tags": [json.dumps(each.get("tags"))]}
+        for each in rows
     ]
     return as_csv(given).replace(b"\n", end)
 
@@ -105,7 +105,6 @@ _WAYS: dict[str, tuple[Any, list[dict[str, Any]]]] = {
 
 
 def spoiled(files: list[File], rnd: random.Random) -> File:
-    """One of the files with a few mistakes."""
     file = rnd.choice(files)
     data = file.data
     if file.form == "parquet" or rnd.random() < 0.3:

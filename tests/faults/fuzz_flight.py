@@ -81,7 +81,6 @@ def _sent(streams: Sequence[Stream], count: int, folder: Path, rnd: random.Rando
 
 
 def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
-    """Send so many streams, to services of their own."""
     streams = corpus()
     for first in range(0, rounds, _A_SERVICE):
         yield Case("service", str(first), functools.partial(_sent, streams, min(_A_SERVICE, rounds - first)))

@@ -278,7 +278,6 @@ def raw_headers(port: int, rnd: random.Random, count: int) -> None:
 
 
 def _cases(rounds: int, _: Path, __: random.Random) -> Iterator[Case]:
-    """Let messages come, in equal parts of each kind."""
     for first in range(0, rounds, _ROUND):
         count = min(_ROUND, rounds - first)
         for kind, form in itertools.product(SIDES, ("properties", "json")):

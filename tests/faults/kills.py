@@ -63,7 +63,6 @@ class Progress:
         return {name for name, is_done in names.items() if is_done}
 
     def work(self, path: Path, work: Work, few: int, options: dict[str, Any]) -> None:
-        """Work until this process is killed."""
         shared, replace, merge = self._shared, folder.replace_file, Changing.merge
 
         def replaced(file: Path, text: bytes) -> None:
@@ -192,7 +191,6 @@ def _kills_of_an_index(kills: int, place: Path, rng: random.Random) -> Counter[s
 
 
 def _cases(rounds: int, place: Path, _: random.Random) -> Iterator[Case]:
-    """Kill so many programs."""
     for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
         work = Work(layout, key_type)  # loads the kernels, which the programs then have
         with TagMatch(place / f"{layout} {key_type}", layout=layout, key_type=key_type, **_OPTIONS) as tm:

@@ -234,7 +234,6 @@ def copied_positions(run: Run) -> None:
 
 
 def save_over_another(run: Run) -> None:
-    """Save an index to where there is another one."""
     _stored_index(run.path / "index").close()
     with TagMatch(run.path / "other", **_OPTIONS) as tm:
         _stage(tm)

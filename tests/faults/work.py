@@ -37,7 +37,6 @@ class Step:
     options: dict[str, Any] = field(default_factory=dict)
 
     def do(self, database: Any) -> None:
-        """Make the call."""
         getattr(database, self.name.partition(", ")[0])(*self.arguments, **self.options)
 
     @property
@@ -50,13 +49,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Work:
-    """Steps without end."""
-
     seed: str
     key_type: str
 
     def step(self, number: int) -> Step:
-        """Step `number`."""
         rng = random.Random(f"{self.seed} {number}")
         (name,) = rng.choices([*STEPS], [*STEPS.values()])
         if name.startswith("consolidate"):
@@ -85,7 +81,6 @@ class Work:
 
     @property
     def a_key(self) -> Any:
-        """A key of the index."""
         return self._key(random.Random(self.seed))
 
     def _where(self, rng: random.Random) -> Expression | None:

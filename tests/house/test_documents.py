@@ -101,7 +101,6 @@ def test_page_begins_with_its_end(page: str) -> None:
 
 
 def test_outputs_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks share names and the folder."""
     monkeypatch.chdir(tmp_path)
     text = """
 ```python

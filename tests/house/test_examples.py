@@ -136,8 +136,6 @@ def test_two_workers_start_again(tmp_path: Path) -> None:
 
 
 def test_programs(tmp_path: Path) -> None:
-    """The map is drawn, and the demonstration shows five things."""
-
     def printed(name: str, picture: str) -> str:
         command = [sys.executable, str(EXAMPLES / name), picture]
         ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

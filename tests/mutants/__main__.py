@@ -110,7 +110,6 @@ def _importing(file: str) -> frozenset[str]:
 
 
 def main() -> None:
-    """Try all."""
     sys.path.insert(0, str(_ROOT))
     words = sys.argv[1:]
     mutants = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]

@@ -17,7 +17,6 @@ KEY_TYPES = {"integer": pa.uint64(), "string": pa.large_string()}
 def index_of(
     tags: Any, keys: Any, path: Any = None, *, where: Any = None, area: Any = None, expires: Any = None, **options: Any
 ) -> TagMatch[Any]:
-    """An index with these sets."""
     tm: TagMatch[Any] = TagMatch(path, **options)
     tm.add_sets(tags, keys, where=where, area=area, expires=expires)
     tm.consolidate()

@@ -46,7 +46,6 @@ AREA = pa.struct({"kind": pa.string(), **dict.fromkeys(FIELDS, pa.float64())})
 
 
 def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
-    """Messages without attributes as a table."""
     lists = pa.list_(pa.float64())
     return pa.table(
         {
@@ -58,7 +57,6 @@ def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
 
 
 def struct_of(area: Area | None) -> dict[str, Any] | None:
-    """An area as a row of a column of areas."""
     return area and {"kind": type(area).__name__.lower()} | {name: getattr(area, name, None) for name in FIELDS}
 
 

@@ -19,14 +19,11 @@ Values = dict[tuple[str, Any], Any]
 
 
 def run(command: str, folder: Path, *options: object) -> Result:
-    """Run a command, whose results go to the folder."""
     words = [command, "--allow-changes", "--output", folder, *options]
     return CliRunner().invoke(app, list(map(str, words)))
 
 
 class Found:
-    """What a command wrote."""
-
     def __init__(self, folder: Path, command: str) -> None:
         written: dict[str, Any] = json.loads((folder / f"{command}.json").read_text())
         self.panels: dict[str, Any] = {panel["title"]: panel for panel in written["panels"]}
@@ -60,7 +57,6 @@ class Found:
         return Counter(row["system"] for row in rows if row["where"].endswith(f"beside {beside}"))
 
     def counted(self, system: str, what: str) -> int:
-        """Wrong or missing keys of a system."""
         return sum(row[what] for row in self.answers if row["system"] == system)
 
 

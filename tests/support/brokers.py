@@ -49,7 +49,6 @@ class Server:
         raise AssertionError(f"{self._command[0]} does not listen: {self._log.read_text()}")
 
     def read_again(self) -> None:
-        """Have it read its configuration again."""
         assert self._process is not None
         self._process.send_signal(signal.SIGHUP)
 
@@ -77,7 +76,6 @@ def mosquitto(folder: Path, more: str = "") -> Server:
 
 
 def nats_server(folder: Path, more: str = "") -> Server:
-    """A server of NATS, with more lines of its configuration."""
     port = free_port()
     config = folder / "nats.conf"
     config.write_text(f"host: 127.0.0.1\nport: {port}\n{more}")

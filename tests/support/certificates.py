@@ -15,15 +15,11 @@ _PEM = serialization.Encoding.PEM
 
 
 class Certificate(NamedTuple):
-    """A certificate and its key, as PEM."""
-
     cert: bytes
     key: bytes
 
 
 class Authority:
-    """What signs certificates, itself by its own."""
-
     def __init__(self, name: str) -> None:
         self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _name(name)
         self.cert = self._signed(self._name, self._key, is_authority=True)

@@ -231,5 +231,4 @@ def answers(text: str) -> list[list[Any]]:
 
 
 def exported(index: Path) -> list[Record]:
-    """What `tagmatch export` prints, in the order of keys."""
     return sorted(from_json_lines(done("export", index)), key=lambda row: row["key"])

@@ -42,7 +42,6 @@ class Condition(Where):
 
 @cache
 def condition_of(area: Any) -> Condition:
-    """The condition that stands for an area."""
     return Condition.of(Literal(Within(area), negated=False))
 
 

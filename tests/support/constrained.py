@@ -130,7 +130,6 @@ def test_every_operator_and_value(device: str, path: Path) -> None:
 
 
 def ranges_of(rng: random.Random, names: str) -> tuple[list[str], list[Tree]]:
-    """Tags, and bounds of attributes, perhaps two of one."""
     ranges = []
     for name in rng.choices(names, k=rng.randint(1, 4)):
         low = rng.randrange(1000)

@@ -25,7 +25,6 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def with_manifest(path: Path, change: Callable[[Manifest], object]) -> None:
-    """Change what the manifest says, in place."""
     manifest = read_manifest(path)
     change(manifest)
     (path / "MANIFEST.json").write_bytes(manifest_text(manifest))

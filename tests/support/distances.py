@@ -22,8 +22,6 @@ class UndecidedError(Exception):
 
 
 class Around(NamedTuple):
-    """A circle."""
-
     lon: float
     lat: float
     metres: float

@@ -50,7 +50,6 @@ class Block:
 
 
 def blocks_of(text: str, document: str) -> list[Block]:
-    """Every block of code of a document, in order."""
     found, reason = [], None
     for token in MarkdownIt().parse(text):
         if token.type in ("fence", "code_block"):

@@ -60,7 +60,6 @@ def holds(constraint: Constraint, tags: Collection[str], attributes: Attributes)
 
 
 def after(key: str, cut: Cut) -> bool:
-    """Whether a key comes after a cut."""
     one, two = key.encode(), cut.key.encode()
     match cut.side:
         case "[":
@@ -109,8 +108,6 @@ def in_order(test: Test) -> Test:
 
 
 def any_test(names: Drawn, numbers: Drawn, texts: Drawn) -> Drawn:
-    """Tests of these attributes, with such operands."""
-
     def tests(operators: tuple[str, ...], operands: Drawn) -> Drawn:
         return st.builds(Test, names, st.sampled_from(operators), operands)
 

@@ -36,8 +36,6 @@ from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
 
 
 class Came(NamedTuple):
-    """A notification that a client got."""
-
     topic: str
     payload: bytes
     id: bytes | None
@@ -92,8 +90,6 @@ class Client:
 
 
 class Side:
-    """One kind of broker."""
-
     name: str
     separator: str
     #: Any topics below
@@ -321,5 +317,4 @@ def between(
 
 
 def letters_in(path: Path) -> list[dict[str, Any]]:
-    """What a file of dead letters has."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

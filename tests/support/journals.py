@@ -36,7 +36,6 @@ def single(tags: list[str], key: int | str, *, removed: bool = False) -> Call:
 
 
 def bulk(chunks: list[TagLists], rows: list[list[str]], keys: list[Any], *, removed: bool = False) -> Call:
-    """Rows that lie in chunks."""
     checks = KEY_CHECKS["string" if keys and isinstance(keys[0], str) else "integer"]
     changes = [(row, key, removed) for row, key in zip(rows, keys, strict=True)]
     return Call(changes, bulk_record(chunks, checks.many(keys, "keys"), removed=removed))

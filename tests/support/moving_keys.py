@@ -64,7 +64,6 @@ def table_of(messages: list[Message]) -> pa.Table:
 
 
 def _place(key: int, version: int) -> int:
-    """The number of the set that has a key."""
     moves = (version - key % _TURNS + _TURNS) // _TURNS
     return (key + 7 * moves * (1 + key % 5)) % _SETS
 

@@ -58,7 +58,6 @@ class Newcomer:
             self._environment = dict(each.split("=", 1) for each in left.read_text().split("\0") if each)
 
     def install(self, command: str) -> None:
-        """Run a command that a page says is needed first."""
         self.run(["bash", "-e", "-c", command], self.source)
 
     def run(self, command: list[str], folder: Path) -> str:
@@ -78,5 +77,4 @@ class Newcomer:
 
 
 def how_to_install() -> list[Block]:
-    """The blocks of the start page that install tagmatch."""
     return [block for block in blocks_in(ROOT / START) if block.reason == NEEDS_CHECKOUT]

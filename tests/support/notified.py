@@ -38,7 +38,6 @@ def notifications(
 
 
 def size_of(payload: bytes) -> int:
-    """Bytes that such a notification counts for."""
     return FIXED_BYTES + 2 * len(payload) + 8
 
 

@@ -28,8 +28,6 @@ class Circle(NamedTuple):
 
 
 class Box(NamedTuple):
-    """As `Circle`."""
-
     west: float
     south: float
     east: float

@@ -14,7 +14,6 @@ from support.arrow_messages import messages_in, stream_of
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A field of Protocol Buffers."""
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
@@ -39,15 +38,12 @@ def stream(batches: list[pa.RecordBatch], command: dict[str, Any], **options: An
 
 
 class RawClient:
-    """One client with its connection."""
-
     def __init__(self, url: str, token: str | None = None, **options: Any) -> None:
         mine = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
         self.channel = grpc.insecure_channel(url.removeprefix("grpc://"), options=mine, **options)
         self._metadata = [] if token is None else [("authorization", f"Bearer {token}")]
 
     def begin(self, method: str, messages: Iterable[bytes], timeout: float = 60) -> Any:
-        """A call, whose answers can be iterated over."""
         path = f"/arrow.flight.protocol.FlightService/{method}"
         return self.channel.stream_stream(path)(iter(messages), metadata=self._metadata, timeout=timeout)
 

@@ -20,7 +20,6 @@ def port() -> Iterator[int]:
 
 @pytest.fixture
 def bucket(port: int, request: pytest.FixtureRequest) -> Any:
-    """File system and path of an empty bucket."""
     files = pyarrow.fs.S3FileSystem(
         access_key="someone",
         secret_key="secret",

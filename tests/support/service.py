@@ -39,7 +39,6 @@ def remote(index: TagMatch[Any] | None = None, **server: Any) -> Iterator[tuple[
 
 
 def value(service: Service, name: str, **labels: str) -> float:
-    """A metric."""
     return service.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
@@ -67,7 +66,6 @@ def exchanged(client: flight.FlightClient, asked: Any, rows: Any, given: Any = N
 
 
 def put(client: flight.FlightClient, asked: Any, *rows: Any, given: Any = None) -> Any:
-    """What the service says to rows of one schema."""
     writer, answers = client.do_put(asked, rows[0].schema, given or options())
     with writer:
         for some in rows:

@@ -19,11 +19,9 @@ signatures = st.lists(st.sampled_from([0, 1, 62, 63, 64, 65, 127, 128, 190, 191]
 
 
 def words_of(values: Sequence[int]) -> U64Array:
-    """Integers as rows of three words."""
     rows = [[value >> shift & 2**64 - 1 for shift in _SHIFTS] for value in values]
     return np.array(rows, np.uint64).reshape(-1, SIGNATURE_WORDS)
 
 
 def integers_of(rows: U64Array) -> list[int]:
-    """Rows of three words as integers."""
     return [sum(int(word) << shift for word, shift in zip(row, _SHIFTS, strict=True)) for row in rows]

@@ -36,7 +36,6 @@ _SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4, "SCAN_ROWS": 2
 
 
 def set_up(modules: Iterable[ModuleType]) -> None:
-    """Prepare the simulator and the modules with kernels."""
     _launch_one_after_another()
     _wait_without_polling()
     _share_arrays_safely()
@@ -84,8 +83,6 @@ def _launch_one_after_another() -> None:
 
 
 class _Place(NamedTuple):
-    """Of a thread or of a block."""
-
     x: int
     y: int = 0
     z: int = 0

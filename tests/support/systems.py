@@ -104,7 +104,6 @@ def constraints(values: st.SearchStrategy[Any], names: tuple[str, ...]) -> st.Se
 
 
 def filters_of(each: st.SearchStrategy[Row]) -> st.SearchStrategy[Row]:
-    """Filters with such constraints."""
     keys = st.integers(0, 3) | st.sampled_from(BOUNDARY_KEYS)
     return st.fixed_dictionaries({"key": keys, "constraints": st.lists(each, max_size=4)})
 

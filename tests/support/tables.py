@@ -17,7 +17,6 @@ def tag_rows(rows: Sequence[Sequence[str]]) -> pa.ListArray:
 
 
 def table_of(rows: Sequence[tuple[Sequence[str], int]]) -> pa.Table:
-    """Columns `tags` and `key` of (tags, key) pairs."""
     tags, keys = [tags for tags, _ in rows], [key for _, key in rows]
     return pa.table({"tags": tag_rows(tags), "key": pa.array(keys, pa.uint64())})
 

@@ -41,7 +41,6 @@ _SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.sql.adaptive.coalescePa
 
 
 def type_of(ddl: str) -> t.DataType:
-    """A type as Spark writes it."""
     parts = _parts(ddl)
     fields = [re.fullmatch(r"(`[^`]+`|[^\s:<(]+)(?:: *|\s+)(.+)", part, re.DOTALL) for part in parts]
     if all(fields):
@@ -323,7 +322,6 @@ class Session:
         return SimpleNamespace(first=lambda: {"partitions": [number % count for number in range(64 * count + 1)]})
 
     def save_epoch(self, frame: Frame, epoch: int, path: str, **given: str) -> None:
-        """A micro-batch of a stream."""
         writer = self.source({**given, "path": path}).streamWriter(frame.schema, False)
         self.write(frame, writer, epoch, **{"sql.streaming.queryId": "query"})
 

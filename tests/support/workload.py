@@ -15,7 +15,6 @@ COMMAND = [sys.executable, "-c", "from tagmatch.workloads.commands.workload impo
 
 
 def run(*arguments: object, code: int = 0, entry: Callable[[], None] = main) -> str:
-    """Run the command; returns what it says on standard error."""
     stderr = io.StringIO()
     with patch("sys.argv", ["tagmatch-workload", *map(str, arguments)]), redirect_stderr(stderr):
         try:
