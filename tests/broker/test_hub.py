@@ -76,6 +76,15 @@ def slow(animals, monkeypatch):
     return Slowed(animals, monkeypatch)
 
 
+def test_wrong_messages_are_refused(animals):
+    twice = pa.table([pa.array([["fr"]]), pa.array(["a"]), pa.array(["b"])], ["tags", "id", "id"])
+    with Hub(animals, Sessions("integer")) as hub:
+        for wrong in (["fr"], [7], [twice], [[["fr"]], [b"a", b"b"]]):
+            with pytest.raises((InvalidTypeError, InvalidValueError)):
+                hub.publish(*wrong)
+        assert hub.stats()["in"] == 0
+
+
 def test_a_full_queue_drops_and_counts(animals, slow):
     with Hub(animals, Sessions("integer"), HubOptions(max_waiting=10, when_busy="drop")) as hub:
         first = hub.publish([["fr"]] * 4)

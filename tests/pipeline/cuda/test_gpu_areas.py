@@ -41,9 +41,6 @@ def finders() -> Finders:
     return Finders(CudaFixedAreas, CudaClients)
 
 
-# -- areas that stay ---------------------------------------------------------------------------------------------------
-
-
 def words_of(place: Place, plane: bool) -> Any:
     fixed = FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(*place, 0.0)]), plane=plane)
     return fixed.circles.words[:48:16]
@@ -66,9 +63,6 @@ def test_on_edges_the_device_says_what_the_cpu_says(rng: random.Random, plane: b
     found = CudaFixedAreas(fixed).holding(*columns)
     assert rows_of(found) == rows_of(fixed.holding(*columns))
     assert 0 < len(found.values) < len(circles)
-
-
-# -- clients that move -------------------------------------------------------------------------------------------------
 
 
 def test_packets_between_moves() -> None:
@@ -145,9 +139,6 @@ def test_moves_that_failed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
     modelled.move([(1, (7.0, 7.0))])
     asked: list[tuple[None, Place, list[int]]] = [(None, (x, x), [0]) for x in (0.0, 5.0, 7.0)]
     assert modelled.assert_found(list(asked)) == 2
-
-
-# -- whole indexes -----------------------------------------------------------------------------------------------------
 
 
 def index(layout: Any = "rarest", **cuda: Any) -> TagMatch:

@@ -83,9 +83,6 @@ def assert_as_on_cpu(segment: Segment, batches: Batches, *, exact: bool = True) 
     return found
 
 
-# -- batches that were routed on the CPU -------------------------------------------------------------------------------
-
-
 @EXAMPLES
 @given(
     sets=st.lists(some_tags, max_size=8),
@@ -148,9 +145,6 @@ def test_queries_wait_in_the_queues_of_partitions(rng: random.Random, flush_time
         assert fewest or tm.stats()["matched_by"]["cpu"] == 0 < tm.stats()["matched_by"]["cuda"]
 
 
-# -- packed results ----------------------------------------------------------------------------------------------------
-
-
 @given(sizes=st.lists(st.integers(0, 9), max_size=5), rng=st.randoms(use_true_random=False))
 def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> None:
     """Records of items in any order: an item, a number of pairs, and groups of four of these (§3.3.1)."""
@@ -169,9 +163,6 @@ def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> No
     words = np.frombuffer(packed, np.uint32)
     queries, found_sets = unpack(words, len(expected), firsts, queued)
     assert list(zip(queries, found_sets, strict=True)) == expected
-
-
-# -- routing on the device (Algorithm 2) -------------------------------------------------------------------------------
 
 
 @EXAMPLES
@@ -200,9 +191,6 @@ def test_routing_gives_each_run_the_queries_with_its_mask(
     expected = {run: [q for q, query in enumerate(queries) if mask & ~query == 0] for run, mask in enumerate(masks)}
     assert {run: sorted(numbers) for run, numbers in found.items()} == expected
     assert made.count == sum(-(-len(numbers) // item_queries) for numbers in expected.values())
-
-
-# -- the prefilter (Algorithm 4) ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 9, 60 if SIMULATED else 3000])

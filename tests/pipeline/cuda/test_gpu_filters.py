@@ -74,9 +74,6 @@ def test_messages_come_in_parts_where_sets_ask_for_many_attributes(
         assert on_cuda(tm)
 
 
-# -- results that do not fit -------------------------------------------------------------------------------------------
-
-
 #: Also sets without constraints
 every = pytest.mark.parametrize("path", [None, *get_args(Path)])
 

@@ -45,9 +45,6 @@ def numbered(sets: list[list[str]], where: str | None = None, **options: Any) ->
     return index_of(sets, range(len(sets)), where=where and [where, *[None] * (len(sets) - 1)], **options)
 
 
-# -- too little memory -------------------------------------------------------------------------------------------------
-
-
 def test_a_million_sets_match_one_query(layout: str) -> None:
     tags = [f"t{i}" for i in range(1_415)]
     sets = [[tags[i], tags[j]] for i in range(1_415) for j in range(i)]
@@ -96,9 +93,6 @@ def test_tables_that_do_not_fit(monkeypatch: pytest.MonkeyPatch, layout: Any, ta
             wanted = [1] if where and value > 5 else [0, 1]
             assert sorted(tm.match(["a", "b"], attributes={"p": value})) == wanted
         assert tm.stats()["device"] == "cpu"
-
-
-# -- several devices ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("placement", ["auto", "replicate", "split"])
@@ -203,9 +197,6 @@ def test_tags_with_one_hash(engine: dict[str, Any]) -> None:
     sets = [*([tag] for tag in tags[:15]), tags[:3], ["x", *tags[2:5]]]
     tm, oracle = loaded(zip(sets, range(len(sets)), strict=True), **engine)
     assert_agree(tm, oracle, [tags, [*tags, "x"], tags[15:], *([tag] for tag in tags[::4]), []])
-
-
-# -- devices that fail -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

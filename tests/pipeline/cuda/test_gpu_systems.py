@@ -116,8 +116,6 @@ def test_nothing_stored_or_sent(system: System) -> None:
     assert compare(system, tables(filters, [], pa.int64())[0], nothing_asked) >= 2
 
 
-# -- scans of signatures -----------------------------------------------------------------------------------------------
-
 TAGS = st.text("abcdé", max_size=2)
 SETS = st.lists(st.tuples(st.lists(TAGS, max_size=4), st.integers(0, 2**64 - 1)), max_size=6)
 
