@@ -257,13 +257,6 @@ _WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "why"), _WRONG)
-def test_what_is_no_json_is_an_error_in_words(text, why):
-    with pytest.raises(InvalidValueError) as caught:
-        read_json(text, "the payload")
-    assert str(caught.value) == f"the payload is no JSON: {why}"
-
-
 def _as_cell(text: bytes) -> Any:
     return value_in(text.decode(errors="surrogateescape"))
 
@@ -278,11 +271,15 @@ def _as_command(text: bytes) -> Any:
     return wire.read_json(b'{"a":' + text + b"}", "the command")
 
 
-@pytest.mark.parametrize("read", [_as_cell, _as_attribute_of_the_service, _as_command])
-@pytest.mark.parametrize("text", [text for text, _ in _WRONG])
-def test_it_is_refused_wherever_it_comes_from(text, read):
-    with pytest.raises(InvalidValueError, match="is no JSON: "):
-        read(text)
+@pytest.mark.parametrize(("text", "why"), _WRONG)
+def test_what_is_no_json_is_an_error_in_words(text, why):
+    """Wherever it comes from."""
+    with pytest.raises(InvalidValueError) as caught:
+        read_json(text, "the payload")
+    assert str(caught.value) == f"the payload is no JSON: {why}"
+    for read in (_as_cell, _as_attribute_of_the_service, _as_command):
+        with pytest.raises(InvalidValueError, match="is no JSON: "):
+            read(text)
 
 
 @pytest.mark.parametrize(

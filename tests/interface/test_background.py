@@ -32,6 +32,14 @@ class Owner:
         self.calls += 1
         return self.calls
 
+    def work(self) -> None:
+        """For ever, except for what `run` gives up."""
+        while True:
+            run(lambda _: self.entered.release(), range(2), 1)
+
+    def closed(self) -> None:
+        raise ClosedError
+
 
 class Called(Background[Any]):
     """Calls again after `pauses`, in turn."""
@@ -124,25 +132,11 @@ def test_the_end_waits_for_a_call_and_allows_no_other() -> None:
     assert (owner.calls, threads()) == (1, [])
 
 
-class Working:
-    """Works for ever, except for what `run` gives up."""
-
-    def __init__(self) -> None:
-        self.entered = threading.Event()
-
-    def method(self) -> None:
-        while True:
-            run(lambda _: self.entered.set(), range(2), 1)
-
-    def closed(self) -> None:
-        raise ClosedError
-
-
 def test_work_of_kernels_is_given_up_and_a_closed_owner_ends_it() -> None:
-    owner = Working()
-    background = Called(owner.method, then=0.0)
+    owner = Owner()
+    background = Called(owner.work, then=0.0)
     background.begin()
-    assert owner.entered.wait(TIMEOUT)
+    assert owner.entered.acquire(timeout=TIMEOUT)
     background.end()
     assert threads() == []
     background = Called(owner.closed, then=0.0)

@@ -178,12 +178,8 @@ def test_an_index_shows_what_it_holds(tmp_path: Any) -> None:
     with index_of(pa.array([["a"], ["b"]]), ["x", "y"], path=path, device="cpu", threads=1, key_type="string") as tm:
         tm.add_set(["c"], "z", where="n < 1")
         read = Cells(tm)
-        rows = dict(row for row in read.rows)
-        assert rows["sets"] == "2"
-        assert rows["staged"] == "1"
-        assert rows["with_conditions"] == "0"
-        assert rows["path"] == str(path)
-        assert rows["matched on"] == "cpu; 1 thread"
+        rows = {"sets": "2", "staged": "1", "with_conditions": "0", "path": str(path), "matched on": "cpu; 1 thread"}
+        assert dict(read.rows).items() >= rows.items()
         tm.consolidate()
         assert ["with_conditions", "1"] in Cells(tm).rows
     assert tm._repr_html_() is None

@@ -271,10 +271,10 @@ class Index(stateful.RuleBasedStateMachine):
             wait_until(lambda tm=tm, oracle=oracle: tm is None or dict(tm) == dict(oracle))
         DROPPING.clear()
 
-    @rule(query=strategies.queries, one=subscriptions, data=st.data())
-    def match(self, query, one, data):
+    @rule(queries=strategies.query_lists, query=strategies.queries, one=subscriptions, data=st.data())
+    def match(self, queries, query, one, data):
         self.message = message_for(data, one, query)
-        assert_agree(self.tm, self.oracle, [query + one.tags, self.message])
+        assert_agree(self.tm, self.oracle, [*queries, query + one.tags, self.message])
 
     @rule(some=st.lists(subscriptions, max_size=4), data=st.data(), unique=st.booleans(), awaits=st.booleans())
     def submit(self, some, data, unique, awaits):
@@ -291,11 +291,6 @@ class Index(stateful.RuleBasedStateMachine):
             found = [future.result(60) for future in futures]
         expected = [(self.oracle.match_unique if unique else self.oracle.match)(*message) for message in messages]
         assert [keys if unique else sorted(keys) for keys in found] == expected
-
-    @rule(queries=strategies.query_lists, unique=st.booleans())
-    def match_many(self, queries, unique):
-        expected = map(self.oracle.match_unique if unique else self.oracle.match, queries)
-        assert_keys(self.tm.match_many(queries, unique=unique), list(map(sorted, expected)), self.key_type)
 
     @rule(some=st.lists(subscriptions, max_size=6), data=st.data(), unique=st.booleans(), ahead=st.integers(0, 2))
     def match_many_in_a_table(self, some, data, unique, ahead):

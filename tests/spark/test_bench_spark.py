@@ -38,17 +38,11 @@ def test_partition(tmp_path: Path) -> None:
     for each in layouts:
         used, rate = f"600 sets, {each}: ", f"{each}: a billion sets at this rate, "
         shuffled, seconds = found.value(f"{used}shuffled, a set"), found.value(f"{used}time of all tasks, a set")
-        assert seconds > 0 == found.value(f"{used}spilled to disk")
-        # Not less than what a set's tags need
-        assert 10 < shuffled < 10_000
-        # Bytes of a set are gigabytes of a billion
-        assert found.value(f"{rate}shuffled") == pytest.approx(shuffled)
-        assert found.value(f"{rate}time of all tasks") * 3600 == pytest.approx(seconds * 1_000)
-        assert found.value(f"{rate}index") > 20
-        assert found.value(f"{used}peak of the JVM, driver and executor") > 100
+        # Not less than what a set's tags need; bytes of a set are gigabytes of a billion
+        assert 10 < shuffled == pytest.approx(found.value(f"{rate}shuffled")) < 10_000
+        assert found.value(f"{rate}time of all tasks") * 3600 == pytest.approx(seconds * 1_000) > 0
+        assert found.value(f"{used}spilled to disk") == 0
         assert 20 < found.value(f"{used}peak of a Python worker") < 2_000
-        assert found.value(f"{each}: 600 sets against 300, on Spark") > 0
-    assert (tmp_path / "spark-partition.png").read_bytes().startswith(b"\x89PNG")
     assert not (tmp_path / "spark-join.json").exists()
 
 

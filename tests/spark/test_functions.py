@@ -12,8 +12,6 @@ from unittest.mock import patch
 
 import pytest
 from oracle import Oracle
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as f
 from support.areas import AREAS, FIELDS, PLACES, At, any_at, struct_of
 from support.conditions import Expression
 from support.index_files import make_index
@@ -26,7 +24,7 @@ import tagmatch.spark.join
 import tagmatch.spark.ship
 from tagmatch import Circle, Near, TagMatch
 from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
-from tagmatch.spark import match_udf, partition, register, subset_join
+from tagmatch.spark import partition, register, subset_join
 from tagmatch.spark.errors import errors_of_workers
 from tagmatch.spark.shuffle import shuffle_join
 
@@ -233,19 +231,6 @@ def test_an_index_on_the_plane(spark: Any, tmp_path: Path, *, way: Any, has_posi
     )
     with pytest.raises(InvalidValueError, match=message), errors_of_workers():
         ask(frame, index, location="here")
-
-
-@pytest.mark.nightly
-def test_columns_by_position_and_by_name(session: SparkSession, tmp_path: Path, rng: random.Random) -> None:
-    oracle, messages = stored_with_areas(tmp_path / "index", rng), any_messages(rng, 60)
-    frame, match = frame_of(session, messages, PLACE_TYPES[0]), match_udf(tmp_path / "index")
-    price, every = f.struct("price"), answers(oracle, messages, "attributes", "location", "within")
-    for column, right in (
-        (match("tags", price, "here", "around"), every),
-        (match("tags", within="around", location="here", attributes=price), every),
-        (match("tags", within="around"), answers(oracle, messages, "within")),
-    ):
-        assert {row.id: sorted(row[1]) for row in frame.select("id", column).collect()} == right
 
 
 def test_settings_of_a_session(spark: Any, tmp_path: Path) -> None:
