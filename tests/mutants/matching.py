@@ -106,7 +106,7 @@ tagmatch/spark/buckets.py: tests/spark/test_join.py -k oracles
 tagmatch/spark/shuffle.py: tests/spark/test_join.py -k oracles
 -            yield from _sent_home(sets_at(segment, rows[~is_met], plan.now), plan)
 # Spark's function of columns: a task's batches of answers come in another order
-tagmatch/spark/functions.py: tests/spark/test_functions.py -k oracles
+tagmatch/spark/functions.py: tests/spark/test_join.py -k oracles
 -        return pa.concat_arrays(parts) if parts else
 +        return pa.concat_arrays(parts[::-1]) if parts else
 # workloads: the times of arrivals begin anew with each block

@@ -1,28 +1,22 @@
-"""Functions in SQL and of columns beside the oracle, and settings of a session."""
+"""Functions in SQL and of columns, settings of a session, and arguments of joins; `test_join.py` has answers."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import patch
 
 import pytest
-from oracle import Oracle
-from support.areas import AREAS, FIELDS, PLACES, At, any_at, struct_of
-from support.conditions import Expression
 from support.index_files import make_index
 from support.spark_functions import called
 from support.spark_settings import settings_of
-from support.trees import And, Not, Or, Tags, Test, Within
 
 import tagmatch.spark.functions
 import tagmatch.spark.join
 import tagmatch.spark.ship
-from tagmatch import Circle, Near, TagMatch
+from tagmatch import Circle, TagMatch
 from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark import partition, register, subset_join
 from tagmatch.spark.errors import errors_of_workers
@@ -30,96 +24,6 @@ from tagmatch.spark.shuffle import shuffle_join
 
 WAYS = ("sql", "column")
 AREA = "struct<kind: string, lon: decimal(5, 3), lat: int, metres: int>"
-#: The type of a column of areas
-STRUCT = f"struct<kind: string, {', '.join(f'{name}: double' for name in FIELDS)}>"
-#: The types of a column of places
-PLACE_TYPES = ["struct<lat: double, lon: double>", "array<double>"]
-KEYS: dict[str, Callable[[int], Any]] = {"integer": int, "string": "é {}".format}
-TAGS = [f"t{number}" for number in range(6)]
-CHEAP, HERE = Test("price", "<", (3,)), Within(Circle(9, 45, 50_000))
-NEAR = Within(Near(60_000))
-WHERE = [Or((Not(HERE), Tags(("t1",)))), And((NEAR, CHEAP)), And((Not(HERE), CHEAP)), CHEAP]
-EXPRESSIONS = [Expression.of(tree, random.Random(0)) for tree in WHERE]
-
-
-class Message(NamedTuple):
-    """What is asked."""
-
-    tags: list[str]
-    price: int | None
-    at: At
-
-
-def stored_with_areas(path: Path, rng: random.Random, key_type: Any = "integer") -> Oracle:
-    """Make an index of sets with areas, some for clients whose places its folder has; gives what is right."""
-    oracle, keys = Oracle(), [KEYS[key_type](number) for number in range(120)]
-    with TagMatch(path, device="cpu", key_type=key_type) as tm:
-        for number in range(300):
-            tags, area = rng.sample(TAGS, rng.choice([0, 1, 1, 2])), rng.choice([None, *AREAS])
-            where = rng.choice([*[None] * 6, *EXPRESSIONS])
-            for change in (tm, oracle):
-                change.add_set(tags, keys[number % 120], where=where, area=area)
-        places = [rng.choice(PLACES) for _ in range(120)]
-        for change in (tm, oracle):
-            change.consolidate()
-            change.move(keys, *map(list, zip(*places, strict=True)))
-            change.save_positions()
-    return oracle
-
-
-def any_messages(rng: random.Random, count: int) -> list[Message]:
-    return [Message(rng.sample(TAGS, rng.randrange(5)), rng.choice([None, 2, 5]), any_at(rng)) for _ in range(count)]
-
-
-def frame_of(spark: Any, messages: list[Message], place_type: str) -> Any:
-    """Columns `id`, `tags`, `price`, `here` and `around`, in three partitions."""
-    rows = []
-    for number, (tags, price, at) in enumerate(messages):
-        here: Any = at.location and list(map(float, at.location))
-        if here and place_type.startswith("struct"):
-            here = {"lon": here[0], "lat": here[1]}
-        rows.append((number, tags, price, here, struct_of(at.within)))
-    schema = f"id int, tags array<string>, price int, here {place_type}, around {STRUCT}"
-    return spark.createDataFrame(rows, schema).repartition(3)
-
-
-def answers(oracle: Oracle, messages: list[Message], *asked: str, unique: bool = False) -> dict[int, list[Any]]:
-    """What is right, by number of the message; of `attributes`, `location` and `within` only some are asked for."""
-    match = oracle.match_unique if unique else oracle.match
-    found = {}
-    for number, (tags, price, at) in enumerate(messages):
-        attributes = {"price": price} if "attributes" in asked and price is not None else {}
-        where = {name: value for name, value in at.options.items() if name in asked}
-        found[number] = sorted(match(tags, attributes, **where))
-    assert any(found.values())
-    return found
-
-
-@pytest.mark.usefixtures("small_buckets")
-@pytest.mark.parametrize("way", [*WAYS, "ship", "shuffle"])
-@pytest.mark.parametrize(
-    ("place", "key_type"), [(PLACE_TYPES[0], "integer"), (PLACE_TYPES[1], "string")], ids=["struct", "array"]
-)
-def test_answers_are_the_oracles(
-    spark: Any, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, place: str, key_type: str, way: Any
-) -> None:
-    """Of both functions and both joins: each argument, all of them and none; those that are NULL."""
-    for module in (tagmatch.spark.functions, tagmatch.spark.ship):
-        monkeypatch.setattr(module, "QUERIES", 7)
-    index, unique = tmp_path / "index", way != "sql" and key_type == "string"
-    oracle, messages = stored_with_areas(index, rng, key_type), any_messages(rng, 100)
-    frame = frame_of(spark, messages, place)
-    register(spark)
-    every = {"attributes": ("price",), "location": "here", "within": "around"}
-    two = {**every, "attributes": None}
-    for asked in (every, two, {"location": "here"}, {"within": "around"}, dict.fromkeys(every)):
-        given = {name: column for name, column in asked.items() if column}
-        right = answers(oracle, messages, *given, unique=unique)
-        if way in WAYS:
-            assert called(way, frame, index, unique=unique, **asked) == right
-        else:
-            joined = subset_join(frame, index, output="lists", unique=unique, strategy=way, **given)
-            assert {row.id: sorted(row["keys"]) for row in joined.collect()} == right
 
 
 def test_a_newer_snapshot_is_taken_up_by_the_next_query(spark: Any, tmp_path: Path) -> None:
@@ -209,6 +113,50 @@ def test_indexes_that_will_not_do(spark: Any, tmp_path: Path, way: str) -> None:
     for path, asked, error, message in wrong:
         with pytest.raises(error, match=message), errors_of_workers():
             called(way, frame, path, **asked)
+
+
+PLACE, HERE = ", here array<double>", {"location": "here"}
+BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
+    ("words array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'words'"),
+    ("Tag array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'Tag'; is 'Tag' meant"),
+    ("tags string", {}, InvalidTypeError, "column 'tags' of the queries must be array<string>, not string"),
+    ("tags array<int>", {}, InvalidTypeError, "must be array<string>, not array<int>"),
+    (", key int", {}, InvalidValueError, "column 'key' already"),
+    (", Keys int", {"output": "lists"}, InvalidValueError, "column 'Keys' already"),
+    ("", {"strategy": "broadcast"}, InvalidValueError, "strategy must be one of 'auto'"),
+    ("", {"output": "set"}, InvalidValueError, "output must be one of 'rows'"),
+    ("", {"index": 3}, InvalidTypeError, "index must be"),
+    ("", {"index": ""}, InvalidValueError, "index is empty; give the path of a folder"),
+    ("", {"index": "ftp://host/index"}, InvalidValueError, "Arrow does not reach ftp://host/in"),
+    ("", {"index": "no/such/folder"}, IndexNotFoundError, "no such folder"),
+    ("", {"attributes": ["cost"]}, InvalidValueError, "one column 'cost'; its columns are 'tags'"),
+    (", day date", {"attributes": "day"}, InvalidTypeError, "column 'day' is of date32"),
+    (", at timestamp", {"attributes": "at"}, InvalidTypeError, "column 'at' is of timestamp"),
+    (", x int", {"attributes": ["x", "x"]}, InvalidValueError, "names, none of them 'tags'"),
+    ("", {"folder": "x"}, InvalidValueError, "folder is where the index of interests is made"),
+    ("", {"location": "there"}, InvalidValueError, "location: queries must have one column 'there'"),
+    (", n int", {"location": "n"}, InvalidTypeError, "location: column 'n' must be a struct or an array of lon, lat, "),
+    (", n int", {"within": "n"}, InvalidTypeError, "within: column 'n' must be structs with kind, lon"),
+    (PLACE, {"within": "here"}, InvalidTypeError, "within: column 'here' must be structs with kind, lon"),
+    (
+        f"{PLACE}, location int",
+        {"attributes": "location", "location": "here"},
+        InvalidValueError,
+        "none of them 'tags'",
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "arguments", "error", "message"), BAD)
+def test_arguments_of_joins_that_will_not_do(
+    spark: Any, tmp_path: Path, columns: str, arguments: dict[str, Any], error: type[TagMatchError], message: str
+) -> None:
+    index = make_index(tmp_path / "index", [(["a"], 1)])
+    columns = columns if columns[:1].isalpha() else f"tags array<string>{columns}"
+    with pytest.raises(error, match=message):
+        subset_join(spark.createDataFrame([], columns), **{"index": index, **arguments})
+    with pytest.raises(InvalidTypeError, match="must be a Spark DataFrame, not list"):
+        subset_join([["a"]], tmp_path)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("has_positions", [False, True])
