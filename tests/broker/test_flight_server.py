@@ -16,7 +16,7 @@ from oracle import Oracle
 from pyarrow import flight
 from support import filters, strategies
 from support.agreement import assert_agree, assert_keys, change_all, index_of
-from support.located import subscriptions
+from support.areas import subscriptions
 from support.service import Slowed, command, exchanged, messages, options, put, remote, value
 from support.waiting import wait_until
 

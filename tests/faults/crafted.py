@@ -22,7 +22,7 @@ import xxhash
 from faults.driver import Case, Length, Program, describe
 from faults.full_index import TAGS, make_index
 from faults.mutations import mutated
-from support.crafted import buffers_in, read_manifest, with_file
+from support.index_files import buffers_in, read_manifest, with_file
 from support.segments import cut_every, segments_stay
 
 import tagmatch

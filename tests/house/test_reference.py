@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import inspect
 import re
 
@@ -72,12 +71,10 @@ def test_parameters_have_their_types_and_a_text() -> None:
     assert shown["device"].default == "'auto'"
 
 
-def test_commands_are_called_by_their_name() -> None:
-    spec = importlib.util.spec_from_file_location("hooks", SITE / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
+def test_commands_are_called_by_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SITE))
+    import hooks
+
     used = re.findall(r"Usage: (\S+) (\S+)", hooks.commands())
     assert used
     assert {program for program, _ in used} == {"tagmatch"}

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from support import strategies
 from support.agreement import index_of
-from support.areas import AREA, struct_of
+from support.areas import AREA, CLIENTS, messages, moves, struct_of, subscriptions
 from support.conditions import Expression
 from support.distances import UndecidedError
 from support.expressions import text_of
-from support.located import CLIENTS, messages, moves, subscriptions
 from support.segments import all_in
 from support.trees import And, Not, Test, Tree, evaluate
 

@@ -8,7 +8,7 @@ from typing import get_args
 import numpy as np
 import pytest
 from support.agreement import index_of
-from support.collisions import colliding_tags
+from support.hashes import colliding_tags
 
 from tagmatch import InvariantError
 from tagmatch.model.arrays import Lists

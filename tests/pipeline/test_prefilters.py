@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.signatures import integers_of, signatures, words_of
+from support.hashes import integers_of, signatures, words_of
 
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.tables import PartitionTable

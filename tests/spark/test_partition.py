@@ -13,7 +13,7 @@ from typing import Any, get_args
 import pytest
 from pyspark.sql import functions
 from support.areas import AREAS, FIELDS, struct_of
-from support.collisions import colliding_tags
+from support.hashes import colliding_tags
 from support.index_files import contents_of, make_index
 from support.spark_settings import settings_of
 from support.strategies import COMMON_NAMES

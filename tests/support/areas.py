@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from hypothesis import strategies as st
 from support import places
+from support.conditions import Expression
 from support.places import Place
+from support.trees import And, Not, Test, Within
 
 from tagmatch import Box, Circle, Near
 
@@ -85,3 +87,53 @@ def text_of(area: Area, *, is_exact: bool = True) -> str:
     """An expression for it, with the numbers written as Python does, or with many digits."""
     numbers = [repr(number) if is_exact else f"{number:.1100g}" for number in numbers_of(area)]
     return f"within {type(area).__name__.lower()}({', '.join(numbers)})"
+
+
+# -- subscriptions of clients that move, and messages that say where they are ------------------------------------------
+
+CLIENTS = 5
+TAGS = ["a", "b", "c"]
+tag_sets = st.sets(st.sampled_from(TAGS), max_size=2)
+_TREES = [Test("x", "<", (3,)), Not(Test("x", "<", (3,)))]
+
+
+class Subscription(NamedTuple):
+    """What a client asks for: tags, perhaps an expression, also of areas that have the message or not, and an area."""
+
+    tags: frozenset[str]
+    client: int
+    where: Expression | None
+    area: Area | None
+
+
+@st.composite
+def subscriptions(draw: st.DrawFn, *, plane: bool) -> Subscription:
+    drawn = st.lists(shapes(plane=plane), max_size=2)
+    having, without, near = draw(drawn), draw(st.just([]) | drawn), draw(st.none() | nears(plane=plane))
+    areas = having if near is None else [*having, near]
+    # The first one is given as such
+    parts = [*map(Within, areas[1:]), *(Not(Within(area)) for area in without)]
+    parts += draw(st.just([]) | st.sampled_from(_TREES).map(lambda tree: [tree]))
+    where = Expression.of(And(tuple(parts)), random.Random(0)) if parts else None
+    tags, client = frozenset(draw(tag_sets)), draw(st.integers(0, CLIENTS - 1))
+    return Subscription(tags, client, where, areas[0] if areas else None)
+
+
+def located(*, plane: bool) -> st.SearchStrategy[Any]:
+    return st.none() | places.places(plane=plane)
+
+
+def moves(*, plane: bool) -> st.SearchStrategy[dict[int, places.Place]]:
+    somewhere = places.places(plane=plane).filter(lambda place: all(map(math.isfinite, place)))
+    return st.dictionaries(st.integers(0, CLIENTS - 1), somewhere)
+
+
+@st.composite
+def messages(draw: st.DrawFn, *, plane: bool) -> dict[str, Any]:
+    """What `match` gets."""
+    return {
+        "tags": sorted(draw(st.just(set(TAGS)) | tag_sets)),
+        "attributes": draw(st.fixed_dictionaries({}, optional={"x": st.integers(0, 5)})),
+        "location": draw(located(plane=plane)),
+        "within": draw(st.none() | shapes(plane=plane)),
+    }

@@ -60,7 +60,7 @@ def exchanged(client: flight.FlightClient, asked: Any, rows: Any, given: Any = N
     writer, reader = client.do_exchange(asked, given or options())
     with writer:
         writer.begin(rows.schema)
-        _write(writer, rows)
+        writer.write(rows)
         writer.done_writing()
         return reader.read_all()
 
@@ -69,16 +69,9 @@ def put(client: flight.FlightClient, asked: Any, *rows: Any, given: Any = None) 
     writer, answers = client.do_put(asked, rows[0].schema, given or options())
     with writer:
         for some in rows:
-            _write(writer, some)
+            writer.write(some)
         writer.done_writing()
         return answers.read()
-
-
-def _write(writer: Any, rows: Any) -> None:
-    if isinstance(rows, pa.Table):
-        writer.write_table(rows)
-    else:
-        writer.write_batch(rows)
 
 
 class Slowed:

@@ -11,8 +11,8 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.distances import HALF_WAY, Place, within_on_plane, within_on_sphere
+from support.hashes import words_of
 from support.places import lists_of, rows_of
-from support.signatures import words_of
 
 from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.kernels.lists import join_lists, side_by_side

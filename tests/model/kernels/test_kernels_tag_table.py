@@ -14,7 +14,7 @@ import xxhash
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agreement import assert_agree, loaded
-from support.collisions import colliding_tags
+from support.hashes import colliding_tags
 from test_kernels_shared import as_strings
 
 from tagmatch import TagMatch

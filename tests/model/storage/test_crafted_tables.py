@@ -12,8 +12,7 @@ from typing import Any, get_args
 import pyarrow as pa
 import pytest
 from support.agreement import index_of
-from support.crafted import numbers_in, read_manifest, with_file, with_manifest
-from support.index_files import contents_of
+from support.index_files import contents_of, numbers_in, read_manifest, with_file, with_manifest
 from support.segments import segments_stay
 from support.waiting import wait_until
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from support.agreement import assert_agree, index_of
 from support.conditions import Message
-from support.crafted import read_manifest
-from support.index_files import MANIFEST, contents_of
+from support.index_files import MANIFEST, contents_of, read_manifest
 from support.old_formats import CONTENTS, DATA, SETS
 from support.segments import cut_every
 

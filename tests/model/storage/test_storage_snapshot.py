@@ -4,8 +4,7 @@ from unittest.mock import Mock
 
 import pytest
 from support.agreement import index_of
-from support.crafted import with_manifest
-from support.index_files import contents_of, files_of
+from support.index_files import contents_of, files_of, with_manifest
 
 from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, IndexVersionError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout

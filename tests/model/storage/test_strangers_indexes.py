@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from support.agreement import index_of
-from support.crafted import Manifest, read_manifest, with_manifest
-from support.index_files import contents_of
+from support.index_files import Manifest, contents_of, read_manifest, with_manifest
 from support.segments import segments_stay
 
 import tagmatch

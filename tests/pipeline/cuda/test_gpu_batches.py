@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.agreement import index_of, loaded
+from support.hashes import integers_of, signatures, words_of
 from support.places import lists_of
-from support.signatures import integers_of, signatures, words_of
 from support.simulator import EXAMPLES, SIMULATED
 
 from tagmatch import CudaOptions

@@ -11,8 +11,8 @@ from typing import Any
 import numba.cuda
 import pytest
 from support.agreement import assert_agree, assert_keys, index_of, loaded
-from support.collisions import colliding_tags
 from support.failing_devices import LAUNCH_FAILED, OUT_OF_MEMORY, InjectedCudaError, ShortOfMemory
+from support.hashes import colliding_tags
 from support.simulator import SIMULATED
 
 import tagmatch.pipeline.devices
