@@ -25,11 +25,8 @@ MQTT, NATS = (pytest.mark.parametrize("side", [name], indirect=True) for name in
 CROSSED = pytest.mark.parametrize(
     ("side", "guarantee"), [("mqtt", "at_least_once"), ("nats", "at_most_once")], indirect=["side"]
 )
-POISON = [
-    [("attribute:x", "[" * 2_000)], [("attribute:x", "[" * 2_000 + "]" * 2_000)], [("attribute:x", "9" * 5_000)],
-    [("attribute:x", "[[1]]")], [("attribute:", "1")], [("tags", '"a"')], [("tags", '["\\ud800"]')], [("lon", "1")],
-    [("lon", "1e999"), ("lat", "1")], [("channel", "there is none")],
-]  # fmt: skip
+#: What is not read, has no UTF-8, and what the hub refuses; `test_gateway_messages.py` has more
+POISON = [[("attribute:x", "[" * 2_000)], [("tags", '["\\ud800"]')], [("lon", "1")], [("channel", "there is none")]]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 import signal
 import threading
 import time
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from pyarrow import flight
 from support.agreement import index_of
 from support.brokers import Proxy
 from support.command import tagmatch
-from support.service import Served, Slowed, command, config, messages, options, remote, value, written
+from support.service import Served, Slowed, command, config, fetched, messages, options, remote, value, written
 from support.waiting import wait_until as until
 
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
@@ -27,11 +26,6 @@ from tagmatch.broker.running import end, serving, started
 def path(tmp_path):
     index_of([["cat"], ["dog"]], [7, 8], tmp_path / "cats.index").close()
     return tmp_path / "cats.index"
-
-
-def fetched(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return answer.read().decode()
 
 
 @pytest.mark.slow

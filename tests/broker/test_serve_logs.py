@@ -8,10 +8,9 @@ import subprocess
 import sys
 import threading
 import urllib.error
-import urllib.request
 
 import pytest
-from support.service import USERS, config
+from support.service import USERS, config, fetched
 from support.waiting import wait_until
 
 from tagmatch import AccessError, TagMatch, TagMatchError, connect
@@ -131,11 +130,6 @@ def endpoint(monkeypatch):
         yield found
 
 
-def _get(endpoint: HttpEndpoint, path: str) -> bytes:
-    with urllib.request.urlopen(endpoint.url + path, timeout=60) as answer:
-        return answer.read()
-
-
 def _connected(endpoint: HttpEndpoint, begun: bytes = BEGUN) -> socket.socket:
     found = socket.create_connection(("127.0.0.1", int(endpoint.url.rpartition(":")[2])), 60)
     found.sendall(begun)
@@ -163,7 +157,7 @@ def test_few_slow_connections_are_open_at_once(endpoint):
         slow = [stack.enter_context(_connected(endpoint)) for _ in range(3 * MAX_CONNECTIONS)]
         wait_until(lambda: all(map(_has_ended, slow[: 2 * MAX_CONNECTIONS])))
         wait_until(lambda: _threads() <= MAX_CONNECTIONS)
-        assert _get(endpoint, "/livez") == b"alive\n"
+        assert fetched(endpoint.url + "/livez") == "alive\n"
         wait_until(lambda: all(map(_has_ended, slow)))  # they have had their time
     wait_until(lambda: not _threads())
 
@@ -175,7 +169,7 @@ def test_a_connection_has_its_time(endpoint, begun):
     with _connected(endpoint, begun):
         wait_until(lambda: _threads() == 1)
         wait_until(lambda: not _threads())
-    assert _get(endpoint, "/readyz") == b"ready\n"
+    assert fetched(endpoint.url + "/readyz") == "ready\n"
 
 
 def test_a_request_is_short(endpoint):
@@ -183,6 +177,6 @@ def test_a_request_is_short(endpoint):
         while one.recv(1 << 16):
             pass
     wait_until(lambda: not _threads())
-    assert _get(endpoint, "/metrics").startswith(b"metrics 1\n")
+    assert fetched(endpoint.url + "/metrics").startswith("metrics 1\n")
     with pytest.raises(urllib.error.HTTPError, match="404"):
-        _get(endpoint, "/")
+        fetched(endpoint.url + "/")

@@ -1,7 +1,5 @@
 """Whatever is asked, fails, is cancelled or consolidated at once: each query gets the oracle's answer or its error."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import queue
@@ -43,7 +41,7 @@ class Workload:
     answers: list[list[int]]
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> Workload:
+    def drawn(cls, rng: random.Random) -> Any:
         tags = [f"t{i}" for i in range(25)]
         pairs = [(rng.choices(tags, k=rng.randint(1, 4)), rng.randrange(60) << rng.choice((0, 40))) for _ in range(300)]
         pairs += [([], 7), ([], 8)] if rng.random() < 0.5 else []

@@ -1,7 +1,5 @@
 """Sets with constraints and messages that Hypothesis draws, of few values that are easily confused, and their tests."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping, Sequence

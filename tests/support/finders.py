@@ -1,7 +1,5 @@
 """What finds areas and clients by where messages are, held to brute force: how, and tests of the CPU and of devices."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Logs of staged changes: calls that are logged, and what logs hold, in plain Python."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass

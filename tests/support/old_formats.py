@@ -3,8 +3,6 @@
 `python -m support.old_formats FORMAT`, in `tests`, has written those of each format when it was the newest one.
 """
 
-from __future__ import annotations
-
 import random
 import shutil
 import sys

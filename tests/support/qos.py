@@ -1,7 +1,5 @@
 """Brokers of messages with deadlines in plain Python, moment by moment: slow, and easy to follow."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass, replace
 from fractions import Fraction

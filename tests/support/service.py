@@ -1,11 +1,10 @@
 """Services for tests, on a free port of this machine; and the command that serves as a process of its own."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +87,11 @@ class Slowed:
             return match_many(queries, **more)
 
         monkeypatch.setattr(index, "match_many", slow)
+
+
+def fetched(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        return answer.read().decode()
 
 
 class Served:

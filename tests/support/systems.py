@@ -3,8 +3,6 @@
 Distances are those of the plane, in double precision, or great circles of the sphere; a circle's edge belongs to it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
