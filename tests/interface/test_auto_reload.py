@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from support.agreement import index_of
@@ -53,25 +54,15 @@ def no_thread_stays() -> Iterator[None]:
 
 
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+def looks() -> Iterator[Callable[[], None]]:
     """Waits for a reading of the manifest by a thread in the background that begins from then on to end."""
-    read, manifest = threading.Semaphore(0), Folder.manifest
+    with patch.object(Folder, "manifest", autospec=True, side_effect=Folder.manifest) as read:
 
-    def counted(folder: Folder) -> Any:
-        try:
-            return manifest(folder)
-        finally:
-            if threading.current_thread() in threads():
-                read.release()
+        def wait() -> None:
+            before = read.call_count
+            wait_until(lambda: read.call_count > before + 2)
 
-    def wait() -> None:
-        while read.acquire(blocking=False):
-            pass
-        for _ in range(3):
-            assert read.acquire(timeout=TIMEOUT)
-
-    monkeypatch.setattr(Folder, "manifest", counted)
-    return wait
+        yield wait
 
 
 @pytest.mark.parametrize("seconds", [None, AGES])

@@ -18,7 +18,6 @@ from support.index_files import contents_as_first, contents_of, files_of, make_i
 from support.spark_settings import settings_of
 
 import tagmatch.partitioner.spark.job as job
-import tagmatch.spark.join
 from tagmatch import Circle, IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.store import Store
@@ -32,10 +31,12 @@ NAMED = "tags array<string>, key string"
 TAGS = [f"t{i}" for i in range(60)] + ["é", "日本", "", " ", "a\u0000b"]
 
 
+pytestmark = pytest.mark.usefixtures("small_buckets")
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tagmatch.merging.Merging.begin", lambda *_: None)
-    monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 40)
 
 
 def take_in(monkeypatch: pytest.MonkeyPatch, few: int, most: int) -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support.index_files import make_index
+from support.index_files import MANIFEST, make_index
 from support.jvm import Jvm
 from support.waiting import wait_until
 
@@ -109,20 +109,16 @@ def losing_a_machine(spark: SparkSession, work: Callable[[], Any], gate: Path) -
         return running.result(WAIT)
 
 
-def check_made(path: Path, stored: Path) -> None:
-    assert (path / "MANIFEST.json").read_bytes() == (stored / "index" / "MANIFEST.json").read_bytes()
-    with TagMatch.open(path, device="cpu") as tm:
-        tm.check()
-    assert not list(path.glob("unfinished-*"))
-
-
 def test_a_job_whose_rows_are_lost(spark: SparkSession, stored: Path, tmp_path: Path) -> None:
     """With a machine, shuffled rows of tasks that were done."""
     gate = tmp_path / "gate"
     sets = gated(spark.read.parquet(str(stored / "sets.parquet")), gate)
     made = losing_a_machine(spark, lambda: partition(sets, tmp_path / "index"), gate)
     assert made.keys == SETS
-    check_made(tmp_path / "index", stored)
+    assert (tmp_path / "index" / MANIFEST).read_bytes() == (stored / "index" / MANIFEST).read_bytes()
+    with TagMatch.open(tmp_path / "index", device="cpu") as tm:
+        tm.check()
+    assert not list((tmp_path / "index").glob("unfinished-*"))
 
 
 @pytest.mark.parametrize("strategy", ["ship", "shuffle"])
