@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from faults.driver import figures_of, program_of
-from faults.failing import compiled, preloading
 from support.servers import needs
 
 _OF_GATEWAYS = {"mosquitto": "mosquitto", "nats-server": "nats-server", "cc": "gcc libc6-dev"}
@@ -25,9 +24,3 @@ def figures(request: pytest.FixtureRequest, seed: int) -> dict[str, Any]:
     for needed, package in _OF_GATEWAYS.items() if name == "gateways" else ():  # where a skip does not reach the test
         needs(needed, package)
     return figures_of(name, getattr(program_of(name).rounds, length), seed, forks=False)
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a process in which allocations can fail."""
-    return preloading(compiled("failing_malloc.c", tmp_path_factory.mktemp("failing_malloc")))

@@ -19,8 +19,8 @@ from typing import Any, get_args
 
 import pyarrow as pa
 import xxhash
+from faults.damage import TAGS, make_index
 from faults.driver import Case, Length, Program, describe
-from faults.full_index import TAGS, make_index
 from faults.mutations import mutated
 from support.index_files import buffers_in, read_manifest, with_file
 from support.segments import cut_every, segments_stay
@@ -33,7 +33,7 @@ from tagmatch.model.storage.format import manifest_text
 
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
 _ANSWERED = "answered"
-#: The number of the snapshot that `full_index` makes last
+#: The number of the snapshot that `make_index` makes last
 KEPT = 3
 
 _ODD: tuple[Any, ...] = (

@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 from faults.driver import Case, Length, Program
 from faults.failing import ALL, Interrupt, disk_full, failing, interrupted, signalled, small_files, spare_numpy
-from faults.trial import ERRORS, no_error_is_lost, wait_until_answered
+from faults.sweep import ERRORS, IS_STAGED, no_error_is_lost, wait_until_answered
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
 from interface.test_state_machine import DROPPING, Index
@@ -35,7 +35,6 @@ _KINDS = ("memory", "disk", "file size", "interruption", "signal")
 _STAGE = ("add_set", "add_sets", "add_subscriptions", "remove_set", "remove_sets")
 _SAVE = (*_STAGE, "consolidate", "save_positions", "merge", "open")
 _FAIL = (*_SAVE, "move", "match", "match_unique", "match_many", "explain", "check", "to_arrow")
-_IS_STAGED = "may not be on disk"
 
 
 class Faults:
@@ -105,8 +104,8 @@ class Failing:
         staged = self._tm.stats()["staged"] - before
         if name not in _STAGE or not staged:
             return call()
-        assert isinstance(error, KeyboardInterrupt) or _IS_STAGED in str(error), f"a failed call has staged {staged}"
-        self.in_doubt |= _IS_STAGED in str(error)
+        assert isinstance(error, KeyboardInterrupt) or IS_STAGED in str(error), f"a failed call has staged {staged}"
+        self.in_doubt |= IS_STAGED in str(error)
         return staged
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from faults.failing import compiled, preloading
 
 PREAMBLE = """
 import contextlib, ctypes
@@ -174,6 +175,12 @@ for each in ("rarest", "balanced"):
     tm.close()
     assert failed, "there was always enough"
 """
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a process in which allocations can fail."""
+    return preloading(compiled("failing_malloc.c", tmp_path_factory.mktemp("failing_malloc")))
 
 
 def run_script(script: str, env: dict[str, str] | None = None) -> None:

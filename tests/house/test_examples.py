@@ -66,7 +66,7 @@ def test_page_runs(newcomer: Newcomer, tmp_path: Path, page: str) -> None:
     if page == ON_SPARK:
         needs_java()
     for command in needed_for(page):
-        newcomer.install(command)
+        newcomer.run(["bash", "-e", "-c", command], newcomer.source)
     reason = [NEEDS_JAVA] if page == ON_SPARK else []
     for _ in range(2 if page in TUTORIALS else 1):  # and once more, in the same folder, as after a restart
         printed = newcomer.run(["python", str(RUNNER), page, *reason], tmp_path)

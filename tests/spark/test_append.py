@@ -15,7 +15,7 @@ from oracle import Oracle
 from pyspark.sql import DataFrame
 from support.expiring import set_clock, times_of
 from support.index_files import contents_as_first, contents_of, files_of, make_index
-from support.spark_settings import settings_of
+from support.spark_functions import settings_of
 
 import tagmatch.partitioner.spark.job as job
 from tagmatch import Circle, IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch

@@ -10,8 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from support.index_files import make_index
-from support.spark_functions import called
-from support.spark_settings import settings_of
+from support.spark_functions import called, settings_of
 
 import tagmatch.spark.functions
 import tagmatch.spark.join

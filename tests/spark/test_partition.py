@@ -15,7 +15,7 @@ from pyspark.sql import functions
 from support.areas import AREAS, FIELDS, struct_of
 from support.hashes import colliding_tags
 from support.index_files import contents_of, make_index
-from support.spark_settings import settings_of
+from support.spark_functions import settings_of
 from support.strategies import COMMON_NAMES
 from support.tasks import session
 

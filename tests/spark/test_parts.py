@@ -16,7 +16,7 @@ from typing import Any, get_args
 import pytest
 from support.index_files import MANIFEST, contents_of, make_index
 from support.segments import cut_every, segments_stay
-from support.spark_settings import settings_of
+from support.spark_functions import settings_of
 from support.tasks import Session
 
 from tagmatch import TagMatch

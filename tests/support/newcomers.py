@@ -57,9 +57,6 @@ class Newcomer:
             self.run(["bash", "-e", "-c", f"{block.code}\nenv --null > {left}"], self.source)
             self._environment = dict(each.split("=", 1) for each in left.read_text().split("\0") if each)
 
-    def install(self, command: str) -> None:
-        self.run(["bash", "-e", "-c", command], self.source)
-
     def run(self, command: list[str], folder: Path) -> str:
         """What a command prints, which has to end well; with it ends what it has started in the background."""
         started = subprocess.Popen(

@@ -1,8 +1,9 @@
-"""The functions for SQL and of columns, called as Spark calls them, by itself or by `support/tasks.py`."""
+"""The functions for SQL and of columns, called as Spark calls them, by itself or by `support/tasks.py`; settings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -74,3 +75,16 @@ def _by_tasks(way: str, frame: Frame, index: str, unique: bool, names: Mapping[s
                 lists = task(**dict(zip(names, batch.columns[1:], strict=True))).cast(to_arrow_type(match.returnType))
                 for first, keys in zip(batch.column(0).to_pylist(), lists.to_pylist(), strict=True):
                     yield from ((first, key) for key in keys)
+
+
+@contextmanager
+def settings_of(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set some for a while. Those that the tests' configuration has would else be as Spark has them."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
