@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import signatures
+from support import hashes
 from support.agreement import index_of
 from support.strategies import tag_sets
 
@@ -44,7 +44,7 @@ def algorithm_1(sets: Sequence[Bits], most: int, size: int = 0, mask: Bits = fro
 
 
 def words_of(sets: Sequence[Bits]) -> Any:
-    return signatures.words_of([sum(1 << (191 - bit) for bit in bits) for bits in sets])
+    return hashes.words_of([sum(1 << (191 - bit) for bit in bits) for bits in sets])
 
 
 SIGNATURES = st.frozensets(st.integers(0, 191), min_size=1, max_size=40) | st.frozensets(
