@@ -158,14 +158,6 @@ def _made(_: Case, tm: TagMatch) -> Any:
         return sorted(tm.match([])) == [key for key, tags in enumerate(BULK) if not tags]
 
 
-def _amatch(case: Case) -> Any:
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(case.tm.amatch(QUERY))
-    finally:
-        loop.close()
-
-
 def _many(ask: Callable[[TagMatch], Any], expected: Callable[[Oracle], Any]) -> Call:
     return Call(lambda case: ask(case.tm), expected, lambda _, answers: [sorted(keys) for keys in answers.to_pylist()])
 
@@ -283,7 +275,10 @@ CALLS: dict[str, Call] = {
         lambda case: [future.result() for future in [case.tm.submit(query) for query in SUBMITTED]],
         lambda oracle: [oracle.match(query) for query in QUERIES[:100]], lambda _, answers: list(map(sorted, answers)),
     ),
-    "amatch": Call(_amatch, lambda oracle: oracle.match(QUERY), lambda _, keys: sorted(keys)),
+    "amatch": Call(
+        lambda case: asyncio.run(case.tm.amatch(QUERY)), lambda oracle: oracle.match(QUERY),
+        lambda _, keys: sorted(keys),
+    ),
     "explain": _same("explain", QUERY, plain=dict),
     "in": Call(lambda case: QUERY in case.tm),
     "iter": Call(lambda case: dict(case.tm)),

@@ -82,7 +82,7 @@ class Commands:
         full = {
             f"{each}, {'a small disk' if disk else 'limited'}": partial(self.full, each, disk) for each, disk in ways
         }
-        return full | {each.__name__: each for each in (self.match, self.build, self.build_from_a_stream, self.rebuild)}
+        return full | {each.__name__: each for each in (self.match, self.build, self.rebuild)}
 
     def full(self, target: str, on_disk: bool, folder: Path, rng: random.Random) -> str:
         """Write to a file that may not grow so large, or to a small disk: a file, standard output or an index."""
@@ -134,14 +134,10 @@ class Commands:
         return ending
 
     def build(self, folder: Path, rng: random.Random) -> str:
-        path = folder / "index"
-        return self._interrupted_index(path, {}, interrupted(begun("build", self.sets, path), folder, rng))
-
-    def build_from_a_stream(self, folder: Path, rng: random.Random) -> str:
-        path = folder / "index"
-        return self._interrupted_index(
-            path, {}, interrupted(begun("build", "-", path), None, rng, self.sets.read_text())
-        )
+        """From a file, or from a stream."""
+        path, stdin = folder / "index", rng.choice([None, self.sets.read_text()])
+        process = begun("build", "-" if stdin else self.sets, path)
+        return self._interrupted_index(path, {}, interrupted(process, None if stdin else folder, rng, stdin))
 
     def rebuild(self, folder: Path, rng: random.Random) -> str:
         """Over an index. Ctrl-C twice ends a build at once, so that it may leave files; the next one removes them."""

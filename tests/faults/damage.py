@@ -15,7 +15,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -55,8 +55,8 @@ class FullIndex:
 
     path: Path
     stored: Oracle
-    after: list[Oracle] = field(default_factory=list)
-    changes: list[int] = field(default_factory=list)
+    after: list[Oracle]
+    changes: list[int]
 
 
 def make_index(path: Path, pairs: Sequence[tuple[list[str], Any]], rng: random.Random, **options: Any) -> FullIndex:
@@ -102,13 +102,13 @@ def _stage(index: FullIndex, tm: TagMatch[Any], pairs: Sequence[tuple[list[str],
     index.changes.append(index.changes[-1] + changes)
 
 
-def notice(index: FullIndex, path: Path, *, fewest: int, **options: Any) -> str:
+def notice(index: FullIndex, path: Path, rng: random.Random, *, fewest: int) -> str:
     """Open a damaged copy of an index; returns what becomes of that.
 
     An error names the index. Damage to the last log may look as if the program had been killed in its last call: then
     changes are gone that calls from number `fewest` on have staged, with a warning if that leaves a part of a call.
     """
-    said = ""
+    said, options = "", {"layout": rng.choice(get_args(Layout))} if rng.random() < 0.5 else {}
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -175,11 +175,6 @@ def indexes(folder: Path, sizes: Sequence[int], rng: random.Random) -> Iterator[
         yield index
 
 
-def _noticed(index: FullIndex, copy: Path, rng: random.Random, *, fewest: int) -> str:
-    layout = {"layout": rng.choice(get_args(Layout))} if rng.random() < 0.5 else {}
-    return notice(index, copy, fewest=fewest, **layout)
-
-
 def flip(name: Path, places: Sequence[int], index: FullIndex, copy: Path, rng: random.Random) -> Counter[str]:
     """Flip bits of a byte of a file, and of others, one by one. Of a log, that may only end the last call."""
     file, found = copy / name, Counter[str]()
@@ -189,7 +184,7 @@ def flip(name: Path, places: Sequence[int], index: FullIndex, copy: Path, rng: r
         wrong[place] ^= rng.randrange(1, 256)
         file.write_bytes(wrong)
         try:
-            outcome = _noticed(index, copy, rng, fewest=len(index.changes) - 2)
+            outcome = notice(index, copy, rng, fewest=len(index.changes) - 2)
         except Exception as error:
             raise AssertionError(f"byte {place}: {error!r}") from error
         found[outcome] += 1
@@ -227,7 +222,7 @@ def damaged(kind: str, name: Path, other: Path, index: FullIndex, copy: Path, rn
         (copy / name).write_bytes(contents)
     if kind == "swapped":
         (copy / other).write_bytes(before[0])
-    return Counter([_noticed(index, copy, rng, fewest=len(index.changes) - 2 if kind == "longer" else 0)])
+    return Counter([notice(index, copy, rng, fewest=len(index.changes) - 2 if kind == "longer" else 0)])
 
 
 def command_opens(_: FullIndex, copy: Path, rng: random.Random) -> Counter[str]:

@@ -137,12 +137,8 @@ class Fuzz:
         self.kind, self.form, self.rnd, self.dead = kind, form, rnd, folder / "dead.jsonl"
         self.index, self.sessions = _filled(), Sessions("string")
         self.hub = Hub(self.index, self.sessions)
-        own: dict[str, Any] = {
-            "dead_letters": str(self.dead),
-            "form": form,
-            "retry_first": 0.01,
-            "notifications": "out",
-        }
+        own: dict[str, Any] = {"dead_letters": str(self.dead), "form": form, "notifications": "out"}
+        own["retry_first"] = 0.01
         parts = self.index, self.hub, self.sessions
         if kind == "mqtt":
             self.gateway: Any = _Mqtt(*parts, MqttOptions(messages="in/#", control="control", **own))
@@ -174,7 +170,7 @@ class Fuzz:
         end = rnd.choices([b"", _FATAL, _REFUSED], [0.99, 0.002, 0.008])[0]
         properties = [
             ("tags", json.dumps(tags)),
-            *[(f"attribute-{name}", str(each)) for name, each in attributes.items()],
+            *((f"attribute-{name}", str(each)) for name, each in attributes.items()),
         ]
         payload = number + end
         if self.form == "json":

@@ -136,12 +136,8 @@ def begun(*arguments: object, before: Sequence[str] = ()) -> subprocess.Popen[st
     reader, writer = os.pipe()
     process = subprocess.Popen(
         [*before, sys.executable, "-c", _BEGUN.format(descriptor=writer), *map(str, arguments)],
-        pass_fds=[writer],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        pass_fds=[writer], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
     os.close(writer)
     assert os.read(reader, 1) == b"."
     os.close(reader)

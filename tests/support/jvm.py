@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from unittest import mock
 
 from pyspark.java_gateway import launch_gateway
@@ -57,9 +56,7 @@ class Jvm:
     def __enter__(self) -> Jvm:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop_spark()
         self._gateway.shutdown()
         self._gateway.proc.stdin.close()  # the JVM ends with it

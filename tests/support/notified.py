@@ -25,16 +25,12 @@ def notifications(
     payloads: Sequence[bytes], expires: Sequence[int | None] | None = None, until: Sequence[int | None] | None = None
 ) -> Notifications:
     """Notifications with these payloads, of key 7, with the payload as id, too."""
-    times, ends = (
-        [NEVER if each is None else each for each in some or [None] * len(payloads)] for some in (expires, until)
+    ends = (
+        np.array([NEVER if each is None else each for each in some or [None] * len(payloads)], np.int64)
+        for some in (expires, until)
     )
-    return notifications_of(
-        pa.array(payloads, pa.binary()),
-        pa.array(payloads, pa.large_binary()),
-        pa.array([[7]] * len(payloads), pa.list_(pa.uint64())),
-        np.array(times, np.int64),
-        np.array(ends, np.int64),
-    )
+    keys = pa.array([[7]] * len(payloads), pa.list_(pa.uint64()))
+    return notifications_of(pa.array(payloads, pa.binary()), pa.array(payloads, pa.large_binary()), keys, *ends)
 
 
 def size_of(payload: bytes) -> int:

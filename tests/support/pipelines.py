@@ -134,10 +134,7 @@ def random_options(rng: random.Random, layout: str) -> dict[str, Any]:
             packet_queries=rng.choice((1, 3, 64, 8192)),
             hand_over_queries=rng.choice((0, 0, 2, 1024)),
             queued_packets=rng.choice((None, 1, 1, 3)),
-            preprocess_threads=rng.choice(few),
-            subset_match_threads=rng.choice(few),
-            key_lookup_threads=rng.choice(few),
-            merge_threads=rng.choice(few),
+            **{f"{each}_threads": rng.choice(few) for each in ("preprocess", "subset_match", "key_lookup", "merge")},
         ),
     }
 
