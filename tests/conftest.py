@@ -94,7 +94,7 @@ _FIRST = ("test_main_path", "test_cuda_simulator", "test_cuda_simulator_areas", 
 _FIRST += ("test_pipeline_oracle", "test_pipeline_load")
 
 # Files with Spark that take half of the time of all of them
-_SLOW_SPARK = ("test_append", "test_bench_spark", "test_cluster", "test_drivers", "test_stores")
+_SLOW_SPARK = ("test_append", "test_bench_spark", "test_drivers", "test_main_path", "test_stores")
 
 
 def _shares_spark(config: pytest.Config, file: str) -> bool:

@@ -11,7 +11,7 @@ import pytest
 from support import strategies
 from support.agreement import index_of
 from support.command import COMMAND, FORMATS, Record, as_parquet, done, from_json_lines, refused, tagmatch, write
-from support.index_files import contents_of, manifest_as_first
+from support.index_files import contents_of
 
 from tagmatch import TagMatch
 
@@ -158,16 +158,6 @@ def test_build_makes_the_same_index_of_what_export_writes(odd, tmp_path, name):
     if name in ("jsonl", "parquet"):
         with TagMatch.open(odd) as tm:
             assert opened(file, name) == tm.to_arrow().to_pylist()
-
-
-@pytest.mark.parametrize("name", ["jsonl", "csv.gz", "parquet"])
-def test_an_index_of_nothing(tmp_path, name):
-    with index_of([["a"]], [1], tmp_path / "empty", durability="none") as tm:
-        tm.remove_set(["a"], 1)
-        tm.consolidate()
-    done("export", tmp_path / "empty", tmp_path / f"sets.{name}")
-    done("build", tmp_path / f"sets.{name}", tmp_path / "index", "--allow-empty")
-    assert (tmp_path / "index" / "MANIFEST.json").read_bytes() == manifest_as_first(tmp_path / "empty")
 
 
 def test_another_layout(odd, tmp_path):

@@ -15,6 +15,7 @@ import pytest
 from oracle import Oracle
 from support.agreement import index_of
 from support.command import COMMAND, FORMATS, Record, done, from_json_lines, refused, tagmatch, write
+from support.index_files import contents_of
 
 from tagmatch import IndexNotFoundError, TagMatch
 
@@ -150,6 +151,10 @@ def test_no_rows(tmp_path, suffix):
     assert_no_index(tmp_path / "index")
     done("build", sets, tmp_path / "index", "--allow-empty")
     assert len(TagMatch.open(tmp_path / "index")) == 0
+    for name in ("jsonl", "csv.gz", "parquet"):
+        done("export", tmp_path / "index", tmp_path / f"again.{name}")
+        done("build", tmp_path / f"again.{name}", tmp_path / name, "--allow-empty")
+        assert contents_of(tmp_path / name) == contents_of(tmp_path / "index")
     queries = write(tmp_path / f"queries{suffix}", [], pa.schema({"tags": STRINGS}))
     assert done("match", tmp_path / "index", queries) == ""
     done("match", tmp_path / "index", queries, "-o", tmp_path / "answers.parquet")

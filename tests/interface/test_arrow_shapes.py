@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import polars
@@ -28,18 +29,13 @@ ROWS: Rows = [["b", "a"], [], ["日本語", "a", "a"], [""], ["ab", "é", "x" * 
 STRINGS = pa.list_(pa.string())
 
 
-class ArrayCapsule:
-    """Anything that hands over an Arrow array by the C data interface."""
-
-    def __init__(self, array: pa.Array) -> None:
-        self.__arrow_c_array__ = array.__arrow_c_array__
+def as_stream(chunks: pa.ChunkedArray) -> object:
+    """Anything that hands over chunks by the C stream interface; `as_array`: an array by the C data interface."""
+    return SimpleNamespace(__arrow_c_stream__=chunks.__arrow_c_stream__)
 
 
-class StreamCapsule:
-    """Anything that hands over chunks by the C stream interface."""
-
-    def __init__(self, chunks: pa.ChunkedArray) -> None:
-        self.__arrow_c_stream__ = chunks.__arrow_c_stream__
+def as_array(array: pa.Array) -> object:
+    return SimpleNamespace(__arrow_c_array__=array.__arrow_c_array__)
 
 
 def sliced(rows: Rows) -> pa.Array:
@@ -69,8 +65,8 @@ SHAPES: dict[str, Callable[[Rows], object]] = {
     "sliced": sliced,
     "not nullable": lambda rows: pa.array(rows, STRINGS).cast(pa.list_(pa.field("tag", pa.string(), nullable=False))),
     "one chunk per row": lambda rows: pa.chunked_array([pa.array([row], STRINGS) for row in rows], STRINGS),
-    "empty chunks": with_empty_chunks, "array capsule": lambda rows: ArrayCapsule(sliced(rows)),
-    "stream capsule": lambda rows: StreamCapsule(with_empty_chunks(rows)), "lists": list,
+    "empty chunks": with_empty_chunks, "array capsule": lambda rows: as_array(sliced(rows)),
+    "stream capsule": lambda rows: as_stream(with_empty_chunks(rows)), "lists": list,
     "tuples": lambda rows: tuple(map(tuple, rows)), "sets": lambda rows: list(map(frozenset, rows)),
     "generators": lambda rows: (iter(row) for row in rows),
     "numpy rows": lambda rows: [np.array(row, object) for row in rows],
@@ -153,7 +149,7 @@ BAD_ROWS = [
     (pa.ListArray.from_arrays([0, 1, 2], pa.DictionaryArray.from_arrays([1, 0], [None, "a"])), 1),
     (pa.ListArray.from_arrays([0, 1, 3], pc.run_end_encode(pa.array(["a", "a", None]))), 1),
     (pa.array([[], [None]], pa.list_(pa.null())), 1), (pa.array([None, None]), 0),
-    (StreamCapsule(pa.chunked_array([[["a"]], [None]], STRINGS)), 1), ([["a"], [], None], 2),
+    (as_stream(pa.chunked_array([[["a"]], [None]], STRINGS)), 1), ([["a"], [], None], 2),
     ([["a"], [], ["b", None]], 2),
     *((pa.array([[b"ab"]], pa.list_(kind)), None)
       for kind in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(2))),
@@ -190,8 +186,8 @@ KEY_SHAPES: dict[str, Callable[[list[int]], object]] = {
     **{f"numpy {name}": lambda keys, name=name: np.array(keys, name) for name in INTEGERS},
     "sliced": lambda keys: pa.array([-1, None, *keys, -1]).slice(2, len(keys)),
     "chunked": lambda keys: pa.chunked_array([keys[:1], [], keys[1:]], pa.int64()),
-    "array capsule": lambda keys: ArrayCapsule(pa.array(keys)),
-    "stream capsule": lambda keys: StreamCapsule(pa.chunked_array([keys[:3], keys[3:], []])),
+    "array capsule": lambda keys: as_array(pa.array(keys)),
+    "stream capsule": lambda keys: as_stream(pa.chunked_array([keys[:3], keys[3:], []])),
     "big-endian": lambda keys: np.array(keys, ">u8"), "strided": lambda keys: np.repeat(np.array(keys), 2)[::2],
     "reversed": lambda keys: np.array(keys[::-1])[::-1], "numpy objects": lambda keys: np.array(keys, object),
     "list": list, "tuple": tuple, "generator": iter, "numpy integers": lambda keys: [np.uint8(key) for key in keys],

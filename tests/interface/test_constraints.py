@@ -167,15 +167,11 @@ def test_columns_of_expressions(where: Any, message: str) -> None:
         assert said(lambda tm, name=name: getattr(tm, name)(*TWO, where=where), *ERRORS) == message
 
 
-async def _amatch(tm: TagMatch, tags: Any, attributes: Any) -> Any:
-    return await tm.amatch(tags, attributes)
-
-
 #: Each way to ask with attributes
 ASK: dict[str, Callable[[TagMatch, Any, Any], Any]] = {
     "match": TagMatch.match, "match_unique": TagMatch.match_unique, "explain": TagMatch.explain,
     "submit": lambda tm, tags, attributes: tm.submit(tags, attributes).result(60),
-    "amatch": lambda tm, tags, attributes: asyncio.run(_amatch(tm, tags, attributes)),
+    "amatch": lambda tm, tags, attributes: asyncio.run(tm.amatch(tags, attributes)),
 }  # fmt: skip
 
 NO_VALUE = 'attribute "x": a value must be a bool, an int, a float or a str, not '

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -22,20 +23,6 @@ from tagmatch.files.invalid import InvalidRows
 from tagmatch.model.conditions.rows import have_mistakes, reject_mistakes
 
 
-class Stream:
-    """What has nothing but Arrow's C stream."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.__arrow_c_stream__ = table.__arrow_c_stream__
-
-
-class Batch:
-    """What has nothing but Arrow's C array."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self.__arrow_c_array__ = table.combine_chunks().to_batches()[0].__arrow_c_array__
-
-
 def old_pandas(table: pa.Table) -> pd.DataFrame:
     """With an index that its stream would have as a column."""
     frame = pd.DataFrame({name: table[name].to_pylist() for name in table.column_names})
@@ -49,8 +36,11 @@ def relation(table: pa.Table) -> Any:
     return duckdb.sql("SELECT * FROM frame")
 
 
+#: Some have nothing but Arrow's C stream, or its C array
 LIBRARIES: list[Callable[[pa.Table], Any]] = [
-    old_pandas, pl.DataFrame, relation, Stream, Batch, pa.Table.to_reader
+    old_pandas, pl.DataFrame, relation, pa.Table.to_reader,
+    lambda table: SimpleNamespace(__arrow_c_stream__=table.__arrow_c_stream__),
+    lambda table: SimpleNamespace(__arrow_c_array__=table.combine_chunks().to_batches()[0].__arrow_c_array__),
 ]  # fmt: skip
 SUBSCRIPTIONS = pa.table({"key": [1, 2], "tags": [["flat"], ["flat"]], "where": ["price < 900", "rooms = 7"]})
 QUERIES = pa.table({"tags": [["flat"], ["house"]], "price": [850.5, 1.0]})

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import pyarrow as pa
-import pyarrow.fs
 import pytest
 from support.agreement import index_of
 from support.index_files import contents_of, files_of
+from support.s3_bucket import names
 
 import tagmatch
 from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, TagMatch, backup, restore
@@ -266,7 +265,7 @@ def test_to_a_store_and_back(index: Path, tmp_path: Path, bucket: Any, uri: str)
     with TagMatch(index, **OPTIONS) as tm:
         tm.consolidate()
     backup(index, uri)
-    assert not any("changes-" in path for path in _paths(bucket)), "it is left behind"
+    assert not any("changes-" in path for path in names(bucket)), "it is left behind"
     restore(uri, tmp_path / "restored", replace=True)
     assert stored(tmp_path / "restored") == ALL
     with TagMatch(**OPTIONS) as tm:
@@ -279,15 +278,11 @@ def test_to_a_store_and_back(index: Path, tmp_path: Path, bucket: Any, uri: str)
     assert stored(uri) == stored(index)
 
 
-def _paths(bucket: Any) -> list[str]:
-    return [info.path for info in bucket[0].get_file_info(pa.fs.FileSelector("", recursive=True))]
-
-
 @pytest.mark.slow
 def test_a_store_with_damage(index: Path, tmp_path: Path, bucket: Any, uri: str) -> None:
     backup(index, uri)
     for name in ("/keys.arrow", ".log"):
-        path, *_ = (path for path in _paths(bucket) if path.endswith(name))
+        path, *_ = (path for path in names(bucket) if path.endswith(name))
         good = bucket[0].open_input_file(path).readall()
         for bad, told in ((good[:-1] + b"x", "checksum"), (b"short", "checksum"), (None, "lacks a file"), (good, "")):
             if bad is None:

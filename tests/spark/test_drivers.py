@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.fs as fs
 import pyarrow.parquet as pq
 import pytest
 from support.documents import NEEDS_JAVA
 from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first
 from support.jvm import Jvm
+from support.s3_bucket import names
 
 from tagmatch import IndexNotFoundError, TagMatch
 from tagmatch.spark import SparkUnavailableError, partition, subset_join
@@ -90,20 +90,17 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(
 
 @pytest.mark.nightly
 def test_a_job_to_a_store_that_is_killed(tmp_path: Path, bucket: Any, uri: str, free_jvm: Jvm, builder: Any) -> None:
-    def names() -> set[str]:
-        return {info.path for info in bucket[0].get_file_info(fs.FileSelector("", recursive=True)) if info.is_file}
-
     partition(free_jvm.session(builder).createDataFrame(ROWS, SCHEMA), uri)
-    before, sets = names(), tmp_path / "sets.parquet"
+    before, sets = set(names(bucket)), tmp_path / "sets.parquet"
     pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
     free_jvm.stop_spark()
     run_killed_job(sets, uri, "index", free_jvm)
     spark = free_jvm.session(builder)
-    assert before < names()
+    assert before < set(names(bucket))
     queries = spark.createDataFrame([(["b", "a"],)], "tags array<string>")
     assert sorted(row.key for row in subset_join(queries, uri).collect()) == [1, 2, 4]
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
-    assert names() == before
+    assert set(names(bucket)) == before
 
 
 CONNECTED = """

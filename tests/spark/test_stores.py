@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from support import tasks
 from support.index_files import make_index
 from support.jvm import Jvm
+from support.s3_bucket import names
 from support.spark_functions import called
 
 from tagmatch import TagMatch
@@ -46,14 +47,6 @@ SCHEMA = "tags array<string>, key long"
 ROWS = [(["a"], 1), (["a", "b"], 2), (["c"], 3), ([], 4), (["é", "日本"], 5), (["a"], 6)]
 QUERIES = [(1, ["b", "a"]), (2, ["x"]), (3, ["日本", "é", "c"])]
 ANSWERS = [(1, [1, 2, 4, 6]), (2, [4]), (3, [3, 4, 5])]
-
-
-def names(bucket: Any) -> list[str]:
-    return sorted(
-        info.path
-        for info in bucket[0].get_file_info(pyarrow.fs.FileSelector("", recursive=True))
-        if info.type == pyarrow.fs.FileType.File
-    )
 
 
 def test_jobs_that_fail(spark: Any, bucket: Any, uri: str) -> None:
