@@ -346,11 +346,7 @@ def test_times_that_cannot_be_used(timed, tmp_path):
     before, zone = contents_of(timed), "row 0 must be a time with its zone"
     first, second = '{"tags": ["a"], "key": 1}\n', '{"tags": ["b"], "key": 2, "expires": %s}\n'
     for name, text, told in (
-        (
-            "x.jsonl",
-            first + second % '"soon"',
-            "x.jsonl: line 2: column 'expires': row 1 must be a time with its zone,",
-        ),
+        ("x.jsonl", first + second % '"soon"', "x.jsonl: line 2: column 'expires': row 1 must be a time with its"),
         ("x.jsonl", second % '"2030-01-01T00:00:00"', zone),
         ("x.jsonl", second % "1900000000", "row 0 must be a time, as"),
         ("x.csv", "tags,key,expires\na,1,\nb,2,2030-01-01\n", "x.csv: line 3: column 'expires': row 1 must be a time"),

@@ -11,8 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from support.agreement import index_of
-from support.index_files import contents_of, files_of
-from support.s3_bucket import names
+from support.index_files import contents_of, files_of, names
 
 import tagmatch
 from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, TagMatch, backup, restore

@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.documents import NEEDS_JAVA
-from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first
+from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first, names
 from support.jvm import Jvm
-from support.s3_bucket import names
 
 from tagmatch import IndexNotFoundError, TagMatch
 from tagmatch.spark import SparkUnavailableError, partition, subset_join

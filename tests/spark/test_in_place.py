@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.s3_bucket import names
+from support.index_files import names
 from support.segments import cut_every
 from support.strategies import COMMON_NAMES
 

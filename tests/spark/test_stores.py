@@ -21,9 +21,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from support import tasks
-from support.index_files import make_index
+from support.index_files import make_index, names
 from support.jvm import Jvm
-from support.s3_bucket import names
 from support.spark_functions import called
 
 from tagmatch import TagMatch

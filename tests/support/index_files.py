@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import xxhash
+from pyarrow.fs import FileSelector
 
 from tagmatch import TagMatch
 from tagmatch.model.storage.format import manifest_text
@@ -125,3 +126,9 @@ def numbers_in(data: bytes, column: str, what: str) -> tuple[bytearray, npt.NDAr
             dtype = offsets if what == "offsets" else flags or kind.to_pandas_dtype()
             return copy, np.frombuffer(memoryview(copy)[first:last], dtype)
     raise AssertionError(f"{column} has no {what}")
+
+
+def names(bucket: Any) -> list[str]:
+    """All files in a bucket, by their paths."""
+    found = bucket[0].get_file_info(FileSelector("", recursive=True))
+    return sorted(info.path for info in found if info.is_file)

@@ -33,12 +33,6 @@ def bucket(port: int, request: pytest.FixtureRequest) -> Any:
     return pyarrow.fs.SubTreeFileSystem(name, files), name
 
 
-def names(bucket: Any) -> list[str]:
-    """All files in a bucket, by their paths."""
-    found = bucket[0].get_file_info(pyarrow.fs.FileSelector("", recursive=True))
-    return sorted(info.path for info in found if info.is_file)
-
-
 @pytest.fixture
 def uri(port: int, bucket: Any) -> str:
     """Of an index in the bucket, with a password."""
