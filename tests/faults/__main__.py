@@ -3,8 +3,6 @@
 `python -m faults damage --rounds 100 --seed 7` is one of them; `--only "flip 12"` repeats a case that it has named.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import secrets

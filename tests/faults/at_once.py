@@ -4,8 +4,6 @@ Several add keys, with conditions. Or one consolidates, and merges segments in t
 ask; most sets have conditions, and messages attributes. A round is a version there, and two keys here.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import time

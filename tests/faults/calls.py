@@ -4,8 +4,6 @@ The arrays of these sets are larger than what Python takes from pools of its own
 numbered grow several times, as does the memory for the tags themselves.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

@@ -3,8 +3,6 @@
 What they write to pipes and devices, and Ctrl-C before they write, is in `tests/cli`.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import shutil

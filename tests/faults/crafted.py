@@ -3,8 +3,6 @@
 Tables, manifests, logs of staged changes and positions are spoilt, and all is done with each index that a user may do.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

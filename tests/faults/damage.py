@@ -4,8 +4,6 @@ A round is so many of the first and last bytes of the files of each index, so ma
 that a whole file is cut, removed, swapped with another one, longer, or zeros in part.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

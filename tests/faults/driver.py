@@ -3,8 +3,6 @@
 A program makes named cases. What becomes of them is counted; the folder of one that went wrong is kept, and named.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import importlib

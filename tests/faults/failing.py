@@ -1,7 +1,5 @@
 """What fails on demand: memory, the disk, and whatever Ctrl-C ends, at every place where it can come."""
 
-from __future__ import annotations
-
 import ctypes
 import dis
 import errno

@@ -1,7 +1,5 @@
 """Files of rows with mistakes in them: rows are used or refused in words, each as if it were alone."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

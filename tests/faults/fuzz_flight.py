@@ -3,8 +3,6 @@
 The service must not end or be silent, and must have foreseen each error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import pickle

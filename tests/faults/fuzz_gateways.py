@@ -3,8 +3,6 @@
 Messages take their way from a broker, from their bytes on; some notifications are refused, or end the connection.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

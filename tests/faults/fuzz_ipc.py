@@ -1,7 +1,5 @@
 """Arrow IPC messages with mistakes in them, which are refused in words, or can be used."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import pickle

@@ -8,8 +8,6 @@ A broker of MQTT that is stopped keeps its messages. One that is killed loses th
 events, all messages have arrived.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -5,8 +5,6 @@ all sets out anew or merges segments in the background. Programs are forked off,
 it ends.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import multiprocessing

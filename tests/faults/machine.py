@@ -3,8 +3,6 @@
 Memory, the disk or Ctrl-C ends them at any moment; each then has changed nothing, or all, and works once more.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import tempfile

@@ -1,7 +1,5 @@
 """Bytes with a few mistakes, as an attacker or a broken disk makes them: what reads such bytes is tried with these."""
 
-from __future__ import annotations
-
 import random
 import struct
 

@@ -4,8 +4,6 @@ Operations are watched; at each point of each, states are made that the disk may
 chance. Each must have what it may have, and must be good for another change.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 import warnings

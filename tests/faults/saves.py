@@ -4,8 +4,6 @@ Each is a function here, named in `OPERATIONS`. It makes what there is before, h
 makes each change in a `Run.step`, which says what the indexes have afterwards.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 A round is a place at which each call fails, and another one by chance. In short forms, calls share the engines.
 """
 
-from __future__ import annotations
-
 import errno
 import random
 import shutil

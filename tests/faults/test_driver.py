@@ -1,7 +1,5 @@
 """Cases that crash, hang or go wrong are named, with their files, and the others are tried nevertheless."""
 
-from __future__ import annotations
-
 import os
 import random
 import time

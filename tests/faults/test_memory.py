@@ -1,7 +1,5 @@
 """Allocations fail that are to, of every kind; tables that could not grow; and a limit of memory."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """A thread of Arrow's own for which there is no room is memory that is short, not a file that is damaged."""
 
-from __future__ import annotations
-
 from unittest.mock import patch
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """What `power_loss` rests on: what is seen of changes, what is made of that, and that each sync is needed."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random work on an index: numbered steps, which whoever knows the seed can repeat on the oracle."""
 
-from __future__ import annotations
-
 import random
 from copy import deepcopy
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The rules that README and docs hold: what runs and what does not, links, limits; `test_examples.py` runs them."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -4,8 +4,6 @@ A newcomer installs tagmatch into a new environment as the start page says. Noth
 from where it is configured to, PySpark with them, and builds tagmatch from a copy of the source code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """The figures that docs show are those that were recorded."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

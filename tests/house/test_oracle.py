@@ -1,7 +1,5 @@
 """The oracle itself, against a literal reading of the definition."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The reference: every error has its row, every public name stands in it, and its examples run."""
 
-from __future__ import annotations
-
 import doctest
 import inspect
 import re

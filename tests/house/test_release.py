@@ -3,8 +3,6 @@
 The whole is `make release-check`.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

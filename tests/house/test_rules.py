@@ -1,7 +1,5 @@
 """What the code and its tests hold to: who asks for layouts, which mistakes are tried, and how a run ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

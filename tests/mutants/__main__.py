@@ -3,8 +3,6 @@
 Prints what kills each mutant: the first test that fails. Exit code 1 if one survives.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A mistake, as data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Gives the library and the oracle the same changes and compares their answers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Areas as the library has them: a few that meet, with places and messages, and any that Hypothesis draws."""
 
-from __future__ import annotations
-
 import math
 import random
 from typing import Any, NamedTuple

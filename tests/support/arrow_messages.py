@@ -1,7 +1,5 @@
 """Arrow data of any type, and the messages of the IPC format that hold it."""
 
-from __future__ import annotations
-
 import random
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Commands of `tagmatch-bench` in this process, at a small size; what they found, and systems that answer wrongly."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Certificates for tests: an authority, and what it signs for this machine."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """The command `tagmatch` as a process of its own, and files for it."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

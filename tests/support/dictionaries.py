@@ -1,7 +1,5 @@
 """Rows of tags as Arrow arrays whose tags are in dictionaries."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """Which places areas have, exactly: by fractions on the plane, and by fifty digits on the sphere."""
 
-from __future__ import annotations
-
 import math
 import operator
 from decimal import Decimal, localcontext

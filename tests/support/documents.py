@@ -8,8 +8,6 @@ literal (in JSON, for commands) is what it gives; the order of elements does not
     python tests/support/documents.py docs/spark.md 'needs Java'    # what is left out for that reason
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import io

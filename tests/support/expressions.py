@@ -3,8 +3,6 @@
 Nothing here asks the library.
 """
 
-from __future__ import annotations
-
 import math
 import random
 import re

@@ -1,7 +1,5 @@
 """Devices that fail, or have too little memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """What Hypothesis draws: expressions and messages; and what the library made of an expression, on values of Python."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """The command `tagmatch` as forks of one process that is ready for it (`preloaded`): saves seconds each time."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import multiprocessing

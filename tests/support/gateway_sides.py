@@ -1,7 +1,5 @@
 """Both kinds of gateways with their brokers and plain clients, alike for tests of what holds for both."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -8,8 +8,6 @@ back. Nothing of it depends on the seed.
 A block of two stripes has four lanes, each with a choice of two; so `n` blocks give `2**(4 * n)` strings.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

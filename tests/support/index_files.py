@@ -1,7 +1,5 @@
 """The files of an index on disk, also with anything in manifests and tables, and right checksums."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Compiled kernels in folders of a test's own, most of them copied: to compile them all takes minutes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

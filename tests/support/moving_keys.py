@@ -5,8 +5,6 @@ takes removals and additions in several segments. An answer has the number of it
 another version has a key twice, or lacks one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What somebody reads who has just found tagmatch, and somebody who does what that says."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What tests of the service share: a clock that they set, and notifications without a message."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What tests of the pipeline share: its threads, its figures, jobs at once, and a packet that is held."""
 
-from __future__ import annotations
-
 import random
 import sys
 import threading

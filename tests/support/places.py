@@ -1,7 +1,5 @@
 """Areas and places that Hypothesis draws."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

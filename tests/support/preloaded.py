@@ -1,7 +1,5 @@
 """Imported by the process whose forks run the command `tagmatch`: has in memory what most commands need."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 from pathlib import Path

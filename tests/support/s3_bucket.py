@@ -1,7 +1,5 @@
 """Fixtures: a bucket in an S3 of its own on this machine. Use: `pytest_plugins = ["support.s3_bucket"]`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """How this process makes segments, other than it would: they stay, are cut, or have all sets in one path."""
 
-from __future__ import annotations
-
 import mmap
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager

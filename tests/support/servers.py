@@ -1,7 +1,5 @@
 """Programs that some tests need and pip does not install: without one a test is skipped; if `CI` is set, it fails."""
 
-from __future__ import annotations
-
 import functools
 import glob
 import os

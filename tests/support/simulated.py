@@ -1,7 +1,5 @@
 """Runs the tests of `tests/pipeline/cuda` without a GPU: under Numba's simulator, chosen before Numba is imported."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Makes Numba's simulator fit for this project's kernels, which many threads launch and which call the CPU's rules."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import os

@@ -1,7 +1,5 @@
 """The functions for SQL and of columns, called as Spark calls them, by itself or by `support/tasks.py`; settings."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

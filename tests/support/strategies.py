@@ -1,7 +1,5 @@
 """Hypothesis strategies for tags, sets, queries, keys and changes."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

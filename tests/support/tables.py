@@ -1,7 +1,5 @@
 """Small tables of stored sets and arrays of queries, as the compared systems take them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

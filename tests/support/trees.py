@@ -1,7 +1,5 @@
 """Expressions as trees of the tests' own, and what they mean to Python's own values."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
