@@ -256,10 +256,7 @@ def cut_short(path: Path) -> None:
 
 TAGS, KEYS, ROW = [["a"], ["b"], ["c"]], [1, 2, 3], {"tags": ["a"], "key": 1}
 #: Beyond the first batch of any reader
-LATE_KEYS, LATE_LINES = (
-    [None if row == 69_999 else row for row in range(70_000)],
-    '{"tags": ["a"], "key": 1}\n' * 80_000,
-)
+LATE_KEYS, LATE_LINES = [*range(69_999), None], '{"tags": ["a"], "key": 1}\n' * 80_000
 BAD_KEYS = ("null", -1, 2**64, 1.5, '"1"', "true")
 BAD_TAGS = ("null", '["a", null]', '"a"', '["a", 1]', '[["a"]]')
 OVER_LINES = ("", ', "area": {"lon": 8.9, "lat": 44.4, "metres": 20000}', ', "wher": 1', ', "name": 1')

@@ -149,13 +149,8 @@ def test_integers_and_negative_zeros_and_slices() -> None:
         tm.add_sets([[]], [4], area=pa.nulls(1))
         tm.add_sets([], [], area=pa.chunked_array([], pa.struct({"metres": pa.float64()})))
         tm.add_subscriptions(pa.table({"key": [5], "area": pa.array([{"metres": 3}])}))
-        assert stored(tm) == {
-            shown(Circle(0, 0, 0)): (1,),
-            shown(Circle(0, 45, 7)): (2,),
-            shown(Circle(1, 2, 2.0**62)): (3,),
-            frozenset(): (4,),
-            shown(Near(3)): (5,),
-        }
+        found = [Circle(0, 0, 0), Circle(0, 45, 7), Circle(1, 2, 2.0**62), None, Near(3)]
+        assert stored(tm) == {shown(area): (key,) for key, area in enumerate(found, 1)}
 
 
 _SWAPPED = "; lon and lat seem swapped: lon comes first"

@@ -122,11 +122,7 @@ def test_numbers_that_are_kept_and_others(tmp_path: Path, path: Path) -> None:
     assert found[-1].until is None
     assert all(began <= each.until <= datetime.now(UTC) for each in found[:-1])
     states(tmp_path / "other", 1)
-    for place, number, has in (
-        (path, 0, "3, 4 and 5, the cur"),
-        (path, 6, "3, 4"),
-        (tmp_path / "other", 7, "1 only; ke"),
-    ):
+    for place, number, has in ((path, 0, "3, 4 and 5, the cur"), (path, 6, "3, 4"), (tmp_path / "other", 7, "1 only")):
         with pytest.raises(IndexNotFoundError, match=rf"not keep a snapshot {number}; it has {has}"):
             TagMatch.open(place, snapshot=number)
     for wrong, error in (("1", tagmatch.InvalidTypeError), (True, tagmatch.InvalidTypeError), (-1, InvalidValueError)):
