@@ -75,12 +75,13 @@ def test_ctrl_c_of_one_who_waits_leaves_no_lock_taken(gate: Gate) -> None:
 
     with small(pipeline=PipelineOptions(hand_over_queries=0)) as tm:
         future = tm.submit(["t1"])
+        traced = sys.gettrace()
         sys.settrace(lambda frame, *_: interrupt if frame.f_code.co_name == "__enter__" else None)
         try:
             future.result(TIMEOUT)
         except KeyboardInterrupt:
-            sys.settrace(None)
-        assert sys.gettrace() is None
+            sys.settrace(traced)
+        assert sys.gettrace() is traced
         gate.open()
         assert tm.submit(["t2", "t3"]).result(TIMEOUT) == [2, 3]
         assert future.result(TIMEOUT) == [1]
