@@ -125,6 +125,7 @@ def data_frame(spark: Any, stored: Stored) -> Any:
     def row(n: int, tags: list[str], each: Any) -> tuple[Any, ...]:
         at, here = stored.places[n], stored.places[n].location
         if here:
+            here = tuple(map(float, here))
             here = dict(zip(("lon", "lat"), here, strict=True)) if stored.key_type == "integer" else list(here)
         asked = each["price"], each["city"], (each["name"], each["new"]) if n % 9 else None, here, struct_of(at.within)
         day = datetime.datetime(2026, 3, 1, 12) + datetime.timedelta(days=n)

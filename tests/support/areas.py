@@ -1,5 +1,6 @@
 """Areas as the library has them: a few that meet, with places and messages, and any that Hypothesis draws."""
 
+import dataclasses
 import math
 import random
 from typing import Any, NamedTuple
@@ -57,7 +58,9 @@ def located_table(asked: list[tuple[list[str], At]]) -> pa.Table:
 
 
 def struct_of(area: Area | None) -> dict[str, Any] | None:
-    return area and {"kind": type(area).__name__.lower()} | {name: getattr(area, name, None) for name in FIELDS}
+    """A row of such a column, with floats, as Spark takes no others."""
+    numbers = area and {name: float(value) for name, value in dataclasses.asdict(area).items()}
+    return area and {"kind": type(area).__name__.lower(), **dict.fromkeys(FIELDS), **numbers}
 
 
 # -- any ---------------------------------------------------------------------------------------------------------------
