@@ -49,7 +49,7 @@ nightly: nightly-tests mutants
 
 nightly-tests: $(VENV)/.installed
 	@$(BIN)/tagmatch warmup
-	$(PYTEST) -m nightly $(TESTS)
+	$(PYTEST) -m 'nightly and not gpu' $(TESTS)
 
 torture: $(VENV)/.installed
 	cd tests && ../$(BIN)/python -m faults

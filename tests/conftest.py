@@ -97,7 +97,7 @@ _SLOW_SPARK = ("test_append", "test_bench_spark", "test_drivers", "test_main_pat
 
 def _shares_spark(config: pytest.Config, file: str) -> bool:
     """Whether the tests of a file share a JVM with others, as they do at night."""
-    return "tests/spark/" in file and config.option.markexpr == "nightly"
+    return "tests/spark/" in file and config.option.markexpr.startswith("nightly")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
