@@ -98,20 +98,15 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads
     return found
 
 
-def as_tags(rows: TagLists, threads: int = 1) -> TagLists:
-    r"""Messages with their attributes as tags, behind their own tags.
+def side_by_side(parts: list[TagLists], threads: int = 1) -> TagLists:
+    r"""Rows with all that rows of the same number have in each part, as tags.
 
     Examples
     --------
-    >>> [rows] = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
-    >>> bytes(as_tags(rows).tags.data)
+    >>> parts = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
+    >>> bytes(side_by_side(parts).tags.data)
     b'fr\x00=new\x00b1'
     """
-    return side_by_side([rows], threads)
-
-
-def side_by_side(parts: list[TagLists], threads: int = 1) -> TagLists:
-    """Rows with all that rows of the same number have in each part, as tags."""
     columns = [column for part in parts for column in (_tags(part), *_attributes(part))]
     return rows_of_columns(columns, len(parts[0]), threads)
 

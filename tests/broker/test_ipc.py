@@ -2,6 +2,7 @@
 
 import contextlib
 import decimal
+import itertools
 import random
 import struct
 from collections.abc import Callable
@@ -249,6 +250,18 @@ def test_messages_that_may_not_come_now():
     for header in (b"\0", b"\xff" * 40, bytes(40), *(batch.header[:end] for end in range(len(batch.header)))):
         with pytest.raises((InvalidValueError, InvalidTypeError)):
             reader.feed(header, batch.body)
+
+
+def test_any_byte_of_a_schema_may_be_wrong():
+    ((header, _), *_) = messages_in(stream_of([pa.record_batch({"column": pa.array([1])})]))
+    told = set()
+    for place, byte in itertools.product(range(len(header)), (0, 1, 2, 4, 5, 128, 255)):
+        try:
+            IpcReader().feed(header[:place] + bytes([byte]) + header[place + 1 :], b"")
+        except (InvalidValueError, InvalidTypeError) as error:
+            told.add(str(error))
+    for says in ("must be of version 4 or 5", "must be a schema, a dictionary or a record batch", "little-endian"):
+        assert any(says in each for each in told)
 
 
 def test_bodies_lie_anywhere_and_rows_have_a_bound():

@@ -190,6 +190,14 @@ def test_bytes_that_are_taken_at_once_are_bounded():
     assert len(outbox.take(connection, most_bytes=1)) == 1  # at least one
 
 
+def test_the_oldest_make_room():
+    outbox = outbox_of(when_full="drop_oldest", most=3)
+    for some in ([b"a", b"b"], [b"c", b"d"], [b"e"]):
+        outbox.offer(notifications(some))
+    assert outbox.take(outbox.connect())["payload"].to_pylist() == [b"c", b"d", b"e"]
+    assert outbox.stats()["dropped"] == 2
+
+
 def test_what_waits_does_not_keep_the_memory_of_others():
     """A session that gets one notification of each large batch."""
     outbox = outbox_of(most=1_000)

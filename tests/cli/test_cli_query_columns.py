@@ -295,6 +295,14 @@ def test_mistakes_name_their_lines(places):
         assert f"line 2: column '{message}" in failed.stderr
 
 
+def test_tags_in_a_dictionary_beside_attributes(index, tmp_path):
+    tags = pa.array([["a", "b"], [], ["b", "a"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    pq.write_table(pa.table({"tags": tags, "price": [5.0, 5.0, 9.5]}), tmp_path / "q.parquet")
+    rows = [{"price": 5.0}, {}, {"price": 9.5}]
+    wanted = expected(rows, ["price"])
+    assert answers(done("match", index, tmp_path / "q.parquet")) == [wanted[0], [], wanted[2]]
+
+
 def test_mistakes_of_columns_name_their_files(places, tmp_path):
     """A column of locations may be one of attributes, if that is said."""
     file = tmp_path / "queries.parquet"
