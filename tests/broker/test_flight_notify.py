@@ -17,7 +17,7 @@ from pyarrow import flight
 from support.agreement import index_of, loaded
 from support.brokers import Proxy
 from support.notified import is_balanced
-from support.service import USERS, command, config, value
+from support.service import USERS, command, config, exchanged, value
 from support.waiting import wait_until
 
 from tagmatch import InvalidTypeError, InvalidValueError, connect
@@ -287,4 +287,6 @@ def test_any_client_of_flight_can_subscribe():
         writer.write_batch(pa.record_batch({"acknowledge": pa.array([None], pa.int64())}))
         writer.close()
         wait_until(has_connected(service, 0))
+        with pytest.raises(flight.FlightError, match=r"a subscriber sends columns .*, not 'other'"):
+            exchanged(client, asked, pa.record_batch({"other": [1]}))
         client.close()
