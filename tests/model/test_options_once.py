@@ -71,13 +71,15 @@ def test_every_implementation_is_there(layout: str) -> None:
         ({"latency_budget": 0.5}, "channel 'alarm': latency_budget must be less than the deadline, 0.5 seconds"),
         ({"latency_budget": -1.0}, "channel 'alarm': latency_budget must be from 0 to 86,400 seconds, not -1.0"),
         ({"expiry": 0.4}, "channel 'alarm': expiry must be at least the deadline, 0.5 seconds, not 0.4"),
-        ({"name": 1}, "name of a channel must be a string"), ({"deadline": "5ms"}, "deadline must be a number"),
-        ({"priority": 1.5}, "priority must be an integer"), ({"expiry": True}, "expiry must be a number"),
     ],
-)  # fmt: skip
+)
 def test_values_that_cannot_be(wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(
-        InvalidTypeError if "must be a " in message or "an integer" in message else InvalidValueError
-    ) as caught:
+    with pytest.raises(InvalidValueError) as caught:
         Channel(**{"name": "alarm", "deadline": 0.5, **wrong})  # type: ignore[arg-type]
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [{"name": 1}, {"deadline": "5ms"}, {"priority": 1.5}, {"expiry": True}])
+def test_values_of_the_wrong_type(wrong: dict[str, object]) -> None:
+    with pytest.raises(InvalidTypeError, match=f"{next(iter(wrong))} .*must be"):
+        Channel(**{"name": "alarm", "deadline": 0.5, **wrong})  # type: ignore[arg-type]
