@@ -338,7 +338,7 @@ class Folder:
             with locked(self.path, f"{unfinished.name}/{_OWNER}"):
                 yield unfinished
         finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
+            _clear_away(unfinished)
             _in_use.discard(unfinished)
 
     def commit(self, unfinished: Path, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
@@ -388,10 +388,19 @@ class Folder:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
         finally:
             if folder is not None:
-                shutil.rmtree(folder, ignore_errors=True)
+                _clear_away(folder)
             if created:
                 with contextlib.suppress(OSError):
                     self.path.rmdir()  # which only an empty folder lets be done to it
+
+
+def _clear_away(folder: Path) -> None:
+    """Remove a folder with all in it, also if Ctrl-C comes meanwhile; a second one leaves the rest to who is next."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except KeyboardInterrupt:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _take(written: Written, folder: Path) -> None:

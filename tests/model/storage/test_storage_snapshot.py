@@ -139,3 +139,19 @@ def test_to_save_over_a_damaged_index_mends_it(index):
     with TagMatch.open(index) as tm:
         tm.check()
         assert sorted(tm.match(["a", "b"])) == [0, 1, 3]
+
+
+def test_ctrl_c_while_a_folder_is_cleared_away_leaves_nothing(tmp_path, monkeypatch):
+    """It comes once, before anything is removed."""
+    rmtree = shutil.rmtree
+
+    def interrupted(*_, **__):
+        monkeypatch.setattr(shutil, "rmtree", rmtree)
+        raise KeyboardInterrupt
+
+    with TagMatch(tmp_path / "index") as tm:
+        tm.add_set(["a"], 1)
+        monkeypatch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tm.consolidate()
+    assert not list((tmp_path / "index").glob("unfinished-*"))
