@@ -145,6 +145,7 @@ def test_brief_queries_need_no_room(gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("tags", [["t1"], pytest.param(["t1", IN_PACKET], marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_callbacks_that_ask_on_and_on(caplog: pytest.LogCaptureFixture, layout: str, tags: list[str]) -> None:
     """More often than Python's functions may call each other."""
     count, ended = itertools.count(1), threading.Event()

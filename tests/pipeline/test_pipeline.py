@@ -47,6 +47,7 @@ def test_a_failure_reaches_who_asked(
         assert tm.stats()["queries_in_flight"] == 0
 
 
+@pytest.mark.slow
 def test_more_than_a_packet_is_announced() -> None:
     announced, dropped = list[bool](), list[Caller]()
     intake = Intake(8192, announce=lambda: announced.append(True), dropped=dropped.extend)
