@@ -135,6 +135,7 @@ def ranges_of(rng: random.Random, names: str) -> tuple[list[str], list[Tree]]:
     return rng.sample(TAGS, rng.choice([0, 0, 0, 1])), ranges
 
 
+@pytest.mark.slow
 @either
 def test_segments_and_deletions(
     monkeypatch: pytest.MonkeyPatch, rng: random.Random, device: str, layout: Any, path: Path
