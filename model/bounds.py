@@ -40,11 +40,11 @@ def check_bounds(segment: Segment, rows: int, tags: int) -> None:
     _check_length("vocabulary", "hashes", vocabulary.hashes, tags)
     _check_length("vocabulary", "frequencies", vocabulary.frequencies, tags)
     _check_strings("vocabulary", vocabulary.tags, tags)
-    _check_offsets("tagset table", tagsets.ranks, rows)
+    check_offsets("tagset table", tagsets.ranks, rows)
     _check_largest("tagset table", tagsets.ranks.values, tags)
     if tagsets.signatures is not None:
         _check_length("tagset table", "signatures", tagsets.signatures, rows)
-    _check_offsets("key table", keys.keys, rows)
+    check_offsets("key table", keys.keys, rows)
     if keys.names is not None:
         _check_strings("key names", keys.names, len(keys.names))
         _check_largest("key table", keys.keys.values, len(keys.names))
@@ -86,7 +86,8 @@ def _check_length(table: str, what: str, array: npt.NDArray[np.generic], length:
         fail(table, None, f"has {len(array)} {what} instead of {length}")
 
 
-def _check_offsets(table: str, of: Strings | Lists, length: int) -> None:
+def check_offsets(table: str, of: Strings | Lists, length: int) -> None:
+    """See that the offsets of a table's column are those of so many rows, ascend, and span its values."""
     offsets, values = of.offsets, of.data if isinstance(of, Strings) else of.values
     _check_length(table, "rows", offsets[1:], length)
     if offsets[0] != 0 or offsets[-1] != len(values):
@@ -95,7 +96,7 @@ def _check_offsets(table: str, of: Strings | Lists, length: int) -> None:
 
 
 def _check_strings(table: str, strings: Strings, length: int) -> None:
-    _check_offsets(table, strings, length)
+    check_offsets(table, strings, length)
     data, starts = strings.data[: strings.offsets[-1]], strings.offsets[:-1]
     if not len(data) or int(data.max()) < _ASCII:
         return

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.arrow import from_strings
+from tagmatch.model.bounds import check_offsets
 from tagmatch.model.invariants import fail, require
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
@@ -44,19 +45,12 @@ def _check_deletions(segment: Segment) -> None:
         fail(name, int(rows[-1]), "is not a row")
 
 
-def _check_lists(lists: Lists, table: str) -> None:
-    offsets = lists.offsets
-    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(lists.values):
-        fail(table, None, "list offsets do not span the values")
-    require(np.diff(offsets) >= 0, table, "list offsets descend")
-
-
 def _check_vocabulary(vocabulary: Vocabulary, ranks: Lists, threads: int) -> None:
     name = "vocabulary"
     tags, hashes, frequencies = vocabulary.tags, vocabulary.hashes, vocabulary.frequencies
     if not len(tags) == len(hashes) == len(frequencies):
         fail(name, None, "columns differ in length")
-    _check_strings(tags, name)
+    check_offsets(name, tags, len(tags))
     require(
         hash_strings(tags, seed=vocabulary.seed, threads=threads) == hashes,
         name,
@@ -73,7 +67,7 @@ def _check_vocabulary(vocabulary: Vocabulary, ranks: Lists, threads: int) -> Non
     rising = frequencies[1:] > frequencies[:-1]
     tied = (frequencies[1:] == frequencies[:-1]) & (place_by_hash[1:] > place_by_hash[:-1])
     require(rising | tied, name, "tags are not in order of frequency, hash and bytes", 1)
-    _check_lists(ranks, "tagset table")
+    check_offsets("tagset table", ranks, len(ranks))
     if len(ranks.values) and int(ranks.values.max()) >= len(tags):
         row = int(np.searchsorted(ranks.offsets, int(np.argmax(ranks.values)), side="right")) - 1
         fail("tagset table", row, "a rank is outside the vocabulary")
@@ -106,16 +100,10 @@ def _check_tagsets(tagsets: TagsetTable, vocabulary: Vocabulary, threads: int) -
     require((expected == tagsets.signatures).all(axis=1), name, "signature is not that of the set's tags")
 
 
-def _check_strings(strings: Strings, table: str) -> None:
-    if strings.offsets[0] != 0 or strings.offsets[-1] != len(strings.data):
-        fail(table, None, "string offsets do not span the data")
-    require(np.diff(strings.offsets) >= 0, table, "string offsets descend")
-
-
 def _check_keys(segment: Segment) -> None:
     name = "key table"
     keys = segment.keys.keys
-    _check_lists(keys, name)
+    check_offsets(name, keys, len(keys))
     if len(keys) != len(segment.tagsets):
         fail(name, None, f"has {len(keys)} rows for {len(segment.tagsets)} sets")
     require(keys.lengths() > 0, name, "set without a key")
@@ -147,7 +135,7 @@ def _check_times(segment: Segment) -> None:
 
 def _check_key_names(names: Strings, keys: Lists) -> None:
     name = "key names"
-    _check_strings(names, name)
+    check_offsets(name, names, len(names))
     texts = from_strings(names)
     require(pc.less(texts[:-1], texts[1:]).to_numpy(zero_copy_only=False), name, "is not after the name before it", 1)
     if len(keys.values) and int(keys.values.max()) >= len(names):

@@ -39,9 +39,16 @@ def replace_file(file: Path, text: bytes) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all in it, or leave it to the next that comes by; of a link, the link."""
+    """Remove a file, or a folder with all in it, or leave it to the next that comes by; of a link, the link.
+
+    Ctrl-C while a folder is removed ends this when all of it is gone; a second one leaves the rest.
+    """
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        except KeyboardInterrupt:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
     else:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -338,7 +337,7 @@ class Folder:
             with locked(self.path, f"{unfinished.name}/{_OWNER}"):
                 yield unfinished
         finally:
-            _clear_away(unfinished)
+            remove(unfinished)
             _in_use.discard(unfinished)
 
     def commit(self, unfinished: Path, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
@@ -388,19 +387,10 @@ class Folder:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
         finally:
             if folder is not None:
-                _clear_away(folder)
+                remove(folder)
             if created:
                 with contextlib.suppress(OSError):
                     self.path.rmdir()  # which only an empty folder lets be done to it
-
-
-def _clear_away(folder: Path) -> None:
-    """Remove a folder with all in it, also if Ctrl-C comes meanwhile; a second one leaves the rest to who is next."""
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except KeyboardInterrupt:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
 
 
 def _take(written: Written, folder: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tagmatch.model.errors import TagMatchError
+from tagmatch.model.storage.durable import remove
 from tagmatch.model.storage.file_lock import locked
 from tagmatch.model.storage.store_folder import StoreFolder
 
@@ -180,7 +180,7 @@ def temporary_folder() -> Iterator[Path]:
 
 def _remove_own(folder: Path, maker: int) -> None:
     if os.getpid() == maker:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
 def one_process(path: Path) -> contextlib.AbstractContextManager[None]:

@@ -206,7 +206,7 @@ def _scan_log(path: Path, header: LogHeader | None, on_disk: int) -> LogFile:
         end = LOG_HEADER_BYTES
         key_type: KeyType | None = None
         for record, body in _sound_records(file, header, size):
-            if record.rows > len(body):  # a stranger's: a number that no sum of lengths can have
+            if record.rows > len(body):  # a stranger's: each change has bytes, and the sum of all is a length
                 raise _damaged(path, end, "has a record with more changes than bytes")
             key_type = record.key_type
             records, rows, end = records + 1, rows + record.rows, end + HEADER_BYTES + len(body)
