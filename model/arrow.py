@@ -39,6 +39,11 @@ def from_words(words: U64Array) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(words).reshape(-1)), SIGNATURE_WORDS)
 
 
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """The NumPy type of numbers of an Arrow type; Arrow's own `to_pandas_dtype` needs pandas before version 26."""
+    return pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype  # type: ignore[no-any-return]
+
+
 def to_numbers(array: pa.Array) -> Any:
     """The NumPy array that shares the memory."""
     return array.to_numpy()

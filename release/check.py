@@ -80,10 +80,10 @@ def check_changelog(wheel: Path) -> str:
     return f"{version} has {section['text'].count(chr(10) + '- ') + 1} entries"
 
 
-def check_install(wheel: Path, folder: Path, version: str) -> str:
-    """It works for a Python that has nothing else."""
+def check_install(wheel: Path, folder: Path, version: str, *versions: str) -> str:
+    """It works for a Python that has nothing else; of what it needs, those versions may be given."""
     python = _environment(folder, version)
-    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel)])
+    _run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", str(wheel), *versions])
     _run([python, "-m", "pip", "check", "--disable-pip-version-check"])
     # Elsewhere, so that it is not the checkout that is imported
     _run([python, str(ROOT / "release" / "smoke.py")], cwd=folder)
@@ -120,6 +120,13 @@ def check_vulnerabilities(folder: Path) -> str:
             "SKIP=audit leaves it out"
         )
     return "none known"
+
+
+def oldest() -> list[str]:
+    """The oldest version of each package that tagmatch needs, as its bounds have it: `numpy==2.0.*`."""
+    needed = [Requirement(text) for text in metadata.requires("tagmatch") or () if "extra ==" not in text]
+    bounds = [(each.name, bound.version) for each in needed for bound in each.specifier if bound.operator == ">="]
+    return [f"{name}=={version}{'.*' if version.count('.') < 2 else ''}" for name, version in bounds]
 
 
 def _brought() -> set[str]:
@@ -176,6 +183,9 @@ def _checks(folder: Path, wheel: Path, sdist: Path, skipped: str) -> Iterator[tu
     yield "changelog", partial(check_changelog, wheel)
     for version in PYTHONS:
         yield f"Python {version}", partial(check_install, wheel, folder / version, version)
+    versions = oldest()
+    named = f"Python {PYTHONS[0]}, {' '.join(versions)}"
+    yield named, partial(check_install, wheel, folder / "oldest", PYTHONS[0], *versions)
     yield "licences", check_licences
     if skipped != "audit":
         yield "vulnerabilities", partial(check_vulnerabilities, folder / f"{sys.version_info[0]}.{sys.version_info[1]}")

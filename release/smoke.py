@@ -48,6 +48,8 @@ def in_python(index: Path) -> None:
         assert tm.match_many([["cat"], ["dog"]]).to_pylist() == [[8], [9]]
         assert tm.match(["flat"], {"price": 1, "city": "Nice"}) == [1]
         assert tm.match(["flat"], {"price": 900, "city": "Nice"}) == []
+        cheap = {"attr": "price", "op": "<", "value": 900}
+        assert tm.add_subscriptions(pa.table({"key": [4], "constraints": [[cheap]]})) == 1
         assert tm.match_unique(["storm"], location=(9.19, 45.46)) == {2, 3}
         assert tm.submit(["cat"]).result() == [8]
         tm.check()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Strings, U8Array, U64Array, frozen, offsets_of
+from tagmatch.model.arrow import numpy_type
 from tagmatch.model.arrow_input import plain_strings, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.value_columns import BOOL, FLOAT, INTEGER, NO_BYTES, NO_NUMBERS, NO_PLACES, TEXT, Column
@@ -167,7 +168,7 @@ def _validity(values: pa.Array) -> tuple[U8Array, int]:
 
 def _bits(values: pa.Array, wide: type[np.float64 | np.int64]) -> U64Array:
     """The bits of numbers, made as wide as that; those of nulls are any."""
-    own = np.dtype(values.type.to_pandas_dtype())
+    own = numpy_type(values.type)
     numbers: npt.NDArray[Any] = np.frombuffer(values.buffers()[1], own, len(values), values.offset * own.itemsize)
     if not numbers.flags.aligned:
         numbers = numbers.copy()

@@ -12,6 +12,7 @@ from tagmatch.files.ipc_body import Body, Dictionaries, bits
 from tagmatch.files.ipc_messages import FieldShape
 from tagmatch.files.ipc_sizes import VIEW, runs_of, sizes_of
 from tagmatch.model.arrays import IntArray
+from tagmatch.model.arrow import numpy_type
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 _is = pa.types
@@ -274,7 +275,7 @@ class Indices(Reader):
     def __init__(self, kind: pa.DataType, number: int, values: Reader) -> None:
         super().__init__(kind, [])
         self._number, self._values, self._indices = number, values, Fixed(kind.index_type, [])
-        self._width = np.dtype(kind.index_type.to_pandas_dtype())
+        self._width = numpy_type(kind.index_type)
 
     def nothing(self, dictionaries: Dictionaries) -> pa.Array:
         """An array of length 0."""

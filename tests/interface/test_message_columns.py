@@ -19,6 +19,7 @@ from support.segments import all_in, segments_stay
 from support.trees import And, Test, evaluate
 
 from tagmatch import InvalidValueError, TagMatch
+from tagmatch.model.arrow import numpy_type
 from tagmatch.pipeline.filters.index import Path
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -51,7 +52,7 @@ def drawn(kind: pa.DataType, near: list[Any]) -> st.SearchStrategy[Any]:
     if pa.types.is_boolean(kind):
         return st.booleans()
     if pa.types.is_integer(kind):
-        ends = np.iinfo(kind.to_pandas_dtype())
+        ends = np.iinfo(numpy_type(kind))
         low, high = int(ends.min), min(int(ends.max), 2**63 - 1)
         own = [each for each in [*near, *filters.INTEGERS] if type(each) is int and low <= each <= high]
         return st.sampled_from(own) | st.integers(low, high)

@@ -10,6 +10,8 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from tagmatch.model.arrow import numpy_type
+
 Rows = list[list[str]]
 
 INDICES = (pa.int8(), pa.uint8(), pa.int16(), pa.uint16(), pa.int32(), pa.uint32(), pa.int64(), pa.uint64())
@@ -64,7 +66,7 @@ def encoded(draw: st.DrawFn, rows: Rows) -> tuple[Rows, pa.Array | pa.ChunkedArr
     """Rows, which fixed-size lists must have cut, and the same in Arrow: a slice, and perhaps chunks."""
     rng = draw(st.randoms(use_true_random=False))
     most = len(set(_tags(rows))) + 10
-    fitting = [index for index in INDICES if np.iinfo(index.to_pandas_dtype()).max > most]
+    fitting = [index for index in INDICES if np.iinfo(numpy_type(index)).max > most]
     index, kind, name = (draw(st.sampled_from(some)) for some in (fitting, STRINGS, sorted(LISTS)))
     unused = draw(st.lists(st.none() | st.sampled_from(["unused", "a", "n1"]), max_size=3))
     if name == "fixed_size_list":

@@ -13,6 +13,7 @@ import xxhash
 from pyarrow.fs import FileSelector
 
 from tagmatch import TagMatch
+from tagmatch.model.arrow import numpy_type
 from tagmatch.model.storage.format import manifest_text
 
 MANIFEST = "MANIFEST.json"
@@ -121,7 +122,7 @@ def numbers_in(data: bytes, column: str, what: str) -> tuple[bytearray, npt.NDAr
             wide = pa.types.is_large_list(kind) or pa.types.is_large_string(kind)
             offsets = np.dtype(np.int64 if wide else np.int32)
             flags = np.dtype(np.uint8) if pa.types.is_boolean(kind) else None
-            dtype = offsets if what == "offsets" else flags or kind.to_pandas_dtype()
+            dtype = offsets if what == "offsets" else flags or numpy_type(kind)
             return copy, np.frombuffer(memoryview(copy)[first:last], dtype)
     raise AssertionError(f"{column} has no {what}")
 

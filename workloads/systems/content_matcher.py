@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrow import numpy_type
 from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined
 from tagmatch.model.tables import KeyTable
@@ -274,7 +275,7 @@ class ContentMatcher(ABC):
         rows, attributes, values = (
             [np.zeros(0, np.int64)],
             [np.zeros(0, np.uint32)],
-            [np.zeros(0, kind.to_pandas_dtype())],
+            [np.zeros(0, numpy_type(kind))],
         )
         for number, name in enumerate(self._names):
             if name in messages.schema.names:

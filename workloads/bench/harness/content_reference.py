@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrow import numpy_type
 from tagmatch.workloads.bench.harness.reference import all_true
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array
     names, operators, values, uppers = (pc.struct_field(flat, name) for name in ("attr", "op", "value", "upper"))
     encoded = names.dictionary_encode()
     attribute_of = encoded.indices.to_numpy()
-    kind = values.type.to_pandas_dtype()
+    kind = numpy_type(values.type)
     numbers, highest = (each.fill_null(0).to_numpy(zero_copy_only=False) for each in (values, uppers))
     texts = pc.struct_field(flat, "text") if "text" in flat.type.names else pa.nulls(len(flat), pa.string())
     of_numbers = texts.is_null().to_numpy(zero_copy_only=False)
