@@ -21,10 +21,10 @@ help:
 	@echo "make bench-pcm, bench-ccm  the figures of PCM, and of CCM, of constraints; results in bench-results/pcm/ and ccm/"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.installed: pyproject.toml bench/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tagmatch needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./bench
 	@touch $@
 
 demo: $(VENV)/.installed

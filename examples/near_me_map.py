@@ -1,7 +1,7 @@
 """Alerts "near me" on a map: the cities whose news reach somebody, and how many.
 
 Writes a picture, `near_me.png` or the file that is named: python examples/near_me_map.py docs/near_me.png
-Needs matplotlib, which `pip install 'tagmatch[bench]'` brings.
+Needs matplotlib: `pip install matplotlib`.
 """
 
 import sys

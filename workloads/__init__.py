@@ -1,1 +1,1 @@
-"""Workloads: generators of sets and queries, baseline matchers, benchmarks."""
+"""Workloads: generators of subscriptions and messages."""

@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 import stat
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
@@ -34,15 +35,16 @@ def _sources(package: Path) -> list[Path]:
 
 
 @cache
-def _code_digest() -> str:
-    """Of the sources of all kernels, wherever they are installed, and of what compiles them.
+def _code_digest(package: str = "tagmatch") -> str:
+    """Of the sources of all kernels of a package, wherever they are installed, and of what compiles them.
 
     An upgrade never runs stale machine code: Numba itself would notice a change in a kernel's own file, but not in a
     kernel that it calls.
     """
     versions = (VERSION, platform.python_version(), numba.__version__, llvmlite.__version__)
     digest = hashlib.sha256(repr(versions).encode())
-    for source in _sources(Path(__file__).absolute().parents[2]):
+    (folder,) = sys.modules[package].__path__
+    for source in _sources(Path(folder).absolute()):
         text = source.read_bytes()
         if any(mark in text for mark in _MARKS):
             digest.update(text)
@@ -96,6 +98,8 @@ class _Locator:
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # which Numba names in a warning
+        package = function.__module__.partition(".")[0]
+        self._package = package if hasattr(sys.modules.get(package), "__path__") else "tagmatch"
         self._name = f"{function.__module__}-{function.__code__.co_firstlineno}"
 
     @classmethod
@@ -111,7 +115,7 @@ class _Locator:
         return folder
 
     def get_source_stamp(self) -> str:
-        return _code_digest()
+        return _code_digest(self._package)
 
     def get_disambiguator(self) -> str:
         return self._name

@@ -17,7 +17,7 @@ from tagmatch.pipeline.cpu.partition_index import PartitionIndex
 from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.cpu.rarest import RarestSubsetMatch
 from tagmatch.pipeline.matcher import QueryBatch
-from tagmatch.workloads.bench.harness.data import Workload, make_workload
+from tagmatch_bench.harness.data import Workload, make_workload
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.documents import ROOT
 
-from tagmatch.workloads.bench.harness.report import number
+from tagmatch_bench.harness.report import number
 
 RECORDED = {str(path.relative_to(ROOT / "docs" / "benchmarks")): path for path in ROOT.glob("docs/benchmarks/*/*.json")}
 PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))

@@ -45,11 +45,12 @@ def outcome(tests: str, mutant: Mutant | None = None) -> tuple[str, bool]:
     began, simulated = time.monotonic(), "/test_gpu_" in tests
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(shutil.copytree(_ROOT, Path(folder, "copy"), symlinks=True, ignore=_left_out))
-        environment = os.environ | {"PYTHONPATH": str(copy), "TEST_SEED": "1", "COLUMNS": "500"}
+        paths = os.pathsep.join(map(str, (copy, copy / "bench")))
+        environment = os.environ | {"PYTHONPATH": paths, "TEST_SEED": "1", "COLUMNS": "500"}
         _append(copy / "tests/conftest.py", _SETTINGS)
         # To compile all kernels, in whatever file the mistake is, would take minutes
         digest = _kernels().name.rpartition("-")[2]
-        _append(copy / "model/kernels/jit.py", f"\n\ndef _code_digest() -> str:\n    return {digest!r}\n")
+        _append(copy / "model/kernels/jit.py", f"\n\ndef _code_digest(*_) -> str:\n    return {digest!r}\n")
         if mutant is not None:
             (copy / mutant.file).write_text(mutant.mutated(_ROOT))
             environment |= {"XDG_CACHE_HOME": str(_own_kernels(Path(folder), mutant)), "NUMBA_CACHE_DIR": ""}

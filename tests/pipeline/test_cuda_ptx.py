@@ -70,7 +70,7 @@ import importlib, pathlib, pkgutil, sys, types
 import numpy as np
 from numba import cuda, types as t
 from numba.np import numpy_support
-import tagmatch.pipeline.cuda, tagmatch.workloads.systems
+import tagmatch.pipeline.cuda, tagmatch_bench.systems
 
 how_many, *capabilities = sys.argv[1:]
 capabilities = [tuple(map(int, capability.split("."))) for capability in capabilities]
@@ -98,7 +98,7 @@ several = {
         for x, operand in (("i64", "i32"), ("i64", "i64"), ("f64", "f64"))
     ],
 }
-folders = {"cuda": tagmatch.pipeline.cuda, "systems": tagmatch.workloads.systems}
+folders = {"cuda": tagmatch.pipeline.cuda, "systems": tagmatch_bench.systems}
 wanted = set()
 for module, name, *words in map(str.split, sys.stdin):
     folder, _, file = module.partition(".")

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout
-from tagmatch.workloads.bench.spark import partitioning, skew
-from tagmatch.workloads.commands.bench import app
+from tagmatch_bench.commands.app import app
+from tagmatch_bench.spark import partitioning, skew
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("session")]
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads.commands.bench import app
+from tagmatch_bench.commands.app import app
 
 Values = dict[tuple[str, Any], Any]
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.distances import EARTH
 from support.strategies import BOUNDARY_KEYS
 
-from tagmatch.workloads.systems.catalogue import ENCODED, System
-from tagmatch.workloads.systems.circles import Circles, CircleSystem, Dual, Found, Moves, Stabs
+from tagmatch_bench.systems.catalogue import ENCODED, System
+from tagmatch_bench.systems.circles import Circles, CircleSystem, Dual, Found, Moves, Stabs
 
 # -- brute force -------------------------------------------------------------------------------------------------------
 

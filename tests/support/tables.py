@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 from oracle import Oracle
 
-from tagmatch.workloads.systems.matcher import answers_to_pylist
+from tagmatch_bench.systems.matcher import answers_to_pylist
 
 
 def tag_rows(rows: Sequence[Sequence[str]]) -> pa.ListArray:

@@ -1,1 +1,1 @@
-"""The command lines `tagmatch-bench` and `tagmatch-workload`."""
+"""The command line `tagmatch-workload`."""

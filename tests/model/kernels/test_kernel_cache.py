@@ -200,6 +200,23 @@ def test_other_code_has_another_cache(tmp_path):
     assert "@inlined" in {mark for _, mark in changed}
 
 
+def test_kernels_of_another_package_are_kept_by_its_code(tmp_path):
+    """Benchmarks have some. What a kernel calls may be in another module, and is not part of tagmatch's own."""
+    package = tmp_path / "own"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    marks = "from tagmatch.model.kernels.jit import inlined, kernel\n"
+    (package / "kernels.py").write_text(f"from own.helpers import one\n{marks}@kernel\ndef twice(): return one() * 2\n")
+    program = f"{SHOWN}\nfrom own.kernels import twice\nprint(twice())\n{WHERE}"
+    where = set()
+    for number, compiled in ((3, ["twice ()", "one ()"]), (3, []), (4, ["twice ()", "one ()"])):
+        (package / "helpers.py").write_text(f"{marks}@inlined\ndef one(): return {number}\n")
+        printed = run(program, tmp_path / "cache", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}").splitlines()
+        assert printed[:-1] == [*compiled, str(2 * number)]
+        where.add(printed[-1])
+    assert len(where) == 1
+
+
 def test_a_folder_of_another_user_or_that_others_may_write_is_not_trusted(tmp_path):
     folder = Path(run(ONE, tmp_path / "cache").strip())
     for mode in (0o775, 0o757):

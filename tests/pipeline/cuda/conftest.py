@@ -17,7 +17,7 @@ from support.simulator import AT_NIGHT, EXAMPLES, SIMULATED, set_up
 import tagmatch.pipeline.cuda
 import tagmatch.pipeline.devices
 from tagmatch.model.options import Layout
-from tagmatch.workloads.systems.catalogue import CONTENT_GPU, LOCATED_GPU
+from tagmatch_bench.systems.catalogue import CONTENT_GPU, LOCATED_GPU
 
 ENGINES = {
     f"{layout}-size{size}": {"layout": layout, "device": "cuda", "threads": 2, "max_partition_size": size}
@@ -81,5 +81,5 @@ def simulator() -> None:
     """Kernels run as Python, in few threads: a partition has two rows at most."""
     names = [module.name for module in pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda.")]
     systems = (*CONTENT_GPU.values(), *LOCATED_GPU.values())
-    names += [f"tagmatch.workloads.systems.{system.where.partition(':')[0]}" for system in systems]
+    names += [f"tagmatch_bench.systems.{system.where.partition(':')[0]}" for system in systems]
     set_up(map(importlib.import_module, names))

@@ -9,17 +9,17 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from tagmatch.workloads.bench.figures import location_content, location_spatial
-from tagmatch.workloads.bench.figures.ccm import CcmSizes, ccm
-from tagmatch.workloads.bench.figures.figure import FIGURES
-from tagmatch.workloads.bench.figures.location import LocationSizes, location
-from tagmatch.workloads.bench.figures.pcm import PcmSizes, pcm
-from tagmatch.workloads.bench.harness.bench import Bench, BenchOptions
-from tagmatch.workloads.bench.harness.content_latency import ALL
-from tagmatch.workloads.bench.harness.results import Result
-from tagmatch.workloads.commands.bench import app
-from tagmatch.workloads.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED, LOCATED_GPU, OWN_CIRCLES
-from tagmatch.workloads.systems.catalogue import OWN_CIRCLES_GPU as OWN_ON_GPU
+from tagmatch_bench.commands.app import app
+from tagmatch_bench.figures import location_content, location_spatial
+from tagmatch_bench.figures.ccm import CcmSizes, ccm
+from tagmatch_bench.figures.figure import FIGURES
+from tagmatch_bench.figures.location import LocationSizes, location
+from tagmatch_bench.figures.pcm import PcmSizes, pcm
+from tagmatch_bench.harness.bench import Bench, BenchOptions
+from tagmatch_bench.harness.content_latency import ALL
+from tagmatch_bench.harness.results import Result
+from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED, LOCATED_GPU, OWN_CIRCLES
+from tagmatch_bench.systems.catalogue import OWN_CIRCLES_GPU as OWN_ON_GPU
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*Grid size")]

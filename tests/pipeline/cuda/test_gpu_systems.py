@@ -16,9 +16,9 @@ from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.location import SCENARIOS, Location
-from tagmatch.workloads.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
-from tagmatch.workloads.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
-from tagmatch.workloads.systems.numpy_scan import SignatureScan
+from tagmatch_bench.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
+from tagmatch_bench.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
+from tagmatch_bench.systems.numpy_scan import SignatureScan
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]

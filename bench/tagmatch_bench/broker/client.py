@@ -1,0 +1,143 @@
+"""The one remote client: the source of all events, at a given rate, and the sink of all deliveries.
+
+`python -m tagmatch_bench.broker.client HOST PORT FOLDER` is one in a process of its own, which `remote.py` starts.
+It reads events from the folder. For each line `RATE SECONDS` of its input it connects, sends, writes to the folder what
+it has received, and prints a line.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tagmatch_bench.broker.wire import Events, Names, encoded
+
+if TYPE_CHECKING:
+    from tagmatch.model.arrays import F64Array, I64Array, U8Array
+
+# Events that are sent at once at most, and seconds between looking what is due
+_AT_ONCE, _TICK = 1_000, 0.0002
+_READ = 1 << 20
+
+_EVENTS, _NAMES, _RECEIVED, _SENT = "events.npz", "names.json", "received.npz", "sent.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a client has sent.
+
+    Attributes
+    ----------
+    events : int
+    seconds : float
+        That it took.
+    begun : float
+        When the first event was due, by the client's clock.
+    """
+
+    events: int
+    seconds: float
+    begun: float
+
+
+class Received(NamedTuple):
+    """What a client has received.
+
+    Attributes
+    ----------
+    data : uint8 array
+    ends : int64 array
+        The bytes that had come by each of `times`, ascending.
+    times : float64 array
+        By the client's clock.
+    """
+
+    data: U8Array
+    ends: I64Array
+    times: F64Array
+
+
+def send(connection: socket.socket, events: Events, names: Names, rate: float, seconds: float) -> Sent:
+    """Send events at a rate, which repeat in turn and have consecutive numbers from 0 on; nothing more comes then.
+
+    What is late is sent as soon as the connection takes it.
+    """
+    encoded(events, 0, 1, names)  # kernels are loaded before the clock runs
+    sent, total = 0, max(1, int(rate * seconds))
+    begin = time.perf_counter()
+    while sent < total:
+        due = min(total, int(rate * (time.perf_counter() - begin)))
+        if sent == due:
+            time.sleep(_TICK)
+            continue
+        count = min(due - sent, _AT_ONCE)
+        connection.sendall(encoded(events, sent, count, names).data)
+        sent += count
+    taken = time.perf_counter() - begin
+    connection.shutdown(socket.SHUT_WR)
+    return Sent(sent, taken, begin)
+
+
+def receive(connection: socket.socket) -> Received:
+    """All that comes until the other end closes."""
+    data, ends, times = bytearray(), list[int](), list[float]()
+    while part := connection.recv(_READ):
+        times.append(time.perf_counter())
+        data += part
+        ends.append(len(data))
+    return Received(np.frombuffer(data, np.uint8), np.array(ends, np.int64), np.array(times, np.float64))
+
+
+def source_and_sink(
+    connection: socket.socket, events: Events, names: Names, rate: float, seconds: float
+) -> tuple[Sent, Received]:
+    """Send events, and receive their deliveries at the same time."""
+    received: list[Received] = []
+    sink = threading.Thread(target=lambda: received.append(receive(connection)), name="sink")
+    sink.start()
+    try:
+        sent = send(connection, events, names, rate, seconds)
+    finally:
+        sink.join()
+    return sent, received[0]
+
+
+def write_events(folder: Path, events: Events, names: list[str]) -> None:
+    """Write events for a client in another process."""
+    np.savez(folder / _EVENTS, **events._asdict())
+    (folder / _NAMES).write_text(json.dumps(names))
+
+
+def outcome(folder: Path) -> tuple[Sent, Received]:
+    """What a client in another process has sent and received last."""
+    with np.load(folder / _RECEIVED) as columns:
+        return Sent(**json.loads((folder / _SENT).read_text())), Received(**columns)
+
+
+def main() -> None:
+    """Be a client in a process of its own."""
+    host, port, folder = sys.argv[1:]
+    path = Path(folder)
+    with np.load(path / _EVENTS) as columns:
+        events = Events(**columns)
+    names = Names.of(json.loads((path / _NAMES).read_text()))
+    for line in sys.stdin:
+        rate, seconds = map(float, line.split())
+        with socket.create_connection((host, int(port))) as connection:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sent, received = source_and_sink(connection, events, names, rate, seconds)
+        np.savez(path / _RECEIVED, **received._asdict())
+        (path / _SENT).write_text(json.dumps(asdict(sent)))
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,215 @@
+"""`tagmatch-bench content`: constraints on attributes, beside SFF, OCM and BE-Tree, and what of it has targets."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tagmatch.pipeline.filters.index import filter_index
+from tagmatch_bench.figures import content_scenarios as scenarios
+from tagmatch_bench.figures.content_mixed import tags_and_constraints
+from tagmatch_bench.figures.published_content import MICROS, PCM_TABLE2
+from tagmatch_bench.harness.content import GPU, MATCHING, OCM, SFF, WHOLE, Measured, Scenario, measure
+from tagmatch_bench.harness.results import Target
+from tagmatch_bench.harness.timing import Samples, alternate, rates
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError
+from tagmatch_bench.systems.tagmatch_content import TagmatchContent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tagmatch_bench.harness.bench import Bench
+    from tagmatch_bench.harness.results import Panel, Result
+
+#: Times as fast as OCM and SFF, by the constraints from which on they hold
+_AGAINST_OCM = {1e6: Target(5), 1e7: Target(25)}
+_AGAINST_SFF = {1e6: Target(45)}
+_IN_FIGURES = {1e6: Target(5)}
+#: Microseconds, by the filters up to which they hold
+_DENSE = {1e5: Target(12, at_most=True), 1e6: Target(90, at_most=True)}
+_BYTES = Target(30, at_most=True)
+#: Microseconds a constraint
+_BUILD = Target(1.5, at_most=True)
+_ON_TWO_THREADS = Target(1.8)
+_ON_A_GPU = Target(20)
+
+#: Constraints of the default scenario in the paper
+_OF_THE_PAPER = 1e6
+#: Constraints from which on memory and build have targets
+_LARGE = 1_000_000
+#: After these many seconds no more builds of one kind are begun
+_BUILD_SECONDS = 3.0
+
+PARTS = ("pcm", "figures", "dense", "real", "mixed")
+
+
+@dataclass(frozen=True, slots=True)
+class ContentSizes:
+    """How large the scenarios are; see the command's help."""
+
+    constraints: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    figures: int = 1_000_000
+    filters: tuple[int, ...] = (100_000, 1_000_000)
+    real: int = 100_000
+    mixed: int = 1_000_000
+    cities: Path | None = None
+    parts: tuple[str, ...] = PARTS
+
+
+def content(bench: Bench, sizes: ContentSizes) -> Result:
+    """Measure all parts that are wanted."""
+    result = bench.result(
+        "content",
+        "Constraints on attributes",
+        """Microseconds a message, on the CPU and on one thread unless said. *End to end* is `match_many` on an Arrow
+        table of messages, to Arrow keys. *Matching alone* begins with the messages as codes, and so does what is
+        timed of OCM, SFF and BE-Tree: it is subset match, key lookup and merging, the same for all four. Each gives
+        each key once (`match-unique`), as PCM's interfaces. *Brute force*, and OCM, are what answers are compared
+        with. PCM: Margara, Cugola, IEEE TPDS 2014; its own numbers, of the default scenario with a million
+        constraints, are of six cores (OCM) and a GPU (CCM) of 2012. A *build* is `add_subscriptions` on an Arrow
+        table with a column `constraints`, and `consolidate`; *index alone* is what is made of the stored rows then,
+        whenever an index is opened. Bytes are those of this index; *with the stored rows* are all. In *real data*,
+        100,000 filters ask for cities of the world and for Debian packages; the other systems get them in
+        numbers.""".replace("100,000", f"{sizes.real:,}"),
+        constraints=sizes.constraints,
+        figures=sizes.figures,
+        filters=sizes.filters,
+        real=sizes.real,
+        mixed=sizes.mixed,
+        cities=str(sizes.cities) if sizes.cities else None,
+        parts=sizes.parts,
+    )
+    works = {
+        "pcm": partial(_pcm, bench, result, sizes.constraints),
+        "figures": partial(_figures, bench, result, sizes.figures),
+        "dense": partial(_dense, bench, result, sizes.filters),
+        "real": partial(_real, bench, result, sizes),
+        "mixed": partial(tags_and_constraints, bench, result, sizes.mixed),
+    }
+    for part in PARTS:
+        if part in sizes.parts:
+            works[part]()
+    return result
+
+
+@contextmanager
+def _built(bench: Bench, scenario: Scenario) -> Iterator[TagmatchContent]:
+    with bench.doing(f"content: building tagmatch, {scenario.name}"):
+        whole = TagmatchContent(scenario.stored)
+    try:
+        yield whole
+    finally:
+        whole.close()
+
+
+def _add(panel: Panel, place: str | float, measured: Measured) -> None:
+    for system, micros in measured.micros.items():
+        panel.add(system, place, micros)
+
+
+def _from(targets: Mapping[float, Target], size: float) -> Target | None:
+    """The target of the largest size that is reached."""
+    return next((targets[each] for each in sorted(targets, reverse=True) if size >= each), None)
+
+
+def _against(result: Result, name: str, measured: Measured, target: Target | None, other: str = OCM) -> None:
+    result.add(f"{name}: matching alone against {other}", measured.ratio(MATCHING, other), "times", target)
+    result.add(f"{name}: end to end against {other}", measured.ratio(WHOLE, other), "times")
+
+
+def _pcm(bench: Bench, result: Result, sizes: tuple[int, ...]) -> None:
+    panel = result.panel("PCM, default scenario", "constraints", MICROS, "lines")
+    panel.published += [replace(row, x=_OF_THE_PAPER) for row in PCM_TABLE2 if _OF_THE_PAPER in sizes]
+    for size in sizes:
+        with bench.doing(f"content: generating {size:,} constraints"):
+            scenario = scenarios.pcm(size, bench.options.queries, bench.options.seed)
+        with _built(bench, scenario) as whole:
+            measured = measure(bench, result, scenario, whole)
+            _add(panel, float(size), measured)
+            _against(result, scenario.name, measured, _from(_AGAINST_OCM, size))
+            _against(result, scenario.name, measured, _from(_AGAINST_SFF, size), SFF)
+            _costs(bench, result, scenario, whole)
+            if size == max(each for each in sizes if each <= _LARGE or each == min(sizes)):
+                _threads(bench, result, scenario, whole, measured)
+
+
+def _figures(bench: Bench, result: Result, constraints: int) -> None:
+    for figure in scenarios.figures(constraints):
+        panel = result.panel(f"PCM Figure {figure.number}", figure.axis, MICROS, "lines", log_x=figure.log_x)
+        for place, scenario in figure.scenarios(constraints, bench.options.queries, bench.options.seed):
+            with _built(bench, scenario) as whole:
+                measured = measure(bench, result, scenario, whole)
+            _add(panel, place, measured)
+            _against(result, scenario.name, measured, _from(_IN_FIGURES, constraints))
+
+
+def _dense(bench: Bench, result: Result, sizes: tuple[int, ...]) -> None:
+    panel = result.panel("dense: 20 attributes, 10 intervals", "filters", MICROS, "lines")
+    for size in sizes:
+        with bench.doing(f"content: generating {size:,} dense filters"):
+            scenario = scenarios.dense(size, bench.options.queries, bench.options.seed)
+        with _built(bench, scenario) as whole:
+            measured = measure(bench, result, scenario, whole)
+            _add(panel, float(size), measured)
+            target = next((_DENSE[each] for each in sorted(_DENSE) if size <= each), None)
+            result.add(f"{scenario.name}: matching alone", measured.micros[MATCHING], MICROS, target)
+            result.add(f"{scenario.name}: end to end", measured.micros[WHOLE], MICROS)
+            _against(result, scenario.name, measured, None)
+            _costs(bench, result, scenario, whole)
+            if size == min(sizes):
+                _threads(bench, result, scenario, whole, measured)
+
+
+def _real(bench: Bench, result: Result, sizes: ContentSizes) -> None:
+    panel = result.panel("real data", "data", MICROS)
+    try:
+        for scenario in scenarios.real(sizes.real, bench.options.queries, bench.options.seed, sizes.cities):
+            with _built(bench, scenario) as whole:
+                measured = measure(bench, result, scenario, whole)
+                _add(panel, scenario.name, measured)
+                _against(result, scenario.name, measured, None)
+                result.add(f"{scenario.name}: keys of an answer", measured.keys_per_message, "keys")
+    except UnavailableError as error:
+        result.unavailable["real data"] = str(error)
+
+
+def _costs(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent) -> None:
+    """Add bytes and build time, a constraint."""
+    count, large = scenario.constraints, scenario.constraints >= 0.9 * _LARGE
+    result.add(f"{scenario.name}: memory", whole.matcher.nbytes / count, "B a constraint", _BYTES if large else None)
+    result.add(f"{scenario.name}: memory, with the stored rows", whole.nbytes() / count, "B a constraint")
+    segments = whole.index.snapshot.segments
+    builds = {
+        "end to end": lambda: TagmatchContent(scenario.stored).close(),
+        "index alone": lambda: [filter_index(segment) for segment in segments],
+    }
+    with bench.doing(f"content: building, {scenario.name}"):
+        taken = alternate(builds, bench.options.rounds, most_seconds=_BUILD_SECONDS)
+    for how, seconds in taken.items():
+        what = f"{scenario.name}: build, {how}"
+        result.add(what, seconds.times(1e6 / count), "µs a constraint", _BUILD if large else None)
+
+
+def _threads(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent, measured: Measured) -> None:
+    """Add what two threads bring end to end, and a device against two threads."""
+    options = bench.options
+    with ExitStack() as stack:
+        systems = {threads: whole.again(threads=threads, device="cpu") for threads in (1, 2)}
+        for each in systems.values():
+            stack.callback(each.close)
+        works = {
+            f"{threads}": (lambda count, each=each: each.match_many(scenario.asked[:count], unique=True))
+            for threads, each in systems.items()
+        }
+        # So many that each thread has a packet
+        calls = dict.fromkeys(works, CallSize(2 * whole.matcher.packet_size.fewest))
+        with bench.doing(f"content: two threads, {scenario.name}"):
+            found = rates(works, len(scenario.asked), rounds=options.rounds, seconds=options.seconds, sizes=calls)
+    ratio = found["2"].ratios(found["1"])
+    result.add(f"{scenario.name}: end to end, two threads against one", ratio, "times", _ON_TWO_THREADS)
+    if GPU in measured.micros:
+        on_gpu = Samples(tuple(1e6 / micros for micros in measured.micros[GPU].values))
+        result.add(f"{scenario.name}: GPU against two threads", on_gpu.over(found["2"]), "times", _ON_A_GPU)

@@ -1,0 +1,198 @@
+"""Latency of queries that are submitted one by one: by the timeout of batches (Figure 6), and by the load."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from tagmatch.model.options import MatchOptions
+from tagmatch_bench.figures import published
+from tagmatch_bench.harness.load import WINDOW, closed_loop_rate, poisson_times, serve
+from tagmatch_bench.harness.results import Target
+from tagmatch_bench.harness.timing import Samples
+from tagmatch_bench.systems.catalogue import CPU_ONLY, ON_BOTH, ON_CPU, OURS, RAREST, TAGMATCH_GPU, tagmatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from tagmatch.model.options import Layout
+    from tagmatch_bench.harness.bench import Bench
+    from tagmatch_bench.harness.results import Result
+
+#: Seconds that a query may wait for others; `None`: no limit
+TIMEOUTS = (0.0, 0.001, 0.01, 0.1, None)
+_PAPER_TIMEOUTS = (0.0, 0.001, 0.01, 0.1, 0.2, 0.3, None)
+_DEFAULT_TIMEOUT = MatchOptions().flush_timeout
+
+#: Percent of capacity; where there is much room, no timeout shows
+_LOADS = (10, 25, 50, 75, 90, 100, 120)
+_FIG6_LOADS = (50, 80, 95)
+_HALF = 50
+#: Milliseconds
+_P99_AT_HALF_LOAD: dict[Layout, Target] = {"rarest": Target(20, goal=2, at_most=True)}
+_MEASURES = {
+    "answered": "queries/s", "median": "ms", "p99": "ms", "p99.9": "ms", "maximum": "ms", "rejected": "queries"
+}  # fmt: skip
+
+_CAPACITY = f"""Capacity is what one Python thread gets answered that submits as fast as it can and has up to
+    {WINDOW:,} queries outstanding. It is far below that of `match_many`: the caller is Python in the same process
+    and shares the interpreter lock with the stages, so that its own greatest speed is part of capacity."""
+_ARRIVALS = """Queries arrive at random (Poisson), whether or not earlier ones are done, and a query's latency runs from
+    when it was due, however late it was submitted, until its future was done."""
+
+#: How many times as long as another experiment's call a round of Figure 6 is
+_LENGTH = 5
+_WARM_UP_SECONDS = 0.1
+
+
+def fig6(bench: Bench) -> Result:
+    """Latency against the timeout of a batch."""
+    result = bench.result(
+        "fig6",
+        "Figure 6: latency of single queries",
+        f"""`submit` of `match-unique` on the full database ({bench.in_words(bench.sets())} here), at several
+        shares of capacity. {ON_BOTH} {_ARRIVALS} {_CAPACITY} A query waits until its batches are full, `flush_timeout`
+        has passed or a thread has nothing else to do; `rarest` has no batches to wait for. A device gets the batches
+        that are worth it, as always; the CPU matches the others.""",
+        loads=_FIG6_LOADS,
+    )
+    for name in bench.wanted((RAREST, CPU_ONLY, TAGMATCH_GPU)):
+        system = _System(bench, result, name, unique=True)
+        capacity = system.capacity()
+        if capacity is None:  # no device
+            continue
+        panels = {}
+        for load in _FIG6_LOADS:
+            offered = f"{load} % of capacity, {load / 100 * capacity:,.0f} queries/s offered"
+            panels[load] = result.panel(f"{name}, {offered}", "timeout", "ms")
+            if name != RAREST:
+                panels[load].published = published.FIG6
+        rejected = 0
+        for timeout in _PAPER_TIMEOUTS:
+            label = _in_words(timeout)
+            with system.submitting(flush_timeout=timeout) as submit:
+                assert submit is not None
+                for load, panel in panels.items():
+                    with bench.doing(f"fig6: {name}, {label}, {load} % of capacity"):
+                        found = system.serve(submit, load / 100 * capacity, _LENGTH * bench.options.seconds)
+                    rejected += found.rejected
+                    for quantile, samples in found.milliseconds.items():
+                        panel.add(quantile, label, samples)
+        result.add(f"{name}: rejected", rejected, "queries")
+    return result
+
+
+def latency(bench: Bench, layouts: Sequence[Layout], timeouts: Sequence[float | None]) -> Result:
+    """Throughput and latency against the offered load, for some values of `flush_timeout`."""
+    result = bench.result(
+        "latency",
+        "Latency against load",
+        f"""`submit` of `match` on {bench.in_words(bench.sets())}. {ON_CPU} {_ARRIVALS} {_CAPACITY} It is measured with
+        the default `flush_timeout`, {_in_words(_DEFAULT_TIMEOUT)}. Near capacity and above, queries pile up, so that
+        latency grows with the seconds measured. Values are medians of {bench.options.rounds} rounds, which differ a
+        lot in their longest latencies. Queries that are refused as `Overloaded` are counted as rejected, in all rounds
+        together, and have no latency.""",
+        loads=_LOADS,
+        flush_timeouts=timeouts,
+    )
+    panels = {
+        (each, measure): result.panel(
+            f"{each}: {measure}", "offered load, % of capacity", unit, "lines", log=unit == "ms", log_x=False
+        )
+        for measure, unit in _MEASURES.items()
+        for each in layouts
+    }
+    for each in layouts:
+        system = _System(bench, result, OURS[each], unique=False)
+        capacity = system.capacity()
+        assert capacity is not None
+        result.add(f"{each}: capacity", capacity, "queries/s")
+        for timeout in timeouts:
+            label = f"flush_timeout {_in_words(timeout)}"
+            with system.submitting(flush_timeout=timeout) as submit:
+                assert submit is not None
+                for load in _LOADS:
+                    with bench.doing(f"latency: {each}, {label}, {load} % of capacity"):
+                        found = system.serve(submit, load / 100 * capacity, bench.options.seconds)
+                    panels[each, "answered"].add(label, float(load), found.throughput)
+                    for quantile, samples in found.milliseconds.items():
+                        panels[each, quantile].add(label, float(load), samples)
+                    panels[each, "rejected"].add(label, float(load), found.rejected)
+                    if load == _HALF and timeout == _DEFAULT_TIMEOUT:
+                        _add_p99(result, each, found.milliseconds["p99"])
+    return result
+
+
+def _add_p99(result: Result, layout: Layout, p99: Samples) -> None:
+    what = f"{layout}: p99 at {_HALF} % of capacity, default flush_timeout"
+    result.add(f"{what}, median of {len(p99.values)} rounds", p99, "ms", _P99_AT_HALF_LOAD.get(layout))
+    result.add(f"{what}, worst round", max(p99.values), "ms")
+
+
+def _in_words(timeout: float | None) -> str:
+    return "never" if timeout is None else f"{1000 * timeout:g} ms"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """What came of rounds at one load: samples of the throughput and of each quantile, and all that were rejected."""
+
+    throughput: Samples
+    milliseconds: dict[str, Samples]
+    rejected: int
+
+
+class _System:
+    """One of our own systems, and the queries that are submitted to it."""
+
+    def __init__(self, bench: Bench, result: Result, name: str, *, unique: bool) -> None:
+        self._bench, self._result, self._name, self._unique = bench, result, name, unique
+        workload = bench.workload(bench.sets())
+        self._sets = workload.sets
+        self.queries: list[list[str]] = workload.queries[: bench.options.queries].to_pylist()
+
+    @contextmanager
+    def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]] | None]:
+        """Build an index with options of `TagMatch` and warm it up; gives its `submit`, which does not wait.
+
+        `None` where there is no device for it.
+        """
+        systems = {self._name: tagmatch(self._name, **options)}
+        with self._bench.built(systems, self._sets, self._result) as matchers:
+            if self._name not in matchers:
+                yield None
+                return
+            submit = partial(matchers[self._name].index.submit, unique=self._unique, block=False)
+            closed_loop_rate(submit, self.queries, _WARM_UP_SECONDS)
+            yield submit
+
+    def serve(self, submit: Callable[[list[str]], Future[Any]], rate: float, seconds: float) -> _Rounds:
+        """Offer queries at a rate for some seconds; in each round they arrive at other times."""
+        options = self._bench.options
+        rounds = [
+            serve(submit, cycle(self.queries), poisson_times(rate, seconds, options.seed + number))
+            for number in range(options.rounds)
+        ]
+        quantiles = [served.milliseconds() for served in rounds]
+        return _Rounds(
+            Samples(tuple(served.throughput for served in rounds)),
+            {name: Samples(tuple(found[name] for found in quantiles)) for name in quantiles[0]},
+            sum(served.rejected for served in rounds),
+        )
+
+    def capacity(self) -> float | None:
+        """Measure the queries a second that one thread can have answered, with the default options.
+
+        `None` where there is no device for it.
+        """
+        options = self._bench.options
+        with self.submitting() as submit, self._bench.doing(f"{self._result.name}: {self._name}, capacity"):
+            if submit is None:
+                return None
+            rates = [closed_loop_rate(submit, self.queries, options.seconds) for _ in range(options.rounds)]
+        return Samples(tuple(rates)).median

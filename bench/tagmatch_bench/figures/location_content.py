@@ -1,0 +1,224 @@
+"""Contents and areas: CLCB's default scenario, and its Table 2."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from tagmatch.workloads.location.generate import ContentKind
+from tagmatch_bench.figures import published_location as published
+from tagmatch_bench.figures.location_scenarios import clients, located
+from tagmatch_bench.figures.published_content import DEFAULT, MICROS, against
+from tagmatch_bench.harness.as_constraints import areas_as_constraints, positions_as_attributes
+from tagmatch_bench.harness.content import Scenario
+from tagmatch_bench.harness.content import timed as timed_content
+from tagmatch_bench.harness.located import (
+    ALL,
+    CALLED,
+    CLCB,
+    CLCB_CPU,
+    MATCHING,
+    MATCHING_GPU,
+    WHOLE,
+    LocatedScenario,
+    measure,
+)
+from tagmatch_bench.harness.results import Target
+from tagmatch_bench.harness.timing import Samples, rates, seconds_of
+from tagmatch_bench.systems.catalogue import CONTENT, LOCATED, LOCATED_GPU
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError
+from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchMatching
+from tagmatch_bench.systems.tagmatch_located import TagmatchLocated
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tagmatch.model.arrays import F64Array
+    from tagmatch_bench.harness.bench import Bench
+    from tagmatch_bench.harness.located import Located
+    from tagmatch_bench.harness.results import Panel, Result
+
+#: What filters ask of a message beside its place
+CONTENTS: tuple[ContentKind, ...] = ("constraints", "tags")
+assert set(CONTENTS) < set(get_args(ContentKind))
+
+#: Times as fast as CLCB, from so many filters on
+_AGAINST_CLCB, _FROM = Target(2000), 2_500_000
+#: Times as fast as on the CPU, from as many filters on
+_ON_A_GPU = Target(10)
+#: What CLCB has as published: one message after the other
+_ONE_BY_ONE = (CALLED, CLCB_CPU, CLCB)
+#: What Table 2 compares CLCB with; and moves of a call there
+_SEQUENTIAL = ("SFF", "BE-Tree")
+_MOVED = 100_000
+
+
+@contextmanager
+def built(bench: Bench, scenario: LocatedScenario) -> Iterator[TagmatchLocated]:
+    """An index of a scenario's subscriptions."""
+    with bench.doing(f"location: building tagmatch, {scenario.name}"):
+        whole = TagmatchLocated(scenario.subscriptions)
+    try:
+        yield whole
+    finally:
+        whole.close()
+
+
+def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
+    """Measure CLCB's default scenario, with constraints and with tags: latency as published, and throughput."""
+    for kind in CONTENTS:
+        latency = result.panel(f"CLCB's default scenario, {kind}: one by one", "filters", MICROS, "lines")
+        throughput = result.panel(f"CLCB's default scenario, {kind}: throughput", "filters", "messages/s", "lines")
+        for size in sizes:
+            options = bench.options
+            with bench.doing(f"location: generating {size:,} filters with {kind}"):
+                scenario = located(f"{size:,} filters with {kind}", size, options.queries, options.seed, kind)
+            with built(bench, scenario) as whole:
+                found = measure(bench, result, scenario, whole, (*ALL, MATCHING_GPU))
+                used = whole.matcher.nbytes / size
+                result.add(f"{scenario.name}: memory", used, "B a filter")
+                result.add(f"{scenario.name}: memory, with the stored rows", whole.nbytes() / size, "B a filter")
+            for name, micros in found.micros.items():
+                if name in _ONE_BY_ONE:
+                    latency.add(name, float(size), micros)
+                if name != CALLED:
+                    throughput.add(name, float(size), Samples(tuple(1e6 / each for each in micros.values)))
+            _against_clcb(result, scenario, found, size)
+            if MATCHING_GPU in found.micros:
+                ratio = found.micros[MATCHING].ratios(found.micros[MATCHING_GPU])
+                limit = _ON_A_GPU if size >= _FROM else None
+                result.add(f"{scenario.name}: {against(MATCHING_GPU, MATCHING)}", ratio, "times", limit)
+
+
+def _against_clcb(result: Result, scenario: LocatedScenario, found: Located, size: int) -> None:
+    """Add how many times as fast as CLCB ours is: with messages encoded, as CLCB's are, and from Arrow."""
+    target = _AGAINST_CLCB if size >= _FROM else None
+    for other in (CLCB_CPU, CLCB):
+        for own in (MATCHING, WHOLE, CALLED):
+            if {own, other} <= found.micros.keys():
+                ratio = found.micros[other].ratios(found.micros[own])
+                limit = target if (own, other) != (CALLED, other) and other == CLCB_CPU else None
+                result.add(f"{scenario.name}: {against(own, other)}", ratio, "times", limit)
+
+
+# -- Table 2 -----------------------------------------------------------------------------------------------------------
+
+
+def table2(bench: Bench, result: Result, filters: int) -> None:
+    """Measure CLCB's Table 2: matchers of constraints without areas, with areas as constraints, and CLCB."""
+    options = bench.options
+    with bench.doing(f"location: generating {filters:,} filters"):
+        scenario = located("CLCB Table 2", filters, options.queries, options.seed)
+    panel = result.panel("CLCB Table 2", "areas", published.MILLIS)
+    panel.published += published.TABLE2
+    speed_ups = result.panel("CLCB Table 2: speed-ups", "areas", "times")
+    speed_ups.published += published.TABLE2_TIMES
+    slower = result.panel("CLCB Table 2: times as long with areas", "areas", "times")
+    slower.published += published.TABLE2_SLOWER
+
+    without = Scenario(
+        "CLCB Table 2, without areas",
+        scenario.subscriptions.select(["key", "constraints"]),
+        scenario.messages.drop_columns(["tags", "location"]),
+    )
+    squares = Scenario(
+        "CLCB Table 2, areas as constraints",
+        areas_as_constraints(scenario.subscriptions),
+        positions_as_attributes(scenario.messages),
+    )
+    found = {
+        published.WITHOUT_LOCATION: _as_constraints(bench, result, without, own=True),
+        published.WITH_LOCATION: _as_constraints(bench, result, squares, own=False),
+    }
+    with built(bench, scenario) as whole:
+        located_found = measure(bench, result, scenario, whole)
+    found[published.WITH_LOCATION] |= located_found.micros
+    for place, micros in found.items():
+        for name, samples in micros.items():
+            panel.add(name, place, samples.times(1e-3))
+    with_areas, before = found[published.WITH_LOCATION], found[published.WITHOUT_LOCATION]
+    for name in (CLCB, CLCB_CPU, MATCHING, WHOLE):
+        for other in _SEQUENTIAL:
+            if {name, other} <= with_areas.keys():
+                speed_ups.add(against(name, other), published.WITH_LOCATION, with_areas[other].over(with_areas[name]))
+    for name in before.keys() & with_areas.keys():
+        slower.add(name, published.WITH_LOCATION, with_areas[name].over(before[name]))
+    _update(bench, result, scenario)
+
+
+def _as_constraints(bench: Bench, result: Result, scenario: Scenario, *, own: bool) -> dict[str, Samples]:
+    """Time matchers of constraints; ours, too, where there are no areas."""
+    with ExitStack() as stack:
+        systems: dict[str, Any] = {}
+        for name in _SEQUENTIAL:
+            if name in bench.options.skip:
+                result.unavailable[name] = "skipped"
+                continue
+            with bench.doing(f"location: building {name}, {scenario.name}"):
+                systems[name] = CONTENT[name](scenario.subscriptions, 1)
+            stack.callback(systems[name].close)
+        if own:
+            with bench.doing(f"location: building tagmatch, {scenario.name}"):
+                systems[WHOLE] = TagmatchContent(scenario.subscriptions)
+            stack.callback(systems[WHOLE].close)
+            systems[MATCHING] = TagmatchMatching(systems[WHOLE])
+        return dict(timed_content(bench, result, scenario, systems).micros)
+
+
+def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
+    """Add what it takes to move one area: SFF is built anew, as in the paper; of ours, all filters of a client move."""
+    panel: Panel = result.panel("CLCB Table 2: update", "scenario", "ms a move")
+    panel.published += published.TABLE2_UPDATE
+    options = bench.options
+    with ExitStack() as stack:
+        works = _update_systems(bench, result, scenario, stack)
+        with bench.doing("location: moving, CLCB Table 2"):
+            sizes = {name: work.size for name, work in works.items()}
+            found = rates(works, _MOVED, rounds=options.rounds, seconds=options.seconds, sizes=sizes)
+    for name, moves in found.items():
+        panel.add(name, DEFAULT, Samples(tuple(1e3 / rate for rate in moves.values)))
+    if "SFF" not in options.skip:
+        with bench.doing("location: building SFF anew"):
+            stored = areas_as_constraints(scenario.subscriptions)
+            panel.add("SFF", DEFAULT, 1e3 * seconds_of(lambda: CONTENT["SFF"](stored, 1).close()))
+
+
+def _update_systems(bench: Bench, result: Result, scenario: LocatedScenario, stack: ExitStack) -> dict[str, _Moves]:
+    random = np.random.default_rng(bench.options.seed)
+    works: dict[str, _Moves] = {}
+    rows = random.permutation(len(scenario.subscriptions)).astype(np.uint32)
+    # A little more than twice as many, so that nobody goes where they are
+    x, y = random.random((2, 2 * _MOVED + 7919))
+    for name, system in {**LOCATED, **LOCATED_GPU}.items():
+        if name in bench.options.skip:
+            continue
+        try:
+            matcher = system.build(scenario.for_others[0], 1)
+        except UnavailableError as error:
+            result.unavailable[name] = str(error)
+            continue
+        stack.callback(matcher.close)
+        works[name] = _Moves(matcher.move, rows, x, y)
+    keys = np.unique(scenario.subscriptions["key"].to_numpy())
+    near = TagmatchContent(clients(scenario.subscriptions), plane=True)
+    stack.callback(near.close)
+    near.index.move(keys, *random.random((2, len(keys))))
+    works["tagmatch, clients, end to end"] = _Moves(near.index.move, random.permutation(keys), x, y)
+    return works
+
+
+class _Moves:
+    """Moves of those that come next, to places that come next; `move` gets keys or rows, x and y."""
+
+    def __init__(self, move: Callable[..., object], whom: Any, x: F64Array, y: F64Array) -> None:
+        self._move, self._whom, self._x, self._y = move, whom, x, y
+        self._at = 0
+        self.size = CallSize(most=len(whom))
+
+    def __call__(self, count: int) -> None:
+        """Move so many, each once."""
+        first, to = self._at % max(len(self._whom) - count, 1), self._at % (len(self._x) - count)
+        self._at += count
+        self._move(self._whom[first : first + count], self._x[to : to + count], self._y[to : to + count])

@@ -1,0 +1,251 @@
+"""`tagmatch-bench qos-real`: the figures of "Pub/Sub on Stream" with real matching, in our own orders of channels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tagmatch_bench.figures import published_qos as published
+from tagmatch_bench.figures.qos_figures import (
+    ARRIVALS,
+    BOTH,
+    EDF,
+    FAIL,
+    IGNORANT,
+    PARTS,
+    Runs,
+    add_failures,
+    figures,
+)
+from tagmatch_bench.figures.qos_pipeline import PipelineSizes, pipeline
+from tagmatch_bench.harness.results import Answers, Row, Target
+from tagmatch_bench.qos.brokers import BROKERS
+from tagmatch_bench.qos.channels import NANOSECONDS
+from tagmatch_bench.qos.driving import Channels, Driven, Spent, run_threads, run_virtual
+from tagmatch_bench.qos.driving_dds import run_dds
+from tagmatch_bench.qos.kernels import EXACT, Messages
+from tagmatch_bench.qos.matching import Matching, check, times_of
+from tagmatch_bench.qos.options import CHANNELS, SCENARIOS, QosOptions, in_own_times
+from tagmatch_bench.qos.simulator import ChannelResult, arrivals, count_results
+from tagmatch_bench.systems.matcher import UnavailableError
+
+if TYPE_CHECKING:
+    from tagmatch_bench.harness.bench import Bench
+    from tagmatch_bench.harness.results import Result
+
+REAL_PARTS = (*PARTS, "threads", "pipeline", "dds")
+
+FIFO = "FIFO"
+_TABLE2 = SCENARIOS["table2"]
+_OF_FIGURE12 = {IGNORANT: 0.0, BOTH: 0.0, EDF: 0.0}
+#: Of Figure 12, whose search takes most of the time
+_CORES = (1, 4, 7)
+_ON_THREADS = (IGNORANT, FIFO, BOTH, EDF)
+#: Different events of a channel
+_EVENTS = 256
+#: Messages whose times are taken; this share of them take at most what is taken for the processing time
+_SAMPLES, _AT_MOST = 300, 0.95
+_CHECKED = 20
+#: On threads, work is so many times as much, as threads take a while to wake
+_STRETCH = 8
+_MICROSECONDS = Target(30, at_most=True)
+
+
+@dataclass(frozen=True, slots=True)
+class RealSizes:
+    """How much is run, and what is wanted; see the command's help."""
+
+    messages: int = 1_500
+    seeds: int = 3
+    subscriptions: tuple[int, int] = (6_000, 600_000)
+    parts: tuple[str, ...] = REAL_PARTS
+    pipeline: PipelineSizes = field(default_factory=PipelineSizes)
+
+
+def qos_real(bench: Bench, sizes: RealSizes) -> Result:
+    """Run all parts that are wanted."""
+    result = bench.result(
+        "qos-real",
+        "Messages with deadlines, with real matching",
+        f"""Table 1 and Figures 6 to 12 of "Pub/Sub on Stream" (Wang et al., DEBS 2012) with real work on the CPU: each
+        message has all 238 attributes and is matched, by an H phase and SubC phases, against {sizes.subscriptions[0]:,}
+        subscriptions (channel 1) or {sizes.subscriptions[1]:,} (channel 2) of 1,504 predicates. Its tasks wait in the
+        orders that `TagMatch` has: *DFGS + Smart Dispatch* is `dfgs`, *EDF* is `edf`, *FIFO* is `fifo`, in which all
+        workers take whole messages from one queue; *QoS-ignorant* has an order `fifo` for each worker, which get whole
+        messages in turn. But for the panels of threads, CycloneDDS and `TagMatch`, **one thread does the work of all
+        workers**: each worker has a clock of its own, which goes on by the CPU time that the thread takes to take a
+        task and to do it, so that seven can be shown on a machine with fewer cores. To have messages wait counts for no
+        worker, as in the paper, whose eighth core did that. Workers do not share caches and memory as seven cores
+        would. Periods and deadlines are Table 2's in units of each channel's own processing time: what
+        {100 * _AT_MOST:g} % of its messages take at most, alone and whole. Values are means of {sizes.seeds} seeds with
+        about {sizes.messages:,} messages each. *Fail* are messages that are answered late, deserted, refused or
+        dropped, of each channel and of all together.""",
+        **asdict(sizes),
+    )
+    with bench.doing("qos-real: making subscriptions"):
+        seed = bench.options.seed
+        matchings = [
+            Matching(count, parts, _EVENTS, seed)
+            for count, parts in zip(sizes.subscriptions, (_TABLE2.parts1, _TABLE2.parts2), strict=True)
+        ]
+        real = Real(sizes.messages, range(seed, seed + sizes.seeds), matchings)
+    keys, wrong, missing = check(matchings, _CHECKED)
+    checked = _CHECKED * len(matchings)
+    result.answers.append(Answers("tasks", "H and SubC phases", True, checked, keys, wrong, missing))
+    for name, seconds, paper in zip(CHANNELS, real.processing, (0.07, 1.3), strict=True):
+        result.add(f"processing time, {name} (paper: {paper:g} ms)", seconds * 1e3, "ms")
+    ratio = real.processing[1] / real.processing[0]
+    result.add("processing time, channel 2 against channel 1 (paper: 18.6 times)", ratio, "times")
+    works: dict[str, Callable[[], object]] = {
+        "table1": partial(_table1, result, seed),
+        **figures(real, result),
+        "threads": partial(_threads, real, result),
+        "pipeline": partial(pipeline, bench, result, sizes.pipeline),
+        "dds": partial(_dds, real, result),
+    }
+    for part in REAL_PARTS:
+        if part in sizes.parts:
+            with bench.doing(f"qos-real: running {part}"):
+                works[part]()
+    for policy, spent in real.spent.items():
+        beside = (spent.putting + spent.taking) / max(spent.messages, 1) * 1e6
+        result.add(f"{policy}: a message's CPU time beside matching", beside, "µs", _MICROSECONDS)
+    result.add("messages offered, each of them answered or dropped", real.messages, "messages")
+    return result
+
+
+class Real(Runs):
+    """Matches the messages of scenarios, and counts them.
+
+    Parameters
+    ----------
+    each : int
+        Messages of a run, about.
+    seeds : sequence of int
+    matchings : sequence of Matching
+        Of both channels.
+
+    Attributes
+    ----------
+    processing : list of float
+        Seconds that nearly all messages of a channel take at most, from an order with nothing else in it.
+    spent : dict of str to Spent
+        By policy, all CPU time beside matching.
+    messages : int
+    """
+
+    def __init__(self, each: int, seeds: Sequence[int], matchings: Sequence[Matching]) -> None:
+        super().__init__(seeds, of_figure12=_OF_FIGURE12, cores=_CORES, coarse=0.7, fine=1.09)
+        self._each, self._matchings = each, matchings
+        self._kept: dict[tuple[QosOptions, str], list[list[ChannelResult]]] = {}
+        self.spent: dict[str, Spent] = {}
+        self.messages = 0
+        self.processing = [0.0, 0.0]
+        self.processing = [self._alone(channel) for channel in range(len(matchings))]
+
+    def once(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:
+        """What becomes of the channels' messages, on virtual clocks."""
+        return self._run(options, policy, seed, run_virtual, 1)
+
+    def all(self, options: QosOptions, policy: str) -> list[list[ChannelResult]]:
+        """The same for each seed; of figures that have the same scenario, it is run once."""
+        if (options, policy) not in self._kept:
+            self._kept[options, policy] = super().all(options, policy)
+        return self._kept[options, policy]
+
+    def rate(self, options: QosOptions) -> float:
+        """Messages a second of a scenario, with our own processing times."""
+        return in_own_times(options, self.processing).rate
+
+    def on_threads(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:
+        """What becomes of the channels' messages on the wall clock, where all takes `_STRETCH` times as long."""
+        return self._run(options, policy, seed, run_threads, _STRETCH)
+
+    def on_dds(self, options: QosOptions, seed: int) -> list[ChannelResult]:
+        """The same with a subscriber of CycloneDDS, which matches messages whole; UnavailableError."""
+        return self._run(options, IGNORANT, seed, run_dds, _STRETCH)
+
+    def _run(
+        self, options: QosOptions, policy: str, seed: int, run: Callable[[Driven], None], stretch: int
+    ) -> list[ChannelResult]:
+        times = [stretch * each for each in self.processing]
+        own = replace(in_own_times(options, times), messages=self._each, seed=seed)
+        messages = arrivals(own.flows, own.messages / own.rate, seed, poisson=bool(own.poisson))
+        slower = [stretch * taken for taken in _slower(options)]
+        channels = Channels(own.flows, self._matchings, [times_of(each) for each in slower])
+        driven = Driven(messages, channels, BROKERS[policy], own.cores)
+        run(driven)
+        results = count_results(messages, own.flows, driven.ends)
+        self.messages += len(driven.ends)
+        if run is run_virtual:
+            spent = self.spent.setdefault(policy, Spent())
+            spent.putting += driven.spent.putting
+            spent.taking += driven.spent.taking
+            spent.messages += driven.spent.messages
+        return results
+
+    def _alone(self, channel: int) -> float:
+        """What nearly all messages of a channel take at most that come one by one, each of them whole, as in §6.1."""
+        second = NANOSECONDS  # they come one a second
+        messages = Messages(
+            np.arange(_SAMPLES, dtype=np.int64) * second,
+            np.full(_SAMPLES, channel, np.int64),
+            np.full(_SAMPLES, EXACT, np.int64),
+        )
+        driven = Driven(messages, Channels(_TABLE2.flows, self._matchings, [times_of(1)] * 2), BROKERS[IGNORANT], 1)
+        run_virtual(driven)
+        return float(np.quantile(driven.ends - messages.arrival, _AT_MOST)) / NANOSECONDS
+
+
+def _slower(options: QosOptions) -> tuple[float, float]:
+    """How many times as long as in Table 2 messages take."""
+    return options.processing1 / _TABLE2.processing1, options.processing2 / _TABLE2.processing2
+
+
+def _table1(result: Result, seed: int) -> None:
+    """Measure one message alone, phase by phase."""
+    time = result.panel("Table 1: a message alone", "subscriptions", "ms", log=False)
+    share = result.panel("Table 1: share of the H phase", "subscriptions", "%", log=False)
+    for subscriptions, (milliseconds, h_share) in published.TABLE1.items():
+        at = f"{subscriptions:,}"
+        matching = Matching(subscriptions, 1, _EVENTS, seed)
+        whole = matching.h_seconds + matching.part_seconds
+        time.add("H and C phases", at, whole * 1e3)
+        share.add("H and C phases", at, 100 * matching.h_seconds / whole)
+        time.published.append(Row("a message", milliseconds, "ms", x=at))
+        share.published.append(Row("H phase", h_share, "%", x=at))
+
+
+def _threads(real: Real, result: Result) -> None:
+    """Table 2 with threads on the wall clock, beside the same on virtual clocks; two workers get twice the messages."""
+    for name, poisson in ARRIVALS.items():
+        title = f"Table 2, all times × {_STRETCH}, threads on the wall clock, {name}"
+        panel = result.panel(title, "workers", FAIL, log=False)
+        for clock, once in (("", real.on_threads), (", virtual clocks", real.once)):
+            for policy in _ON_THREADS:
+                for workers in (1, 2):
+                    options = replace(_TABLE2.faster(workers), poisson=poisson, cores=workers)
+                    runs = [once(options, policy, seed) for seed in real.seeds]
+                    rows = {channel: (f"{policy}, {channel}{clock}", str(workers)) for channel in CHANNELS}
+                    add_failures(panel, rows, runs)
+
+
+def _dds(real: Real, result: Result) -> None:
+    """Table 2 with one thread that matches, which takes messages from CycloneDDS or from our order."""
+    for name, poisson in ARRIVALS.items():
+        options = replace(_TABLE2, poisson=poisson)
+        title = f"Table 2, all times × {_STRETCH}, one thread on the wall clock, beside CycloneDDS, {name}"
+        panel = result.panel(title, "channel", FAIL, log=False)
+        try:
+            of_dds = [real.on_dds(options, seed) for seed in real.seeds]
+        except UnavailableError as error:
+            result.unavailable["CycloneDDS"] = str(error)
+        else:
+            add_failures(panel, {channel: ("CycloneDDS", channel) for channel in CHANNELS}, of_dds)
+        for policy in _ON_THREADS:
+            runs = [real.on_threads(options, policy, seed) for seed in real.seeds]
+            add_failures(panel, {channel: (policy, channel) for channel in CHANNELS}, runs)

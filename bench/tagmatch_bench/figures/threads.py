@@ -1,0 +1,136 @@
+"""What more threads bring: of `match_many` (as in Figure 5), and of callers; and what the pipeline costs."""
+
+from __future__ import annotations
+
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+from tagmatch_bench.figures.throughput import by_threads
+from tagmatch_bench.harness.load import callers_rate, gather_rate, poisson_times, serve_tasks
+from tagmatch_bench.harness.results import Target
+from tagmatch_bench.harness.timing import Samples
+from tagmatch_bench.systems.catalogue import BALANCED, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, some, tagmatch
+from tagmatch_bench.systems.kernels import Kernels
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tagmatch.model.options import Layout
+    from tagmatch_bench.harness.bench import Bench
+    from tagmatch_bench.harness.results import Result
+    from tagmatch_bench.systems.matcher import Matcher
+
+_CALLERS = (1, 2, 10, 50)
+_IN_WORDS = f"{', '.join(map(str, _CALLERS[:-1]))} and {_CALLERS[-1]}"
+_MANY_CALLERS = Target(0.9)
+_GATHERED = 1000
+#: Queries a second, of small answers
+_BY_TASKS = Target(60_000)
+#: Milliseconds
+_P99_AT_HALF_LOAD = Target(2, at_most=True)
+_ONE_CALLER = Target(2)
+_AGAINST_KERNELS = Target(0.9)
+
+
+def threads(bench: Bench) -> Result:
+    """Throughput against the number of threads, and of callers."""
+    result = bench.result(
+        "threads",
+        "Throughput against threads and callers",
+        f"""{bench.in_words(bench.sets())}. {ON_CPU} First `match_many` with 1, 2, 4 ... threads, as Figure 5 of the
+        paper. Then, with {bench.options.threads}, what the pipeline costs: `match_many` beside the kernels that it
+        calls, called by plain threads on packets of the same size. Then callers: {_IN_WORDS} Python threads, each of
+        which calls `match` again and again and waits for the answer; they share the interpreter lock. So do those that
+        ask a Python dict from each set's rarest tag to the sets. Last, one event loop gathers `amatch` of {_GATHERED:,}
+        queries at a time, and then is asked at random times (Poisson), half as often, by a task for each query; latency
+        runs from when a query was due. Targets are for small answers (`--keys 1`).""",
+    )
+    by_threads(bench, result, (RAREST, BALANCED))
+    _beside_kernels(bench, result)
+    _by_callers(bench, result)
+    _by_tasks(bench, result)
+    return result
+
+
+def _kernels(layout: Layout) -> Build:
+    def build(sets: pa.Table, threads: int) -> Matcher[Any]:
+        return Kernels(sets, layout=layout, threads=threads)
+
+    return build
+
+
+def _beside_kernels(bench: Bench, result: Result) -> None:
+    workload = bench.workload(bench.sets())
+    kernels = {each: f"kernels alone, {each}" for each in OURS}
+    systems: dict[str, Build] = {name: tagmatch(name) for name in OURS.values()}
+    systems |= {name: _kernels(layout) for layout, name in kernels.items()}
+    with bench.built(systems, workload.sets, result) as matchers:
+        rates = bench.throughput(result, "beside kernels", matchers, workload.sets, workload.queries)
+    panel = result.panel("match_many beside its kernels", "layout", "queries/s")
+    for layout, name in OURS.items():
+        ours, alone = rates[name].queries, rates[kernels[layout]].queries
+        panel.add("match_many", layout, ours)
+        panel.add("kernels alone", layout, alone)
+        result.add(f"{layout}: match_many against its kernels", ours.over(alone), "times", _AGAINST_KERNELS)
+
+
+def _by_callers(bench: Bench, result: Result) -> None:
+    workload, options = bench.workload(bench.sets()), bench.options
+    queries = workload.queries.to_pylist()
+    panel = result.panel("match, called again and again", "callers", "queries/s", "lines")
+    systems: dict[str, Build] = {name: tagmatch(name) for name in OURS.values()} | some([PYTHON_DICT])
+    one_caller: dict[str, Samples] = {}
+    with bench.built(systems, workload.sets, result) as matchers:
+        each: Any
+        for name, each in matchers.items():
+            with bench.doing(f"threads: callers of {name}"):
+                rounds = [
+                    [callers_rate(each.match, queries, callers, options.seconds) for callers in _CALLERS]
+                    for _ in range(options.rounds)
+                ]
+            for callers, rates in zip(_CALLERS, zip(*rounds, strict=True), strict=True):
+                panel.add(name, float(callers), Samples(rates))
+            one_caller[name] = Samples(tuple(rates[0] for rates in rounds))
+    for name in OURS.values():
+        if name in one_caller and PYTHON_DICT in one_caller:
+            ratio = one_caller[name].over(one_caller[PYTHON_DICT])
+            result.add(
+                f"{name}: one caller of match against a dict", ratio, "times", _ONE_CALLER if name == RAREST else None
+            )
+    ratios = result.panel("match by many callers", "callers", "times one caller", "lines", log=False)
+    ratios.add_ratios(panel, 1)
+    for row in ratios.rows:
+        if row.x == _CALLERS[-1]:
+            what = f"{row.what}: {row.x:g} callers of match against one"
+            result.add(what, row.value, "times", _MANY_CALLERS if row.what == RAREST else None)
+
+
+def _by_tasks(bench: Bench, result: Result) -> None:
+    workload, options = bench.workload(bench.sets()), bench.options
+    queries = workload.queries.to_pylist()
+    systems: dict[str, Build] = {name: tagmatch(name) for name in OURS.values()}
+    with bench.built(systems, workload.sets, result) as matchers:
+        each: Any
+        for name, each in matchers.items():
+            with bench.doing(f"threads: tasks that ask {name}"):
+                gather_rate(each.index.amatch, queries, _GATHERED, 0)  # starts threads
+                rates = Samples(
+                    tuple(
+                        gather_rate(each.index.amatch, queries, _GATHERED, options.seconds)
+                        for _ in range(options.rounds)
+                    )
+                )
+                half = [
+                    serve_tasks(
+                        each.index.amatch,
+                        cycle(queries),
+                        poisson_times(rates.median / 2, options.seconds, options.seed + number),
+                    ).milliseconds()
+                    for number in range(options.rounds)
+                ]
+            what = f"{name}: amatch, {_GATHERED:,} at a time"
+            result.add(what, rates, "queries/s", _BY_TASKS if name == RAREST else None)
+            for quantile, target in {"median": None, "p99": _P99_AT_HALF_LOAD}.items():
+                latency = Samples(tuple(found[quantile] for found in half))
+                what = f"{name}: amatch at half of that load, {quantile}"
+                result.add(what, latency, "ms", target if name == RAREST else None)

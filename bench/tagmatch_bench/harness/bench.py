@@ -1,0 +1,253 @@
+"""What all experiments need: the data at the asked scale, systems built from it, and their throughput side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tagmatch.cli.progress import status
+from tagmatch.model.errors import DeviceError
+from tagmatch.pipeline.cuda.support import devices
+from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload
+from tagmatch_bench.harness.reference import right_answers
+from tagmatch_bench.harness.results import Answers, Result
+from tagmatch_bench.harness.timing import Samples, rates
+from tagmatch_bench.systems.kept import kept
+from tagmatch_bench.systems.matcher import (
+    CallSize,
+    Matcher,
+    UnavailableError,
+    call_size_of,
+    count_keys,
+    wrong_and_missing,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+System = TypeVar("System", bound=Matcher[Any])
+
+#: Distinct sets of the full database at scale 1; the paper's has 212 million (§4.2.1)
+FULL_SETS = 1_000_000
+
+_QUERIES = 200_000
+
+# Those of a call that gives each of a CUDA device's 3 threads 4 full packets
+_QUERIES_OF_DEVICES = 12 << 18
+
+# Keys of the answers of one call, at most, of a system that gets many queries so that its batches are full: 2 GiB
+_MOST_KEYS = 1 << 28
+
+# Answers compared: of all queries that were timed, but neither fewer nor more than this
+_FEWEST_CHECKED, _MOST_CHECKED = 25, 1000
+
+
+# Of the largest database that is partitioned where nobody says otherwise: at most, a core, and bytes of memory a set
+_PARTITIONED, _PARTITIONED_BY_CORE, _PARTITIONED_BYTES = 16_000_000, 1_000_000, 4096
+
+
+def usual_partitioned(threads: int) -> int:
+    """Return how many sets Figure 8 goes up to by default, so that it takes minutes and fits memory."""
+    by_memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _PARTITIONED_BYTES
+    return min(_PARTITIONED, _PARTITIONED_BY_CORE * threads, by_memory)
+
+
+def usual_queries_in_batches() -> int:
+    """Return how many queries a call to CUDA devices has at most by default: so many that packets are full."""
+    try:
+        devices()
+    except DeviceError:
+        return _QUERIES
+    return _QUERIES_OF_DEVICES
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """Parameters of all experiments.
+
+    Attributes
+    ----------
+    scale : float
+        Size of the full database in millions of distinct sets.
+    threads : int
+        Threads of every system.
+    queries : int
+        Most queries of one measured call.
+    rounds : int
+        Measurements that a median is taken of.
+    seconds : float
+        What one measured call takes, about.
+    seed : int
+        Of the workload.
+    keys_per_set : float
+        Keys that a set has in the mean.
+    mongodb : tuple of str
+        URIs of running MongoDB servers; several are shards.
+    skip : tuple of str
+        Systems that are left out.
+    partitioned : int, optional
+        Distinct sets of the largest database that is partitioned (Figure 8); default: the full database.
+    queries_in_batches : int, optional
+        Most queries of a call to a system that is slower with few, as CUDA devices are; default: `queries`.
+    """
+
+    scale: float = 1.0
+    threads: int = 1
+    queries: int = _QUERIES
+    rounds: int = 3
+    seconds: float = 0.2
+    seed: int = 1
+    keys_per_set: float = KEYS_PER_SET
+    mongodb: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    partitioned: int | None = None
+    queries_in_batches: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Throughput of a system: queries a second, and keys that one query's answer has in the mean."""
+
+    queries: Samples
+    keys_per_query: float
+
+    @property
+    def keys(self) -> Samples:
+        """Keys a second."""
+        return Samples(tuple(rate * self.keys_per_query for rate in self.queries.values))
+
+
+class Bench:
+    """Makes data, builds systems and measures them; tells on `console`, if it is a terminal, what it is doing."""
+
+    def __init__(self, options: BenchOptions, console: Console) -> None:
+        self.options = options
+        self._console = console
+        self.workload = lru_cache(maxsize=8)(self._workload)
+
+    def doing(self, what: str) -> contextlib.AbstractContextManager[object]:
+        """Show what is going on."""
+        return status(what, self._console)
+
+    def result(self, name: str, title: str, about: str, **parameters: Any) -> Result:
+        """Begin a result; the options are among its parameters."""
+        return Result(name, asdict(self.options) | parameters, title, " ".join(about.split()))
+
+    def in_words(self, sets: int) -> str:
+        """Say of how many sets and keys a workload is."""
+        workload = self.workload(sets)
+        return f"{workload.distinct:,} distinct sets with {workload.keys_per_set:.3g} keys each in the mean"
+
+    def sets(self, share: float = 1.0) -> int:
+        """Return the number of distinct sets in a share of the full database."""
+        return max(1, round(share * self.options.scale * FULL_SETS))
+
+    def _workload(self, sets: int, keys_per_set: float | None = None) -> Workload:
+        options = self.options
+        keys = options.keys_per_set if keys_per_set is None else keys_per_set
+        with self.doing(f"generating {sets:,} sets"):
+            return make_workload(sets, self.queries, options.seed, options.threads, keys_per_set=keys)
+
+    @property
+    def queries(self) -> int:
+        """Queries that a workload needs."""
+        return max(self.options.queries, self.options.queries_in_batches or 0)
+
+    def wanted(self, systems: Iterable[str]) -> list[str]:
+        """Leave out the systems that are to be skipped."""
+        return [name for name in systems if name not in self.options.skip]
+
+    @contextlib.contextmanager
+    def built(
+        self, systems: Mapping[str, Callable[[pa.Table, int], System]], sets: pa.Table, result: Result
+    ) -> Iterator[dict[str, System]]:
+        """Build systems, closed at the end; those that cannot run here are noted in the result."""
+        with contextlib.ExitStack() as stack:
+            matchers: dict[str, System] = {}
+            for name, build in systems.items():
+                if name in self.options.skip:
+                    result.unavailable[name] = "skipped"
+                    continue
+                with self.doing(f"{result.name}: building {name}, {len(sets):,} sets"):
+                    try:
+                        matchers[name] = build(sets, self.options.threads)
+                    except UnavailableError as error:
+                        result.unavailable[name] = str(error)
+                        continue
+                stack.callback(matchers[name].close)
+            yield matchers
+
+    def throughput(
+        self,
+        result: Result,
+        where: str,
+        matchers: Mapping[str, Matcher[Any]],
+        sets: pa.Table,
+        queries: pa.ListArray,
+        *,
+        unique: bool = False,
+    ) -> dict[str, Rate]:
+        """Measure all matchers in turn on the same queries, and compare their answers with those of brute force.
+
+        Parameters
+        ----------
+        result : Result
+            Takes the comparison.
+        where : str
+            What the comparison is named.
+        matchers : mapping of str to Matcher
+        sets : pyarrow.Table
+            What the matchers were built of.
+        """
+        options = self.options
+        most = {
+            name: min(len(queries), options.queries if call_size_of(matcher) is None else self.queries)
+            for name, matcher in matchers.items()
+        }
+        prepared = {name: matcher.prepare(queries[: most[name]]) for name, matcher in matchers.items()}
+
+        def ask(name: str, count: int) -> Any:
+            return matchers[name].match_many(prepared[name][:count], unique=unique)
+
+        works = {name: partial(ask, name) for name in matchers}
+        with self.doing(f"{result.name}: matching, {where}"):
+            sizes = {name: replace(_call_size(each, works[name]), most=most[name]) for name, each in matchers.items()}
+            measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
+        with self.doing(f"{result.name}: checking, {where}"):
+            checked = {name: _checked(samples.items, most[name]) for name, samples in measured.items()}
+            right = _right_answers(sets, queries, unique, threads=options.threads) if checked else []
+            found = {}
+            for name, count in checked.items():
+                # Whole batches here as well, as fewer queries may be matched in another way
+                asked = min(most[name], max(count, sizes[name].whole))
+                answers = ask(name, asked)[:count]
+                keys = count_keys(answers)
+                compared = wrong_and_missing(answers, right[:count])
+                result.answers.append(Answers(where, name, matchers[name].exact, count, keys, *compared))
+                found[name] = Rate(measured[name], keys / count)
+        return found
+
+
+@kept
+def _right_answers(sets: pa.Table, queries: pa.ListArray, unique: bool, *, threads: int) -> list[list[int]]:
+    """Return the right answers to as many of the queries as may be compared."""
+    return right_answers(sets, queries[:_MOST_CHECKED], unique=unique, threads=threads)
+
+
+def _checked(timed: int, queries: int) -> int:
+    return min(max(timed, _FEWEST_CHECKED), _MOST_CHECKED, queries)
+
+
+def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
+    """Return how many queries a call should have: so many that batches are full, if their answers are not too large."""
+    size = call_size_of(matcher)
+    if size is None:
+        return CallSize()
+    answers = ask(_MOST_CHECKED)
+    most = max(1, _MOST_KEYS * len(answers) // max(1, count_keys(answers)))
+    return CallSize(min(size.whole, most), min(size.full, most))

@@ -1,0 +1,213 @@
+"""Writes a result: JSON for programs, Markdown and a table on the console for people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from tagmatch.files.whole import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from tagmatch_bench.harness.results import Answers, Panel, Result, Row
+
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def write_json(facts: dict[str, Any], path: Path) -> None:
+    """Write the facts of a result."""
+    with write_whole(path) as part:
+        part.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+
+
+def facts_by_section(result: Result) -> dict[str, Any]:
+    """Return lines under their headings, with all that they belong to."""
+    sections = {name: [_line_facts(line) for line in lines] for name, lines in _sections(result)}
+    return {"command": result.name, "parameters": result.parameters, **result.circumstances, "sections": sections}
+
+
+def facts_by_panel(result: Result) -> dict[str, Any]:
+    """Return panels and lines, with all that they belong to."""
+    facts = {
+        "name": result.name,
+        "title": result.title,
+        "about": result.about,
+        "parameters": result.parameters,
+        "panels": [_panel_facts(panel) for panel in result.panels],
+        "answers": [asdict(found) for found in result.answers],
+        "lines": [_line_facts(line) for line in result.lines],
+        "unavailable": result.unavailable,
+        "circumstances": result.circumstances,
+    }
+    return facts | ({"plans": result.plans} if result.plans else {})
+
+
+def _line_facts(line: Row) -> dict[str, Any]:
+    target = None if line.target is None else asdict(line.target)
+    return {
+        "what": line.what,
+        "value": line.value,
+        "unit": line.unit,
+        "target": target,
+        "samples": line.samples,
+        "met": line.met,
+    }
+
+
+def _panel_facts(panel: Panel) -> dict[str, Any]:
+    return {
+        "title": panel.title,
+        "x_label": panel.x_label,
+        "unit": panel.unit,
+        "style": panel.style,
+        "log": panel.log,
+        "log_x": panel.log_x,
+        "values": [_value_facts(row) for row in panel.rows],
+        "published": [_value_facts(row) for row in panel.published],
+    }
+
+
+def _value_facts(row: Row) -> dict[str, Any]:
+    return {"system": row.what, "x": row.x, "value": row.value, "samples": row.samples}
+
+
+# -- the console -----------------------------------------------------------------------------------------------------
+
+
+def print_table(result: Result, console: Console) -> None:
+    """Print the lines, under their headings."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(f"tagmatch-bench {result.name}", no_wrap=True)
+    table.add_column("measured", no_wrap=True, justify="right")
+    table.add_column("target", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for section, lines in _sections(result):
+        table.add_row(f"[bold]{section}")
+        for line in lines:
+            colour = "green" if line.met else "red"
+            table.add_row(f"  {line.what}", str(line), str(line.target or ""), f"[{colour}]{line.verdict}")
+    console.print(table)
+    console.print(f"\n{_caption(result)}", highlight=False)
+
+
+def _sections(result: Result) -> list[tuple[str, list[Row]]]:
+    """Lines by section, both in the order in which they first came."""
+    names = list(dict.fromkeys(line.section for line in result.lines))
+    lines = sorted(result.lines, key=lambda line: names.index(line.section))
+    return [(name, list(some)) for name, some in groupby(lines, lambda line: line.section)]
+
+
+def _caption(result: Result) -> str:
+    facts, machine, versions = result.circumstances, result.circumstances["machine"], result.circumstances["versions"]
+    return (
+        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB · "
+        + " · ".join(f"{name} {number}" for name, number in versions.items())
+        + f"\n{facts['date']} · commit {facts['commit'] or 'unknown'}"
+        + (" WITH CHANGES THAT ARE NOT COMMITTED · " if facts["changed_files"] else " · ")
+        + " · ".join(f"{name} {value}" for name, value in result.parameters.items())
+    )
+
+
+# -- Markdown --------------------------------------------------------------------------------------------------------
+
+
+def markdown(result: Result, images: str = "") -> str:
+    """Return a section with the plot, a table for each panel, and what is to be said of the answers.
+
+    Parameters
+    ----------
+    result : Result
+    images : str
+        Folder of the plot, as a prefix.
+    """
+    parts = [f"## {result.title}"]
+    if changed := result.circumstances["changed_files"]:
+        commit = result.circumstances["commit"]
+        parts.append(f"**Not reproducible**: measured at {commit} with changes to {', '.join(changed)}.")
+    parts += [result.about, f"![{result.title}]({images}{result.name}.png)"]
+    if result.lines:
+        parts.append(_table_of_lines(result.lines))
+    for panel in result.panels:
+        parts.append(f"**{panel.title}**, {panel.unit}")
+        parts.append(_table_of_panel(panel))
+    if result.unavailable:
+        parts.append("Not run here: " + "; ".join(f"{name} ({why})" for name, why in result.unavailable.items()) + ".")
+    if result.answers:
+        parts.append(_answers_in_words(result.answers))
+    parts += [f"Plan of *{name}*:\n\n```\n{plan}\n```" for name, plan in result.plans.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def number(value: float) -> str:
+    """Write a number with about three digits."""
+    if value == 0 or abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.{max(0, 2 - _magnitude(value))}f}"
+
+
+def _magnitude(value: float) -> int:
+    return int(f"{abs(value):e}".partition("e")[2])
+
+
+def place(x: str | float) -> str:
+    """Write a place on the x axis."""
+    if isinstance(x, str):
+        return x
+    return f"{x:,.0f}" if x == round(x) else f"{x:g}"
+
+
+def percent(share: float) -> str:
+    """Write a share in percent."""
+    return f"{100 * share:.0f} %"
+
+
+def _table_of_panel(panel: Panel) -> str:
+    columns = list(dict.fromkeys(row.x for row in panel.rows or panel.published))
+    if panel.style == "lines":
+        columns = sorted({row.x for row in (*panel.rows, *panel.published)}, key=float)
+    lines = [[f"{panel.x_label}", *map(place, columns)], ["---", *("--:" for _ in columns)]]
+    lines += _cells(panel.rows, columns, "")
+    lines += _cells(panel.published, columns, "paper: ")
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _cells(rows: Iterable[Row], columns: list[str | float], prefix: str) -> list[list[str]]:
+    systems: dict[str, dict[str | float, str]] = {}
+    for row in rows:
+        systems.setdefault(row.what, {})[row.x] = number(row.value)
+    return [[prefix + system, *(cells.get(x, "") for x in columns)] for system, cells in systems.items()]
+
+
+def _table_of_lines(lines: Iterable[Row]) -> str:
+    rows = ["|  | measured | target |  |", "| --- | --: | --- | --- |"]
+    rows += [f"| {line.what} | {line} | {line.target or ''} | {line.verdict} |" for line in lines]
+    return "\n".join(rows)
+
+
+def _answers_in_words(answers: list[Answers]) -> str:
+    exact = [found for found in answers if found.exact]
+    parts = []
+    if exact:
+        wrong, missing = (sum(getattr(found, name) for found in exact) for name in ("wrong", "missing"))
+        keys = sum(found.keys for found in exact)
+        fewest, most = (extreme(found.queries for found in exact) for extreme in (min, max))
+        compared = f"{most:,} queries" if fewest == most else f"{fewest:,} to {most:,} queries at a time"
+        parts.append(f"Exact systems gave {keys:,} keys to {compared}: {wrong:,} wrong, {missing:,} missing.")
+    inexact: dict[str, list[int]] = {}
+    for found in answers:
+        if not found.exact:
+            counts = inexact.setdefault(found.system, [0, 0, 0])
+            for i, name in enumerate(("keys", "wrong", "missing")):
+                counts[i] += getattr(found, name)
+    for system, (keys, wrong, missing) in inexact.items():
+        share = wrong / keys if keys else 0.0
+        parts.append(f"Of the {keys:,} keys of {system}, {wrong:,} ({share:.0%}) were wrong; {missing:,} were missing.")
+    return " ".join(parts)

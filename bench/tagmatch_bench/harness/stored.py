@@ -1,0 +1,131 @@
+"""Systems on disk, and the rows that each of them should hold: a part of a table that moves on with every change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tagmatch_bench.harness.reference import right_answers
+from tagmatch_bench.harness.results import Answers
+from tagmatch_bench.harness.timing import seconds_of
+from tagmatch_bench.systems.matcher import answers_to_pylist, count_keys, wrong_and_missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from tagmatch_bench.harness.results import Result
+    from tagmatch_bench.systems.on_disk import OnDisk
+
+
+class Stored:
+    """A system at a path, and the rows that it holds: those of a table from one place to another.
+
+    Parameters
+    ----------
+    name : str
+    path : Path
+        Where the system is made.
+    open_at
+        Makes or opens the system at a path.
+    rows : pyarrow.Table
+        Columns `tags` and `key`: those that are stored first, and those that are added later, in this order. Those that
+        are removed are the first.
+    """
+
+    def __init__(self, name: str, path: Path, open_at: Callable[[Path], OnDisk], rows: pa.Table) -> None:
+        self.name, self.path = name, path
+        self.system = open_at(path)
+        self._open_at, self._rows = open_at, rows
+        self._first = self._last = 0
+
+    @property
+    def contents(self) -> pa.Table:
+        """The rows that the system should hold."""
+        return self._rows[self._first : self._last]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where these are in the table; systems at the same place hold the same rows."""
+        return self._first, self._last
+
+    def next_rows(self, count: int) -> pa.Table:
+        """The rows that are to be added next.
+
+        Raises
+        ------
+        ValueError
+            There are no more.
+        """
+        found = self._rows[self._last : self._last + count]
+        if len(found) < count:
+            raise ValueError(f"{self.name}: {count} rows are to be added; the workload has {len(found)} more")
+        return found
+
+    def newest(self, count: int) -> pa.ListArray:
+        """The sets of the rows that were added last."""
+        sets: pa.ListArray = self._rows["tags"][max(self._first, self._last - count) : self._last].combine_chunks()
+        return sets
+
+    def sees_newest(self) -> bool:
+        """Whether the set that was added last is found."""
+        key = self._rows["key"][self._last - 1].as_py()
+        return key in answers_to_pylist(self.system.match_many(self.system.prepare(self.newest(1))))[0]
+
+    def elsewhere(self, path: Path, more: int = 0) -> Stored:
+        """Make another system of the same kind with what this one holds, and with the next rows."""
+        made = Stored(self.name, path, self._open_at, self._rows[self._first : self._last + more])
+        made.change(self._last - self._first + more)
+        return made
+
+    def change(self, added: int, removed: int = 0) -> float:
+        """Add the next rows and remove the first; returns the seconds until that is visible."""
+        new = self.next_rows(added)
+        seconds = seconds_of(lambda: self.system.change(new, self.contents[:removed]))
+        self.count(added)
+        self._first += removed
+        return seconds
+
+    def move_to(self, first: int, last: int) -> None:
+        """Change what is stored to the rows of the table from one place to another; both are further on."""
+        self.change(last - self._last, first - self._first)
+
+    def count(self, added: int) -> None:
+        """Count the next rows as stored, which somebody else has added."""
+        self._last += added
+
+    def open(self, open_at: Callable[[Path], OnDisk] | None = None) -> None:
+        """Open the system again, by default as at first."""
+        self.system = (open_at or self._open_at)(self.path)
+
+    def close(self) -> None:
+        """Close the system."""
+        self.system.close()
+
+
+class Comparison:
+    """Compares answers with those of brute force.
+
+    Parameters
+    ----------
+    result : Result
+        Takes what is found.
+    queries : pyarrow.ListArray
+    threads : int
+    """
+
+    def __init__(self, result: Result, queries: pa.ListArray, threads: int) -> None:
+        self._result, self._queries, self._threads = result, queries, threads
+
+    def __call__(self, where: str, systems: Iterable[Stored], queries: int, newest: int) -> None:
+        """Ask each system some of the queries, and the sets that were added last as queries."""
+        right: dict[tuple[int, int], list[list[int]]] = {}
+        for each in systems:
+            asked = pa.concat_arrays([self._queries[:queries], each.newest(newest)])
+            if each.place not in right:
+                right[each.place] = right_answers(each.contents, asked, threads=self._threads)
+            answers = each.system.match_many(each.system.prepare(asked))
+            compared = wrong_and_missing(answers, right[each.place])
+            exact = each.system.exact
+            self._result.answers.append(Answers(where, each.name, exact, len(asked), count_keys(answers), *compared))

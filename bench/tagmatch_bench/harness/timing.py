@@ -1,0 +1,152 @@
+"""Timing of systems side by side: warm-up, alternating rounds, medians."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from tagmatch_bench.systems.matcher import CallSize
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+# How many times as long a call may take, so that batches are full
+_LONGER = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Repeated measurements of one thing.
+
+    Attributes
+    ----------
+    values : tuple of float
+    items : int
+        Items that each measured call worked on.
+    """
+
+    values: tuple[float, ...]
+    items: int = 1
+
+    @property
+    def median(self) -> float:
+        """The median of the values."""
+        return statistics.median(self.values)
+
+    def over(self, other: Samples) -> float:
+        """The ratio of the medians."""
+        return self.median / other.median
+
+    def ratios(self, other: Samples) -> Samples:
+        """The ratios round by round, so that what slows the machine down for a while counts on both sides."""
+        return Samples(tuple(one / another for one, another in zip(self.values, other.values, strict=True)))
+
+    def times(self, factor: float) -> Samples:
+        """The values in another unit."""
+        return Samples(tuple(factor * value for value in self.values))
+
+
+@contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """Keep the collector of cycles from interrupting, as `timeit` does; within another such block, until that ends."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def seconds_of(work: Callable[[], object]) -> float:
+    """Time one call, without garbage collection; its result is freed after the clock stops."""
+    with without_garbage_collection():
+        start = time.perf_counter()
+        result = work()
+        elapsed = time.perf_counter() - start
+    del result
+    return elapsed
+
+
+def alternate(
+    works: Mapping[str, Callable[[], object]], rounds: int, *, most_seconds: float = math.inf
+) -> dict[str, Samples]:
+    """Seconds of each work; in every round each runs once, so that all meet the machine in the same states.
+
+    After `most_seconds` no round is begun, but the first.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in works}
+    start = time.perf_counter()
+    for number in range(rounds):
+        if number and time.perf_counter() - start >= most_seconds:
+            break
+        for name, work in works.items():
+            taken[name].append(seconds_of(work))
+    return {name: Samples(tuple(values)) for name, values in taken.items()}
+
+
+def rates(
+    works: Mapping[str, Callable[[int], object]],
+    items: int,
+    *,
+    rounds: int,
+    seconds: float,
+    sizes: Mapping[str, CallSize] = MappingProxyType({}),
+) -> dict[str, Samples]:
+    """Items per second of each work, in alternating rounds.
+
+    Parameters
+    ----------
+    works
+        Each takes the number of items to work on.
+    items
+        Most items for one call.
+    rounds
+        Measurements of each work.
+    seconds
+        Slow works get fewer items, so that one call takes about as long.
+    sizes
+        Of works that are slower with few items: these get a multiple of `whole`, even if it takes longer, and `full`
+        ones if that takes no more than ten times as long.
+    """
+    counts = {name: _count_for(work, items, seconds, sizes.get(name, CallSize())) for name, work in works.items()}
+    taken = alternate({name: _call(work, counts[name]) for name, work in works.items()}, rounds)
+    return {name: Samples(tuple(counts[name] / s for s in taken[name].values), counts[name]) for name in works}
+
+
+def _call(work: Callable[[int], object], count: int) -> Callable[[], object]:
+    return lambda: work(count)
+
+
+def _count_for(work: Callable[[int], object], items: int, seconds: float, size: CallSize) -> int:
+    """Find how many items a call should have; the calls made for it are the warm-up."""
+    items = min(items, size.most)
+    count = 1
+    work(count)  # compiles, where that is still to be done
+    while True:
+        elapsed = _fastest(work, count)
+        if count == items or elapsed >= seconds / 4:
+            break
+        count = min(items, 4 * count)
+    found = _wanted(count * seconds / elapsed, items, size)
+    # So many take memory of their own; and where small calls are not for a device, larger ones may be much faster
+    while found > count:
+        count = found
+        found = _wanted(count * seconds / _fastest(work, count), items, size)
+    return found
+
+
+def _fastest(work: Callable[[int], object], count: int) -> float:
+    return min(seconds_of(_call(work, count)) for _ in range(2))
+
+
+def _wanted(in_time: float, items: int, size: CallSize) -> int:
+    """How many items a call should have, where so many are worked on in the time that it should take."""
+    wanted = int(max(in_time, min(_LONGER * in_time, size.full)))
+    return min(items, max(1, wanted // size.whole) * size.whole)

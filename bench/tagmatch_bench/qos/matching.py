@@ -1,0 +1,161 @@
+"""The matching of a channel's messages as tasks: an H phase, then SubC phases ("Pub/Sub on Stream", §4.2.2)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from fractions import Fraction
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from tagmatch_bench.qos.subscriptions import events, subscriptions
+from tagmatch_bench.systems.access_predicates import AccessPredicates
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+#: The work of a task is counted in these, so that tasks that take longer count for more
+UNIT_SECONDS = 1e-7
+#: The task that is the H phase; others are SubC phases by number. And all tasks together
+H_PHASE, WHOLE = -1, -2
+
+_SAMPLES = 100
+
+
+class Message:
+    """A message on its way.
+
+    Attributes
+    ----------
+    number, row : int
+        Which message it is, and which of the channel's events.
+    left : int
+        Tasks that are not done.
+    bits : uint8 array
+        Predicates that hold, from the H phase on.
+    matched : threading.Event
+        Set after the H phase.
+    h_end : float
+        When the H phase ends, where a clock is virtual.
+    found : int
+        Matches of all SubC phases.
+    over : bool
+        Whether it was dropped.
+    """
+
+    __slots__ = ("bits", "found", "h_end", "left", "matched", "number", "over", "row")
+
+    def __init__(self, number: int, row: int, tasks: int) -> None:
+        self.number, self.row, self.left = number, row, tasks
+        self.bits: npt.NDArray[Any] | None = None
+        self.matched = threading.Event()
+        self.h_end = 0.0
+        self.found = 0
+        self.over = False
+
+
+class Matching:
+    """Matches messages of a channel in tasks, or whole.
+
+    Parameters
+    ----------
+    count : int
+        Subscriptions.
+    parts : int
+        SubC phases.
+    rows : int
+        Different events, which come again and again.
+    seed : int
+
+    Attributes
+    ----------
+    h_seconds, part_seconds : float
+        CPU time of an H phase, and of a SubC phase, in the median.
+    """
+
+    def __init__(self, count: int, parts: int, rows: int, seed: int) -> None:
+        table, self._events = subscriptions(count, seed), events(rows, seed)
+        self.system = AccessPredicates(table)
+        self._messages = self.system.prepare(self._events)
+        self.parts, self.rows = parts, rows
+        self.h_seconds, self.part_seconds = self._measure()
+
+    def answer(self, row: int) -> list[int]:
+        """Keys of the subscriptions that an event matches, by the tasks."""
+        bits = self.system.h_phase(self._messages, row)
+        found = [self.system.sub_c_phase(bits, part, self.parts) for part in range(self.parts)]
+        return [int(key) for some in found for key in self.system.keys_of(some)]
+
+    def whole_answer(self, row: int) -> list[int]:
+        """The same, by the system's other kernel."""
+        keys: list[int] = self.system.match_many(self.system.prepare(self._events.slice(row, 1)))[0].as_py()
+        return keys
+
+    def tasks(self, times: Fraction, *, whole: bool) -> list[tuple[int, int]]:
+        """Return what is to be done for a message that takes so many times as long, and the work of each in units."""
+        h_phase = _units(self.h_seconds * _repeats(times))
+        part = _units(self.part_seconds * times)
+        if whole:
+            return [(WHOLE, h_phase + part * self.parts)]
+        return [(H_PHASE, h_phase), *((number, part) for number in range(self.parts))]
+
+    def perform(self, message: Message, task: int, times: Fraction) -> None:
+        """Do a task. A SubC phase waits for the H phase, which another thread may be at."""
+        if task in (H_PHASE, WHOLE):
+            for _ in range(_repeats(times)):
+                message.bits = self.system.h_phase(self._messages, message.row)
+            message.matched.set()
+        else:
+            message.matched.wait()
+        for part in range(self.parts) if task == WHOLE else [task] if task >= 0 else []:
+            message.found += self._sub_c_phase(message, part, times)
+
+    def _sub_c_phase(self, message: Message, part: int, times: Fraction) -> int:
+        """Do so many times the work of a SubC phase; of a fraction, shares of it."""
+        assert message.bits is not None
+        parts, found = self.parts * times.denominator, 0
+        for number in range(times.numerator):
+            which = (part * times.numerator + number) % parts
+            found += len(self.system.sub_c_phase(message.bits, which, parts))
+        return found
+
+    def _measure(self) -> tuple[float, float]:
+        h_phases, parts = [], []
+        for row in range(_SAMPLES):
+            row %= self.rows
+            begun = time.thread_time()
+            bits = self.system.h_phase(self._messages, row)
+            matched = time.thread_time()
+            for part in range(self.parts):
+                self.system.sub_c_phase(bits, part, self.parts)
+            h_phases.append(matched - begun)
+            parts.append((time.thread_time() - matched) / self.parts)
+        return median(h_phases), median(parts)
+
+
+def _repeats(times: Fraction) -> int:
+    """H phases of a message that takes so many times as long: whole ones, as it is no loop that could be shared out."""
+    return max(1, round(times))
+
+
+def _units(seconds: float) -> int:
+    return max(1, round(seconds / UNIT_SECONDS))
+
+
+def times_of(value: float) -> Fraction:
+    """Return how many times as long as its subscriptions make it a message takes, in quarters."""
+    return max(Fraction(round(4 * value), 4), Fraction(1, 4))
+
+
+def check(matchings: Sequence[Matching], rows: int) -> tuple[int, int, int]:
+    """Compare answers by tasks with those of the system as a whole; returns the keys, wrong ones and missing ones."""
+    keys = wrong = missing = 0
+    for matching in matchings:
+        for row in range(min(rows, matching.rows)):
+            found, right = matching.answer(row), matching.whole_answer(row)
+            keys += len(found)
+            wrong += len(found) - len(set(found) & set(right))
+            missing += len(set(right) - set(found))
+    return keys, wrong, missing

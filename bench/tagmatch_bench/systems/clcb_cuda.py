@@ -1,0 +1,240 @@
+"""CLCB on a CUDA device, a message at a time. Imports `numba.cuda`."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import numba.cuda
+import numpy as np
+from numba.cuda.cudadrv import driver
+
+from tagmatch.pipeline.cuda.jit import kernel
+from tagmatch.pipeline.cuda.memory import device_array, grid
+from tagmatch_bench.systems.clcb_tables import AreasAlone, LocatedMatcher, without_constraints
+from tagmatch_bench.systems.content_matcher import holds
+from tagmatch_bench.systems.device_content import DeviceMatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import numpy.typing as npt
+    import pyarrow as pa
+
+    from tagmatch.model.arrays import F64Array, I64Array, U32Array
+    from tagmatch_bench.systems.circles import Circles
+    from tagmatch_bench.systems.clcb_tables import LocatedMessages, Tables
+
+cuda: Any = numba.cuda
+
+_BLOCK = 256
+_BITS = 32
+#: Answers that are copied with their number; of more, the rest is copied after that
+_COPIED = 4096
+
+#: Of a message's way, in this order (the paper's Figure 6)
+PARTS = ("copy in", "Loc", "Cont", "Zip", "copy back")
+
+# What the device has of the tables
+_COLUMNS = ("centres", "squares", "blooms", "starts", "lengths", "operators", "values", "uppers", "filters", "sizes")
+# Of these, what stays on the host, too
+_OF_HOST = ("lengths", "sizes")
+
+
+class ClcbCuda(LocatedMatcher, DeviceMatcher):
+    """CLCB: G. Cugola, A. Margara, Middleware 2012, §4. Exact, but for what single precision rounds.
+
+    A message has three kernels, which with all copies are on one stream, and the CPU waits once. Loc has a thread for
+    each filter: it compares the Bloom filters of names, then the distance from the area's centre, and sets the filter's
+    counter. Cont has a thread for each constraint on an attribute of the message, which ends at once where Loc has
+    ruled the filter out. Zip has a thread for each subscription, and makes a list of those that are marked. Counters
+    are bytes of 32 bits, of which each message uses the next one: every fourth message clears all (§4.3, Reducing
+    memory accesses). A move copies two floats to the device.
+
+    The paper leaves open how many answers are copied before their number is known: 4096 here, and where there are more,
+    the rest after that, for which the CPU waits once more. Nor does it say what becomes of filters without constraints,
+    which Loc marks here, or with more than 254, for which counters have 16 bits or 32.
+
+    Simplified: the position and the Bloom filter of a message are arguments of Loc, not memory; an attribute is a
+    number, and those that no filter has a constraint on are not in the Bloom filter; marks are bytes, not bits.
+
+    Parameters
+    ----------
+    subscriptions : pyarrow.Table
+    threads : int
+        All but one wait for the device, or look keys up.
+
+    Raises
+    ------
+    UnavailableError
+        There is no CUDA device.
+    """
+
+    def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
+        super().__init__(subscriptions, at_once=1, threads=threads)
+        largest = int(self._tables.sizes.max(initial=0)) + 1
+        self._bits = next(bits for bits in (8, 16, 32) if largest < 1 << bits)
+        alone = {name: getattr(self._tables, name)[:0] for name in _COLUMNS if name not in _OF_HOST}
+        self._tables = self._tables._replace(**alone)
+
+    def _columns(self, tables: Tables) -> Mapping[str, npt.NDArray[Any]]:
+        return {name: getattr(tables, name) for name in _COLUMNS}
+
+    def _begin_anew(self) -> None:
+        self._counts = device_array(np.uint32, len(self._tables.sizes))
+        self._stage = 0
+        #: Marks, of which none is set, and as a list their number and what they are
+        self._lists: dict[bool, tuple[Any, Any]] = {}
+
+    def _marked_and_found(self, unique: bool) -> tuple[Any, Any]:
+        if unique not in self._lists:
+            marks = max(1, self._marks[unique])
+            self._lists[unique] = cuda.to_device(np.zeros(marks, np.uint8)), device_array(np.uint32, 1 + marks)
+        return self._lists[unique]
+
+    def _find(self, messages: LocatedMessages, *, unique: bool, ends: I64Array) -> U32Array:  # type: ignore[override]
+        found = [np.zeros(0, np.uint32)]
+        with self._device_alone():
+            for i in range(len(messages)):
+                for _ in self._parts(messages[i : i + 1], unique=unique):
+                    pass
+                found.append(self._copied(unique))
+                ends[i + 1] = ends[i] + len(found[-1])
+        marked: U32Array = np.concatenate(found)
+        return marked if unique else self._tables.interfaces[marked]
+
+    def _copied(self, unique: bool) -> U32Array:
+        """Wait for what the last of a message's parts copies, and get the rest."""
+        stream = self._workspace.stream
+        stream.synchronize()
+        _, found = self._marked_and_found(unique)
+        count = int(self._workspace.pinned("found", np.uint32, 1)[0])
+        if count > _COPIED:
+            self._workspace.download("found", found, 1 + count)
+            stream.synchronize()
+        return self._workspace.pinned("found", np.uint32, 1 + count)[1:].copy()
+
+    def seconds_of_parts(self, messages: LocatedMessages) -> dict[str, float]:
+        """Seconds a message of each of `PARTS`, in the mean, when each part is waited for; each key once."""
+        taken = np.zeros(len(PARTS))
+        with self._device_alone():
+            for i in range(len(messages)):
+                parts = self._parts(messages[i : i + 1], unique=True)
+                for part in range(len(PARTS)):
+                    start = time.perf_counter()
+                    next(parts)
+                    self._workspace.stream.synchronize()
+                    taken[part] += time.perf_counter() - start
+                self._copied(True)
+        return dict(zip(PARTS, (taken / max(len(messages), 1)).tolist(), strict=True))
+
+    def _parts(self, messages: LocatedMessages, *, unique: bool) -> Iterator[None]:
+        """Begin each of `PARTS` of a message, one when the next is asked for."""
+        workspace, device, tables = self._workspace, self._on_device, self._tables
+        marked, found = self._marked_and_found(unique)
+        places = device[f"places {unique}"]
+        begin, end = messages.offsets
+        rows, values = messages.attributes[begin:end], messages.values[begin:end]
+        bloom = np.bitwise_or.reduce(tables.name_blooms[rows], initial=np.uint32(0))
+        sent = workspace.send("rows", rows), workspace.send("values", values)
+        yield
+        count = len(tables.sizes)
+        shift, ones = np.uint32(self._stage * self._bits), np.uint32((1 << self._bits) - 1)
+        _loc[(*grid(count, _BLOCK), workspace.stream)](
+            count,
+            bloom,
+            messages.places[0, 0],
+            messages.places[0, 1],
+            *(device[name] for name in ("centres", "squares", "blooms", "sizes")),
+            shift,
+            self._counts,
+            places,
+            marked,
+            found,
+        )
+        self._stage = (self._stage + 1) % (_BITS // self._bits)
+        yield
+        longest = int(tables.lengths[rows].max(initial=0))
+        if longest:
+            blocks, threads = grid(longest, _BLOCK)
+            _cont[(blocks, len(rows)), threads, workspace.stream](
+                *sent, *(device[name] for name in _COLUMNS[3:]), shift, ones, self._counts, places, marked
+            )
+        yield
+        _zip[(*grid(self._marks[unique], _BLOCK), workspace.stream)](self._marks[unique], marked, found)
+        yield
+        workspace.download("found", found, min(1 + self._marks[unique], 1 + _COPIED))
+        yield
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give filters, by their rows, new centres, each filter once; a copy of two floats each."""
+        centres = self._on_device["centres"]
+        with self._device_alone():
+            moved = self._workspace.pinned("moved", np.float32, 2 * len(ids)).reshape(-1, 2)
+            moved[:, 0], moved[:, 1] = x, y
+            for place, number in enumerate(ids.tolist()):
+                new = moved[place]
+                driver.host_to_device(centres[number], new, new.nbytes, stream=self._workspace.stream)
+            self._workspace.stream.synchronize()
+
+    def device_nbytes(self) -> int:
+        """Bytes of device memory, with counters, marks and room for answers; each key once (the paper's Figure 7)."""
+        with self._device_alone():
+            others = [self._counts, *self._marked_and_found(True)]
+        kept = [array for name, array in self._on_device.items() if name != "places False"]
+        return sum(int(array.nbytes) for array in (*kept, *others))
+
+
+def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
+    """CLCB on a CUDA device, of areas without constraints: only its kernels Loc and Zip do anything."""
+    return AreasAlone(ClcbCuda(without_constraints(circles), threads=threads))
+
+
+@kernel
+def _loc(count, input_bloom, x, y, centres, squares, blooms, sizes, shift, counts, places, marked, found):
+    """Algorithm 1, Loc: whether a filter may have its names in the message, and has it in its area."""
+    i = cuda.grid(1)
+    if i == 0:  # also where there are no filters
+        found[0] = 0
+    if i >= count:
+        return
+    near = False
+    if blooms[i] & ~input_bloom == 0:
+        across, up = x - centres[i, 0], y - centres[i, 1]
+        near = across * across + up * up <= squares[i]
+    if shift == 0:
+        counts[i] = 1 if near else 0
+    elif near:
+        counts[i] |= np.uint32(1) << shift  # the byte is 0 since the first stage
+    if near and sizes[i] == 0:
+        marked[places[i]] = 1
+
+
+@kernel
+def _cont(
+    rows, xs, starts, lengths, operators, values, uppers, filter_of, sizes, shift, ones, counts, places, marked
+):  # fmt: skip
+    """Kernel Cont: evaluate constraint `x` of a block's attribute, its second number."""
+    row = rows[cuda.blockIdx.y]
+    x = cuda.grid(1)
+    if x >= lengths[row]:
+        return
+    at = starts[row] + x
+    of = filter_of[at]
+    if (counts[of] >> shift) & ones == 0:
+        return
+    if not holds(operators[at], xs[cuda.blockIdx.y], values[at], uppers[at]):
+        return
+    before = cuda.atomic.add(counts, of, np.uint32(1) << shift)
+    if ((before >> shift) & ones) == sizes[of]:
+        marked[places[of]] = 1
+
+
+@kernel
+def _zip(count, marked, found):
+    """Algorithm 1, Zip: append what is marked to a list, whose first element is how many there are."""
+    i = cuda.grid(1)
+    if i >= count or marked[i] == 0:
+        return
+    marked[i] = 0
+    found[1 + cuda.atomic.add(found, 0, np.uint32(1))] = i

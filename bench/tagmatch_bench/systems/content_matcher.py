@@ -1,0 +1,315 @@
+"""What the systems that match constraints on attributes share: filters and messages as columns, the keys of matches.
+
+They take a table of subscriptions with columns `key` and `constraints`, and messages with a column for each attribute,
+as `tagmatch.workloads.content` makes both. Values are int64, beside which there may be texts, or double. Texts are
+compared as `content_texts.py` has them, as numbers: "prefix" is an interval of these. Names are looked up, and texts
+become numbers, when messages are prepared, not while they are matched.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrow import numpy_type
+from tagmatch.model.columns import key_values
+from tagmatch.model.kernels.jit import inlined
+from tagmatch.model.tables import KeyTable
+from tagmatch_bench.systems.content_texts import beginnings, contains, needles, packed
+from tagmatch_bench.systems.key_answers import keys_of_matches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+#: Operators by number; the last one is for texts only
+EQUAL, UNEQUAL, LESS, GREATER, BETWEEN, CONTAINS = range(6)
+_OF_NUMBERS = {"=": EQUAL, "!=": UNEQUAL, "<": LESS, ">": GREATER, "between": BETWEEN}
+_OF_TEXTS = {"=": EQUAL, "!=": UNEQUAL, "prefix": BETWEEN, "contains": CONTAINS}
+
+_MOST_FILTERS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Filters as columns.
+
+    Attributes
+    ----------
+    names : list of str
+        The attributes that have constraints.
+    sizes : int64 array
+        Constraints of each filter.
+    interfaces : uint32 array
+        Of each filter; filters with equal keys share one.
+    keys : uint64 array
+        Of each interface.
+    of_texts : bool array
+        Of each attribute, whether its values are texts.
+    filters, attributes : uint32 array
+        Of each constraint: its filter, ascending, and its attribute's place in `names`.
+    operators : uint8 array
+    values, uppers : int32, int64 or float64 array
+        Operands; `uppers` is without meaning but for BETWEEN, and for CONTAINS, which has `needles` here.
+    """
+
+    names: list[str]
+    sizes: I64Array
+    interfaces: U32Array
+    keys: U64Array
+    of_texts: BoolArray
+    filters: U32Array
+    attributes: U32Array
+    operators: U8Array
+    values: npt.NDArray[Any]
+    uppers: npt.NDArray[Any]
+
+    @classmethod
+    def of(cls, subscriptions: pa.Table) -> Filters:
+        """Take columns `key` and `constraints` of a table.
+
+        Raises
+        ------
+        ValueError
+            An operator is unknown, an operand is missing, NaN or a text that cannot be compared, or an attribute has
+            constraints on numbers and on texts.
+        """
+        if len(subscriptions) > _MOST_FILTERS:
+            raise ValueError(f"{len(subscriptions)} filters are more than {_MOST_FILTERS}")
+        lists = subscriptions["constraints"].combine_chunks()
+        sizes = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+        flat = lists.flatten()
+        fields = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
+        names = fields["attr"].dictionary_encode()
+        attributes = names.indices.to_numpy().astype(np.uint32)
+        is_text = np.zeros(len(flat), np.bool_)
+        if "text" in fields:
+            is_text = fields["text"].is_valid().to_numpy(zero_copy_only=False)
+        keys, interfaces = np.unique(key_values(subscriptions["key"], "key"), return_inverse=True)
+        return cls(
+            names.dictionary.to_pylist(),
+            sizes,
+            interfaces.astype(np.uint32),
+            keys,
+            _types(names.dictionary, attributes, is_text),
+            np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes),
+            attributes,
+            *_compared(fields, is_text),
+        )
+
+
+def _types(names: pa.Array, attributes: U32Array, is_text: BoolArray) -> BoolArray:
+    """Whether each attribute's values are texts."""
+    texts, numbers = (np.bincount(attributes[some], minlength=len(names)) > 0 for some in (is_text, ~is_text))
+    both = np.flatnonzero(texts & numbers)
+    if len(both):
+        raise ValueError(f"attribute {names[int(both[0])].as_py()!r} has constraints on numbers and on texts")
+    return texts
+
+
+def _compared(fields: Mapping[str, pa.Array], is_text: BoolArray) -> tuple[U8Array, npt.NDArray[Any], npt.NDArray[Any]]:
+    """The operator and the operands of each constraint."""
+    if not is_text.any():
+        operators = _numbered(fields["op"], _OF_NUMBERS)
+        values, uppers = _narrowed(*_numbers(operators, fields["value"], fields["upper"]))
+        return operators, values, uppers
+    if not pa.types.is_integer(fields["value"].type):
+        raise ValueError(f"texts cannot be compared beside numbers of type {fields['value'].type}, only beside int64")
+    operators = np.zeros(len(is_text), np.uint8)
+    operands = np.zeros((2, len(is_text)), np.int64)
+    of_numbers, *numbers = (fields[name].filter(pa.array(~is_text)) for name in ("op", "value", "upper"))
+    operators[~is_text] = _numbered(of_numbers, _OF_NUMBERS)
+    operands[:, ~is_text] = _numbers(operators[~is_text], *numbers)
+    operators[is_text] = _numbered(fields["op"].filter(pa.array(is_text)), _OF_TEXTS)
+    of_operators: dict[int, Callable[[pa.Array], Any]] = {
+        EQUAL: packed,
+        UNEQUAL: packed,
+        BETWEEN: beginnings,
+        CONTAINS: needles,
+    }
+    for operator, convert in of_operators.items():
+        at = is_text & (operators == operator)
+        operands[:, at] = convert(fields["text"].filter(pa.array(at)))
+    return operators, operands[0], operands[1]
+
+
+def _numbered(operators: pa.Array, known: Mapping[str, int]) -> U8Array:
+    places = pc.index_in(operators, pa.array(known))
+    if places.null_count:
+        unknown = operators.filter(places.is_null())[0].as_py()
+        raise ValueError(f"operator {unknown!r} is none of {', '.join(known)}")
+    numbered: U8Array = np.array(list(known.values()), np.uint8)[places.to_numpy()]
+    return numbered
+
+
+def _numbers(operators: U8Array, values: pa.Array, uppers: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    uppers = pc.if_else(pa.array(operators == BETWEEN), uppers, values)
+    return _operands(values), _operands(uppers)
+
+
+def _operands(column: pa.Array) -> npt.NDArray[Any]:
+    if column.null_count:
+        raise ValueError("a constraint has no operand, as its value or upper is null")
+    numbers: npt.NDArray[Any] = column.to_numpy()
+    if np.isnan(numbers).any():
+        raise ValueError("a constraint has NaN as its operand")
+    return numbers
+
+
+def _narrowed(*columns: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+    """Return integers as int32 where all fit, so that less memory is read."""
+    limits = np.iinfo(np.int32)
+    whole = all(np.issubdtype(column.dtype, np.integer) for column in columns)
+    if whole and all(limits.min <= column.min(initial=0) and column.max(initial=0) <= limits.max for column in columns):
+        return tuple(column.astype(np.int32) for column in columns)
+    return columns
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages as columns: message `i` has attributes, and their values, from `offsets[i]` to `offsets[i + 1]`.
+
+    Attributes that no filter has a constraint on are left out.
+    """
+
+    offsets: I64Array
+    attributes: U32Array
+    values: npt.NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice) -> Messages:
+        first, last, _ = rows.indices(len(self))
+        return Messages(self.offsets[first : max(first, last) + 1], self.attributes, self.values)
+
+
+@inlined
+def holds(operator, x, value, upper):
+    """Whether a constraint is satisfied by `x`."""
+    if operator == EQUAL:
+        return x == value
+    if operator == UNEQUAL:
+        return x != value
+    if operator == LESS:
+        return x < value
+    if operator == GREATER:
+        return x > value
+    if operator == BETWEEN:
+        return value <= x <= upper
+    return contains(x, value, upper)
+
+
+@inlined
+def add_match(found, used, interface, marked, unique):
+    """Write the interface of a filter that matches, with `unique` once; returns what is written to, and how much."""
+    if unique and marked[interface]:
+        return found, used
+    marked[interface] = True
+    if used == len(found):
+        found = np.concatenate((found, found))
+    found[used] = interface
+    return found, used + 1
+
+
+def narrow_sizes(sizes: I64Array) -> npt.NDArray[Any]:
+    """Sizes in the narrowest type that counters can have too."""
+    return sizes.astype(np.min_scalar_type(int(sizes.max(initial=0))))
+
+
+def _are_texts(column: pa.Array) -> bool:
+    return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
+
+
+class ContentMatcher(ABC):
+    """A matcher of filters with constraints on attributes; subclasses find the filters, this class looks up keys.
+
+    A filter matches when all its constraints are satisfied, and a constraint only if the message has the attribute.
+    Several threads take messages in turn, each with memory of its own, but where a subclass says something else.
+
+    Parameters
+    ----------
+    subscriptions : pyarrow.Table
+        Columns `key`, uint64, and `constraints`, a list of structs with `attr`, `op` and `value`, and `upper` where
+        `op` is "between"; or `text` in the place of these.
+    threads : int
+    """
+
+    exact = True
+
+    def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
+        filters = Filters.of(subscriptions)
+        self._names, self._of_texts, self._kind = filters.names, filters.of_texts, filters.values.dtype.kind
+        self._keys = KeyTable(Lists(np.arange(len(filters.keys) + 1), filters.keys))
+        self._threads = threads
+        self._tables: Any = self._build(filters)
+
+    @property
+    def names(self) -> list[str]:
+        """The attributes that have constraints, as `Messages` number them."""
+        return self._names
+
+    @abstractmethod
+    def _build(self, filters: Filters) -> tuple[Any, ...]:
+        """Return what the kernel takes, as a named tuple of arrays."""
+
+    @abstractmethod
+    def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
+        """Return the interface of each match, with `unique` once a message, and in `ends` where each message's end."""
+
+    def prepare(self, messages: pa.Table | pa.RecordBatch) -> Messages:
+        """Convert messages, a column for each attribute, which is null where a message does not have it.
+
+        Raises
+        ------
+        ValueError
+            A value is NaN, a text that cannot be compared, or no value of the type that constraints compare with.
+        """
+        kind = pa.float64() if self._kind == "f" else pa.int64()
+        rows, attributes, values = (
+            [np.zeros(0, np.int64)],
+            [np.zeros(0, np.uint32)],
+            [np.zeros(0, numpy_type(kind))],
+        )
+        for number, name in enumerate(self._names):
+            if name in messages.schema.names:
+                column = pa.chunked_array(pa.table([messages[name]], ["x"])["x"]).combine_chunks()
+                given = column.drop_null()
+                if len(given) and self._of_texts[number] != _are_texts(given):
+                    what = "texts" if self._of_texts[number] else "numbers"
+                    raise ValueError(f"attribute {name!r} of messages is {column.type}; constraints want {what}")
+                rows.append(np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)))
+                attributes.append(np.full(len(rows[-1]), number, np.uint32))
+                values.append(packed(given) if self._of_texts[number] else given.cast(kind).to_numpy())
+                if np.isnan(values[-1]).any():
+                    raise ValueError(f"attribute {name!r} of a message is NaN")
+        row_of = np.concatenate(rows)
+        order = np.argsort(row_of, kind="stable")
+        offsets = offsets_of(np.bincount(row_of, minlength=len(messages)))
+        return Messages(offsets, np.concatenate(attributes)[order], np.concatenate(values)[order])
+
+    def match_many(self, messages: Messages, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the filters that match each message, in any order; with `unique` each key once.
+
+        As published, `unique`: the interfaces that a message goes to.
+        """
+
+        def match(first: int, last: int) -> Lists:
+            ends = np.zeros(last - first + 1, np.int64)
+            found = self._find(messages[first:last], unique=unique, ends=ends)
+            return Lists(ends, found)
+
+        return keys_of_matches(match, len(messages), self._keys, unique=False, threads=self._threads)
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory, without the counters of each thread."""
+        return sum(int(np.asarray(table).nbytes) for table in (*self._tables, self._keys.keys.values))
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing was started."""

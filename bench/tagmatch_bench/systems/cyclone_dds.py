@@ -1,0 +1,80 @@
+"""Topics of CycloneDDS, one for each channel, whose publisher and subscriber are in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tagmatch_bench.systems.packages import needed
+
+with needed("cyclonedds"):
+    from cyclonedds.core import InstanceState, Policy, Qos, ReadCondition, SampleState, ViewState, WaitSet
+    from cyclonedds.domain import DomainParticipant
+    from cyclonedds.idl import IdlStruct
+    from cyclonedds.idl.types import int64
+    from cyclonedds.pub import DataWriter
+    from cyclonedds.sub import DataReader
+    from cyclonedds.topic import Topic
+
+if TYPE_CHECKING:
+    from tagmatch.model.channels import Channel
+
+#: Domains are told apart by number
+_DOMAIN = 97
+_SECOND = 1_000_000_000
+_ALL = SampleState.Any | ViewState.Any | InstanceState.Any
+
+
+@dataclass
+class Numbered(IdlStruct, typename="Numbered"):
+    """A sample, which is a number."""
+
+    number: int64
+
+
+class Topics:
+    """A topic for each channel.
+
+    A channel's deadline is DEADLINE and LIFESPAN, its budget LATENCY_BUDGET, and its place TRANSPORT_PRIORITY, of which
+    the first channel has the highest. All samples are kept until they are taken or their lifespan ends.
+
+    Parameters
+    ----------
+    channels : sequence of Channel
+    """
+
+    def __init__(self, channels: Sequence[Channel]) -> None:
+        participant = DomainParticipant(_DOMAIN)
+        self._waiting = WaitSet(participant)
+        self._readers, self._writers = [], []
+        for number, channel in enumerate(channels):
+            due = round(channel.due * _SECOND)
+            qos = Qos(
+                Policy.Reliability.Reliable(_SECOND),
+                Policy.History.KeepAll,
+                Policy.Deadline(due),
+                Policy.LatencyBudget(round(channel.budget * _SECOND)),
+                Policy.TransportPriority(len(channels) - number),
+                Policy.Lifespan(due),
+            )
+            topic = Topic(participant, f"channel_{number}", Numbered, qos=qos)
+            self._readers.append(DataReader(participant, topic, qos=qos))
+            self._writers.append(DataWriter(participant, topic, qos=qos))
+            self._waiting.attach(ReadCondition(self._readers[-1], _ALL))
+
+    def publish(self, channel: int, number: int) -> None:
+        """Publish a sample."""
+        self._writers[channel].write(Numbered(number))
+
+    def wait(self, seconds: float) -> None:
+        """Wait until there is a sample, but not longer."""
+        self._waiting.wait(round(seconds * _SECOND))
+
+    def taken(self) -> Iterator[int]:
+        """Take samples one by one, each of the first channel that has one, until there is none."""
+        while True:
+            samples = next((some for reader in self._readers if (some := reader.take(1))), None)
+            if samples is None:
+                return
+            yield from (sample.number for sample in samples if isinstance(sample, Numbered))

@@ -1,0 +1,144 @@
+"""Counting with an index of distinct constraints, as in Siena's forwarding algorithm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch_bench.systems.content_matcher import (
+    CONTAINS,
+    UNEQUAL,
+    ContentMatcher,
+    Filters,
+    Messages,
+    add_match,
+    narrow_sizes,
+)
+from tagmatch_bench.systems.distinct_constraints import KINDS, distinct_of, place_of, satisfied_run
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tagmatch.model.arrays import BoolArray, I64Array, U32Array
+
+
+class _Index(NamedTuple):
+    """Distinct constraints, as `Distinct` has them, and what filters are; `unmarked` is not marked anywhere."""
+
+    groups: I64Array
+    operands: npt.NDArray[Any]
+    lists: I64Array
+    filters: U32Array
+    sizes: npt.NDArray[Any]
+    interfaces: U32Array
+    unmarked: BoolArray
+    always: U32Array
+
+
+class Sff(ContentMatcher):
+    """SFF: A. Carzaniga, A. L. Wolf, "Forwarding in a Content-Based Network", SIGCOMM 2003. Exact.
+
+    As PCM's §4 sums it up: constraints that several filters have are stored once, here in the order of their operands,
+    so that a binary search finds those which an attribute's value satisfies; each part of a text is looked up among
+    those that texts are to contain. With `unique`, filters of an interface that has been marked are not counted any
+    more, and a message is done when all interfaces are. Simplified: filters of marked interfaces are not taken out of
+    the lists, but skipped one by one: to keep each list in the order of interfaces and jump over those of a marked one
+    takes twice as long in PCM's scenario, where a list has two or three of each. Counters are cleared for each message,
+    all at once.
+    """
+
+    def _build(self, filters: Filters) -> _Index:
+        distinct = distinct_of(filters)
+        return _Index(
+            distinct.groups,
+            distinct.operands,
+            distinct.lists,
+            distinct.filters,
+            narrow_sizes(distinct.sizes),
+            filters.interfaces,
+            np.zeros(len(filters.keys), np.bool_),
+            np.flatnonzero(distinct.sizes == 0).astype(np.uint32),
+        )
+
+    def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
+        found: U32Array = _count(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
+        return found
+
+
+@inlined
+def _add(begin, end, index, counts, marked, unique, found, used, purged):
+    """Count constraints `begin` to `end` as satisfied; with `purged`, some interface is marked.
+
+    Before that, not to look up whose each filter is takes a tenth less time.
+    """
+    for i in range(index.lists[begin], index.lists[end]):
+        of = index.filters[i]
+        if purged and marked[index.interfaces[of]]:
+            continue
+        counts[of] += 1
+        if counts[of] == index.sizes[of]:
+            found, used = add_match(found, used, index.interfaces[of], marked, unique)
+            purged = unique
+    return found, used
+
+
+@inlined
+def _add_contained(text, first, last, index, counts, marked, unique, found, used, purged):
+    """Count the constraints whose operand a text contains as satisfied: each of its parts is looked up, once."""
+    whole = np.int64(text)
+    while whole and whole & 255 == 0:
+        whole >>= 8
+    ones = np.int64(0)
+    while True:
+        rest = whole
+        while rest > ones >> 8 or rest == whole:
+            part, earlier = rest & ones, whole
+            while earlier > rest and earlier & ones != part:
+                earlier >>= 8
+            if earlier == rest:
+                low = place_of(index.operands, first, last, part, False)
+                high = place_of(index.operands, low, last, part, True)
+                found, used = _add(low, high, index, counts, marked, unique, found, used, purged)
+            if rest == 0:
+                break
+            rest >>= 8
+        if ones >= whole:
+            break
+        ones = ones << 8 | 255
+    return found, used
+
+
+@kernel
+def _count(offsets, attributes, values, index, unique, ends):
+    """Interfaces of the filters that match each message, and in `ends` where each message's end."""
+    found = np.empty(1024, np.uint32)
+    used = 0
+    counts, marked = np.zeros_like(index.sizes), np.zeros_like(index.unmarked)
+    for message in range(len(ends) - 1):
+        counts[:] = 0
+        marked[:] = False
+        begin = used
+        for of in index.always:
+            found, used = add_match(found, used, index.interfaces[of], marked, unique)
+        for i in range(offsets[message], offsets[message + 1]):
+            if unique and used - begin == len(marked):
+                break
+            for kind in range(KINDS):
+                group = np.int64(attributes[i]) * KINDS + kind
+                first, last = index.groups[group], index.groups[group + 1]
+                purged = unique and used > begin
+                if kind == CONTAINS:
+                    if first < last:
+                        found, used = _add_contained(
+                            values[i], first, last, index, counts, marked, unique, found, used, purged
+                        )
+                    continue
+                low, high = satisfied_run(kind, index.operands, first, last, values[i])
+                if kind == UNEQUAL:
+                    found, used = _add(first, low, index, counts, marked, unique, found, used, purged)
+                    low, high = high, last
+                found, used = _add(low, high, index, counts, marked, unique, found, used, purged)
+        ends[message + 1] = used
+    return found[:used]

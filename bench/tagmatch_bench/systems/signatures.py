@@ -1,0 +1,135 @@
+"""What the systems that match by signature share: a table of distinct signatures and their keys.
+
+Signatures are the 192-bit Bloom filters of §3, as in the paper's own comparison (§4.1). Sets with equal signatures
+share a row. These systems are inexact, as published: some sets only seem to match.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import Lists, U64Array, offsets_of
+from tagmatch.model.columns import key_values, tag_lists
+from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.sorting import group_by, sort_groups
+from tagmatch.model.kernels.xxh64 import hash_tags
+from tagmatch.model.tables import KeyTable
+from tagmatch_bench.systems.kept import kept
+from tagmatch_bench.systems.key_answers import keys_of_matches
+
+_LABELS = 1 << 16
+_LABEL_SHIFT = np.uint64(48)
+
+
+def signatures(sets: pa.Array | pa.ChunkedArray, *, threads: int = 1) -> U64Array:
+    """Compute the signatures, uint64[n, 3], of rows of tags."""
+    return _signatures_and_sums(sets, threads)[0]
+
+
+def _signatures_and_sums(sets: pa.Array | pa.ChunkedArray, threads: int) -> tuple[U64Array, U64Array]:
+    """Return signatures and the sums of the tags' hashes, which tell sets with equal signatures apart."""
+    words, sums = [np.zeros((0, SIGNATURE_WORDS), np.uint64)], [np.zeros(0, np.uint64)]
+    for chunk in tag_lists(sets, "tags"):
+        hashes = hash_tags(chunk, threads=threads)
+        rows = Lists(chunk.offsets, np.arange(len(hashes), dtype=np.uint32))
+        words.append(signatures_of(rows, hashes, threads=threads))
+        ends = np.concatenate([[np.uint64(0)], np.cumsum(hashes, dtype=np.uint64)])
+        sums.append(ends[chunk.offsets[1:]] - ends[chunk.offsets[:-1]])
+    return np.concatenate(words), np.concatenate(sums)
+
+
+@dataclass(frozen=True, slots=True)
+class SignatureTable:
+    """The distinct signatures of stored sets and the keys of each.
+
+    Attributes
+    ----------
+    signatures : uint64[n, 3] array
+        All different, in lexicographic order; C-contiguous.
+    keys : KeyTable
+        Keys of each row; a key once for each set that carries it.
+    """
+
+    signatures: U64Array
+    keys: KeyTable
+
+    def __len__(self) -> int:
+        return len(self.signatures)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.signatures.nbytes + self.keys.nbytes
+
+
+@kept
+def signature_table(sets: pa.Table, *, threads: int = 1) -> SignatureTable:
+    """Build the table of a table with columns `tags` and `key`, or return the one that was built of it."""
+    words, sums = _signatures_and_sums(sets["tags"], threads)
+    keys = key_values(sets["key"], "key")
+    columns = np.column_stack((words, sums, keys))
+    # Grouped by the first bits, so that several threads can sort
+    starts, order = group_by((words[:, 0] >> _LABEL_SHIFT).astype(np.uint32), _LABELS, threads=threads)
+    sort_groups(columns, order, starts, threads=threads)
+    words, sums, keys = words[order], sums[order], keys[order]
+    new_row = np.ones(len(words), np.bool_)
+    new_row[1:] = np.any(words[1:] != words[:-1], axis=1)
+    new_pair = new_row.copy()
+    new_pair[1:] |= (sums[1:] != sums[:-1]) | (keys[1:] != keys[:-1])
+    row_of_pair = np.cumsum(new_row, dtype=np.int64)[new_pair] - 1
+    rows = np.ascontiguousarray(words[new_row])
+    key_counts = np.bincount(row_of_pair, minlength=len(rows))
+    return SignatureTable(rows, KeyTable(Lists(offsets_of(key_counts), keys[new_pair])))
+
+
+class SignatureMatcher(ABC):
+    """A matcher that finds rows of a `SignatureTable`; subclasses find them, this class looks up their keys.
+
+    Parameters
+    ----------
+    keys : KeyTable
+        Keys of the rows.
+    """
+
+    exact = False
+
+    def __init__(self, keys: KeyTable, *, threads: int) -> None:
+        self._keys = keys
+        self._threads = threads
+
+    @abstractmethod
+    def match_rows(self, queries: U64Array) -> Lists:
+        """Find the rows whose signature is contained in each query's; called by several threads at once.
+
+        Parameters
+        ----------
+        queries : uint64[n, 3] array
+
+        Returns
+        -------
+        Lists of uint32
+            Row numbers of each query, in any order.
+        """
+
+    def prepare(self, queries: pa.ListArray) -> U64Array:
+        """Compute the queries' signatures, uint64[n, 3]."""
+        return signatures(queries, threads=self._threads)
+
+    def match_many(self, queries: U64Array, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the stored sets that match or seem to, for each query in order."""
+
+        def match(first: int, last: int) -> Lists:
+            return self.match_rows(queries[first:last])
+
+        return keys_of_matches(match, len(queries), self._keys, unique=unique, threads=self._threads)
+
+    @abstractmethod
+    def nbytes(self) -> int | None:
+        """Bytes of memory."""
+
+    def close(self) -> None:  # noqa: B027
+        """Nothing was started."""

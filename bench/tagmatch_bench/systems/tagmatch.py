@@ -1,0 +1,155 @@
+"""tagmatch itself, seen as one of the compared systems."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tagmatch import DeviceError, TagMatch
+from tagmatch.pipeline.stages.inline import PACKETS_PER_THREAD
+from tagmatch_bench.systems.kept import kept
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from tagmatch.model.options import LayoutOptions
+    from tagmatch.model.tables import Snapshot
+
+
+def build_index(sets: pa.Table, **options: Any) -> TagMatch:
+    """Build an index of a table with columns `tags` and `key`; `options` are those of `TagMatch`."""
+    index = TagMatch(**options)
+    index.add_sets(sets["tags"], sets["key"])
+    index.consolidate()
+    return index
+
+
+@kept
+def _snapshot(sets: pa.Table, options: LayoutOptions, *, threads: int) -> Snapshot:
+    layout, size = options.layout, options.max_partition_size
+    with build_index(sets, layout=layout, max_partition_size=size, threads=threads, device="cpu") as index:
+        return index.snapshot
+
+
+def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) -> TagMatch:
+    """Open an index of tables that are there already, and that indexes with other options may share.
+
+    Parameters
+    ----------
+    snapshot
+        Gives the tables; called after the options were found to be possible here.
+    """
+    index = TagMatch(**options)
+    current = index._engine.current
+    current.replace(current.prepared(snapshot(current.layout_options)))
+    return index
+
+
+def packets_for_all(index: TagMatch) -> CallSize:
+    """Size of a call in which all threads of an index have packets."""
+    threads = index.stats()["threads"]
+    size = index._engine.current.matcher.packet_size
+    return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
+
+
+class Tagmatch:
+    """An index of this library; `options` are those of `TagMatch`.
+
+    Of the same sets in the same layout there is one snapshot, which all indexes share.
+
+    The `balanced` layout with `exact=False` on the CPU is the paper's *CPU-only TagMatch* (Table 1).
+    """
+
+    def __init__(self, sets: pa.Table, **options: Any) -> None:
+        self.exact: bool = options.get("exact", True) or options.get("layout") != "balanced"
+        self.index = open_index(partial(_snapshot, sets, threads=options.get("threads", 1)), **options)
+
+    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
+        """Queries are taken as they are."""
+        return queries
+
+    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the stored sets that match, for each query in order."""
+        return self.index.match_many(queries, unique=unique)
+
+    def match(self, query: list[str]) -> list[int]:
+        """Return the keys of the stored sets that match one query."""
+        return self.index.match(query)
+
+    @property
+    def call_size(self) -> CallSize:
+        """So many queries that all threads have packets."""
+        return packets_for_all(self.index)
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory."""
+        return int(self.index.stats()["index_bytes"])
+
+    def close(self) -> None:
+        """Close the index."""
+        self.index.close()
+
+
+class TagmatchOnDisk(Tagmatch):
+    """An index in a folder, which takes changes and matches on the CPU; `options` are those of `TagMatch`.
+
+    Parameters
+    ----------
+    path
+        Of the index, which is made if it is not there.
+    """
+
+    visible_at_once = False
+
+    def __init__(self, path: Path, **options: Any) -> None:
+        self.exact = True
+        make = TagMatch.open if path.exists() else TagMatch
+        self.index: TagMatch = make(path, device="cpu", **options)
+
+    def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
+        """Remove and add rows, in one consolidation."""
+        if removed:
+            self.index.remove_sets(removed["tags"], removed["key"])
+        self.index.add_sets(added["tags"], added["key"])
+        self.index.consolidate()
+
+    def adder(self) -> Callable[[list[str], int], object]:
+        """Return what stages a row, which the next `tend` makes visible."""
+        return self.index.add_set
+
+    def tend(self) -> None:
+        """Make staged changes take effect."""
+        self.index.consolidate()
+
+    def is_merged(self) -> bool:
+        """Whether nothing is left to be merged in the background."""
+        return self.index.snapshot.is_whole
+
+
+class TagmatchOnGpu(Tagmatch):
+    """The same on CUDA devices.
+
+    The `balanced` layout with `exact=False` is the paper's *TagMatch* (Table 1).
+
+    Raises
+    ------
+    UnavailableError
+        There is no CUDA device.
+    """
+
+    def __init__(self, sets: pa.Table, **options: Any) -> None:
+        try:
+            super().__init__(sets, **(options | {"device": "cuda"}))
+        except DeviceError as error:
+            raise UnavailableError(str(error)) from error
+
+    @property
+    def call_size(self) -> CallSize:
+        """So many queries that all threads have packets, which are then full."""
+        whole = super().call_size.whole
+        size = self.index._engine.current.matcher.packet_size
+        return CallSize(whole, whole // size.fewest * size.queries)

@@ -1,0 +1,145 @@
+"""tagmatch itself, seen as systems that match areas alone: its two structures, and whole indexes around them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch import Near, TagMatch
+from tagmatch.model.arrays import Lists
+from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.pipeline.areas.shapes import CIRCLE, Places, Shapes
+from tagmatch_bench.systems.circles import Circles, Found
+
+if TYPE_CHECKING:
+    from tagmatch.model.arrays import F64Array, U32Array
+
+
+class FixedCircles:
+    """`FixedAreas` with all circles in one group, on the plane. Exact; takes no moves.
+
+    Parameters
+    ----------
+    circles : Circles
+    threads : int
+        Not used.
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
+        count = len(circles)
+        values = np.column_stack([circles.x, circles.y, circles.radius, np.zeros(count)])
+        shapes = Shapes(np.full(count, CIRCLE, np.uint8), values)
+        self.areas = FixedAreas.of(np.zeros(count, np.int64), 1, shapes, plane=True)
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        found = self.areas.holding(Places(x, y), only_group(len(x)))
+        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.areas.nbytes
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class ClientCircles:
+    """`ClientCells` with a client in the middle of each circle, all in one group, on the plane. Exact.
+
+    Parameters
+    ----------
+    circles : Circles
+    threads : int
+        Not used.
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
+        count = len(circles)
+        self.cells = ClientCells.of(
+            np.zeros(count, np.int64), 1, np.arange(count), circles.radius, circles.x, circles.y, plane=True
+        )
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        found = self.cells.near(Places(x, y), only_group(len(x)))
+        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres."""
+        self.cells.move(ids.astype(np.int64), x, y)
+
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.cells.nbytes
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+class CirclesInIndex:
+    """A `TagMatch` of sets without tags, each with a circle on the plane, whose number is the key. Exact.
+
+    Points come as an Arrow table, and answers are Arrow keys.
+
+    Parameters
+    ----------
+    circles : Circles
+    threads : int
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1) -> None:
+        self.index: TagMatch = TagMatch(threads=threads, device="cpu", plane=True)
+        self._add(circles)
+        self.index.consolidate()
+
+    def _add(self, circles: Circles) -> None:
+        columns = [pa.array(column) for column in (circles.x, circles.y, circles.radius)]
+        area = pa.StructArray.from_arrays(columns, ["lon", "lat", "metres"])
+        self.index.add_subscriptions(pa.table({"key": np.arange(len(circles), dtype=np.uint64), "area": area}))
+
+    def prepare(self, x: F64Array, y: F64Array) -> pa.Table:
+        """Points as messages."""
+        return pa.table({"location": pa.StructArray.from_arrays([pa.array(x), pa.array(y)], ["x", "y"])})
+
+    def match_many(self, messages: pa.Table) -> pa.ListArray:
+        """Return the keys of each message."""
+        return self.index.match_many(messages)
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        keys = self.match_many(self.prepare(x, y))
+        return Found(keys.offsets.to_numpy().astype(np.int64), keys.values.to_numpy().astype(np.uint32))
+
+    def nbytes(self) -> int:
+        """Bytes of memory, with the stored rows and keys."""
+        return int(self.index.stats()["index_bytes"])
+
+    def close(self) -> None:
+        """Close the index."""
+        self.index.close()
+
+
+class ClientsInIndex(CirclesInIndex):
+    """The same with clients that are near: a set for each radius, whose clients are in the middle of the circles."""
+
+    def _add(self, circles: Circles) -> None:
+        keys = np.arange(len(circles), dtype=np.uint64)
+        radii, which = np.unique(circles.radius, return_inverse=True)
+        near = [Near(radius) for radius in radii.tolist()]
+        for number, area in enumerate(near):
+            some = keys[which == number]
+            self.index.add_sets([()] * len(some), some, area=area)
+        self.index.move(keys, circles.x, circles.y)
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres: `TagMatch.move`."""
+        self.index.move(ids.astype(np.uint64), x, y)
+
+
+def only_group(messages: int) -> Lists:
+    """The group of each message, which all areas are in."""
+    return Lists(np.arange(messages + 1), np.zeros(messages, np.uint32))

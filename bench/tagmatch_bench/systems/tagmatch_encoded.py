@@ -1,0 +1,227 @@
+"""tagmatch as the systems that match constraints are asked: messages encoded, one after the other in one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tagmatch.messages import messages_in
+from tagmatch.model.arrays import I64Array, Lists, U32Array
+from tagmatch.model.columns import key_values, tag_lists
+from tagmatch.model.conditions.rows import with_constraints
+from tagmatch.model.kernels.growing import with_room
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.options import LayoutOptions
+from tagmatch.partitioner.local import build_segment
+from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.pipeline.cpu.key_lookup import ascending_unique
+from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.filters.few_nodes import TOO_MANY, match_few, room_for_few
+from tagmatch.pipeline.filters.index import Path, filter_index
+from tagmatch.pipeline.filters.line_match import match_in_lines
+from tagmatch.pipeline.filters.messages import messages_of
+from tagmatch.pipeline.filters.subset_match import match_in_trie
+from tagmatch.subscriptions import columns_of
+from tagmatch_bench.systems.key_answers import list_array
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tagmatch.model.tables import Segment
+
+# Keys of a message for which there is room at first
+_KEYS = 256
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Encoded:
+    """Messages as ranks of tags, and codes of attributes.
+
+    Attributes
+    ----------
+    rank_offsets, ranks : int64 and uint32 arrays
+        As of `QueryBatch`.
+    offsets, attributes, codes : int64 and uint32 arrays
+        As of `Messages`.
+    """
+
+    rank_offsets: I64Array
+    ranks: U32Array
+    offsets: I64Array
+    attributes: U32Array
+    codes: U32Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice) -> Encoded:
+        first, last, _ = rows.indices(len(self))
+        ends = slice(first, max(first, last) + 1)
+        return Encoded(self.rank_offsets[ends], self.ranks, self.offsets[ends], self.attributes, self.codes)
+
+    @property
+    def arrays(self) -> tuple[I64Array, U32Array, I64Array, U32Array, U32Array]:
+        """As the kernels take them."""
+        return self.rank_offsets, self.ranks, self.offsets, self.attributes, self.codes
+
+
+class TagmatchEncoded:
+    """Our kernels without our pipeline: one thread has one message after the other, all in one call of a kernel.
+
+    Each message is matched and verified, its keys are looked up and, where that is wanted, merged, before the next one
+    is begun: what `match` does, but for what it takes to be called and to encode a message.
+
+    Parameters
+    ----------
+    subscriptions : pyarrow.Table
+        As `TagMatch.add_subscriptions` takes it; each has constraints, or no tags either.
+    path : "trie" or "lines"
+        How messages get to all filters. `TagMatch` chooses one for each.
+    threads : int
+        That build; one thread matches.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> cheap = {"attr": "price", "op": "<", "value": 10}
+    >>> encoded = TagmatchEncoded(pa.table({"key": [7], "constraints": [[cheap]]}), path="lines")
+    >>> encoded.match_many(encoded.prepare(pa.table({"price": [9, 10]})), unique=True).to_pylist()
+    [[7], []]
+    """
+
+    exact = True
+
+    def __init__(self, subscriptions: pa.Table, *, path: Path, threads: int = 1) -> None:
+        columns = columns_of(subscriptions)
+        rows = with_constraints(tag_lists(columns["tags"], "tags"), columns["constraints"], threads=threads)
+        staged = StagedChanges(threads)
+        staged.extend(rows, key_values(columns["key"]), removed=False)
+        self._index(build_segment([], staged.changes(), LayoutOptions(), threads=threads), path)
+
+    @classmethod
+    def of(cls, segment: Segment, path: Path) -> TagmatchEncoded:
+        """The same of sets that are stored already, of which none is deleted."""
+        system = cls.__new__(cls)
+        system._index(segment, path)
+        return system
+
+    def _index(self, segment: Segment, path: Path) -> None:
+        self._segment = segment
+        self._filters, self._tags = filter_index(segment, path=path), TagIndex(segment.vocabulary)
+        # What asks for nothing has no place in the index
+        others = np.ones(len(segment), np.bool_)
+        for part in self._filters.parts.values():
+            others[part.rows] = False
+        self._always = np.flatnonzero(others).astype(np.uint32)
+        if np.diff(segment.tagsets.ranks.offsets)[others].any():
+            raise ValueError("a subscription has tags and no constraints; the index of filters has none such")
+
+    def prepare(self, messages: pa.Table) -> Encoded:
+        """Encode messages."""
+        if not len(messages):
+            nothing, ends = np.zeros(0, np.uint32), np.zeros(1, np.int64)
+            return Encoded(ends, nothing, ends, nothing, nothing)
+        (rows,) = messages_in(messages.combine_chunks())
+        queries = self._tags.ranks(rows, 0, len(rows))
+        values = messages_of(rows, 0, len(rows), self._filters.attributes)
+        return Encoded(queries.offsets, queries.ranks, values.offsets, values.attributes, values.codes)
+
+    def match_many(self, messages: Encoded, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the subscriptions that each message satisfies."""
+        ((path, part),) = self._filters.parts.items()
+        keys, ends = self._segment.keys.keys, np.zeros(len(messages) + 1, np.int64)
+        first_codes = np.zeros(self._filters.attributes.count, np.uint32)
+        match = _down_the_trie if path == "trie" else _along_lines
+        found = match(messages.arrays, part.arrays, first_codes, self._always, keys.offsets, keys.values, unique, ends)
+        return list_array(Lists(ends, found))
+
+    def nbytes(self) -> int:
+        """Bytes of memory, without the stored rows, with their keys."""
+        keys = self._segment.keys.keys
+        return self._filters.nbytes + keys.offsets.nbytes + keys.values.nbytes
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+@inlined
+def _space_for(count, keys):
+    """Memory for so many keys of a message, twice, and for bits that stand for them."""
+    return np.empty(count, keys.dtype), np.empty(count, keys.dtype), np.empty(count, np.uint64)
+
+
+@inlined
+def _add_keys(sets, key_offsets, keys, unique, found, used, space):
+    """Put the keys of a message's sets behind the first `used` ones, and how many there are then.
+
+    Returns what was given, in larger memory if need be.
+    """
+    count = 0
+    for each in sets:
+        count += key_offsets[each + 1] - key_offsets[each]
+    if used + count > len(found):
+        found = with_room(found, used, count)
+    if count > len(space[0]):
+        space = _space_for(2 * count, keys)
+    own, swap, words = space
+    at = 0
+    for each in sets:
+        for place in range(key_offsets[each], key_offsets[each + 1]):
+            own[at] = keys[place]
+            at += 1
+    if unique and count > 1:
+        count = ascending_unique(own[:count], words[:count], swap[:count], found[used : used + count])
+    else:
+        for i in range(count):
+            found[used + i] = own[i]
+    return found, used + count, space
+
+
+@kernel
+def _down_the_trie(messages, index, first_codes, always, key_offsets, keys, unique, ends):
+    """Keys of the sets that each message satisfies, and where each message's end."""
+    rank_offsets, ranks, offsets, attributes, codes = messages
+    cells, trie, fewest, constraints, rows, record_offsets, records = index
+    found, used, room, own_ends = np.empty(len(ends), keys.dtype), 0, room_for_few(), np.zeros(2, np.int64)
+    space = _space_for(_KEYS, keys)
+    for message in range(len(ends) - 1):
+        count, _ = match_few(
+            ranks, rank_offsets[message], rank_offsets[message + 1],
+            attributes, codes, offsets[message], offsets[message + 1],
+            cells, trie, fewest, constraints, rows, record_offsets, records, first_codes, room,
+        )  # fmt: skip
+        if count == TOO_MANY:
+            sets, _ = match_in_trie(
+                rank_offsets[message : message + 2], ranks, offsets[message : message + 2], attributes, codes,
+                cells, trie, fewest, constraints, rows, record_offsets, records, first_codes, own_ends,
+            )  # fmt: skip
+        else:
+            sets = room[-1][:count]
+        if len(always):
+            found, used, space = _add_keys(np.append(always, sets), key_offsets, keys, unique, found, used, space)
+        elif len(sets):
+            found, used, space = _add_keys(sets, key_offsets, keys, unique, found, used, space)
+        ends[message + 1] = used
+    return found[:used]
+
+
+@kernel
+def _along_lines(messages, index, first_codes, always, key_offsets, keys, unique, ends):
+    """As `_down_the_trie`."""
+    rank_offsets, ranks, offsets, attributes, codes = messages
+    cut, blocks, constraints, rows, record_offsets, records = index
+    found, used, own_ends = np.empty(len(ends), keys.dtype), 0, np.zeros(2, np.int64)
+    space = _space_for(_KEYS, keys)
+    buckets = np.empty((len(cut[1]) - 1, 1), np.uint8)
+    for message in range(len(ends) - 1):
+        sets, _, _ = match_in_lines(
+            rank_offsets[message : message + 2], ranks, offsets[message : message + 2], attributes, codes,
+            cut, blocks, constraints, rows, record_offsets, records, first_codes, buckets, own_ends,
+        )  # fmt: skip
+        if len(always):
+            sets = np.append(always, sets)
+        found, used, space = _add_keys(sets, key_offsets, keys, unique, found, used, space)
+        ends[message + 1] = used
+    return found[:used]
