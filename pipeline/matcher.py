@@ -185,9 +185,11 @@ class SegmentMatcher(Matcher, Protocol):
         """The matcher of the same tables, which both share, with these rows deleted."""
 
 
-def alone(
-    matcher: Matcher, tags: object, attributes: object = None, place: bytes = NO_PLACE
-) -> tuple[OneQuery, Single] | None:
+#: What answers one query without a packet, and the query as it takes it
+Alone: TypeAlias = tuple[OneQuery, Single]
+
+
+def alone(matcher: Matcher, tags: object, attributes: object = None, place: bytes = NO_PLACE) -> Alone | None:
     """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
     one = matcher.one_query
     joined = None if one is None else joined_tags(tags)

@@ -12,17 +12,18 @@ import atexit
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
 from tagmatch.model.arrays import Lists, TagLists, UIntArray
-from tagmatch.model.columns import one_row, tag_list
+from tagmatch.model.columns import one_row
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.channels.scheduled import Scheduled
-from tagmatch.pipeline.matcher import Matcher, alone
+from tagmatch.pipeline.channels.waiting import Class
+from tagmatch.pipeline.matcher import Alone, Matcher
 from tagmatch.pipeline.stages.awaited import Answered
 from tagmatch.pipeline.stages.counts import Counts
 from tagmatch.pipeline.stages.gathering import Gatherings, Query
@@ -67,68 +68,59 @@ class Pipeline:
     def submit(
         self,
         matcher: Matcher,
-        tags: Iterable[str],
+        asked: Alone | None,
+        row: Callable[[], list[str]],
         *,
         unique: bool,
         timeout: float | None,
         channel: str | None = None,
     ) -> Future[Any]:
-        """Ask one query; waits at most `timeout` seconds for its turn to enter."""
-        if channel is not None:
-            return self._submit_to(channel, matcher, tags, unique=unique, timeout=timeout)
-        answer = Answer()
+        """Ask one query, which is `row` in a packet; waits at most `timeout` seconds for its turn to enter."""
+        of, answer = None if channel is None else self._channels.of(channel), Answer()
         # Callbacks that submit more, whose callbacks submit more, must not call each other ever deeper
-        keys = None if at_work() else self._brief_answer(matcher, tags, unique)
-        if keys is None:
-            self._ask(Caller(answer, unique), matcher, tag_list(tags), timeout)
-        else:
+        keys = None if at_work() else self._brief_answer(matcher, asked, of, unique)
+        if keys is not None:
             answer.set_result(keys)
-        return answer
-
-    def _submit_to(
-        self, channel: str, matcher: Matcher, tags: Iterable[str], *, unique: bool, timeout: float | None
-    ) -> Future[Any]:
-        """Ask one query of a channel."""
-        of, answer = self._channels.of(channel), Answer()
-        keys = None if at_work() else self._brief_answer(matcher, tags, unique)
-        if keys is None:
+        elif of is None:
+            self._ask(Caller(answer, unique), matcher, row(), timeout)
+        else:
             self._start()
-            self._channels.submit(of, matcher, tag_list(tags), Caller(answer, unique), timeout)
-        else:
-            self._channels.answered_at_once(of)
-            answer.set_result(keys)
+            self._channels.submit(of, matcher, row(), Caller(answer, unique), timeout)
         return answer
 
     def awaited(
-        self, matcher: Matcher, tags: Iterable[str], *, unique: bool, channel: str | None = None
+        self,
+        matcher: Matcher,
+        asked: Alone | None,
+        row: Callable[[], list[str]],
+        *,
+        unique: bool,
+        channel: str | None = None,
     ) -> Awaitable[Any]:
         """Ask one query for a task of the running event loop; does not wait for its turn to enter."""
-        if channel is not None:
-            return self._await_of(channel, matcher, tags, unique=unique)
-        keys = self._brief_answer(matcher, tags, unique)
-        if keys is None:
-            return self._gatherings.of_running_loop().ask(matcher, tag_list(tags), unique=unique)
-        return Answered(keys)
-
-    def _await_of(self, channel: str, matcher: Matcher, tags: Iterable[str], *, unique: bool) -> Awaitable[Any]:
-        """Ask one query of a channel for a task of the running event loop."""
-        of = self._channels.of(channel)
-        keys = self._brief_answer(matcher, tags, unique)
+        of = None if channel is None else self._channels.of(channel)
+        keys = self._brief_answer(matcher, asked, of, unique)
         if keys is not None:
-            self._channels.answered_at_once(of)
             return Answered(keys)
+        gathering = self._gatherings.of_running_loop()
+        if of is None:
+            return gathering.ask(matcher, row(), unique=unique)
         self._start()
-        future, caller = self._gatherings.of_running_loop().caller(unique=unique)
-        self._channels.submit(of, matcher, tag_list(tags), caller, 0.0)
+        future, caller = gathering.caller(unique=unique)
+        self._channels.submit(of, matcher, row(), caller, 0.0)
         return future
 
-    def _brief_answer(self, matcher: Matcher, tags: Iterable[str], unique: bool) -> Keys | None:
+    def _brief_answer(self, matcher: Matcher, asked: Alone | None, of: Class | None, unique: bool) -> Keys | None:
         """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
-        if (asked := alone(matcher, tags)) is None:
+        if asked is None:
             return None
         one, query = asked
         found = one.brief_keys(query, unique, self._counts.of_kernels)
-        return None if found is None else _as_asked(matcher, found, unique)
+        if found is None:
+            return None
+        if of is not None:
+            self._channels.answered_at_once(of)
+        return _as_asked(matcher, found, unique)
 
     def _ask_all(self, queries: list[Query]) -> None:
         """Ask queries for tasks of an event loop."""
@@ -164,14 +156,8 @@ class Pipeline:
         if not self._stages.first.nudge():
             self._stages.limits.leave(self._stages.intake.cancel())
 
-    def match(self, matcher: Matcher, tags: Iterable[str], attributes: object, place: bytes, *, unique: bool) -> Any:
-        """Ask one query and wait for its keys; `None` where it needs a packet (`match_in_packet`).
-
-        The calling thread does it all.
-        """
-        asked = alone(matcher, tags, attributes, place)
-        if asked is None:
-            return None
+    def match(self, matcher: Matcher, asked: Alone, *, unique: bool) -> Any:
+        """Ask one query and wait for its keys; the calling thread does it all."""
         one, query = asked
         return _as_asked(matcher, one.keys(query, unique, self._counts.of_kernels), unique)
 

@@ -37,7 +37,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.expiry import expiry_time
 from tagmatch.model.filters.areas import Circle
-from tagmatch.model.filters.locations import checked_location, location_tags, packed_place
+from tagmatch.model.filters.locations import NO_PLACE, checked_location, location_tags, packed_place
 from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
@@ -266,10 +266,10 @@ class Engine:
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
         """Keys of one query."""
         matcher = self._matcher_for(place)
-        keys = self._pipeline.match(matcher, tags, attributes, self._packed(place), unique=unique)
-        if keys is None:
-            keys = self._pipeline.match_in_packet(matcher, self._message(tags, attributes, place), unique=unique)
-        return keys
+        asked = alone(matcher, tags, attributes, self._packed(place))
+        if asked is not None:
+            return self._pipeline.match(matcher, asked, unique=unique)
+        return self._pipeline.match_in_packet(matcher, self._message(tags, attributes, place), unique=unique)
 
     @_interrupted_plainly
     def match_many(
@@ -299,19 +299,20 @@ class Engine:
         channel: str | None = None,
     ) -> Future[Any]:
         """Keys of one query, in the future."""
-        if attributes is not None or place.is_given:
-            tags = self._message(tags, attributes, place)
         matcher = self._matcher_for(place)
-        return self._pipeline.submit(matcher, tags, unique=unique, timeout=timeout, channel=channel)
+        asked = alone(matcher, tags, attributes, self._packed(place))
+        row = partial(self._message, tags, attributes, place)
+        return self._pipeline.submit(matcher, asked, row, unique=unique, timeout=timeout, channel=channel)
 
     @_interrupted_plainly
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
     ) -> Awaitable[Any]:
         """Keys of one query, for a task of the running event loop."""
-        if attributes is not None or place.is_given:
-            tags = self._message(tags, attributes, place)
-        return self._pipeline.awaited(self._matcher_for(place), tags, unique=unique, channel=channel)
+        matcher = self._matcher_for(place)
+        asked = alone(matcher, tags, attributes, self._packed(place))
+        row = partial(self._message, tags, attributes, place)
+        return self._pipeline.awaited(matcher, asked, row, unique=unique, channel=channel)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
@@ -375,6 +376,8 @@ class Engine:
         return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
 
     def _packed(self, place: Place) -> bytes:
+        if place is NOWHERE:
+            return NO_PLACE
         return packed_place(place.location, place.within, plane=self._options.plane)
 
     def _set_ids(

@@ -863,8 +863,8 @@ class TagMatch(Generic[K]):
     ) -> Future[Any]:
         """`match`, or `match_unique` when `unique`, as a future, which can be cancelled until its matching begins.
 
-        Where to wake another thread would take longer than to answer (on the CPU with layout `rarest`, few tags and few
-        keys), the calling thread answers, and the future is done.
+        Where to wake another thread would take longer than to answer (on the CPU with layout `rarest`, few tags, short
+        attributes and few keys), the calling thread answers, and the future is done.
 
         Parameters
         ----------

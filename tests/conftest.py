@@ -14,7 +14,7 @@ from support.agreement import assert_agree, loaded
 from support.segments import segments_stay
 
 from tagmatch.model.options import Layout
-from tagmatch.pipeline.cpu.one_query import OneQuery
+from tagmatch.pipeline.service import Pipeline
 
 settings.register_profile("dev", max_examples=25, deadline=None, print_blob=True)
 settings.register_profile("quick", settings.get_profile("dev"), max_examples=5)
@@ -73,7 +73,7 @@ def seed() -> int:
 @pytest.fixture
 def through_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """No query is brief: those that are submitted go through the stages, as do those with many tags or answers."""
-    monkeypatch.setattr(OneQuery, "brief_keys", lambda *_: None)
+    monkeypatch.setattr(Pipeline, "_brief_answer", lambda *_: None)
 
 
 @pytest.fixture(name="segments_stay")

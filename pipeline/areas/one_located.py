@@ -28,6 +28,7 @@ from tagmatch.pipeline.areas.shapes import BOX, CIRCLE
 from tagmatch.pipeline.areas.token_groups import keep_asked, write_groups
 from tagmatch.pipeline.cpu.one_query import (
     ALL,
+    FEW,
     DTypes,
     Kernels,
     OneQuery,
@@ -41,12 +42,14 @@ from tagmatch.pipeline.cpu.one_query import (
     tags_in,
 )
 from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.filters.few_nodes import TOO_MANY
 from tagmatch.pipeline.filters.one_message import (
     BEHIND,
     SCALAR_BEHIND,
     arrays_of,
     constraints_in,
     encoded_in,
+    is_short,
     no_codes,
     rows_for,
     values_of,
@@ -86,13 +89,16 @@ def _not_encoded():
 
 
 @kernel
-def _groups_of(tables, ranks, attributes, codes):
-    """The groups in which areas are looked for, of a message that is encoded."""
+def _groups_of(tables, encoded, most):
+    """The groups in which areas are looked for, of a message that is encoded; whether `rows_for` found all."""
+    ranks, attributes, codes = encoded
     found, every = np.empty(0, np.uint32), array_at(tables, _EVERY, np.uint32)
     if scalar(tables, _HAS_FILTERS):
-        found = rows_for(tables, ranks, attributes, codes)[0]
+        found, rejected = rows_for(tables, ranks, attributes, codes, most)
+        if rejected == TOO_MANY:
+            return found, False
     if not scalar(tables, _HAS_TOKENS):
-        return np.append(found, every)
+        return np.append(found, every), True
     first_cells, bits, levels, known, _, _, _ = arrays_at(tables, _TOKENS, _OF_TOKENS)
     ends = np.zeros(2, np.int64)
     out = write_groups(
@@ -100,7 +106,7 @@ def _groups_of(tables, ranks, attributes, codes):
         np.array([0, len(attributes)]), attributes, codes, first_cells, bits, levels, known,
         scalar(tables, _FIRST_TAG), ends,
     )  # fmt: skip
-    return out[: ends[1]]
+    return out[: ends[1]], True
 
 
 @kernel
@@ -120,8 +126,8 @@ def _asked_of(tables, encoded, found, rows):
 
 
 @kernel
-def _fixed_rows(way, origin, tables, lon, lat, groups):
-    """The rows, of these groups, of whose areas one has the place."""
+def _fixed_rows(way, origin, tables, lon, lat, groups, most):
+    """The rows, of these groups, of whose areas one has the place; whether there was memory of `most` for them."""
     rows = array_at(tables, _FIXED_ROWS, np.uint32)
     circles, boxes = arrays_at(tables, _CIRCLES, _OF_PACKED), arrays_at(tables, _BOXES, _OF_PACKED)
     offsets, ends, out = np.array([0, len(groups)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
@@ -129,21 +135,26 @@ def _fixed_rows(way, origin, tables, lon, lat, groups):
         done, more = find_fixed(way, origin, circles, boxes, lon, lat, offsets, groups, 0, out, ends)
         if done:
             break
+        if more > most:
+            return out[:0], False
         out = np.empty(more, np.uint32)
     found = out[: ends[1]]
     for i in range(len(found)):
         found[i] = rows[found[i]]
-    return found
+    return found, True
 
 
 @kernel
-def _loose_rows(tables, groups):
-    """The rows, of these groups, that have no area which a message's place must be in."""
+def _loose_rows(tables, groups, most):
+    """The rows, of these groups, that have no area which a message's place must be in; whether these are `most`."""
     rows, values = arrays_at(tables, _LOOSE, _OF_LOOSE)
     offsets, ends = np.array([0, len(groups)]), np.zeros(2, np.int64)
-    out = np.empty(spread_rows(rows, values, offsets, groups, ends, np.empty(0, np.uint32)), np.uint32)
+    count = spread_rows(rows, values, offsets, groups, ends, np.empty(0, np.uint32))
+    if count > most:
+        return np.empty(0, np.uint32), False
+    out = np.empty(count, np.uint32)
     spread_rows(rows, values, offsets, groups, ends, out)
-    return out
+    return out, True
 
 
 @kernel
@@ -161,20 +172,26 @@ def _tested(plane, tables, found, rows, lon, lat):
 
 
 @kernel
-def _sets_of(way, origin, tables, lon, lat, groups, encoded):
-    """The sets, of these groups, that a message in this place satisfies."""
-    sets = np.empty(0, np.uint32)
+def _sets_of(way, origin, tables, lon, lat, groups, encoded, most):
+    """The sets, of these groups, that a message in this place satisfies; whether to look at `most` was enough."""
+    sets, is_all = np.empty(0, np.uint32), True
     if len(array_at(tables, _FIXED_ROWS, np.uint32)) and not np.isnan(lon[0]):
-        sets = _fixed_rows(way, origin, tables, lon, lat, groups)
-    if len(array_at(tables, _LOOSE + 1, np.uint32)):
-        sets = np.append(sets, _loose_rows(tables, groups))
+        sets, is_all = _fixed_rows(way, origin, tables, lon, lat, groups, most)
+    if is_all and len(array_at(tables, _LOOSE + 1, np.uint32)):
+        more, is_all = _loose_rows(tables, groups, most)
+        sets = np.append(sets, more)
+    if not is_all:
+        return sets, False
     sets = _tested(len(origin) == 2, tables, sets, sets, lon, lat)
-    return live_of(tables, _asked_of(tables, encoded, sets, sets))
+    return live_of(tables, _asked_of(tables, encoded, sets, sets)), True
 
 
 @kernel
-def _entries_near(way, origin, cells, numbers, groups):
-    """The entries, of these groups, of clients near the message's place, and within its area, whichever it has."""
+def _entries_near(way, origin, cells, numbers, groups, most):
+    """The entries, of these groups, of clients near the message's place, and within its area, whichever it has.
+
+    And whether there are no more than `most`.
+    """
     (
         words, cell_numbers, following, versions, all_lon, all_lat, space_cells, cuts, axes, reaches, group_spaces,
         clients,
@@ -189,8 +206,10 @@ def _entries_near(way, origin, cells, numbers, groups):
         group_spaces, clients, kinds, shape, lon, lat, offsets, groups, 0, out, ends,
         own_array_at(cells, _ASKS, np.int64),
     ):  # fmt: skip
+        if len(out) >= most:
+            return out[:0], False
         out = np.empty(2 * len(out), np.uint32)
-    return out[: ends[1]]
+    return out[: ends[1]], True
 
 
 @kernel
@@ -202,10 +221,10 @@ def _rows_at(rows, entries):
 
 
 @kernel
-def _entries_of(way, origin, tables, cells, numbers, groups, encoded):
-    """The entries of clients that a message is for, whose sets it satisfies."""
+def _entries_of(way, origin, tables, cells, numbers, groups, encoded, most):
+    """The entries of clients that a message is for, whose sets it satisfies; the rest as of `_entries_near`."""
     rows, deleted = array_at(tables, _FOLLOWER_ROWS, np.uint32), deleted_in(tables)
-    entries = _entries_near(way, origin, cells, numbers, groups)
+    entries, is_all = _entries_near(way, origin, cells, numbers, groups, most)
     lon, lat = numbers[:1], numbers[1:2]
     entries = _tested(len(origin) == 2, tables, entries, _rows_at(rows, entries), lon, lat)
     entries = _asked_of(tables, encoded, entries, _rows_at(rows, entries))
@@ -214,20 +233,21 @@ def _entries_of(way, origin, tables, cells, numbers, groups, encoded):
         entry = entries[i]
         entries[used] = entry
         used += np.int64(1) - np.int64(is_deleted(deleted, rows[entry]))
-    return entries[:used]
+    return entries[:used], is_all
 
 
 @cache
 def _find(dtypes: DTypes, *, plane: bool) -> Any:
     """What finds sets and entries.
 
-    It writes, one segment's after the other's, sets and then entries, and where each end.
+    It writes, one segment's after the other's, sets and then entries, and where each end; `None` where to look at
+    `most` is not enough.
     """
     tag_offset = dtypes.tag_offset
     origin, vector = (0.0, 0.0) if plane else (0.0, 0.0, 0.0), way()
 
     @kernel
-    def find(tables, cells, text, count, attributes, place):
+    def find(tables, cells, text, count, attributes, place, most):
         numbers = np.full(_NUMBERS, np.nan)
         numbers[_KIND] = 0
         if len(place):
@@ -240,17 +260,22 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
             table = tables[segment]
             ends[2 * segment + 1] = ends[2 * segment + 2] = ends[2 * segment]
             is_asked = len(place) > 0 or len(array_at(table, _LOOSE + 1, np.uint32)) > 0
-            groups, encoded = np.empty(0, np.uint32), _not_encoded()
+            groups, encoded, is_all = np.empty(0, np.uint32), _not_encoded(), True
             if is_asked:
                 if scalar(table, _HAS_FILTERS):
                     encoded = encoded_in(table, tags, data, values, tag_offset)
-                groups = _groups_of(table, *encoded)
-            if len(groups) == 0:
+                groups, is_all = _groups_of(table, encoded, most)
+            if is_all and len(groups) == 0:
                 continue
-            found = np.append(found, _sets_of(vector, origin, table, lon, lat, groups, encoded))
-            ends[2 * segment + 1] = len(found)
-            if len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
-                found = np.append(found, _entries_of(vector, origin, table, cells[segment], numbers, groups, encoded))
+            if is_all:
+                more, is_all = _sets_of(vector, origin, table, lon, lat, groups, encoded, most)
+                found = np.append(found, more)
+                ends[2 * segment + 1] = len(found)
+            if is_all and len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
+                more, is_all = _entries_of(vector, origin, table, cells[segment], numbers, groups, encoded, most)
+                found = np.append(found, more)
+            if not is_all or len(found) > most:
+                return None
             ends[2 * segment + 2] = len(found)
         return found, ends
 
@@ -263,12 +288,14 @@ def _look_up(dtypes: DTypes) -> Any:
     *_, key_offset, key = dtypes
 
     @kernel
-    def look_up(tables, sets_and_entries, ends, unique, counts):
+    def look_up(tables, sets_and_entries, ends, unique, counts, most):
         found, used = np.empty(0, np.uint64), 0
         for segment in range(len(tables)):
             begin, middle, end = ends[2 * segment], ends[2 * segment + 1], ends[2 * segment + 2]
             sets, entries = sets_and_entries[begin:middle], sets_and_entries[middle:end]
-            found, used = add_keys(tables[segment], sets, ALL, found, used, key_offset, key)
+            found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
+            if used < 0:
+                return None
             if len(entries):
                 all_places = array_at(tables[segment], _FOLLOWER_PLACES, np.int64)
                 places = np.empty(len(entries), np.int64)
@@ -310,15 +337,21 @@ class OneLocated(OneQuery):
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`: keys of the sets with areas that the message satisfies."""
-        keys: U64Array = self._kernels.keys(self._tables, *self._found(query), unique, counts)
+        keys: U64Array = self._keys(query, unique, counts, ALL)
         return keys
 
-    def brief_keys(self, *_: object) -> None:
-        """No message that says where it is is brief."""
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
+        """As of `OneQuery`, of a message that is short, too."""
+        keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short(query) else None
+        return keys
+
+    def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
+        found = self._found(query, most)
+        return None if found is None else self._kernels.keys(self._tables, *found, unique, counts, most)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets with areas that the message satisfies, for one client at least."""
-        found, ends = self._found(query)
+        found, ends = self._found(query, ALL)
         parts = []
         for i, (first, followers) in enumerate(zip(self._first_rows, self._followers, strict=True)):
             begin, middle, end = ends[2 * i : 2 * i + 3]
@@ -327,7 +360,7 @@ class OneLocated(OneQuery):
                 parts.append(np.unique(followers.rows[found[middle:end]]) + np.uint32(first))
         return np.concatenate(parts)
 
-    def _found(self, query: Single) -> tuple[U32Array, I64Array]:
+    def _found(self, query: Single, most: int) -> Any:
         # Which stay where they are as long as this does
         cells = [None if each is None else each.cells.prepared for each in self._followers]
         addresses = self._no_cells
@@ -337,8 +370,7 @@ class OneLocated(OneQuery):
             rows = zip(cells, addresses, strict=True)
             addresses = np.stack([row if each is None else each.addresses for each, row in rows])
         find: Any = self._kernels.sets
-        found, ends = find(self._tables, addresses, *query)
-        return found, ends
+        return find(self._tables, addresses, *query, most)
 
 
 def one_located(segment: Segment, tags: TagIndex, index: AreaIndex) -> OneLocated:

@@ -102,15 +102,20 @@ class _OneWithin:
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`."""
         own = np.zeros(len(counts), np.int64)
-        found = self._one.keys(query, unique, own)
+        return self._kept(self._one.keys(query, unique, own), query, own, counts)
+
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
+        """As of `OneQuery`."""
+        own = np.zeros(len(counts), np.int64)
+        found = self._one.brief_keys(query, unique, own)
+        return None if found is None else self._kept(found, query, own, counts)
+
+    def _kept(self, found: U64Array, query: Single, own: I64Array, counts: I64Array) -> U64Array:
         if len(found):
             found = self._matcher.kept(Lists(np.array([0, len(found)]), found), locations_in(query.place)).values
         own[MATCHES] = len(found)
         add_counts(counts, own)
         return found
-
-    def brief_keys(self, *_: object) -> None:
-        """No message that is for clients within an area is brief."""
 
     def set_ids(self, query: Single) -> U32Array:
         """As of `WithinAreas`."""

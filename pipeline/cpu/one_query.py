@@ -41,10 +41,10 @@ LAYOUT_SCALAR = 2
 # Places in a row of tables, behind all addresses
 _FIRST_ROW, _FIRST_KEY = -2, -1
 
-#: Most candidates, and most keys, that are looked at with the interpreter lock, and a bound that stands for none
+#: Most candidates, and most keys, of a query that is answered at once, and a bound that stands for none
 FEW, ALL = 1 << 12, 1 << 62
-# Most tags of such a query
-_FEW_TAGS = 64
+#: Most tags of such a query
+FEW_TAGS = 64
 
 # Places in the counts
 QUERIES, MATCHES, VERIFIED, REJECTED = range(4)
@@ -281,7 +281,7 @@ class OneQuery:
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
         few_keys = self._kernels.few_keys
-        if few_keys is None or query.tag_count > _FEW_TAGS:
+        if few_keys is None or query.tag_count > FEW_TAGS:
             return None
         return few_keys(self._tables, query.text, query.tag_count, unique, counts)
 

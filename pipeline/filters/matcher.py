@@ -94,7 +94,6 @@ class FilterMatcher(Beside[CpuMatcher, FilterIndex]):
         super().__init__(segment, others, index)
         self._tag_index = others.tag_index
         own = one_message(segment, self._tag_index, index)
-        # Whoever asks for brief answers learns from the first that there are none
         each = [own, others.one_query] if self._has_others else [own]
         self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
 

@@ -17,6 +17,8 @@ from tagmatch.model.kernels.prepared import arrays_at, own_array_at
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cpu.one_query import (
     ALL,
+    FEW,
+    FEW_TAGS,
     LAYOUT,
     LAYOUT_SCALAR,
     DTypes,
@@ -66,6 +68,8 @@ BEHIND, SCALAR_BEHIND = LAYOUT + sum(map(len, _GROUPS)), LAYOUT_SCALAR + 5
 
 # The seed with which names, and tags that must not be there, are hashed
 _SEED = 0
+# Most bytes of the attributes of a message that is answered at once
+_FEW_BYTES = 1 << 12
 # Values for which there is room at first
 _FEW_VALUES = 32
 
@@ -98,7 +102,7 @@ def _encoded(tables, tags, data, values):
 
 
 @kernel
-def _from_trie(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends):
+def _from_trie(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most):
     (
         first_cells, bits, levels, known, roots, nodes, edges, children, signatures, fewest,
         rows, record_offsets, records,
@@ -112,6 +116,8 @@ def _from_trie(tables, rank_ends, ranks, value_ends, attributes, codes, constrai
     )  # fmt: skip
     if count != TOO_MANY:
         return room[-1][:count], rejected
+    if most < ALL:
+        return room[-1][:0], TOO_MANY
     return match_in_trie(
         rank_ends, ranks, value_ends, attributes, codes, cells, trie, fewest, constraints,
         rows, record_offsets, records, first_codes, ends,
@@ -119,11 +125,13 @@ def _from_trie(tables, rank_ends, ranks, value_ends, attributes, codes, constrai
 
 
 @kernel
-def _from_lines(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends):
+def _from_lines(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most):
     (
         numbers, edge_offsets, edges, column_offsets, columns, box_offsets, boxes, lines,
         rows, record_offsets, records,
     ) = arrays_at(tables, _LINES, _OF_LINES)  # fmt: skip
+    if len(columns) > most:  # of each a line is read, whatever the message has
+        return np.empty(0, np.uint32), TOO_MANY
     found, rejected, _ = match_in_lines(
         rank_ends, ranks, value_ends, attributes, codes, (numbers, edge_offsets, edges),
         (column_offsets, columns.reshape((-1, 2)), box_offsets, boxes.reshape((-1, 3)), lines.reshape((-1, 8))),
@@ -154,27 +162,33 @@ def encoded_in(tables, tags, data, values, tag_offset):
 
 
 @kernel
-def rows_for(tables, ranks, attributes, codes):
-    """Rows of an index that the encoded message satisfies; how many candidates were turned away."""
+def rows_for(tables, ranks, attributes, codes, most):
+    """Rows of an index that the encoded message satisfies; how many candidates were turned away.
+
+    That is `TOO_MANY` where to look at no more than `most`, or at fewer nodes, is not enough.
+    """
     rank_ends, value_ends = np.array([0, len(ranks)]), np.array([0, len(attributes)])
     constraints, first_codes, ends = constraints_in(tables), no_codes(tables), np.zeros(2, np.int64)
     sets, rejected = np.empty(0, np.uint32), 0
     if scalar(tables, _HAS_TRIE):
         sets, rejected = _from_trie(
-            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends
+            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most
         )
-    if scalar(tables, _HAS_LINES):
+    if scalar(tables, _HAS_LINES) and rejected != TOO_MANY:
         more, turned_away = _from_lines(
-            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends
+            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most
         )
+        if turned_away == TOO_MANY:
+            return more, TOO_MANY
         sets, rejected = np.append(sets, more) if len(sets) else more, rejected + turned_away
     return sets, rejected
 
 
 @kernel
-def _in_segment(tables, tags, data, values, tag_offset):
-    """Sets of a segment that the message satisfies and that are not deleted; how many candidates were turned away."""
-    sets, rejected = rows_for(tables, *encoded_in(tables, tags, data, values, tag_offset))
+def _in_segment(tables, tags, data, values, tag_offset, most):
+    """Sets of a segment that the message satisfies and that are not deleted; the rest as of `rows_for`."""
+    ranks, attributes, codes = encoded_in(tables, tags, data, values, tag_offset)
+    sets, rejected = rows_for(tables, ranks, attributes, codes, most)
     return live_of(tables, sets), rejected
 
 
@@ -183,13 +197,17 @@ def _one_message(dtypes: DTypes) -> Kernels:
     tag_offset, _, key_offset, key = dtypes
 
     @kernel
-    def keys(tables, text, count, attributes, unique, counts):
+    def keys(tables, text, count, attributes, unique, counts, most):
         tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
         values = values_of(data)
         found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
         for segment in range(len(tables)):
-            sets, more = _in_segment(tables[segment], tags, data, values, tag_offset)
-            found, used = add_keys(tables[segment], sets, ALL, found, used, key_offset, key)
+            sets, more = _in_segment(tables[segment], tags, data, values, tag_offset, most)
+            if more == TOO_MANY:
+                return None
+            found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
+            if used < 0:
+                return None
             verified, rejected = verified + len(sets), rejected + more
         return answer(found[:used], unique, verified, rejected, counts)
 
@@ -199,11 +217,16 @@ def _one_message(dtypes: DTypes) -> Kernels:
         values = values_of(data)
         found = np.empty(0, np.uint32)
         for segment in range(len(tables)):
-            more = _in_segment(tables[segment], tags, data, values, tag_offset)[0]
+            more = _in_segment(tables[segment], tags, data, values, tag_offset, ALL)[0]
             found = add_rows(tables[segment], more, found)
         return found
 
     return Kernels(keys, sets)
+
+
+def is_short(query: Single) -> bool:
+    """Whether a message has few tags, and attributes of few bytes: all of them are looked at."""
+    return query.tag_count <= FEW_TAGS and len(query.attributes) <= _FEW_BYTES
 
 
 class OneMessage(OneQuery):
@@ -211,12 +234,17 @@ class OneMessage(OneQuery):
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """As of `OneQuery`: keys of the sets with constraints that the message satisfies."""
-        text, count, attributes, _ = query
-        found: U64Array = self._kernels.keys(self._tables, text, count, attributes, unique, counts)
+        found: U64Array = self._keys(query, unique, counts, ALL)
         return found
 
-    def brief_keys(self, *_: object) -> None:
-        """No message is brief."""
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
+        """As of `OneQuery`, of a message that is short, too."""
+        keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short(query) else None
+        return keys
+
+    def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
+        text, count, attributes, _ = query
+        return self._kernels.keys(self._tables, text, count, attributes, unique, counts, most)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets with constraints that the message satisfies."""

@@ -19,6 +19,7 @@ from support.areas import AREA, CLIENTS, messages, moves, struct_of, subscriptio
 from support.conditions import Expression
 from support.distances import UndecidedError
 from support.expressions import text_of
+from support.pipelines import TIMEOUT
 from support.segments import all_in
 from support.trees import And, Not, Test, Tree, evaluate
 
@@ -79,7 +80,7 @@ def is_alone(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         seen.append(found is not None)
         return found
 
-    monkeypatch.setattr("tagmatch.pipeline.service.alone", alone)
+    monkeypatch.setattr("tagmatch.engine.alone", alone)
     return seen
 
 
@@ -179,6 +180,7 @@ COUNTED = ("queries", "matches", "verified", "rejected")
 def asked(tm: TagMatch[Any], tags: list[str], attributes: Any = None, **place: Any) -> tuple[Any, ...]:
     before = tm.stats()
     keys, once = sorted(tm.match(tags, attributes, **place)), tm.match_unique(tags, attributes, **place)
+    assert sorted(tm.submit(tags, attributes, **place).result(TIMEOUT)) == keys
     after = tm.stats()
     found = tm.explain(tags, attributes, **place)
     sets = sorted((str(sorted(map(str, stored))), sorted(some)) for stored, some in found)

@@ -11,6 +11,10 @@ pipeline/rules/verify.py: tests/pipeline/test_one_query.py -k seem
 -    if end - at > _FEW_RANKS:
 +    begin += 1
 +    if end - at > _FEW_RANKS:
+# brief messages: one that comes by many nodes of the trie is answered at once, too
+pipeline/filters/one_message.py: tests/pipeline/test_awaited.py -k many_nodes
+-    if most < ALL:
++    if False:
 # unique merge: a key that several sets have comes for each
 pipeline/cpu/key_lookup.py: tests/pipeline/test_packets.py -k answers_of_any
 -        if i == 0 or keys[i] != keys[i - 1]:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.agreement import loaded
 from support.pipelines import IN_PACKET, TAGS, TIMEOUT, Gate, end, our_threads, small, watched
+from support.segments import all_in
 
-from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
+from tagmatch import Box, Circle, ClosedError, Near, Overloaded, PipelineOptions, TagMatch
 
 staged = pytest.mark.usefixtures("through_stages")
 
@@ -80,6 +81,60 @@ def test_answers_with_many_keys_go_through_the_stages(more: int) -> None:
         assert sorted(asyncio.run(tm.amatch(["a"]))) == list(range(keys))
         assert bool(our_threads()) == bool(more)
         assert counted(tm) == (2, 2 * keys, 2, 0)
+
+
+EARTH, HOME = Box(-180, -90, 180, 90), (9.0, 45.0)
+#: What a set asks for, and a message that has it
+MESSAGES = {
+    "trie": ({"where": "price < 5 and size > 2"}, {"attributes": {"price": 4, "size": 3}}),
+    "lines": ({"where": "price < 5"}, {"attributes": {"price": 4}}),
+    "an area": ({"area": Circle(*HOME, 10)}, {"location": HOME}),
+    "an area and a condition": (
+        {"where": "price < 5 and within circle(9, 45, 10)"}, {"attributes": {"price": 4}, "location": HOME}
+    ),
+    "clients": ({"area": Near(10)}, {"location": HOME}),
+    "clients within an area": ({}, {"within": EARTH}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("keys", [1000, 5000])
+@pytest.mark.parametrize("asks", MESSAGES)
+def test_messages_are_brief_as_queries_are(asks: str, keys: int) -> None:
+    """Those with attributes and places, too; with many keys they go through the stages. All are counted once."""
+    wanted, message = MESSAGES[asks]
+    with all_in("lines" if asks == "lines" else "trie"), TagMatch(layout="rarest", threads=2) as tm:
+        tm.add_sets([["a"]] * keys, range(keys), **wanted)
+        tm.consolidate()
+        tm.move(range(keys), *HOME)
+        future = tm.submit(["a", "b"], **message)
+        assert future.done() == (keys == 1000)
+        assert sorted(future.result(TIMEOUT)) == list(range(keys))
+        assert sorted(asyncio.run(tm.amatch(["a"], unique=True, **message))) == list(range(keys))
+        assert bool(our_threads()) == (keys == 5000)
+        assert [tm.stats()[name] for name in ("queries", "matches")] == [2, 2 * keys]
+
+
+def test_messages_that_come_by_many_nodes_go_through_the_stages() -> None:
+    """Of the trie: to follow many paths takes long, also where none has an end."""
+    where = [f"a{number} = 1 and b{number} = 1" for number in range(100)]
+    with all_in("trie"), TagMatch(layout="rarest", threads=2) as tm:
+        tm.add_sets([[]] * 100, range(100), where=where)
+        tm.consolidate()
+        for names in (10, 100):
+            future = tm.submit([], {f"a{number}": 1 for number in range(names)} | {"b7": 1})
+            assert future.done() == (names == 10)
+            assert future.result(TIMEOUT) == [7]
+
+
+def test_long_messages_go_through_the_stages() -> None:
+    """Of many bytes of attributes, which take long to read."""
+    with TagMatch(layout="rarest", threads=2) as tm:
+        tm.add_set([], 1, where='text contains "x"')
+        tm.consolidate()
+        for size in (4000, 5000):
+            future = tm.submit([], {"text": "a" * size + "x"})
+            assert future.done() == (size == 4000)
+            assert future.result(TIMEOUT) == [1]
 
 
 def test_brief_queries_wake_nobody_and_let_others_go_on() -> None:
