@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
+from tagmatch_bench.figures.at_once import at_once
 from tagmatch_bench.figures.throughput import by_threads
 from tagmatch_bench.harness.load import callers_rate, gather_rate, poisson_times, serve_tasks
 from tagmatch_bench.harness.results import Target
@@ -43,12 +44,14 @@ def threads(bench: Bench) -> Result:
         which calls `match` again and again and waits for the answer; they share the interpreter lock. So do those that
         ask a Python dict from each set's rarest tag to the sets. Last, one event loop gathers `amatch` of {_GATHERED:,}
         queries at a time, and then is asked at random times (Poisson), half as often, by a task for each query; latency
-        runs from when a query was due. Targets are for small answers (`--keys 1`).""",
+        runs from when a query was due. Targets are for small answers (`--keys 1`). Then single messages of the
+        workloads of PCM and CLCB, whose answers are small: `submit` and `amatch`, beside `match`, by one caller.""",
     )
     by_threads(bench, result, (RAREST, BALANCED))
     _beside_kernels(bench, result)
     _by_callers(bench, result)
     _by_tasks(bench, result)
+    at_once(bench, result)
     return result
 
 
