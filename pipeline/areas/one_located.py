@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.arrays import I64Array, U32Array
 from tagmatch.model.deletions import is_deleted
 from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
 from tagmatch.model.kernels.jit import kernel
@@ -28,10 +28,8 @@ from tagmatch.pipeline.areas.shapes import BOX, CIRCLE
 from tagmatch.pipeline.areas.token_groups import keep_asked, write_groups
 from tagmatch.pipeline.cpu.one_query import (
     ALL,
-    FEW,
     DTypes,
     Kernels,
-    OneQuery,
     add_keys,
     add_keys_at,
     answer,
@@ -46,10 +44,10 @@ from tagmatch.pipeline.filters.few_nodes import TOO_MANY
 from tagmatch.pipeline.filters.one_message import (
     BEHIND,
     SCALAR_BEHIND,
+    OneMessage,
     arrays_of,
     constraints_in,
     encoded_in,
-    is_short,
     no_codes,
     rows_for,
     values_of,
@@ -314,7 +312,7 @@ class _OfSegment(Prepared):
         self.arrays, self.addresses, self.index = prepared.arrays, prepared.addresses, index
 
 
-class OneLocated(OneQuery):
+class OneLocated(OneMessage):
     """Answers single messages about the sets with areas of segments."""
 
     def __init__(
@@ -334,16 +332,6 @@ class OneLocated(OneQuery):
     def needs_place(self) -> bool:
         """As of `OneQuery`."""
         return self._needs_place
-
-    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
-        """As of `OneQuery`: keys of the sets with areas that the message satisfies."""
-        keys: U64Array = self._keys(query, unique, counts, ALL)
-        return keys
-
-    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
-        """As of `OneQuery`, of a message that is short, too."""
-        keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short(query) else None
-        return keys
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         found = self._found(query, most)

@@ -224,22 +224,18 @@ def _one_message(dtypes: DTypes) -> Kernels:
     return Kernels(keys, sets)
 
 
-def is_short(query: Single) -> bool:
-    """Whether a message has few tags, and attributes of few bytes: all of them are looked at."""
-    return query.tag_count <= FEW_TAGS and len(query.attributes) <= _FEW_BYTES
-
-
 class OneMessage(OneQuery):
     """Answers single messages about the sets with constraints of segments."""
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
-        """As of `OneQuery`: keys of the sets with constraints that the message satisfies."""
+        """As of `OneQuery`: keys of the sets with constraints, or areas, that the message satisfies."""
         found: U64Array = self._keys(query, unique, counts, ALL)
         return found
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As of `OneQuery`, of a message that is short, too."""
-        keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short(query) else None
+        is_short = query.tag_count <= FEW_TAGS and len(query.attributes) <= _FEW_BYTES
+        keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short else None
         return keys
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
