@@ -25,7 +25,7 @@ from tagmatch.model.version import VERSION
 config: Any = numba.config
 
 _MARKS = (b"@kernel", b"@brief_kernel", b"@inlined", b"@lent")
-_ROOT = 0
+_ROOT, _OWN = 0, "tagmatch"
 
 
 def _sources(package: Path) -> list[Path]:
@@ -35,7 +35,7 @@ def _sources(package: Path) -> list[Path]:
 
 
 @cache
-def _code_digest(package: str = "tagmatch") -> str:
+def _code_digest(package: str) -> str:
     """Of the sources of all kernels of a package, wherever they are installed, and of what compiles them.
 
     An upgrade never runs stale machine code: Numba itself would notice a change in a kernel's own file, but not in a
@@ -60,7 +60,7 @@ def cache_folder() -> str | None:
     """
     try:
         base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
-        folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_code_digest()}")
+        folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_code_digest(_OWN)}")
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = folder.stat()
         if found.st_uid not in (os.getuid(), _ROOT):
@@ -99,7 +99,7 @@ class _Locator:
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # which Numba names in a warning
         package = function.__module__.partition(".")[0]
-        self._package = package if hasattr(sys.modules.get(package), "__path__") else "tagmatch"
+        self._package = package if hasattr(sys.modules.get(package), "__path__") else _OWN
         self._name = f"{function.__module__}-{function.__code__.co_firstlineno}"
 
     @classmethod

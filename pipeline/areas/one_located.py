@@ -258,17 +258,18 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
             table = tables[segment]
             ends[2 * segment + 1] = ends[2 * segment + 2] = ends[2 * segment]
             is_asked = len(place) > 0 or len(array_at(table, _LOOSE + 1, np.uint32)) > 0
-            groups, encoded, is_all = np.empty(0, np.uint32), _not_encoded(), True
+            groups, encoded = np.empty(0, np.uint32), _not_encoded()
             if is_asked:
                 if scalar(table, _HAS_FILTERS):
                     encoded = encoded_in(table, tags, data, values, tag_offset)
                 groups, is_all = _groups_of(table, encoded, most)
-            if is_all and len(groups) == 0:
+                if not is_all:
+                    return None
+            if len(groups) == 0:
                 continue
-            if is_all:
-                more, is_all = _sets_of(vector, origin, table, lon, lat, groups, encoded, most)
-                found = np.append(found, more)
-                ends[2 * segment + 1] = len(found)
+            sets, is_all = _sets_of(vector, origin, table, lon, lat, groups, encoded, most)
+            found = np.append(found, sets)
+            ends[2 * segment + 1] = len(found)
             if is_all and len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
                 more, is_all = _entries_of(vector, origin, table, cells[segment], numbers, groups, encoded, most)
                 found = np.append(found, more)

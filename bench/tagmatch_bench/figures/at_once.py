@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 from tagmatch.workloads.content import SCENARIOS as CONTENT
@@ -11,12 +10,12 @@ from tagmatch.workloads.content import Content
 from tagmatch.workloads.location import SCENARIOS as LOCATED
 from tagmatch.workloads.location import Location
 from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import Samples, without_garbage_collection
+from tagmatch_bench.harness.timing import Samples, alternate
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchOneByOne
 from tagmatch_bench.systems.tagmatch_located import LocatedOneByOne, TagmatchLocated
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tagmatch import TagMatch
     from tagmatch_bench.harness.bench import Bench
@@ -38,13 +37,14 @@ def at_once(bench: Bench, result: Result) -> None:
         with index, bench.doing(f"threads: single messages, {what}"):
             small = [(given, named) for given, named in messages if len(index.match(*given, **named)) <= _SMALL]
             futures = [index.submit(*given, **named).done() for given, named in small]
-            match, submit, amatch = _seconds(bench, index, small)
+            seconds = _seconds(bench, index, small)
         done = Samples((100 * sum(futures) / max(1, len(futures)),))
         result.add(
             f"{what}: futures that are done when submit returns, of {len(small):,} small answers", done, "%", _DONE
         )
-        for name, seconds in {"submit": submit, "amatch": amatch}.items():
-            result.add(f"{what}: {name} against match", seconds.ratios(match), "times as long", _AGAINST_MATCH)
+        for way in ("submit", "amatch"):
+            ratio = seconds[way].ratios(seconds["match"])
+            result.add(f"{what}: {way} against match", ratio, "times as long", _AGAINST_MATCH)
 
 
 def _indexes(bench: Bench) -> Iterator[tuple[str, TagMatch, list[Asked]]]:
@@ -59,7 +59,7 @@ def _indexes(bench: Bench) -> Iterator[tuple[str, TagMatch, list[Asked]]]:
     yield "areas and conditions", located.index, [((tags, each), {"location": place}) for tags, each, place in rows]
 
 
-def _seconds(bench: Bench, index: TagMatch, messages: list[Asked]) -> tuple[Samples, ...]:
+def _seconds(bench: Bench, index: TagMatch, messages: list[Asked]) -> dict[str, Samples]:
     """Seconds that all messages take, one after the other, by each way to ask, in turn."""
 
     def match() -> None:
@@ -74,13 +74,5 @@ def _seconds(bench: Bench, index: TagMatch, messages: list[Asked]) -> tuple[Samp
         for given, named in messages:
             await index.amatch(*given, **named)
 
-    ways = (match, submit, lambda: asyncio.run(await_each()))
-    rounds = [[_time(way) for way in ways] for _ in range(bench.options.rounds)]
-    return tuple(Samples(seconds) for seconds in zip(*rounds, strict=True))
-
-
-def _time(call: Callable[[], object]) -> float:
-    with without_garbage_collection():
-        start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
+    ways = {"match": match, "submit": submit, "amatch": lambda: asyncio.run(await_each())}
+    return alternate(ways, bench.options.rounds)
