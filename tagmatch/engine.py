@@ -42,8 +42,8 @@ from tagmatch.model.filters.where import Where
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.place import NOWHERE, Place
-from tagmatch.model.storage.journal.folder import key_type_of_logs
 from tagmatch.model.storage.location import Location, location_of, open_with
+from tagmatch.model.storage.log_files import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge

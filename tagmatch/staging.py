@@ -17,11 +17,10 @@ from tagmatch.model.kernels.area_shapes import check_geometry, shapes_of
 from tagmatch.model.kernels.reserved import areas_among
 from tagmatch.model.options import Durability, KeyType, StagingOptions
 from tagmatch.model.storage.format import Manifest, first_log_of, staged_of
-from tagmatch.model.storage.journal.changes import changes_in
-from tagmatch.model.storage.journal.folder import Staged, left_behind
-from tagmatch.model.storage.journal.journal import Journal
-from tagmatch.model.storage.journal.records import Record, bulk_record, single_record
 from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.log import Journal
+from tagmatch.model.storage.log_files import Staged, changes_in, left_behind
+from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.tables import NEVER
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.staging import StagedChanges

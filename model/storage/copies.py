@@ -29,8 +29,7 @@ from tagmatch.model.errors import (
     IndexLockedError,
     TagMatchError,
 )
-from tagmatch.model.storage.durable import remove, sync, write_file
-from tagmatch.model.storage.file_lock import lock_at_once
+from tagmatch.model.storage.files import lock_at_once, plain_file, remove, sync, write_file
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import (
     ADVICE,
@@ -49,15 +48,12 @@ from tagmatch.model.storage.format import (
     within,
 )
 from tagmatch.model.storage.history import alone, succeed
-from tagmatch.model.storage.journal.changes import logs_as_files
-from tagmatch.model.storage.journal.folder import remove_logs
-from tagmatch.model.storage.journal.scan import generations_in, log_path
 from tagmatch.model.storage.location import Location
-from tagmatch.model.storage.plain_files import plain_file
+from tagmatch.model.storage.log_files import generations_in, log_path, logs_as_files, remove_logs
 from tagmatch.model.storage.positions import check_positions
 from tagmatch.model.storage.shared_files import temporary_folder
 from tagmatch.model.storage.store import Store
-from tagmatch.model.storage.store_folder import in_a_line
+from tagmatch.model.storage.stores import in_a_line
 
 _BLOCK = 1 << 24
 

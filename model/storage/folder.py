@@ -21,8 +21,16 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.storage.durable import make_folder, remove, replace_file, sync, write_file
-from tagmatch.model.storage.file_lock import lock_at_once, locked
+from tagmatch.model.storage.files import (
+    lock_at_once,
+    locked,
+    make_folder,
+    read_plain,
+    remove,
+    replace_file,
+    sync,
+    write_file,
+)
 from tagmatch.model.storage.format import (
     LOCK,
     MANIFEST,
@@ -58,11 +66,9 @@ from tagmatch.model.storage.history import (
     succeed,
     with_staged,
 )
-from tagmatch.model.storage.in_place import InPlace, constrained
-from tagmatch.model.storage.plain_files import read_plain
-from tagmatch.model.storage.segment_files import Check, check_file, read_segments, write_segment
+from tagmatch.model.storage.partial import InPlace, constrained
 from tagmatch.model.storage.shared_files import FolderFiles, Written
-from tagmatch.model.storage.snapshots import write_snapshot
+from tagmatch.model.storage.tables import Check, check_file, read_segments, write_segment, write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
 
 # A file in a folder that is not finished; its lock is held by the program that writes there

@@ -15,10 +15,10 @@ from tagmatch.model.options import KeyType, check_snapshot_number
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import Entry, Manifest
 from tagmatch.model.storage.history import Commit
-from tagmatch.model.storage.in_place import InPlace
+from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.shared_files import Files, Written
 from tagmatch.model.storage.store import Store
-from tagmatch.model.storage.store_options import StoreOptions
+from tagmatch.model.storage.stores import StoreOptions
 from tagmatch.model.tables import Segment, Snapshot
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")

@@ -17,10 +17,8 @@ from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatch
 from tagmatch.model.filters.areas import MAX_LAT, MAX_LON
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
-from tagmatch.model.storage.durable import make_folder, replace_file
-from tagmatch.model.storage.file_lock import locked
+from tagmatch.model.storage.files import locked, make_folder, read_plain, replace_file
 from tagmatch.model.storage.format import LOCK, POSITIONS
-from tagmatch.model.storage.plain_files import read_plain
 
 _CHECKSUM = b"xxh64"
 _TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.large_string()}

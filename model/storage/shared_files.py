@@ -16,9 +16,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.model.storage.durable import remove
-from tagmatch.model.storage.file_lock import locked
-from tagmatch.model.storage.store_folder import StoreFolder
+from tagmatch.model.storage.files import locked, remove
+from tagmatch.model.storage.stores import StoreFolder
 
 # Folders for copies of this process and those that it was forked from; the last one is in use
 _made: list[Path] = []

@@ -45,12 +45,10 @@ from tagmatch.model.storage.history import (
     succeed,
     with_staged,
 )
-from tagmatch.model.storage.in_place import InPlace, fetched_from
-from tagmatch.model.storage.segment_files import check_file
+from tagmatch.model.storage.partial import InPlace, fetched_from
 from tagmatch.model.storage.shared_files import StoreFiles, Written, folder_for_copies, one_process, temporary_folder
-from tagmatch.model.storage.snapshots import write_snapshot
-from tagmatch.model.storage.store_folder import StoreFolder, in_a_line
-from tagmatch.model.storage.store_options import StoreOptions
+from tagmatch.model.storage.stores import StoreFolder, StoreOptions, in_a_line
+from tagmatch.model.storage.tables import check_file, write_snapshot
 from tagmatch.model.tables import Snapshot
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.format import Entry
-from tagmatch.model.storage.segment_files import segment_entry
+from tagmatch.model.storage.tables import segment_entry
 from tagmatch.partitioner.spark.joined import JoinedTable, write_files
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import Slices

@@ -30,7 +30,7 @@ from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.location import Location
 from tagmatch.model.storage.shared_files import Written
-from tagmatch.model.storage.snapshots import manifest_of
+from tagmatch.model.storage.tables import manifest_of
 from tagmatch.partitioner.local import MAX_ROWS
 from tagmatch.partitioner.spark.assemble import write_slices
 from tagmatch.partitioner.spark.keys import Keys, number_names

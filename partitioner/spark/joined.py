@@ -21,8 +21,8 @@ from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists,
 from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.storage import table_files
 from tagmatch.model.storage.format import Entry
-from tagmatch.model.storage.segment_files import table_file, table_of
 from tagmatch.model.storage.table_files import Piece, TableFile
+from tagmatch.model.storage.tables import table_file, table_of
 from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.tasks import for_each, grouped, one_row
 

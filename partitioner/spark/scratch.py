@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tagmatch.model.storage.mapped import OpenFile
 from tagmatch.model.storage.shared_files import Files
-from tagmatch.model.storage.table_checks import checked_columns
-from tagmatch.model.storage.table_files import read_table_file
+from tagmatch.model.storage.table_files import OpenFile, checked_columns, read_table_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNot
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
 from tagmatch.model.storage.format import EXPIRES, Entry, files_of, key_type_of, parts_of
 from tagmatch.model.storage.location import Location
-from tagmatch.model.storage.segment_files import write_deletions
+from tagmatch.model.storage.tables import write_deletions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import rows_with_ranks, to_take_in
 from tagmatch.partitioner.expired import due_rows

@@ -22,7 +22,7 @@ from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_numbers,
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.lists import gather_strings, relabel
 from tagmatch.model.storage.format import Entry
-from tagmatch.model.storage.segment_files import kinds_of
+from tagmatch.model.storage.tables import kinds_of
 from tagmatch.model.tag_order import grouped_by_hash
 from tagmatch.partitioner.spark.joined import write_files
 from tagmatch.partitioner.spark.ranks import Ranks, vocabulary_file

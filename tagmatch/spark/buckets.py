@@ -21,7 +21,7 @@ from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.reserved import areas_among, constraints_among
 from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.storage.in_place import InPlace
+from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.spark.serialized import groups_by_hash
 from tagmatch.pipeline.filters.parsing import parsed, parts_of

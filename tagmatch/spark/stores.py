@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.storage.location import Location, location_of
-from tagmatch.model.storage.store_folder import in_a_line
-from tagmatch.model.storage.store_options import StoreOptions
+from tagmatch.model.storage.stores import StoreOptions, in_a_line
 
 # What is looked at, among a thousand others; Java and Python read this alike
 _S3 = (

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from support.servers import needs
 
-from tagmatch.model.storage.journal import log
+from tagmatch.model.storage import log
 
 #: As `last`: all from `first` on
 ALL = NEVER = 2**63

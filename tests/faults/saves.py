@@ -23,9 +23,8 @@ from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.location import Location, location_of
-from tagmatch.model.storage.segment_files import segment_entry, table_file, tables_of, write_deletions
 from tagmatch.model.storage.shared_files import Written
-from tagmatch.model.storage.snapshots import manifest_of
+from tagmatch.model.storage.tables import manifest_of, segment_entry, table_file, tables_of, write_deletions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.staging import StagedChanges

@@ -17,7 +17,7 @@ import tagmatch
 from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, TagMatch, backup, restore
 from tagmatch.model.storage import copies
 from tagmatch.model.storage import folder as in_folder
-from tagmatch.model.storage.store_folder import StoreFolder
+from tagmatch.model.storage.stores import StoreFolder
 
 pytest_plugins = ["support.s3_bucket"]
 

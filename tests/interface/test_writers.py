@@ -25,7 +25,7 @@ from tagmatch import (
     TagMatch,
 )
 from tagmatch.model.storage import folder as folder_module
-from tagmatch.model.storage.journal.journal import Journal
+from tagmatch.model.storage.log import Journal
 
 
 @pytest.fixture

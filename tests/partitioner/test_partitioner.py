@@ -20,8 +20,8 @@ from support.strategies import tag_sets
 
 from tagmatch import TagMatch
 from tagmatch.model.arrow import from_words
-from tagmatch.model.storage.segment_files import tables_of
 from tagmatch.model.storage.shared_files import FolderFiles
+from tagmatch.model.storage.tables import tables_of
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.spark import tree
 from tagmatch.partitioner.spark.scratch import Scratch

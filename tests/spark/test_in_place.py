@@ -22,7 +22,7 @@ from support.index_files import names
 from support.segments import cut_every
 from support.strategies import COMMON_NAMES
 
-import tagmatch.model.storage.sparse_table as sparse_table
+import tagmatch.model.storage.partial as sparse_table
 import tagmatch.model.storage.store as store
 from tagmatch import Circle, IndexCorruptError, IndexNotFoundError, Near, TagMatch
 from tagmatch.model.clock import now_us
@@ -32,7 +32,7 @@ from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.storage.format import files_nbytes, files_of
 from tagmatch.model.storage.location import location_of
 from tagmatch.model.storage.store import Store
-from tagmatch.model.storage.store_folder import StoreFolder
+from tagmatch.model.storage.stores import StoreFolder
 from tagmatch.partitioner.spark.serialized import deserialized
 from tagmatch.spark.asked import Asked
 from tagmatch.spark.buckets import PLACE, buckets_for

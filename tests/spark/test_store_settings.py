@@ -189,7 +189,7 @@ def test_what_arrow_says_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch
     class Failing:
         get_file_info = open_input_stream = fail
 
-    monkeypatch.setattr("tagmatch.model.storage.store_folder._file_system", lambda *_: (Failing(), "b/x"))
+    monkeypatch.setattr("tagmatch.model.storage.stores._file_system", lambda *_: (Failing(), "b/x"))
     for call in (location.has_index, location.open):
         with pytest.raises(TagMatchError, match=r"keys \(access_key\) and \(secret_key\) .*fs\.s3a\.endpoint") as told:
             call()

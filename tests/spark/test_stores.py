@@ -36,7 +36,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.location import location_of
-from tagmatch.model.storage.store_folder import StoreFolder
+from tagmatch.model.storage.stores import StoreFolder
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.errors import errors_of_workers
 

@@ -12,8 +12,8 @@ from support.dictionaries import encoded
 
 from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
-from tagmatch.model.storage.journal.journal import Journal
-from tagmatch.model.storage.journal.records import Logged, Record, bulk_record, single_record
+from tagmatch.model.storage.log import Journal
+from tagmatch.model.storage.log_records import Logged, Record, bulk_record, single_record
 
 #: Tags, a key, and whether the pair is removed
 Change = tuple[list[str], Any, bool]

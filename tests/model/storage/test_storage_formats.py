@@ -24,8 +24,7 @@ import tagmatch
 from tagmatch import IndexCorruptError, IndexVersionError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import FORMAT_VERSION
-from tagmatch.model.storage.mapped import OpenFile
-from tagmatch.model.storage.table_files import TableFile, read_table_file
+from tagmatch.model.storage.table_files import OpenFile, TableFile, read_table_file
 
 EVERYTHING = [tag for tags in SETS for tag in tags]
 QUERIES = [
@@ -92,7 +91,7 @@ def test_tags_that_stand_for_constraints_by_now_are_refused(tmp_path: Path, tag:
     none: Any = lambda *_: None  # noqa: E731
     with (
         patch("tagmatch.model.columns.is_reserved", none),
-        patch("tagmatch.model.storage.segment_files.has_reserved", none),
+        patch("tagmatch.model.storage.tables.has_reserved", none),
         TagMatch(index, **OPTIONS) as tm,
     ):
         tm.add_set(["a", tag], 7)

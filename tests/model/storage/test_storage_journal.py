@@ -15,9 +15,8 @@ from support.journals import CALLS, FIRST, acquired, changes_in, changes_of, sin
 
 from tagmatch import ClosedError, IndexCorruptError, IndexLockedError, IndexVersionError, StagedChangesWarning
 from tagmatch.model.errors import InvalidValueError, TagMatchError
-from tagmatch.model.storage.journal.folder import peek
-from tagmatch.model.storage.journal.journal import Journal
-from tagmatch.model.storage.journal.scan import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
+from tagmatch.model.storage.log import Journal
+from tagmatch.model.storage.log_files import LOG_HEADER_BYTES, LOG_VERSION, LogHeader, peek
 
 
 def log(folder: Path, generation: int = FIRST) -> Path:

@@ -19,9 +19,9 @@ from support.journals import FIRST, ROWS, acquired, bulk, changes_in, changes_of
 
 from tagmatch import StagedChangesWarning, TagMatchError
 from tagmatch.model.columns import rows_of_tags
-from tagmatch.model.storage.journal import log as journal_log
-from tagmatch.model.storage.journal.folder import peek
-from tagmatch.model.storage.journal.journal import Journal
+from tagmatch.model.storage import log as journal_log
+from tagmatch.model.storage.log import Journal
+from tagmatch.model.storage.log_files import peek
 
 LARGE = bulk([rows_of_tags([row] * 40) for row in ROWS], [row for row in ROWS for _ in range(40)], list(range(120)))
 CALLS = [*SOME[:3], LARGE, SOME[3]]

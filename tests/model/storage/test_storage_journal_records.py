@@ -16,10 +16,9 @@ from support.journals import FIRST, acquired, bulk, changes_in, changes_of, sing
 from tagmatch import InvalidValueError, TagMatchError
 from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
-from tagmatch.model.storage.journal.folder import peek
-from tagmatch.model.storage.journal.journal import Journal
-from tagmatch.model.storage.journal.log import LogWriter
-from tagmatch.model.storage.journal.records import Record, bulk_record, single_record
+from tagmatch.model.storage.log import Journal, LogWriter
+from tagmatch.model.storage.log_files import peek
+from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.tables import NEVER
 
 TIMES = st.integers(-(2**62), NEVER) | st.just(NEVER)

@@ -9,7 +9,7 @@ from support.index_files import contents_of, files_of, with_manifest
 from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, IndexVersionError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import FORMAT_VERSION
-from tagmatch.model.storage.segment_files import tables_of
+from tagmatch.model.storage.tables import tables_of
 
 SETS = [["a", "b"], ["a"], ["b", "c", "d"], [], ["é", "日本"]]
 

@@ -18,7 +18,7 @@ from support.segments import segments_stay
 
 import tagmatch
 from tagmatch import IndexCorruptError, TagMatch, TagMatchError
-from tagmatch.model.storage.file_lock import is_locked
+from tagmatch.model.storage.files import is_locked
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 SECRET = b"of the victim"

@@ -27,21 +27,33 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
-from io import BufferedReader
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import BufferedReader, FileIO
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import xxhash
 
-from tagmatch.model.errors import IndexCorruptError, IndexVersionError
+from tagmatch.model.errors import IndexCorruptError, IndexVersionError, StagedChangesWarning, TagMatchError
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.format import STAGED_PREFIX
-from tagmatch.model.storage.journal.records import HEADER_BYTES, MAGIC, Header, header_in
-from tagmatch.model.storage.plain_files import plain_file
+from tagmatch.model.storage.files import is_locked, plain_file, sync
+from tagmatch.model.storage.format import (
+    CHANGES_PREFIX,
+    STAGED_PREFIX,
+    WRITER,
+    Entry,
+    Manifest,
+    checksum_in,
+    first_log_of,
+    staged_of,
+)
+from tagmatch.model.storage.log_records import HEADER_BYTES, MAGIC, Header, Logged, decoded, header_in
 
 #: The newest that is read
 LOG_VERSION = 4
@@ -274,3 +286,184 @@ def _damaged(path: Path, offset: int, what: str) -> IndexCorruptError:
         f"{path} {what} (byte {offset}); restore the index from a copy, or give up the changes that were staged from "
         "there on: cut the file at that byte and remove the logs after it"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What the logs of an index hold.
+
+    Attributes
+    ----------
+    changes : int
+        Changes that are staged.
+    records : int
+        Calls that staged them.
+    nbytes : int
+        Bytes of the logs, without torn tails.
+    torn_bytes, torn_records : int
+        What opening the index would cut, as it was not written wholly: bytes, and how many calls can be told in them.
+    """
+
+    changes: int
+    records: int
+    nbytes: int
+    torn_bytes: int
+    torn_records: int
+
+
+def peek(folder: Path, first: int) -> Staged:
+    """What the logs hold, from generation `first` on. Takes no lock: the last call of a program may still be written.
+
+    Raises
+    ------
+    IndexCorruptError, IndexVersionError, TagMatchError
+        As `Journal.acquire`.
+    """
+    logs = _scan_unlocked(folder, first)
+    return Staged(
+        sum(log.rows for log in logs),
+        sum(log.records for log in logs),
+        sum(log.end for log in logs),
+        sum(log.torn_bytes for log in logs),
+        sum(log.torn_records for log in logs),
+    )
+
+
+def key_type_of_logs(folder: Path) -> KeyType | None:
+    """What the keys are of all that is staged in a folder without an index; `None` if nothing is. Errors as `peek`."""
+    return next((log.key_type for log in _scan_unlocked(folder, 1) if log.key_type is not None), None)
+
+
+def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> Staged | None:
+    """What programs that have ended, or a copy, have left in an index with this manifest, if that is something.
+
+    Nothing that this program can take over is left where another one has the log, or where this user may not write.
+    Errors as `peek`.
+    """
+    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+        if not generations_in(folder) and not staged_of(manifest()):
+            return None
+        try:
+            if is_locked(folder, WRITER):
+                return None
+        except FileNotFoundError:  # no one can have it, then
+            pass
+        except PermissionError:
+            return None
+        return _left(folder, manifest())
+
+
+def _left(folder: Path, manifest: Manifest) -> Staged:
+    logs = peek(folder, first_log_of(manifest))
+    return replace(logs, changes=logs.changes + sum(entry["changes"] for entry in staged_of(manifest)))
+
+
+def _scan_unlocked(folder: Path, first: int) -> list[LogFile]:
+    """Look through logs that a program may be removing, as it does when it has saved a newer snapshot."""
+    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+        while True:
+            before = generations_in(folder)
+            try:
+                return scan(folder, first)
+            except (FileNotFoundError, TagMatchError):
+                if generations_in(folder) == before:
+                    raise
+
+
+def whole_logs(folder: Path, first: int) -> list[LogFile]:
+    """All logs from generation `first` on, after their torn tails have been cut, with a warning; errors as `scan`."""
+    logs = scan(folder, first)
+    for log in logs:
+        if log.torn_bytes or log.header is None:
+            _cut_torn_tail(log)
+    return [log for log in logs if log.header is not None]
+
+
+def remove_logs(folder: Path, before: int) -> None:
+    """Remove logs that no longer count, oldest first; one that stays makes no difference."""
+    for generation in generations_in(folder):
+        if generation < before:
+            with suppress(OSError):
+                log_path(folder, generation).unlink()
+
+
+def _cut_torn_tail(log: LogFile) -> None:
+    if log.header is None:
+        log.path.unlink()
+        sync(log.path.parent)
+    else:
+        with plain_file(log.path.parent, log.path.name, "r+b") as file:
+            os.ftruncate(file.fileno(), log.end)
+            os.fsync(file.fileno())
+    some = f" of {log.torn_records} calls or more" if log.torn_records else ""
+    warnings.warn(
+        f"{log.path} ended with {log.torn_bytes} bytes that were not written wholly, as the program or the machine "
+        f"stopped meanwhile; they are cut, and the staged changes{some} that were in them are lost",
+        StagedChangesWarning,
+        stacklevel=5,
+    )
+
+
+@contextmanager
+def telling_errors(what: str) -> Iterator[None]:
+    """Tell what could not be done when the system says no."""
+    try:
+        yield
+    except OSError as error:
+        raise told(what, error) from error
+
+
+def told(what: str, error: OSError) -> TagMatchError:
+    """The error that something could not be done, with the system's reason."""
+    return TagMatchError(f"{what}: {error.strerror or error}")
+
+
+def logs_as_files(logs: Iterable[tuple[str, FileIO]], first: int, folder: Path, index: object) -> list[Entry]:
+    """Write and sync files in a folder that have the changes of logs; returns what manifests say of them, in order.
+
+    Parameters
+    ----------
+    logs
+        Names and contents of the logs, from generation `first` on. Programs may be writing to the last one.
+    index
+        Whose logs these are, for messages.
+
+    Raises
+    ------
+    IndexCorruptError, IndexVersionError
+        As `scan`.
+    """
+    copies = folder / "logs"
+    copies.mkdir()
+    for name, original in logs:
+        with (copies / name).open("wb") as to:
+            shutil.copyfileobj(original, to)
+    try:
+        found = [log for log in scan(copies, first) if log.records]
+    except IndexCorruptError as error:
+        raise IndexCorruptError(str(error).replace(str(copies), str(index))) from None
+    entries = []
+    for log in found:
+        with log.path.open("r+b") as file:
+            file.truncate(log.end)  # what comes after is being written, or was not written wholly
+            os.fsync(file.fileno())
+        checksum = checksum_in(copies, log.path.name)
+        name = f"{CHANGES_PREFIX}{checksum}.log"
+        log.path.rename(folder / name)
+        entries.append({"name": name, "changes": log.rows, "bytes": log.end, "xxh3_64": checksum})
+    shutil.rmtree(copies)
+    return entries
+
+
+def changes_in(folder: Path, entries: Iterable[Entry]) -> Iterator[Logged]:
+    """What files in the folder of an index have logged, of which its manifest says this, in order.
+
+    Raises
+    ------
+    IndexCorruptError
+        One is missing or damaged.
+    TagMatchError
+        One cannot be read.
+    """
+    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+        yield from decoded((record for entry in entries for record in records_in(folder / entry["name"])), folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -19,9 +19,9 @@ from tagmatch.model.errors import IndexCorruptError, IndexVersionError, Invarian
 from tagmatch.model.kernels.reserved import areas_among, has_reserved
 from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.layouts import rules_of
-from tagmatch.model.options import LayoutOptions
+from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage import table_files
-from tagmatch.model.storage.durable import sync
+from tagmatch.model.storage.files import open_plain, plain_file, sync
 from tagmatch.model.storage.format import (
     ADVICE,
     AREAS,
@@ -29,6 +29,7 @@ from tagmatch.model.storage.format import (
     DELETED_PREFIX,
     EXPIRES,
     SEGMENT_PREFIX,
+    SNAPSHOT_PREFIX,
     TABLE_SUFFIX,
     Entry,
     Manifest,
@@ -36,12 +37,18 @@ from tagmatch.model.storage.format import (
     files_of,
     key_type_of,
     parts_of,
+    version_for,
 )
-from tagmatch.model.storage.mapped import OpenFile, in_memory, mapped
-from tagmatch.model.storage.plain_files import open_plain, plain_file
-from tagmatch.model.storage.table_checks import checked_columns
-from tagmatch.model.storage.table_files import Piece, TableFile, read_table_file
-from tagmatch.model.tables import LONG_AGO, KeyTable, Segment, TagsetTable, Vocabulary
+from tagmatch.model.storage.table_files import (
+    OpenFile,
+    Piece,
+    TableFile,
+    checked_columns,
+    in_memory,
+    mapped,
+    read_table_file,
+)
+from tagmatch.model.tables import LONG_AGO, KeyTable, Segment, Snapshot, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 
@@ -271,3 +278,55 @@ def _telling_errors(file: Path) -> Iterator[None]:
         raise IndexCorruptError(f"{file} is missing; {ADVICE}") from None
     except OSError as error:
         raise TagMatchError(f"cannot read {file}: {error}") from error
+
+
+def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> Manifest:
+    """Write and sync what an index lacks of a snapshot; returns the manifest, without its own checksum.
+
+    Parameters
+    ----------
+    folder : Path
+        Gets the new files.
+    there
+        The segments whose files the index has.
+
+    Raises
+    ------
+    IndexCorruptError
+        Files that tables are mapped from are not as they were.
+    """
+    known = {entry["name"]: entry for entry in there}
+    entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
+    snapshot.verify()  # both the tables that were written, and those that stay
+    return manifest_of(entries, snapshot.segments[0].options, snapshot.key_type)
+
+
+def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyType) -> Manifest:
+    """The manifest of a snapshot of which it says this of the segments, without its own checksum."""
+    deleted = sum(entry.get("deleted", {"rows": 0})["rows"] for entry in entries)
+    manifest: Manifest = {
+        "format": version_for(entries),
+        "layout": options.layout,
+        "max_partition_size": options.max_partition_size,
+        "key_type": key_type,
+        "sets": sum(entry["rows"] for entry in entries) - deleted,
+        "segments": [*entries],
+    }
+    return {**manifest, "snapshot": SNAPSHOT_PREFIX + _identity(manifest)}
+
+
+def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
+    """What manifests say of a segment whose files are there, or are now."""
+    entry = write_segment(segment, folder) if known is None else {**known}
+    entry.pop("deleted", None)
+    if segment.deletions is not None:
+        file = folder / "deleted"
+        entry["deleted"] = write_deletions(segment.deletions, len(segment), file)
+        file.rename(folder / entry["deleted"]["name"])
+    return entry
+
+
+def _identity(manifest: Manifest) -> str:
+    """A checksum of what a snapshot is: its layout, and the contents of its files, which their names stand for."""
+    names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in manifest["segments"]]
+    return xxhash.xxh3_64_hexdigest(f"{manifest['layout']} {manifest['max_partition_size']} {names}".encode())

@@ -1,0 +1,221 @@
+"""Files and folders that survive a crash of the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from functools import partial
+from io import FileIO
+from pathlib import Path
+
+from tagmatch.model.errors import IndexCorruptError
+
+
+def sync(path: Path) -> None:
+    """Have a file's contents, or a folder's names, on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_file(file: Path, text: bytes) -> None:
+    """Write and sync a new file, but not its name. Whatever has its name goes: to write to a link would follow it."""
+    remove(file)
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as new:
+        new.write(text)
+    sync(file)
+
+
+def replace_file(file: Path, text: bytes) -> None:
+    """Replace a file's contents in one step."""
+    new = file.with_name(file.name + ".new")
+    try:
+        write_file(new, text)
+        sync(file.parent)
+        new.replace(file)
+    except BaseException:
+        remove(new)
+        raise
+    sync(file.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with all in it, or leave it to the next that comes by; of a link, the link.
+
+    Ctrl-C while a folder is removed ends this when all of it is gone; a second one leaves the rest.
+    """
+    if path.is_dir() and not path.is_symlink():
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        except KeyboardInterrupt:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder and those that it is in, each synced before the next; returns which were not there.
+
+    The last one that is there may have been made by a program that was killed before it synced it.
+    """
+    path = path.absolute()
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    there = missing[-1].parent if missing else path
+    with contextlib.suppress(PermissionError):  # of someone else, so not by a program of ours
+        sync(there.parent)
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+    return missing
+
+
+# Of a link or, opened for writing, of a pipe without a reader, a socket or a folder
+_NO_PLAIN_FILE = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
+_A_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# To open a pipe would wait until its other end is open
+_A_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+def open_plain(folder: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a file by its name below a folder, `keys.arrow` or `segment/keys.arrow`; returns the descriptor.
+
+    The path of the folder itself may have links in it.
+
+    Raises
+    ------
+    IndexCorruptError
+        It is a link or a pipe, a device, a folder, or the folder that it should be in is a link.
+    OSError
+        It cannot be opened.
+    """
+    *above, last = name.split("/")
+    try:
+        at = os.open(folder, _A_FOLDER)
+    except OSError as error:
+        error.filename = str(folder / name)
+        raise
+    try:
+        for part in above:
+            inner = os.open(part, _A_FOLDER | os.O_NOFOLLOW, dir_fd=at)
+            os.close(at)
+            at = inner
+        opened = os.open(last, flags | _A_FILE, mode, dir_fd=at)
+    except OSError as error:
+        if error.errno in _NO_PLAIN_FILE:
+            raise _rejected(folder, name) from None
+        error.filename = str(folder / name)
+        raise
+    finally:
+        os.close(at)
+    if stat.S_ISREG(os.fstat(opened).st_mode):
+        return opened
+    os.close(opened)
+    raise _rejected(folder, name)
+
+
+def plain_file(folder: Path, name: str, mode: str = "rb") -> FileIO:
+    """A plain file below a folder, opened; errors as `open_plain`."""
+    return FileIO(name, mode, opener=partial(open_plain, folder))
+
+
+def read_plain(folder: Path, name: str) -> bytes:
+    """The contents of a plain file below a folder; errors as `open_plain`."""
+    with plain_file(folder, name) as file:
+        return file.readall()
+
+
+def _rejected(folder: Path, name: str) -> IndexCorruptError:
+    return IndexCorruptError(
+        f"{folder / name} is a link, or no plain file: an index has only plain files in it; restore the index from a "
+        "copy that has the file itself"
+    )
+
+
+# Who only looks holds a lock for a moment
+_PATIENCE_S, _PAUSE_S = 10.0, 0.001
+
+# Of the modes of files, what those may do who do not own them
+_READ, _WRITE = 0o044, 0o022
+
+
+@contextlib.contextmanager
+def locked(folder: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a file below a folder, which is made if need be.
+
+    Who holds it, in this process or another, is waited for. The lock goes with the process that holds it, however it
+    ends; the file stays.
+
+    Raises
+    ------
+    IndexCorruptError
+        It is a link, or no plain file.
+    OSError
+        The file cannot be written, or its file system has no locks.
+    """
+    with _opened(folder, name) as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        yield
+
+
+def lock_at_once(folder: Path, name: str) -> FileIO | None:
+    """Take the lock of a file below a folder, which is made if need be; None if it is taken.
+
+    It is held until the file that this returns is closed.
+
+    Errors as `locked`.
+    """
+    opened = _opened(folder, name)
+    try:
+        end = time.monotonic() + _PATIENCE_S
+        while not _lock(opened, fcntl.LOCK_EX):
+            # The lock that many can have at once is that of those who look, as `is_locked` does
+            if not _lock(opened, fcntl.LOCK_SH) or time.monotonic() > end:
+                opened.close()
+                return None
+            fcntl.flock(opened, fcntl.LOCK_UN)
+            time.sleep(_PAUSE_S)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
+
+
+def is_locked(folder: Path, name: str) -> bool:
+    """Whether a program holds the lock of a file; keeps no other from taking it. FileNotFoundError, and as `locked`."""
+    with plain_file(folder, name) as opened:
+        return not _lock(opened, fcntl.LOCK_SH)
+
+
+def _lock(opened: FileIO, kind: int) -> bool:
+    """Take a lock at once, if it can be had."""
+    try:
+        fcntl.flock(opened, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _opened(folder: Path, name: str) -> FileIO:
+    """A lock's file, closed to users without the right to write it: to open a file is enough to lock it."""
+    opened = plain_file(folder, name, "ab")
+    try:
+        found = os.fstat(opened.fileno())
+        mode = stat.S_IMODE(found.st_mode)
+        readers = _READ & ~((mode & _WRITE) << 1)
+        if mode & readers and found.st_nlink == 1:
+            with contextlib.suppress(OSError):  # of another user
+                os.fchmod(opened.fileno(), mode & ~readers)
+        return opened
+    except BaseException:
+        opened.close()
+        raise
