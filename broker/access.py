@@ -1,15 +1,30 @@
-"""Who calls, and what they may do: bearer tokens, and rights by role."""
+"""Who calls, and what they may do: bearer tokens, and rights by role.
+
+Limits: how fast a user may send, how many clients there may be, and how large what they send.
+
+One call of a client: who it is from, and what of the service it needs.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterable, Sequence
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tagmatch.broker.config import Role, User
-from tagmatch.broker.errors import UnauthenticatedError
-from tagmatch.model.errors import AccessError
+from tagmatch.broker.config import Role, ServerOptions, User
+from tagmatch.broker.wire import GoneError, UnauthenticatedError
+from tagmatch.model.errors import AccessError, InvalidValueError, Overloaded
+
+if TYPE_CHECKING:
+    from tagmatch.broker.service import Service
+    from tagmatch.broker.transport import Rpc
 
 #: Where no users are configured, everyone is this one
 ANYONE = User("anyone", "0" * 64, "admin")
@@ -99,3 +114,306 @@ def token_of(headers: Iterable[tuple[str, str | bytes]]) -> str | None:
             if text[: len(_SCHEME)].lower() == _SCHEME:
                 return text[len(_SCHEME) :].strip()
     return None
+
+
+#: Calls that administrators may have beyond `max_calls`; as many more are for their actions
+RESERVED = 8
+#: Messages of `max_message_bytes` that a user may have waiting, in all streams together
+USER_MESSAGES = 4
+_LOOK_S = 0.2
+
+
+class Bucket:
+    """Tokens that come at a rate, up to so many: who takes more waits, or is refused.
+
+    Parameters
+    ----------
+    rate, most : float
+        Tokens a second, and at most.
+    clock : callable
+        Seconds.
+    """
+
+    def __init__(self, rate: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._most, self._clock = rate, most, clock
+        self._left, self._at = most, clock()
+        self._lock = threading.Lock()
+
+    def take(self, count: int) -> float:
+        """Take tokens, also such as are still to come; returns the seconds until all of them are there."""
+        with self._lock:
+            self._renew()
+            self._left -= count
+            return max(0.0, -self._left / self._rate)
+
+    def take_at_once(self, count: int) -> bool:
+        """Take tokens that are there, of a large call those of a full bucket; returns whether they were."""
+        with self._lock:
+            self._renew()
+            if self._left < min(count, self._most):
+                return False
+            self._left -= count
+            return True
+
+    def _renew(self) -> None:
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._at) * self._rate)
+        self._at = now
+
+
+class Limits:
+    """What a service takes of its users.
+
+    Parameters
+    ----------
+    options : ServerOptions
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self._options = options
+        self._most_user_bytes = USER_MESSAGES * options.max_message_bytes
+        self._lock = threading.Lock()
+        self._freed = threading.Condition(self._lock)
+        self._buckets: dict[str, Bucket] = {}
+        self._peers: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    # -- calls and memory --------------------------------------------------------------------------------------------
+
+    @property
+    def connections(self) -> int:
+        """Clients that have calls under way."""
+        with self._lock:
+            return len(self._peers)
+
+    @property
+    def calls(self) -> int:
+        """Calls under way."""
+        with self._lock:
+            return self._peers.total()
+
+    @property
+    def held(self) -> int:
+        """Bytes of messages and changes that have come, and are not dealt with yet."""
+        with self._lock:
+            return self._bytes.total()
+
+    def by_user(self) -> dict[str, dict[str, int]]:
+        """Calls under way and bytes held of each user that has some."""
+        with self._lock:
+            return {name: {"calls": self._calls[name], "bytes": self._bytes[name]} for name in sorted(self._calls)}
+
+    @contextlib.contextmanager
+    def call(self, user: User, peer: str, *, is_action: bool) -> Iterator[None]:
+        """Count a call.
+
+        Raises
+        ------
+        Overloaded
+            There are too many calls, too many of this user, or too many clients.
+        """
+        with self._lock:
+            self._check_room(user, peer, is_action=is_action)
+            self._peers[peer] += 1
+            self._calls[user.name] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                _less(self._peers, peer, 1)
+                _less(self._calls, user.name, 1)
+
+    def _check_room(self, user: User, peer: str, *, is_action: bool) -> None:
+        """Refuse a call for which there is no room; administrators have more room, most of it for their actions."""
+        options, own = self._options, self._calls[user.name]
+        if user is NOBODY:
+            if own >= RESERVED:
+                raise Overloaded(f"there are {RESERVED} calls without a token under way; try again later")
+            return
+        is_administrator = user.role == "admin" and (is_action or user is not ANYONE)
+        more = (2 * RESERVED if is_action else RESERVED) if is_administrator else 0
+        if user is not ANYONE and not (is_administrator and is_action) and own >= options.most_user_calls:
+            raise Overloaded(f"user {user.name!r} has {options.most_user_calls} calls under way; end one first")
+        if self._peers.total() - self._calls[NOBODY.name] >= options.max_calls + more:
+            raise Overloaded(f"the service has its {options.max_calls} calls under way; try again later")
+        if peer not in self._peers and len(self._peers) >= options.max_connections + more:
+            raise Overloaded(f"the service has its {options.max_connections} connections; try again later")
+
+    @contextlib.contextmanager
+    def memory(self, user: User, ended: threading.Event) -> Iterator[Memory]:
+        """Count what a call has in memory until it is over; `ended` is set when its client is gone."""
+        memory = Memory(self, user, ended)
+        try:
+            yield memory
+        finally:
+            memory.close()
+
+    # -- rates -------------------------------------------------------------------------------------------------------
+
+    def wait_for(self, user: str, rows: int) -> float:
+        """Seconds that a stream of a user must wait before so many rows are within the rate."""
+        return self._bucket(user).take(rows) if self._options.rate else 0.0
+
+    def give_back(self, user: str, rows: int) -> None:
+        """Say that rows for which a stream has waited will not be dealt with."""
+        self._bucket(user).take(-rows)
+
+    def admit(self, user: str, rows: int) -> None:
+        """See that so many rows, at least one, are within a user's rate.
+
+        Raises
+        ------
+        Overloaded
+            They are not.
+        """
+        if self._options.rate and not self._bucket(user).take_at_once(max(rows, 1)):
+            raise Overloaded(f"user {user!r} sends more than {self._options.rate:g} a second; try again later")
+
+    def _bucket(self, user: str) -> Bucket:
+        with self._lock:
+            if user not in self._buckets:
+                most = max(1.0, self._options.rate * self._options.burst)
+                self._buckets[user] = Bucket(self._options.rate, most)
+            return self._buckets[user]
+
+    def check_bytes(self, nbytes: int) -> None:
+        """See that so many bytes are not too many; InvalidValueError."""
+        if nbytes > self._options.max_message_bytes:
+            raise InvalidValueError(
+                f"at most {self._options.max_message_bytes:,} bytes may come at once, not {nbytes:,}"
+            )
+
+
+class Memory:
+    """What one call has in memory: its bytes, and all others of its user, are no more than they may be.
+
+    Parameters
+    ----------
+    limits : Limits
+    user : User
+    ended : threading.Event
+    """
+
+    def __init__(self, limits: Limits, user: User, ended: threading.Event) -> None:
+        self._limits, self._user, self._ended = limits, user.name, ended
+        self._held = 0
+        self._is_closed = False
+
+    def wait_for(self, nbytes: int) -> None:
+        """Count bytes that have come, when there is room for them, as there always is for those of one message.
+
+        Raises
+        ------
+        GoneError
+            The call ends before.
+        """
+        with self._limits._freed:
+            while not (self._is_closed or self._has_room(nbytes)):
+                if self._ended.is_set():
+                    raise GoneError
+                self._limits._freed.wait(_LOOK_S)
+            if self._is_closed:
+                raise GoneError
+            self._count(nbytes)
+
+    def take(self, nbytes: int) -> None:
+        """Count bytes that have come, and that stay until the call is over.
+
+        Raises
+        ------
+        Overloaded
+            There is no room for them.
+        """
+        with self._limits._freed:
+            if not self._has_room(nbytes):
+                raise Overloaded(f"user {self._user!r} sends too much at once; try again later")
+            self._count(nbytes)
+
+    def _has_room(self, nbytes: int) -> bool:
+        held = self._limits._bytes[self._user]
+        return not held or held + nbytes <= self._limits._most_user_bytes
+
+    def _count(self, nbytes: int) -> None:
+        self._limits._bytes[self._user] += nbytes
+        self._held += nbytes
+
+    def give_back(self, nbytes: int) -> None:
+        """Count bytes that were dealt with."""
+        with self._limits._freed:
+            if not self._is_closed:
+                self._held -= nbytes
+                self._return(nbytes)
+
+    def close(self) -> None:
+        """Give all back."""
+        with self._limits._freed:
+            self._is_closed = True
+            self._return(self._held)
+
+    def _return(self, nbytes: int) -> None:
+        _less(self._limits._bytes, self._user, nbytes)
+        self._limits._freed.notify_all()
+
+
+def _less(counts: Counter[str], name: str, count: int) -> None:
+    """Count down, and forget names that have nothing any more."""
+    counts[name] -= count
+    if not counts[name]:
+        del counts[name]
+
+
+# Seconds between looks whether a call that waits may go on
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call.
+
+    Attributes
+    ----------
+    service : Service
+    user : User
+    role : str
+        What it needs.
+    what : str
+        What it does, for messages.
+    rpc : Rpc
+        The way to its client.
+    memory : Memory
+        Where it counts the bytes that it keeps.
+    """
+
+    service: Service
+    user: User
+    role: Role
+    what: str
+    rpc: Rpc
+    memory: Memory
+
+    def require(self) -> None:
+        """See that the right is still there; errors as `access.require`."""
+        require(self.user, self.role, self.what)
+
+    def keep_to_rate(self, rows: int) -> None:
+        """Wait until these rows are within the rate of the user, or the service ends.
+
+        Raises
+        ------
+        GoneError
+            The client has gone; the rows do not count then.
+        UnauthenticatedError
+            The token has expired.
+        """
+        limits, began = self.service.limits, time.monotonic()
+        if (seconds := limits.wait_for(self.user.name, rows)) <= 0:
+            return
+        try:
+            while (left := began + seconds - time.monotonic()) > 0 and not self.service.is_draining:
+                self.rpc.wait(min(left, _LOOK_S))
+                self.require()
+        except BaseException:
+            limits.give_back(self.user.name, rows)
+            raise
+        finally:
+            self.service.metrics.throttled.inc(time.monotonic() - began)

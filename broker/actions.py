@@ -1,17 +1,32 @@
-"""`DoAction`: what is neither a stream of messages nor rows; bodies and results are JSON objects."""
+"""`DoAction`: what is neither a stream of messages nor rows; bodies and results are JSON objects.
+
+`DoPut`: subscriptions to add or to remove, and clients that move; each call makes all of its changes, or none.
+
+`DoGet`: what is stored, as batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
 
-from tagmatch.broker.calls import Call
+import pyarrow as pa
+
+from tagmatch.broker.access import Call
 from tagmatch.broker.config import Role
-from tagmatch.broker.wire import Options, area_of
+from tagmatch.broker.flight import Incoming
+from tagmatch.broker.messages import check_schema
+from tagmatch.broker.wire import ChangeOptions, Options, area_of, write_json
+from tagmatch.contents import pairs, schema_of
+from tagmatch.interface import TagMatch
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
 from tagmatch.model.filters.where import Where
 from tagmatch.model.version import VERSION
+
+if TYPE_CHECKING:
+    from tagmatch.model.options import Missing
 
 Body = Mapping[str, Any]
 
@@ -203,3 +218,92 @@ def action(name: str) -> Action:
     if name not in ACTIONS:
         raise InvalidValueError(f"there is no action {name[:60]!r}; there is {', '.join(ACTIONS)}")
     return ACTIONS[name]
+
+
+#: The columns of moves
+CLIENT, LON, LAT = "client", "lon", "lat"
+
+
+def put(call: Call, kind: str, options: ChangeOptions, incoming: Incoming) -> bytes:
+    """Make the changes that a stream brings, and answer with counts, as JSON.
+
+    Parameters
+    ----------
+    call : Call
+    kind : {"add", "remove", "move"}
+    options : ChangeOptions
+    incoming : Incoming
+    """
+    service, table = call.service, _all_of(call, incoming)
+    service.limits.admit(call.user.name, len(table))
+    staged = len(table)
+    if options.missing != "ignore" and kind != "remove":
+        raise InvalidValueError("missing is an option of removals alone")
+    if kind == "move":
+        _check_moves(table)
+        service.index.move(table.column(CLIENT), table.column(LON), table.column(LAT))
+    elif kind == "add":
+        staged = service.index.add_subscriptions(table, match_all=options.match_all)
+    else:
+        remove = service.index.remove_subscriptions
+        staged = remove(table, match_all=options.match_all, missing=cast("Missing", options.missing))
+    service.metrics.changes.labels(kind).inc(len(table))
+    found: dict[str, Any] = {"rows": len(table), "staged": 0 if kind == "move" else staged, "committed": options.commit}
+    if options.commit and kind != "move":
+        found["changes"] = service.index.consolidate()._asdict()
+    found["sets"] = len(service.index)
+    return write_json(found)
+
+
+def _all_of(call: Call, incoming: Incoming) -> pa.Table:
+    """All rows, which together must be no more than a call may bring."""
+    limits, schema = call.service.limits, incoming.schema
+    check_schema(schema)
+    batches: list[pa.RecordBatch] = []
+    nbytes = 0
+    for batch in incoming:
+        nbytes += batch.nbytes
+        limits.check_bytes(nbytes)
+        call.memory.take(batch.nbytes)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema)
+
+
+def _check_moves(table: pa.Table) -> None:
+    if sorted(table.column_names) != sorted((CLIENT, LON, LAT)):
+        raise InvalidValueError(
+            f"moves have columns {CLIENT}, {LON} and {LAT}, not {', '.join(table.column_names)[:200]}"
+        )
+
+
+_SETS_A_BATCH = 4096
+
+
+def rows_of(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Rows `tags`, `key`, and `where` and `expires` where there are some, as `TagMatch.to_arrow` gives them."""
+    snapshot = index.snapshot
+    return schema_of(snapshot), iter(pairs(snapshot))
+
+
+def sets_of(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Sets with `tags`, `where`, a list of conditions, and `keys`, as iteration gives them."""
+    kind = pa.large_string() if index.stats()["key_type"] == "string" else pa.uint64()
+    schema = pa.schema([("tags", pa.list_(pa.string())), ("where", pa.list_(pa.string())), ("keys", pa.list_(kind))])
+    return schema, _batches(iter(index), schema)
+
+
+def _batches(sets: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while some := list(islice(sets, _SETS_A_BATCH)):
+        tags = [[tag for tag in stored if not isinstance(tag, Where)] for stored, _ in some]
+        where = [[str(tag) for tag in stored if isinstance(tag, Where)] for stored, _ in some]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(column, field.type)
+                for column, field in zip((tags, where, [k for _, k in some]), schema, strict=True)
+            ],
+            schema=schema,
+        )
+
+
+#: What a ticket `{"get": NAME}` may ask for
+CONTENTS = {"rows": rows_of, "sets": sets_of}

@@ -14,12 +14,12 @@ from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 import pyarrow as pa
 
 from tagmatch.broker.connection import Connection
+from tagmatch.broker.gateways.options import Guarantee, WhenFull
+from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.pipelined import SCHEMA, Pipelined
-from tagmatch.broker.publications import Published, table_of
 from tagmatch.broker.remote_matching import match_stream
 from tagmatch.broker.remote_rows import change_table, one_change, query_batches
 from tagmatch.broker.subscriber import Subscriber, listed_keys
-from tagmatch.broker.subscriber_options import Guarantee, WhenFull
 from tagmatch.broker.wire import area_row
 from tagmatch.messages import message
 from tagmatch.model.change_counts import ChangeCounts

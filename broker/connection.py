@@ -11,9 +11,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from tagmatch.broker.certificates import check_certificates, check_pair
-from tagmatch.broker.errors import error_of_flight, error_of_text
-from tagmatch.broker.wire import read_json, write_json
+from tagmatch.broker.files import check_certificates, check_pair
+from tagmatch.broker.wire import error_of_flight, error_of_text, read_json, write_json
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError, UnavailableError
 

@@ -11,12 +11,10 @@ from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
-from tagmatch.broker.calls import Call
-from tagmatch.broker.errors import error_text, name_of
-from tagmatch.broker.flight_streams import Incoming, Outgoing, told
-from tagmatch.broker.gathering import Gathering
-from tagmatch.broker.messages import Messages, check_messages, check_schema, id_type, messages_of, together
-from tagmatch.broker.wire import MatchOptions, write_json
+from tagmatch.broker.access import Call
+from tagmatch.broker.flight import Incoming, Outgoing, told
+from tagmatch.broker.messages import Gathering, Messages, check_messages, check_schema, id_type, messages_of, together
+from tagmatch.broker.wire import MatchOptions, error_text, name_of, write_json
 from tagmatch.model.errors import DeadlineMissed, Overloaded, TagMatchError
 from tagmatch.queries import ID
 

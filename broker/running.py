@@ -15,15 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, ServerOptions
-from tagmatch.broker.config_files import check_files
-from tagmatch.broker.http import HttpEndpoint
-from tagmatch.broker.logs import LOG, set_up_logs
+from tagmatch.broker.files import check_files
+from tagmatch.broker.observe import LOG, HttpEndpoint, set_up_logs, spans
 from tagmatch.broker.service import Service
-from tagmatch.broker.tracing import spans
 from tagmatch.interface import TagMatch
-from tagmatch.model.channels import Channel, Order
 from tagmatch.model.errors import ConfigError, IndexNotFoundError, TagMatchError
 from tagmatch.model.filters.where import Where
+from tagmatch.model.options import Channel, Order
 
 # A thread that waits for the interpreter lock asks for it so soon: answers need not wait for other work
 _SWITCH_S = 0.0005

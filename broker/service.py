@@ -8,23 +8,25 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
-from tagmatch.broker import flight_wire as wire
-from tagmatch.broker.access import Users, require
-from tagmatch.broker.actions import ACTIONS, action
-from tagmatch.broker.calls import Call
-from tagmatch.broker.changes import put
+from tagmatch.broker import flight as wire
+from tagmatch.broker.access import RESERVED, Call, Limits, Users, require
+from tagmatch.broker.actions import ACTIONS, CONTENTS, action, put
 from tagmatch.broker.config import Config, Role, User
-from tagmatch.broker.contents import CONTENTS
-from tagmatch.broker.errors import GoneError, UnauthenticatedError, is_expected, name_of
 from tagmatch.broker.exchange import exchange
-from tagmatch.broker.flight_streams import Incoming, Outgoing
-from tagmatch.broker.limits import RESERVED, Limits
-from tagmatch.broker.logs import LOG
-from tagmatch.broker.metrics import Metrics
+from tagmatch.broker.flight import Incoming, Outgoing
+from tagmatch.broker.observe import LOG, Metrics, Span, no_span
 from tagmatch.broker.subscribing import Subscribers
-from tagmatch.broker.tracing import Span, no_span
 from tagmatch.broker.transport import Rpc, Transport
-from tagmatch.broker.wire import ChangeOptions, MatchOptions, read_json, write_json
+from tagmatch.broker.wire import (
+    ChangeOptions,
+    GoneError,
+    MatchOptions,
+    UnauthenticatedError,
+    is_expected,
+    name_of,
+    read_json,
+    write_json,
+)
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import (
     AccessError,

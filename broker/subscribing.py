@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.broker import flight_wire as wire
-from tagmatch.broker.calls import Call
-from tagmatch.broker.errors import error_text
+from tagmatch.broker import flight as wire
+from tagmatch.broker.access import Call, Memory
 from tagmatch.broker.exchange import DRAINING
-from tagmatch.broker.flight_streams import Incoming, Outgoing, told
+from tagmatch.broker.flight import Incoming, Outgoing, told
 from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
-from tagmatch.broker.hub import Hub
-from tagmatch.broker.limits import Memory
+from tagmatch.broker.hub import Hub, Published
 from tagmatch.broker.messages import check_schema
-from tagmatch.broker.notifications import KEY_TYPES, schema_of
-from tagmatch.broker.publications import Published
+from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.sessions import Connection, Sessions
-from tagmatch.broker.wire import Options, write_json
+from tagmatch.broker.wire import Options, error_text, write_json
 from tagmatch.model.errors import InvalidValueError, SessionError
 from tagmatch.model.options import KeyType
 

@@ -1,6 +1,8 @@
 """What goes over the wire beside Arrow data: commands, tickets and bodies of actions, as JSON objects.
 
 All of it may come from anyone: it is read with care, and nothing of it is ever run or unpickled.
+
+Errors on their way: those of the engine become errors of Flight, and the same ones again at the client.
 """
 
 from __future__ import annotations
@@ -12,9 +14,18 @@ from typing import Any, Self, get_args, get_type_hints
 
 import numpy as np
 import pyarrow as pa
+from pyarrow import flight
 
-from tagmatch.files import json_values
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.files import json as json_values
+from tagmatch.model import errors as known_errors
+from tagmatch.model.errors import (
+    AccessError,
+    InvalidTypeError,
+    InvalidValueError,
+    Overloaded,
+    TagMatchError,
+    UnavailableError,
+)
 from tagmatch.model.filters.areas import Area, Box, Circle, Near
 from tagmatch.model.names import near_match
 
@@ -170,3 +181,153 @@ def area_of(row: object, what: str) -> Area | None:
     if sorted(numbers) != sorted(field.name for field in fields(kind)):
         raise InvalidValueError(f"{what} must have the numbers {', '.join(field.name for field in fields(kind))}")
     return kind(**numbers)
+
+
+_KINDS: dict[str, type[TagMatchError]] = {
+    name: kind
+    for name, kind in vars(known_errors).items()
+    if isinstance(kind, type) and issubclass(kind, TagMatchError)
+}
+
+#: What gRPC says where there is no connection, and what that means to who has asked for one
+_NO_CONNECTION = (
+    (
+        "wrong version number",
+        "what is there speaks no TLS: connect with grpc://, or give the service tls_cert and tls_key; and see that "
+        "this is the port of [server], not that of [metrics]",
+    ),
+    (
+        "Failed parsing HTTP/2",
+        "what is there is no such service, but perhaps its metrics: give the port of [server], by default 8815",
+    ),
+    (
+        "certificate verify failed",
+        "its certificate is signed by nobody known here: give the authority's as tls_root_certs, as bytes of PEM",
+    ),
+    (
+        "Socket closed",
+        "it has closed the connection at once; if it has TLS, connect with grpc+tls://, and if it has client_ca, show "
+        "cert_chain and private_key",
+    ),
+    ("Connection refused", "nothing listens there; is the service started, and is the port right?"),
+)
+
+INTERNAL = "the service has failed; its log says why"
+_MOST = 2000
+
+
+class UnauthenticatedError(AccessError):
+    """There is no token that the service knows: an `AccessError` at the client."""
+
+
+class GoneError(Exception):
+    """The client is gone, or its call was ended: nothing more comes or goes."""
+
+
+def flight_error(error: BaseException) -> flight.FlightError:
+    """What a client gets: one line, and the name of the error, but of nothing that says how the service is made."""
+    if isinstance(error, flight.FlightError):
+        return error
+    if isinstance(error, MemoryError):
+        error = TagMatchError("the service is out of memory; send less at a time")
+    elif _is_of_data(error):
+        error = InvalidValueError(f"the Arrow data cannot be read: {_line(error)}")
+    elif not isinstance(error, TagMatchError):
+        return flight.FlightInternalError(INTERNAL, _info("TagMatchError", INTERNAL))
+    line = _line(error)
+    kind: type[flight.FlightError] = flight.FlightServerError
+    if isinstance(error, UnauthenticatedError):
+        kind = flight.FlightUnauthenticatedError
+    elif isinstance(error, AccessError):
+        kind = flight.FlightUnauthorizedError
+    elif isinstance(error, Overloaded | UnavailableError):
+        kind = flight.FlightUnavailableError
+    return kind(line, _info(name_of(error), line))
+
+
+#: How Flight tells kinds of errors over gRPC: by a status of gRPC, and by a word
+_STATUSES: tuple[tuple[type[flight.FlightError], str, str], ...] = (
+    (flight.FlightUnauthenticatedError, "UNAUTHENTICATED", "Unauthenticated"),
+    (flight.FlightUnauthorizedError, "PERMISSION_DENIED", "Unauthorized"),
+    (flight.FlightUnavailableError, "UNAVAILABLE", "Unavailable"),
+    (flight.FlightInternalError, "INTERNAL", "Internal"),
+    (flight.FlightError, "UNKNOWN", "Failed"),
+)
+_IO_ERROR = "5"
+
+
+def status_of(error: BaseException) -> tuple[str, str, list[tuple[str, str | bytes]]]:
+    """How a call ends with an error: the status of gRPC, its details, and headers that Flight's clients read."""
+    told = flight_error(error)
+    code, word = next((code, word) for kind, code, word in _STATUSES if isinstance(told, kind))
+    line = _line(told)
+    headers: list[tuple[str, str | bytes]] = [
+        ("grpc-status-details-bin", told.extra_info or b""),
+        ("x-arrow-status", _IO_ERROR),
+        ("x-arrow-status-detail-bin", word.encode()),
+        ("x-arrow-status-message-bin", line.encode()),
+    ]
+    return code, f"{line}. Detail: {word}", headers
+
+
+def error_text(error: BaseException) -> bytes:
+    """The same as JSON, for a stream that is still open."""
+    info: bytes = flight_error(error).extra_info
+    return info or _info("TagMatchError", _line(error))
+
+
+def name_of(error: BaseException) -> str:
+    """The name of the nearest kind of error that clients know."""
+    return next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), "TagMatchError")
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether this is no mistake of the service itself."""
+    return isinstance(error, TagMatchError | flight.FlightError | MemoryError) or _is_of_data(error)
+
+
+def _is_of_data(error: BaseException) -> bool:
+    """Whether Arrow has raised it for data that it cannot read; these may be Python's own, without a number."""
+    is_io = isinstance(error, OSError) and error.errno is None
+    return is_io or isinstance(error, pa.ArrowException | UnicodeDecodeError)
+
+
+def error_of_text(info: bytes) -> TagMatchError | None:
+    """The error that a service has written as JSON; `None` if it is none."""
+    try:
+        found = json.loads(info)
+        return _KINDS[found["error"]](str(found["message"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def error_of_flight(error: BaseException, url: str) -> TagMatchError:
+    """The error that a service has raised, or what became of the connection to it."""
+    if isinstance(error, TagMatchError):
+        return error
+    known = error_of_text(getattr(error, "extra_info", b"") or b"")
+    if known is not None:
+        return known
+    line = _line(error)
+    if isinstance(error, flight.FlightUnauthenticatedError | flight.FlightUnauthorizedError):
+        return AccessError(line)
+    if isinstance(error, flight.FlightTimedOutError):
+        return UnavailableError(f"the service at {url} has not answered in time")
+    if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | flight.FlightInternalError):
+        why = next((why for mark, why in _NO_CONNECTION if mark in line), None)
+        return UnavailableError(f"the service at {url} does not answer, or went away: {why or line}")
+    if isinstance(error, TypeError | pa.ArrowTypeError):
+        return InvalidTypeError(line)
+    return TagMatchError(f"the service at {url}: {line}")
+
+
+def _line(error: BaseException) -> str:
+    """The message in one line, without what gRPC adds of its own."""
+    text = str(error)
+    for mark in (". gRPC client debug context:", ". Client context:", ". Detail:", " Detail: Python exception"):
+        text = text.partition(mark)[0]
+    return " ".join(text.split())[:_MOST] or type(error).__name__
+
+
+def _info(name: str, message: str) -> bytes:
+    return json.dumps({"error": name, "message": message}).encode()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tagmatch import TagMatch
 from tagmatch.spark import spark_session, subset_join
 from tagmatch.workloads.pacing import arrival_times, paced
-from tagmatch.workloads.queries.write import rows, stream_to_folder
+from tagmatch.workloads.queries.stored import rows, stream_to_folder
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists, Strings, TagLists, U32Array, U64Array, UIntArray
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 
 
 def from_strings(strings: Strings) -> pa.Array:

@@ -13,10 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import BoolArray, IntArray, Strings, TagLists, U32Array, offsets_of
+from tagmatch.model.arrays import BoolArray, IntArray, Memo, Strings, TagLists, U32Array, offsets_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.extensions import without_extensions
-from tagmatch.model.jobs import Memo
 
 # Indices travel as uint32, of which the greatest stands for none
 _MOST_STRINGS = 2**32 - 1

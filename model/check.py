@@ -9,9 +9,8 @@ from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.bounds import check_offsets
 from tagmatch.model.invariants import fail, require
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, hash_strings, signatures_of
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import check_layout
 from tagmatch.model.tables import NEVER, Segment, TagsetTable, Vocabulary
 from tagmatch.model.tag_order import by_hash, tags_at, with_equal_hash

@@ -23,7 +23,7 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.extensions import plain_column
 from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.filters.where import Where
-from tagmatch.model.kernels.reserved import row_with_reserved
+from tagmatch.model.kernels.tag_table import row_with_reserved
 from tagmatch.model.options import KeyType
 
 KEY_LIMIT = 2**64

@@ -20,8 +20,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import IntArray
-from tagmatch.model.jobs import Job
+from tagmatch.model.arrays import IntArray, Job
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,22 +1,105 @@
-"""The data model: a snapshot has segments, each of four tables: vocabulary, tagset, key and partition table."""
+"""The data model: a snapshot has segments, each of four tables: vocabulary, tagset, key and partition table.
+
+Rows of a segment that are deleted: the tables stay as they are, and a bitmap says which of their rows count.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, TagLists, U64Array, UIntArray, frozen
+from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, TagLists, U8Array, U64Array, UIntArray, frozen
 from tagmatch.model.arrow import from_strings
-from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import TagMatchError
+from tagmatch.model.kernels.jit import inlined
 from tagmatch.model.kernels.lists import gather, gather_strings
-from tagmatch.model.kernels.reserved import constraints_among
-from tagmatch.model.kernels.tag_table import build_slots, build_slots_of
+from tagmatch.model.kernels.tag_table import build_slots, build_slots_of, constraints_among
 from tagmatch.model.options import KeyType, LayoutOptions
+
+Rows: TypeAlias = npt.NDArray[np.integer[Any]]
+
+_U = np.uint64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deletions:
+    """Deleted rows of a table.
+
+    Attributes
+    ----------
+    bits : uint8 array, read-only
+        Row `r` is deleted where bit `r % 8` of `bits[r // 8]` is 1, as in an Arrow bitmap; those behind the last row
+        are 0.
+    count : int
+        How many rows are deleted.
+    """
+
+    bits: U8Array
+    count: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", frozen(self.bits))
+
+    @classmethod
+    def of(cls, rows: Rows, table_rows: int) -> Deletions:
+        """Some rows, each once, of a table with `table_rows` rows."""
+        flags = np.zeros(table_rows, np.bool_)
+        flags[rows] = True
+        return cls(np.packbits(flags, bitorder="little"), len(rows))
+
+    def and_also(self, rows: Rows) -> Deletions:
+        """These and more rows, each once, none of which was deleted."""
+        bits = self.bits.copy()
+        np.bitwise_or.at(bits, rows >> 3, np.left_shift(1, rows & 7).astype(np.uint8))
+        return Deletions(bits, self.count + len(rows))
+
+    def among(self, rows: Rows) -> I64Array:
+        """The places in `rows` of those that are deleted."""
+        return np.flatnonzero((self.bits[rows >> 3] >> (rows & 7).astype(np.uint8)) & 1)
+
+    def are_within(self, others: Deletions | None) -> bool:
+        """Whether all of these are among others of the same table."""
+        return self.count == 0 if others is None else not np.any(self.bits & ~others.bits)
+
+    def rows(self) -> I64Array:
+        """Deleted rows, ascending."""
+        return np.flatnonzero(np.unpackbits(self.bits, bitorder="little"))
+
+    def live_rows(self, first: int, last: int) -> I64Array:
+        """Rows from `first` to `last` that are not deleted, ascending."""
+        return first + np.flatnonzero(self._flags(first, last) == 0)
+
+    def part(self, first: int, last: int) -> Deletions:
+        """Those of rows `first` to `last`, counted from the first."""
+        flags = self._flags(first, last)
+        return Deletions(np.packbits(flags, bitorder="little"), int(np.count_nonzero(flags)))
+
+    def _flags(self, first: int, last: int) -> U8Array:
+        """For each row from `first` to `last`, 1 if it is deleted, else 0."""
+        begin = first >> 3
+        flags = np.unpackbits(self.bits[begin : (last + 7) >> 3], bitorder="little")
+        return flags[first - 8 * begin : last - 8 * begin]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.bits.nbytes
+
+
+@inlined
+def is_deleted(bits, row):
+    """1 if a bitmap has the row, 0 if not, or if it is too short: a number, as adding that takes no branch."""
+    place = _U(row) >> _U(3)
+    if place >= _U(len(bits)):
+        return _U(0)
+    return (_U(bits[place]) >> (_U(row) & _U(7))) & _U(1)
+
 
 #: When a key expires that never does
 NEVER = 2**63 - 1
@@ -88,7 +171,7 @@ class TagsetTable:
     Attributes
     ----------
     signatures : uint64[n, 3] array, or None
-        Signature of each set (`tagmatch.model.kernels.signature`), in any memory order. The `rarest` layout does not
+        Signature of each set (`tagmatch.model.kernels.hashing`), in any memory order. The `rarest` layout does not
         match by signature, so a segment built in that layout has none in memory; they are derived when it is saved.
     ranks : Lists of uint32
         Ranks of each set's tags, ascending.

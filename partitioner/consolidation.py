@@ -16,10 +16,9 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.empty import empty_segment
 from tagmatch.model.kernels.lists import gather, relabel
 from tagmatch.model.kernels.tag_table import UNKNOWN
-from tagmatch.model.layouts import has_tables_for, rules_of
+from tagmatch.model.layouts import empty_segment, has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.expired import have_more_keys, without_due

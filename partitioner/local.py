@@ -24,11 +24,10 @@ from tagmatch.model.arrays import (
 )
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.kernels.lists import count_values, gather, gather_strings, relabel
-from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_rows
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.parallel import even_ranges, run_rows

@@ -25,10 +25,9 @@ from tagmatch.model.arrays import (
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import rows_of_tags, strings_of
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.kernels.lists import gather, gather_strings
-from tagmatch.model.kernels.rows import ascending_known
+from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.kernels.lists import ascending_known, gather, gather_strings
 from tagmatch.model.kernels.tag_table import TagInterner
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.parallel import run
 from tagmatch.model.tables import NEVER, if_any
 from tagmatch.partitioner.local import MAX_ROWS, Changes

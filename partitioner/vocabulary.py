@@ -8,9 +8,9 @@ from typing import TypeAlias
 import numpy as np
 
 from tagmatch.model.arrays import Strings, U32Array, U64Array
+from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.sorting import group_by
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.tables import Vocabulary
 from tagmatch.model.tag_order import by_hash
 

@@ -21,17 +21,14 @@ from typing import Any
 from tagmatch.model.arrays import Lists, TagLists, UIntArray
 from tagmatch.model.columns import one_row
 from tagmatch.model.options import MatchOptions
-from tagmatch.pipeline.channels.scheduled import Scheduled
-from tagmatch.pipeline.channels.waiting import Class
 from tagmatch.pipeline.matcher import Alone, Matcher
-from tagmatch.pipeline.stages.awaited import Answered
-from tagmatch.pipeline.stages.counts import Counts
-from tagmatch.pipeline.stages.gathering import Gatherings, Query
-from tagmatch.pipeline.stages.inline import match_inline
-from tagmatch.pipeline.stages.packets import Answer, Caller, Keys
-from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy
-from tagmatch.pipeline.stages.stage import at_work
-from tagmatch.pipeline.stages.threaded import Threaded
+from tagmatch.pipeline.run.batches import Gatherings, Query
+from tagmatch.pipeline.run.counts import Counts
+from tagmatch.pipeline.run.packets import Answer, Answered, Caller, Keys
+from tagmatch.pipeline.run.scheduled import Scheduled
+from tagmatch.pipeline.run.stage import Fifo, QueuePolicy, at_work
+from tagmatch.pipeline.run.threaded import Threaded, match_inline
+from tagmatch.pipeline.run.waiting import Class
 
 # Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
 _PATIENCE_S = 0.01

@@ -16,7 +16,6 @@ from tagmatch.backups import backup, restore
 from tagmatch.connecting import connect
 from tagmatch.interface import TagMatch
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.channels import Channel
 from tagmatch.model.errors import (
     AccessError,
     ClosedError,
@@ -49,7 +48,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.filters.areas import Box, Circle, Near
 from tagmatch.model.filters.where import Where
-from tagmatch.model.options import CudaOptions, PipelineOptions
+from tagmatch.model.options import Channel, CudaOptions, PipelineOptions
 from tagmatch.model.version import VERSION
 from tagmatch.warmup import warm_up
 

@@ -19,7 +19,7 @@ from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.expiry import TIME
 from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.filters.where import Where
-from tagmatch.model.kernels.reserved import has_reserved, reserved_among
+from tagmatch.model.kernels.tag_table import has_reserved, reserved_among
 from tagmatch.model.tables import NEVER, Segment, Snapshot
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once

@@ -27,7 +27,6 @@ from tagmatch.model.arrow_input import as_table
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.check import check_segment
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
-from tagmatch.model.empty import empty_segment
 from tagmatch.model.errors import (
     ClosedError,
     InvalidValueError,
@@ -39,7 +38,7 @@ from tagmatch.model.expiry import expiry_time
 from tagmatch.model.filters.areas import Circle
 from tagmatch.model.filters.locations import NO_PLACE, checked_location, location_tags, packed_place
 from tagmatch.model.filters.where import Where
-from tagmatch.model.layouts import rules_of
+from tagmatch.model.layouts import empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.place import NOWHERE, Place
 from tagmatch.model.storage.location import Location, location_of, open_with
@@ -49,8 +48,7 @@ from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
 from tagmatch.partitioner.missing import missing_rows
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.areas.within import WithinAreas
+from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone

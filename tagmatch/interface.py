@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar, overload
 
-from tagmatch.model.channels import checked_channels
 from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import (
     LAYOUT_DEFAULTS,
@@ -19,6 +18,7 @@ from tagmatch.model.options import (
     PipelineOptions,
     StagingOptions,
     available_threads,
+    checked_channels,
 )
 from tagmatch.model.place import NOWHERE, Place
 from tagmatch.notebook import Explanation, Stats, overview
@@ -36,9 +36,18 @@ if TYPE_CHECKING:
 
     from tagmatch.engine import Engine
     from tagmatch.model.change_counts import ChangeCounts
-    from tagmatch.model.channels import Channel, Order
     from tagmatch.model.filters.areas import Area, Box, Circle
-    from tagmatch.model.options import Device, Durability, KeyType, Layout, Missing, NewOptions, OpenOptions
+    from tagmatch.model.options import (
+        Channel,
+        Device,
+        Durability,
+        KeyType,
+        Layout,
+        Missing,
+        NewOptions,
+        OpenOptions,
+        Order,
+    )
     from tagmatch.model.storage.history import SnapshotInfo
     from tagmatch.model.tables import Snapshot
 

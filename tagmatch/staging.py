@@ -14,7 +14,7 @@ from tagmatch.background import renew_in_forks
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.errors import ClosedError, IndexChangedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.kernels.area_shapes import check_geometry, shapes_of
-from tagmatch.model.kernels.reserved import areas_among
+from tagmatch.model.kernels.tag_table import areas_among
 from tagmatch.model.options import Durability, KeyType, StagingOptions
 from tagmatch.model.storage.format import Manifest, first_log_of, staged_of
 from tagmatch.model.storage.location import Location

@@ -9,11 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from tagmatch.broker.gateways.dead_letters import DeadLetters
-from tagmatch.broker.gateways.handing_over import HandingOver
-from tagmatch.broker.gateways.incoming import Incoming
+from tagmatch.broker.gateways.handing_over import DeadLetters, HandingOver
+from tagmatch.broker.gateways.incoming import Incoming, Requests
 from tagmatch.broker.gateways.options import GatewayOptions
-from tagmatch.broker.gateways.requests import Requests
 from tagmatch.broker.gateways.sending import Outgoing, Sending
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions

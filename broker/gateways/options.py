@@ -1,16 +1,222 @@
-"""Options of gateways, checked once where they enter."""
+"""Options of gateways, checked once where they enter.
+
+Names of places of other brokers: topics of MQTT and subjects of NATS; what filters of them take; keys in them.
+
+Options of sessions and of what publishes to them, checked once where they enter.
+"""
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
-from tagmatch.broker.gateways.topics import MQTT, NATS, Naming
-from tagmatch.broker.subscriber_options import MAX_BYTES, Guarantee, WhenFull, check_not_negative
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.options import check_integer, check_one_of
+from tagmatch.model.options import check_integer, check_one_of, check_seconds
+
+#: Characters that no broker takes, or not every one: controls, white space, halves of pairs and non-characters
+_UNSAFE = "\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufdd0-\\ufdef" + "".join(
+    f"\\U{plane:04x}fffe\\U{plane:04x}ffff" for plane in range(17)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    r"""How a kind of broker names its places.
+
+    Attributes
+    ----------
+    place : str
+        What one is called.
+    separator : str
+        Stands between levels.
+    one, rest : str
+        As a level of a filter: any one level, and all levels from there on.
+    special : str
+        What a level cannot have within it, `separator`, `one` and `rest` among it.
+    rest_is_optional : bool
+        Whether `rest` also takes the place that ends before it.
+
+    Examples
+    --------
+    >>> MQTT.level("a/b\n"), MQTT.level(""), NATS.level("a b")
+    ('a%2Fb%0A', '%', 'a%20b')
+    >>> MQTT.overlap("in/#", "in/+"), MQTT.overlap("$share/group/in/+", "out/+"), NATS.overlap(">", "out.*")
+    (True, False, True)
+    """
+
+    place: str
+    separator: str
+    one: str
+    rest: str
+    special: str
+    rest_is_optional: bool
+
+    def level(self, key: str) -> str:
+        """A key as one level: what a level cannot have, and `%`, is written as `%2F`, `%25`, ...: its UTF-8 so."""
+        return _unsafe(self.special).sub(_percent, key) if key else "%"
+
+    def beneath(self, prefix: str) -> str:
+        """The filter of the places that are one level below."""
+        return f"{prefix}{self.separator}{self.one}"
+
+    def is_usable(self, name: str, *, wildcards: bool) -> bool:
+        """Whether a name is one of a place, or a filter of places."""
+        levels = self.plain(name).split(self.separator)
+        if not wildcards and ({self.one, self.rest} & {*levels} or self.plain(name) != name):
+            return False
+        if self.rest in levels[:-1] or (not self.rest_is_optional and "" in levels):
+            return False
+        named = [level for level in levels if level not in (self.one, self.rest)]
+        return self.plain(name) != "" and not _unsafe(self.special).search("".join(named).replace("%", ""))
+
+    def plain(self, name: str) -> str:
+        """The filter that a shared subscription of MQTT shares; an empty one if it is malformed."""
+        if self is not MQTT or not name.startswith("$share/"):
+            return name
+        _, group, *levels = name.split("/")
+        return "/".join(levels) if group and not {*group} & {*"+#"} else ""
+
+    def overlap(self, one: str, other: str) -> bool:
+        """Whether there is a place that both filters take."""
+        some, others = (self.plain(each).split(self.separator) for each in (one, other))
+        if self is MQTT:  # a wildcard at the first level takes no topics of the broker itself
+            firsts = {some[0], others[0]}
+            if firsts & {self.one, self.rest} and any(first.startswith("$") for first in firsts):
+                return False
+        for mine, its in zip(some, others, strict=False):
+            if self.rest in (mine, its):
+                return True
+            if self.one not in (mine, its) and mine != its:
+                return False
+        longer = max(some, others, key=len)[min(len(some), len(others)) :]
+        return not longer or (self.rest_is_optional and longer == [self.rest])
+
+
+MQTT = Naming("topic", "/", "+", "#", "/+#", rest_is_optional=True)
+NATS = Naming("subject", ".", "*", ">", ".*>\\s", rest_is_optional=False)
+
+
+@cache
+def _unsafe(special: str) -> re.Pattern[str]:
+    return re.compile(f"[%{special}{_UNSAFE}]")
+
+
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+
+
+#: What becomes of a notification for which an outbox has no room
+WhenFull = Literal["disconnect", "drop_oldest", "drop_newest"]
+#: Whether a notification leaves the outbox when it is handed over, or when it is acknowledged
+Guarantee = Literal["at_most_once", "at_least_once"]
+#: What becomes of messages for which the queue of the hub has no room
+WhenBusy = Literal["wait", "drop"]
+
+#: Most notifications and bytes that an option can ask for
+MAX_NOTIFICATIONS = 2**31
+MAX_BYTES = 2**40
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """What a session may have, unless its subscriber asks for less.
+
+    Attributes
+    ----------
+    max_sessions : int
+        Sessions at once, with those that are not connected.
+    max_user_sessions : int, optional
+        Those of one user; `None`: a tenth of `max_sessions`, which leaves some for others.
+    max_keys : int
+        Keys that one session follows, at most.
+    max_notifications : int
+        Notifications that wait in the outbox of a session, with those that were not acknowledged.
+    max_bytes : int
+        Bytes of these.
+    when_full : {"disconnect", "drop_oldest", "drop_newest"}
+        What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber gets an
+        error and is cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
+    linger, max_linger : float
+        Seconds for which a session outlives its connection, and the most that its subscriber can ask for.
+    message_expiry : float, optional
+        Seconds after which a message expires that does not say when it does; `None`: never.
+    """
+
+    max_sessions: int = 10_000
+    max_user_sessions: int | None = None
+    max_keys: int = 100_000
+    max_notifications: int = 100_000
+    max_bytes: int = 64 << 20
+    when_full: WhenFull = "disconnect"
+    linger: float = 300.0
+    max_linger: float = 86_400.0
+    message_expiry: float | None = None
+
+    def __post_init__(self) -> None:
+        check_integer("max_sessions", self.max_sessions, 1, 2**31)
+        if self.max_user_sessions is not None:
+            check_integer("max_user_sessions", self.max_user_sessions, 1, 2**31)
+        check_integer("max_keys", self.max_keys, 1, 2**31)
+        check_integer("max_notifications", self.max_notifications, 1, MAX_NOTIFICATIONS)
+        check_integer("max_bytes", self.max_bytes, 1, MAX_BYTES)
+        check_one_of("when_full", self.when_full, get_args(WhenFull))
+        check_not_negative("max_linger", self.max_linger)
+        check_not_negative("linger", self.linger)
+        if self.linger > self.max_linger:
+            raise InvalidValueError(
+                f"linger must be at most max_linger, {self.max_linger:g} seconds, not {self.linger:g}"
+            )
+        if self.message_expiry is not None:
+            check_not_negative("message_expiry", self.message_expiry)
+
+    @property
+    def user_sessions(self) -> int:
+        """Sessions that one user can have."""
+        return max(self.max_sessions // 10, 1) if self.max_user_sessions is None else self.max_user_sessions
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions:
+    """How messages of many publishers are matched together.
+
+    Attributes
+    ----------
+    max_waiting : int
+        Messages that wait to be matched, at most.
+    max_waiting_bytes : int
+        Bytes of these.
+    when_busy : {"wait", "drop"}
+        What happens where there is no room: the publisher waits, or its messages are dropped.
+    batch_messages : int
+        Messages that are matched together, unless one publisher sends more at once.
+    """
+
+    max_waiting: int = 65_536
+    max_waiting_bytes: int = 256 << 20
+    when_busy: WhenBusy = "wait"
+    batch_messages: int = 8_192
+
+    def __post_init__(self) -> None:
+        check_integer("max_waiting", self.max_waiting, 1, 2**31)
+        check_integer("max_waiting_bytes", self.max_waiting_bytes, 1, MAX_BYTES)
+        check_one_of("when_busy", self.when_busy, get_args(WhenBusy))
+        check_integer("batch_messages", self.batch_messages, 1, 2**20)
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """See that an option is zero or more seconds, and not endless; InvalidTypeError, InvalidValueError."""
+    check_seconds(name, value)
+    if value is None or not 0 <= value < 2**40:
+        raise InvalidValueError(f"{name} must be zero or more seconds, not {value!r}")
+
+
+SESSION_DEFAULTS = SessionOptions()
+HUB_DEFAULTS = HubOptions()
+
 
 #: Bytes of any text of MQTT
 _LONGEST = 65_535

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from tagmatch.broker.gateways.dead_letters import DeadLetter, DeadLetters
+from tagmatch.broker.gateways.handing_over import DeadLetter, DeadLetters
 from tagmatch.broker.gateways.options import GatewayOptions
 from tagmatch.broker.sessions import Connection, Sessions
 from tagmatch.model.errors import SlowSubscriberError

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array
+from tagmatch.model.arrays import I64Array, Memo
 from tagmatch.model.conditions.typed_values import check_values, elements, is_list, is_sound, value_column
 from tagmatch.model.filters.values import ATTRIBUTE, RESERVED, check_name
-from tagmatch.model.jobs import Memo
 from tagmatch.model.kernels.value_columns import NO_PLACES, Column
 
 

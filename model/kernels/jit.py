@@ -1,4 +1,9 @@
-"""How kernels are compiled: one decorator, one cache folder."""
+"""How kernels are compiled: one decorator, one cache folder.
+
+Arrays of which a kernel learns only as it goes how long they have to be.
+
+Some values of one array, copied to another.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +22,7 @@ from typing import Any
 
 import llvmlite
 import numba
+import numpy as np
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
@@ -226,3 +232,26 @@ def on_first_compilation(tell: Callable[[], object]) -> Callable[[], object]:
     listener = _FirstCompilation(tell)
     event.register("numba:compile", listener)
     return partial(event.unregister, "numba:compile", listener)
+
+
+@kernel
+def with_room(array, used, more):
+    """The array, or a longer copy with room for `more` after the first `used`."""
+    if used + more <= len(array):
+        return array
+    longer = np.empty(max(2 * len(array), used + more), array.dtype)
+    longer[:used] = array[:used]
+    return longer
+
+
+_U = np.uint64
+
+
+@inlined
+def copy(values, begin, end, out, at):
+    """Copy those from `begin` to `end` to where `at` is; returns the place behind them."""
+    # Unsigned indices save the test for a negative one, and so the compiler copies many at once: in a third of the time
+    count, source, target = _U(end - begin), _U(begin), _U(at)
+    for i in range(count):
+        out[target + i] = values[source + i]
+    return at + end - begin

@@ -1,4 +1,9 @@
-"""Columns of lists (and of strings, which are lists of bytes): relabelled, gathered, counted, joined."""
+"""Columns of lists (and of strings, which are lists of bytes): relabelled, gathered, counted, joined.
+
+Rows of tag numbers or ranks: ascending, each number once.
+
+Bits of words, as the processor counts them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba.core import types
+from numba.extending import intrinsic
 
 from tagmatch.model.arrays import (
     I64Array,
@@ -19,10 +26,96 @@ from tagmatch.model.arrays import (
     offsets_of,
     pooled,
 )
-from tagmatch.model.kernels.copying import copy
-from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.rows import sort_values
+from tagmatch.model.kernels.jit import copy, kernel
+from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
+
+_U = np.uint64
+
+# Up to this length insertion sort beats heap sort
+_FEW = 32
+
+
+@kernel
+def spread(known, indices, first, out):
+    """Write to `out` the number that `known` has for each index, from place `first` on; UNKNOWN where it has none."""
+    for i in range(len(out)):
+        index = indices[first + i]
+        out[i] = known[index] if index < len(known) else UNKNOWN
+
+
+@kernel
+def _sink(values, first, at, count):
+    """Restore the heap `values[first:first + count]`, the greatest first, of which only place `at` may be too small."""
+    value = values[first + at]
+    while 2 * at + 1 < count:
+        child = 2 * at + 1
+        if child + 1 < count and values[first + child + 1] > values[first + child]:
+            child += 1
+        if values[first + child] <= value:
+            break
+        values[first + at] = values[first + child]
+        at = child
+    values[first + at] = value
+
+
+@kernel
+def sort_values(values, first, last):
+    """Sort `values[first:last]`, usually few, in place and ascending, without any other memory (on CUDA as well)."""
+    count = last - first
+    if count > _FEW:
+        for at in range(count // 2 - 1, -1, -1):
+            _sink(values, first, at, count)
+        for left in range(count - 1, 0, -1):
+            values[first], values[first + left] = values[first + left], values[first]
+            _sink(values, first, 0, left)
+        return
+    # Unsigned indices save the test for a negative one
+    begin = _U(first)
+    for i in range(begin + _U(1), _U(last)):
+        value = values[i]
+        place = _U(i)
+        while place > begin and values[place - _U(1)] > value:
+            values[place] = values[place - _U(1)]
+            place -= _U(1)
+        values[place] = value
+
+
+@kernel
+def ascending_row(numbers, first, last, out):
+    """Move `numbers[first:last]` to place `out`, at or before `first`: ascending, once each, without UNKNOWN.
+
+    Returns where they end.
+    """
+    # Without branches, which would be foretold wrongly where some tags are known and others not
+    used = _U(out)
+    for i in range(_U(first), _U(last)):
+        number = numbers[i]
+        numbers[used] = number
+        used += _U(number != UNKNOWN)
+    sort_values(numbers, out, used)
+    distinct = _U(out)
+    for i in range(_U(out), used):
+        number = numbers[i]
+        numbers[distinct] = number
+        distinct += _U(i + _U(1) == used or number != numbers[i + _U(1)])
+    return np.int64(distinct)
+
+
+@kernel
+def ascending_known(offsets, first, numbers, new_offsets):
+    """Make each row of `numbers` ascending, in place, without repetitions and without UNKNOWN.
+
+    Row `i` of `len(new_offsets) - 1` stands at `offsets[first + i] - offsets[first]` at first and at
+    `new_offsets[i]` afterwards; returns how many numbers are left in all.
+    """
+    base = offsets[first]
+    used = 0
+    for row in range(len(new_offsets) - 1):
+        used = ascending_row(numbers, offsets[first + row] - base, offsets[first + row + 1] - base, used)
+        new_offsets[row + 1] = used
+    return used
+
 
 # Rows whose cache misses are waited for together
 _BATCH_ROWS = 256
@@ -174,3 +267,32 @@ def side_by_side(parts: Sequence[Lists], space: Callable[[int], UIntArray | None
     for part in parts:
         _append(part.offsets, part.values, places, out)
     return Lists(ends, out)
+
+
+def _trailing_zeros(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
+
+    return types.uint64(types.uint64), generate
+
+
+def _leading_zeros(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.ctlz(arguments[0], context.get_constant(types.boolean, True))
+
+    return types.uint64(types.uint64), generate
+
+
+def _ones(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+#: In a kernel, `trailing_zeros(word)`: the place of the lowest bit that is set in a uint64 other than 0
+trailing_zeros: Any = intrinsic(_trailing_zeros)
+#: In a kernel, `leading_zeros(word)`: how many bits of a uint64 other than 0 are above the highest that is set
+leading_zeros: Any = intrinsic(_leading_zeros)
+#: In a kernel, `ones(word)`: how many bits of a uint64 are set
+ones: Any = intrinsic(_ones)

@@ -26,9 +26,9 @@ import marshal
 
 import numpy as np
 
+from tagmatch.model.kernels.hashing import read32, read64
 from tagmatch.model.kernels.jit import brief_kernel, kernel, lent
 from tagmatch.model.kernels.value_columns import BOOL, FLOAT, INTEGER, TEXT
-from tagmatch.model.kernels.xxh64 import read32, read64
 
 _VERSION = 2
 #: Packed attributes of a message that has none

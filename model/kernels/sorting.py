@@ -14,9 +14,8 @@ from numba import types
 from numba.extending import overload
 
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray, offsets_of
-from tagmatch.model.kernels.bits import trailing_zeros
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import count_values, gather
+from tagmatch.model.kernels.lists import count_values, gather, trailing_zeros
 from tagmatch.model.parallel import even_ranges, even_work, run_rows
 
 _U = np.uint64

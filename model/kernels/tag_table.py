@@ -7,6 +7,8 @@ bucket fills from its front and, once full, flows over into the next.
 A tag's hash is its XXH64, and equal fingerprints are settled on the strings' bytes. Anybody can make any number of tags
 with one XXH64; so a tag that meets another one with its fingerprint goes, from then on, by its SipHash, whose key is
 the table's own. The key stands behind the last bucket.
+
+Tags that no user may store: those that begin as constraints, and values of attributes, are written.
 """
 
 from __future__ import annotations
@@ -16,12 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U32Array, U64Array, frozen
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U8Array, U32Array, U64Array, frozen
 from tagmatch.model.errors import TagMatchError
-from tagmatch.model.kernels.copying import copy
-from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.siphash import siphash
-from tagmatch.model.kernels.xxh64 import hash_strings, read64
+from tagmatch.model.kernels.hashing import hash_strings, read64, siphash
+from tagmatch.model.kernels.jit import copy, inlined, kernel
 from tagmatch.model.parallel import even_ranges, run_rows
 
 MAX_TAGS = 2**32 - 2
@@ -351,3 +351,89 @@ class TagInterner:
         known = len(self)
         offsets = self._table.offsets[: known + 1]
         return Strings(offsets, self._table.data[: offsets[-1]])
+
+
+_SIGNS = tuple(b"+-=")
+_AREA = ord("a")
+
+
+@inlined
+def _is_reserved(data, start, stop):
+    if stop - start < 2 or data[start] != 0:
+        return False
+    sign = data[start + 1]
+    return sign == _SIGNS[0] or sign == _SIGNS[1] or sign == _SIGNS[2]
+
+
+@kernel
+def _are_constraints(offsets, data, out):
+    for i in range(len(out)):
+        at = offsets[i]
+        out[i] = offsets[i + 1] - at > 3 and data[at] == 0 and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
+
+
+@kernel
+def _are_areas(offsets, data, out):
+    for i in range(len(out)):
+        at = offsets[i]
+        out[i] = (
+            offsets[i + 1] - at > 4
+            and data[at] == 0
+            and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
+            and data[at + 2] == _AREA
+            and data[at + 3] == 0
+        )
+
+
+@kernel
+def _first_reserved(offsets, data):
+    for i in range(len(offsets) - 1):
+        if _is_reserved(data, offsets[i], offsets[i + 1]):
+            return i
+    return -1
+
+
+@kernel
+def _all_reserved(offsets, data, out):
+    for i in range(len(out)):
+        out[i] = _is_reserved(data, offsets[i], offsets[i + 1])
+
+
+def has_reserved(strings: Strings) -> bool:
+    """Whether one of them is reserved."""
+    return bool(_first_reserved(strings.offsets, strings.data) >= 0)
+
+
+def row_with_reserved(rows: TagLists) -> int | None:
+    """The first row that has a tag that is reserved; `None` if there is none.
+
+    A dictionary may have one that is in no row.
+    """
+    place = int(_first_reserved(rows.tags.offsets, rows.tags.data))
+    if place >= 0 and rows.indices is not None:
+        used = reserved_among(rows.tags)[rows.indices[rows.offsets[0] : rows.offsets[-1]]]
+        place = int(rows.offsets[0]) + int(np.argmax(used)) if used.any() else -1
+    if not rows.offsets[0] <= place < rows.offsets[-1]:
+        return None
+    return int(np.searchsorted(rows.offsets, place, side="right")) - 1
+
+
+def reserved_among(strings: Strings) -> BoolArray:
+    """Of each string, whether it is reserved."""
+    out = np.zeros(len(strings), np.bool_)
+    _all_reserved(strings.offsets, strings.data, out)
+    return out
+
+
+def constraints_among(strings: Strings) -> BoolArray:
+    """Of each string, whether it stands for a constraint, by how it begins."""
+    out = np.zeros(len(strings), np.bool_)
+    _are_constraints(strings.offsets, strings.data, out)
+    return out
+
+
+def areas_among(strings: Strings) -> BoolArray:
+    """Of each string, whether it stands for a constraint that asks for an area, by how it begins."""
+    out = np.zeros(len(strings), np.bool_)
+    _are_areas(strings.offsets, strings.data, out)
+    return out

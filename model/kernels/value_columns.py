@@ -11,9 +11,9 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, U8Array, U64Array, frozen
 from tagmatch.model.filters import values as keys
-from tagmatch.model.kernels.bits import ones, trailing_zeros
+from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.jit import lent
-from tagmatch.model.kernels.xxh64 import read64
+from tagmatch.model.kernels.lists import ones, trailing_zeros
 
 #: What a value is; a tag is no value, but stands for itself
 TAG, BOOL, INTEGER, FLOAT, TEXT = range(5)

@@ -50,6 +50,7 @@ from tagmatch.model.arrays import (
     BoolArray,
     I64Array,
     IntArray,
+    Memo,
     Strings,
     TagLists,
     U8Array,
@@ -61,8 +62,7 @@ from tagmatch.model.arrow import from_strings
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
 from tagmatch.model.filters.constraints import AREA_TAGS
 from tagmatch.model.filters.values import is_reserved
-from tagmatch.model.jobs import Memo
-from tagmatch.model.kernels.reserved import areas_among, has_reserved
+from tagmatch.model.kernels.tag_table import areas_among, has_reserved
 from tagmatch.model.options import KeyType
 from tagmatch.model.tables import NEVER
 

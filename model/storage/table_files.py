@@ -22,7 +22,7 @@ import xxhash
 
 from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.model.errors import IndexCorruptError
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.files import sync
 from tagmatch.model.storage.format import ADVICE, Entry, checksum_of_descriptor

@@ -14,10 +14,9 @@ import xxhash
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.model.bounds import check_bounds
-from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError, InvariantError, TagMatchError
-from tagmatch.model.kernels.reserved import areas_among, has_reserved
-from tagmatch.model.kernels.signature import signatures_of
+from tagmatch.model.kernels.hashing import signatures_of
+from tagmatch.model.kernels.tag_table import areas_among, has_reserved
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage import table_files
@@ -48,7 +47,7 @@ from tagmatch.model.storage.table_files import (
     mapped,
     read_table_file,
 )
-from tagmatch.model.tables import LONG_AGO, KeyTable, Segment, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import LONG_AGO, Deletions, KeyTable, Segment, Snapshot, TagsetTable, Vocabulary
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 

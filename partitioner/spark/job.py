@@ -32,11 +32,10 @@ from tagmatch.model.storage.location import Location
 from tagmatch.model.storage.shared_files import Written
 from tagmatch.model.storage.tables import manifest_of
 from tagmatch.partitioner.local import MAX_ROWS
-from tagmatch.partitioner.spark.assemble import write_slices
+from tagmatch.partitioner.spark.batches import Scratch
 from tagmatch.partitioner.spark.keys import Keys, number_names
-from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import Shards, make_shards
-from tagmatch.partitioner.spark.slices import lay_out_slices
+from tagmatch.partitioner.spark.slices import lay_out_slices, write_slices
 from tagmatch.partitioner.spark.stored import Kept, Stored, take_in
 from tagmatch.partitioner.spark.vocabulary import build_vocabulary
 

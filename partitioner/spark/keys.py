@@ -21,10 +21,8 @@ from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.tables import NEVER, KeyTable
-from tagmatch.partitioner.spark.joined import JoinedTable, write_files
-from tagmatch.partitioner.spark.numbered import Known, Numbers, make_slots
-from tagmatch.partitioner.spark.scratch import Scratch
-from tagmatch.partitioner.spark.tasks import Batches, for_each, number_of_task, one_row
+from tagmatch.partitioner.spark.batches import Batches, Scratch, for_each, number_of_task, one_row
+from tagmatch.partitioner.spark.joined import JoinedTable, Known, Numbers, make_slots, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

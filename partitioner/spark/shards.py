@@ -28,25 +28,27 @@ from tagmatch.model.conditions.rows import (
     with_conditions,
     with_constraints,
 )
-from tagmatch.model.empty import empty_segment
+from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.rows import sort_values
-from tagmatch.model.kernels.xxh64 import hash_tags
+from tagmatch.model.kernels.lists import sort_values
+from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import LONG_AGO, Vocabulary
 from tagmatch.model.tag_order import by_hash
 from tagmatch.partitioner.local import Changes, Held, distinct_sets, held_by
-from tagmatch.partitioner.spark.keys import Keys
-from tagmatch.partitioner.spark.records import rows_at
-from tagmatch.partitioner.spark.serialized import (
+from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
+    Batches,
     Serializer,
     deserialized,
     gathered,
     groups_by_hash,
     labels_for_all,
+    number_of_task,
+    one_row,
+    rows_at,
 )
-from tagmatch.partitioner.spark.tasks import Batches, number_of_task, one_row
+from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.staging import StagedChanges
 
 if TYPE_CHECKING:

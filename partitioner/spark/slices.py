@@ -1,6 +1,8 @@
 """Step 3: sets come together in slices, consecutive ranges of the tagset table, and one task lays out each.
 
 A slice is a range of the order of rank lists in the layout `rarest`, a subtree of Algorithm 1 in `balanced`.
+
+Step 4: the slices become the tables of one segment, of which many tasks write the files, each some parts.
 """
 
 from __future__ import annotations
@@ -15,19 +17,29 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, U32Array
 from tagmatch.model.arrow import from_lists, from_words, to_lists
+from tagmatch.model.kernels.hashing import signatures_of
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.signature import signatures_of
 from tagmatch.model.kernels.sorting import sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
+from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.tables import segment_entry
 from tagmatch.model.tables import KeyTable
 from tagmatch.partitioner.balanced_partitioning import Root
+from tagmatch.partitioner.spark.batches import (
+    SERIALIZED,
+    Scratch,
+    Serializer,
+    by_number,
+    for_each,
+    labels_for,
+    lists_of,
+    one_row,
+    rows_at,
+)
+from tagmatch.partitioner.spark.joined import JoinedTable, write_files
 from tagmatch.partitioner.spark.keys import Keys
 from tagmatch.partitioner.spark.plan import LayoutPlan, Routes, Slices
-from tagmatch.partitioner.spark.records import lists_of, rows_at
-from tagmatch.partitioner.spark.scratch import Scratch
-from tagmatch.partitioner.spark.serialized import SERIALIZED, Serializer, by_number, labels_for
-from tagmatch.partitioner.spark.tasks import for_each, one_row
 from tagmatch.partitioner.spark.vocabulary import Tags
 
 if TYPE_CHECKING:
@@ -130,3 +142,36 @@ def _lay_out(
         first_tag=laid_out.first_tag,
         last_tag=laid_out.last_tag,
     )
+
+
+def write_slices(
+    spark: SparkSession, scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys, tags: Tags
+) -> tuple[int, Entry]:
+    """Leave the files of a segment in the scratch folder, under the names that they have in the segment.
+
+    Returns
+    -------
+    partitions : int
+        How many it has.
+    entry : dict
+        What manifests say of the segment.
+    """
+    table = JoinedTable(scratch, "slice", slices.numbers)
+    tagsets = table.file(
+        "tagsets",
+        signature=table.words("signatures", slices.sets),
+        ranks=table.lists("ranks", slices.sets, slices.ranks, np.uint32),
+    )
+    table = JoinedTable(scratch, "slice", slices.numbers)
+    kind = np.uint32 if slices.greatest_key < 2**32 else np.uint64
+    files = [tagsets, table.file("keys", keys=table.lists("keys", slices.sets, slices.keys, kind))]
+    if slices.some_expire:
+        table = JoinedTable(scratch, "slice", slices.numbers)
+        files.append(table.file("expires", expires=table.numbers("expires", slices.keys, np.int64)))
+    partitions, count = plan_of(options).partitions(scratch, slices, tags.count)
+    of_tagsets, of_keys, *others = write_files(spark, scratch, [*files, partitions])
+    entries = tags.files | of_tagsets | of_keys
+    # In the order of `tables_of`
+    for some in ([] if keys.names is None else [keys.names.files]) + others:
+        entries |= some
+    return count, segment_entry(entries, int(slices.sets.sum()), tags.count, 0) | tags.kinds

@@ -28,11 +28,10 @@ from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import rows_with_ranks, to_take_in
 from tagmatch.partitioner.expired import due_rows
 from tagmatch.partitioner.local import Held, held_in, no_changes
+from tagmatch.partitioner.spark.batches import Scratch, for_each, grouped, one_row
+from tagmatch.partitioner.spark.joined import Known, Numbers, make_slots
 from tagmatch.partitioner.spark.keys import Keys
-from tagmatch.partitioner.spark.numbered import Known, Numbers, make_slots
-from tagmatch.partitioner.spark.scratch import Scratch
 from tagmatch.partitioner.spark.shards import Shards, held_by_shard, write_shard
-from tagmatch.partitioner.spark.tasks import for_each, grouped, one_row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

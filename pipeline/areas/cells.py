@@ -8,17 +8,28 @@ space with `n` cells has `n - 1` cuts. The one between cells `i - 1` and `i` is 
 
 The first chunk of a cell has its number. Where it is full, `following` has the next one: of a cell's chunks, only the
 one after the first may have free slots, or the first, if there is no other.
+
+Moves of clients, while other threads search.
+
+Cells share versions, which are odd while something in them changes. A move makes those of all cells odd in which the
+client has entries and will have some, changes them, and makes them even again. So who has read some cells, and finds
+all their versions as they were before, has seen all entries of a client either before or after its move.
+
+Moves of clients that a copy of their positions elsewhere has yet to make.
 """
 
 from __future__ import annotations
 
+import threading
+from typing import NamedTuple
+
 import numpy as np
 
-from tagmatch.model.kernels.atomics import store_relaxed
+from tagmatch.model.arrays import F64Array, I64Array, U32Array
+from tagmatch.model.kernels.atomics import fence_release, load_relaxed, store_relaxed, store_release
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import point_of
-from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS
-from tagmatch.pipeline.areas.packing import select, widest_axis
+from tagmatch.pipeline.areas.packing import NUMBERS, SLOTS, WORDS, prefetch, select, widest_axis
 
 #: Number of a slot that is free; its x is NaN, so that no test finds it
 FREE = np.uint32(2**32 - 1)
@@ -183,3 +194,190 @@ def join_all(chunks, cells, spaces, entry_clients, limits, lon, lat, plane, spac
         x, y, z = point_of(lon[client], lat[client], plane)
         cell = cell_of(np.int64(spaces[entry]), x, y, z, space_cells, cuts, axes)
         join(chunks, cell, cells, x, y, z, limits[entry], entry)
+
+
+#: Versions, which cells share: a power of two
+STRIPES = 4096
+# So many moves before one, what it will need is fetched; and of so many of its entries
+_AHEAD, _FETCHED = 8, 4
+
+
+@lent
+def _mark(versions, cell, marked, count):
+    """Make the version of a cell odd, unless it is; how many are."""
+    if cell < 0:
+        return count
+    stripe = cell & (STRIPES - 1)
+    version = versions[stripe]
+    if version & 1:
+        return count
+    store_relaxed(versions, stripe, version + 1)
+    marked[count] = stripe
+    return count + 1
+
+
+@lent
+def _cell_that_has(where, entry, cells, homes):
+    """The cell that an entry is in."""
+    slot = np.int64(where[entry])
+    return home_of(slot // SLOTS, cells, homes) if slot >= 0 else NOWHERE
+
+
+@lent
+def _move(entries, chunks, positions, tree, cells, client, lon, lat, point, new_cells, marked):
+    """Move one client; one that is nowhere then leaves."""
+    client_offsets, client_entries, spaces, limits = entries
+    versions, all_lon, all_lat = positions
+    space_cells, cuts, axes = tree
+    where, homes = chunks[5], chunks[3]
+    x, y, z = point
+    somewhere = not (np.isnan(lon) or np.isnan(lat))
+    first, last, count = np.int64(client_offsets[client]), np.int64(client_offsets[client + 1]), 0
+    for i in range(first, last):
+        entry = np.int64(client_entries[i])
+        cell = cell_of(np.int64(spaces[entry]), x, y, z, space_cells, cuts, axes) if somewhere else NOWHERE
+        new_cells[i - first] = cell
+        count = _mark(versions, cell, marked, count)
+        count = _mark(versions, _cell_that_has(where, entry, cells, homes), marked, count)
+    fence_release()
+    all_lon[client], all_lat[client] = lon, lat
+    for i in range(first, last):
+        entry, cell = np.int64(client_entries[i]), new_cells[i - first]
+        before = _cell_that_has(where, entry, cells, homes)
+        if before == cell and cell >= 0:
+            slot = np.int64(where[entry])
+            write_point(chunks[0], slot // SLOTS, slot % SLOTS, x, y, z)
+            continue
+        if before >= 0:
+            leave(chunks, before, entry)
+        if cell >= 0:
+            join(chunks, cell, cells, x, y, z, limits[entry], entry)
+    for i in range(count):
+        store_release(versions, marked[i], versions[marked[i]] + 1)
+
+
+@lent
+def _fetch_slot(words, numbers, chunk, slot):
+    """Have what a slot has fetched."""
+    for lane in range(4):
+        prefetch(words, chunk * WORDS + lane * SLOTS + slot)
+    prefetch(numbers, 2 * chunk * WORDS + NUMBERS)
+
+
+@lent
+def _fetch(entries, chunks, tree, clients, x, y, z, at):
+    """Have fetched what moves will need that are not far away."""
+    client_offsets, client_entries, spaces, limits = entries
+    words, numbers, following, _, _, where = chunks
+    space_cells, cuts, axes = tree
+    if at + 4 * _AHEAD < len(clients):
+        prefetch(client_offsets, clients[at + 4 * _AHEAD])
+    if at + 3 * _AHEAD < len(clients):
+        prefetch(client_entries, np.int64(client_offsets[clients[at + 3 * _AHEAD]]))
+    if at + 2 * _AHEAD < len(clients):
+        client = clients[at + 2 * _AHEAD]
+        first, last = np.int64(client_offsets[client]), np.int64(client_offsets[client + 1])
+        for i in range(first, min(last, first + _FETCHED)):
+            entry = np.int64(client_entries[i])
+            prefetch(where, entry)
+            prefetch(spaces, entry)
+            prefetch(limits, entry)
+    if at + _AHEAD < len(clients):
+        client = clients[at + _AHEAD]
+        first, last = np.int64(client_offsets[client]), np.int64(client_offsets[client + 1])
+        for i in range(first, min(last, first + _FETCHED)):
+            entry = np.int64(client_entries[i])
+            slot = np.int64(where[entry])
+            if slot >= 0:
+                _fetch_slot(words, numbers, slot // SLOTS, slot % SLOTS)
+                prefetch(following, slot // SLOTS)
+            cell = cell_of(
+                np.int64(spaces[entry]), x[at + _AHEAD], y[at + _AHEAD], z[at + _AHEAD], space_cells, cuts, axes
+            )
+            _fetch_slot(words, numbers, cell, SLOTS // 2)
+            prefetch(following, cell)
+
+
+@kernel
+def move_clients(entries, chunks, positions, tree, cells, clients, lon, lat, x, y, z, begin, asks, new_cells, marked):
+    """Move clients one after the other, from one of them on, until a pause is asked for; returns where to go on."""
+    for i in range(begin, len(clients)):
+        if i > begin and load_relaxed(asks, 0) > 0:
+            return i
+        _fetch(entries, chunks, tree, clients, x, y, z, i)
+        _move(
+            entries, chunks, positions, tree, cells, clients[i], lon[i], lat[i], (x[i], y[i], z[i]), new_cells, marked
+        )
+    return len(clients)
+
+
+class Moves(NamedTuple):
+    """Clients with where each is to be, one after the other."""
+
+    clients: I64Array
+    lon: F64Array
+    lat: F64Array
+    x: F64Array
+    y: F64Array
+    z: F64Array
+
+
+class Points(NamedTuple):
+    """Clients with the point where each is to be, one after the other; `x` is NaN for one that is to be nowhere."""
+
+    clients: U32Array
+    x: F64Array
+    y: F64Array
+    z: F64Array
+
+
+class MoveLog:
+    """Moves that were made, in their order, for one who makes them, too, and takes them whenever that is needed.
+
+    Who falls too far behind has to copy all positions instead.
+
+    Parameters
+    ----------
+    most : int
+        So many moves are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._lock = threading.Lock()
+        # `None` until all positions have been copied
+        self._moves: list[Points] | None = None
+
+    def begin(self) -> None:
+        """Keep moves from now on: who has this copies positions, and nobody moves meanwhile."""
+        with self._lock:
+            self._moves, self._count = [], 0
+
+    def forget(self) -> None:
+        """Keep nothing until all positions have been copied."""
+        with self._lock:
+            self._moves, self._count = None, 0
+
+    def add(self, moves: Moves) -> None:
+        """Have moves that were made, whose clients and places may be in the memory of who has asked for them."""
+        with self._lock:
+            if self._moves is None:
+                return
+            self._count += len(moves.clients)
+            try:
+                if self._count <= self._most:
+                    nowhere = np.isnan(moves.lon) | np.isnan(moves.lat)
+                    x = np.where(nowhere, np.nan, moves.x)
+                    self._moves.append(Points(moves.clients.astype(np.uint32), x, moves.y, moves.z))
+                    return
+            except MemoryError:
+                """Then all have to be copied, too."""
+            self._moves = None
+
+    def take(self) -> list[Points] | None:
+        """The moves since this was last called; `None` if all positions have to be copied."""
+        with self._lock:
+            moves = self._moves
+            if moves is not None:
+                self._moves, self._count = [], 0
+            return moves

@@ -14,10 +14,8 @@ import numpy as np
 from tagmatch.model.kernels.atomics import add, fence_acquire, give_way, load_acquire, load_relaxed
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import is_in_box, limit_of, reach_of, unit_vector
-from tagmatch.pipeline.areas.cells import FREE
-from tagmatch.pipeline.areas.chunks import ALL_SLOTS, NUMBERS, SLOTS, WORDS, fetch_chunk, keep, near, prefetch
-from tagmatch.pipeline.areas.client_moves import STRIPES
-from tagmatch.pipeline.areas.shapes import CIRCLE
+from tagmatch.pipeline.areas.cells import FREE, STRIPES
+from tagmatch.pipeline.areas.packing import ALL_SLOTS, CIRCLE, NUMBERS, SLOTS, WORDS, fetch_chunk, keep, near, prefetch
 
 # Messages whose cells are fetched together, and cells of these, but for one message
 _TOGETHER, _FETCHED = 8, 64

@@ -15,14 +15,23 @@ import numpy.typing as npt
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of, pooled
 from tagmatch.model.kernels.prepared import Prepared
 from tagmatch.model.kernels.sphere import limits, points, reaches
-from tagmatch.pipeline.areas.cells import AVAILABLE, NEVER_USED, PER_CELL, clear_all, cut, divide, join_all
+from tagmatch.pipeline.areas.cells import (
+    AVAILABLE,
+    NEVER_USED,
+    PER_CELL,
+    STRIPES,
+    MoveLog,
+    Moves,
+    clear_all,
+    cut,
+    divide,
+    join_all,
+    move_clients,
+)
 from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
-from tagmatch.pipeline.areas.chunks import SLOTS, WORDS, chunks_of, way
-from tagmatch.pipeline.areas.client_moves import STRIPES, move_clients
 from tagmatch.pipeline.areas.client_search import find_clients
 from tagmatch.pipeline.areas.fixed import FIRST_ROOM, longer
-from tagmatch.pipeline.areas.move_log import MoveLog, Moves
-from tagmatch.pipeline.areas.shapes import Places, Shapes
+from tagmatch.pipeline.areas.packing import SLOTS, WORDS, Places, Shapes, chunks_of, way
 
 # How long a mover waits until it looks again whether it may go on
 _PAUSE_S = 0.0001
@@ -187,7 +196,7 @@ class ClientCells:
     >>> import numpy as np
     >>> from tagmatch.model.arrays import Lists
     >>> from tagmatch.pipeline.areas.clients import ClientCells
-    >>> from tagmatch.pipeline.areas.shapes import Places
+    >>> from tagmatch.pipeline.areas.packing import Places
     >>> both, metres = np.array([0, 1]), np.array([500.0, 500.0])
     >>> cells = ClientCells.of(np.array([0, 0]), 1, both, metres, np.zeros(2), np.array([50.0, np.nan]), plane=False)
     >>> place, group = Places(np.zeros(1), np.array([50.001])), Lists(np.array([0, 1]), np.zeros(1, np.uint32))

@@ -7,21 +7,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, U32Array, frozen, pooled
-from tagmatch.model.kernels.bits import trailing_zeros
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import inlined, kernel, lent
+from tagmatch.model.kernels.jit import inlined, kernel, lent, with_room
+from tagmatch.model.kernels.lists import trailing_zeros
 from tagmatch.model.kernels.sphere import longitudes, unit_vector
-from tagmatch.pipeline.areas.chunks import ALL_SLOTS, SLOTS, boxes_with, fetch_chunk, hits, keep, near, prefetch, way
 from tagmatch.pipeline.areas.packing import (
+    ALL_SLOTS,
     AXIS,
+    BOX,
+    CIRCLE,
     FAN_OUT,
+    SLOTS,
     Packed,
+    Places,
+    Shapes,
+    boxes_with,
+    fetch_chunk,
+    hits,
+    keep,
+    near,
     packed_boxes,
     packed_circles,
+    prefetch,
     rounded_down,
     rounded_up,
+    way,
 )
-from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
 
 #: Groups of so many chunks are searched without a look at bounds
 FLAT = 3
@@ -309,7 +319,7 @@ class FixedAreas:
     >>> import numpy as np
     >>> from tagmatch.model.arrays import Lists
     >>> from tagmatch.pipeline.areas.fixed import FixedAreas
-    >>> from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
+    >>> from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes
     >>> shapes = Shapes(
     ...     np.array([CIRCLE, BOX], np.uint8), np.array([[10.0, 50.0, 1000.0, 0.0], [170.0, -10.0, -170.0, 10.0]])
     ... )

@@ -1,9 +1,19 @@
-"""The sets of a segment that have areas, made ready for messages that say where they are."""
+"""The sets of a segment that have areas, made ready for messages that say where they are.
+
+What sets with areas ask beside them: few different contents, each of which many areas share.
+
+A message first finds the contents that it has, and then, of each of these, the areas that have its place.
+
+Who finds areas and clients for a packet of messages: the CPU, or a device beside it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -12,23 +22,105 @@ from tagmatch.model.arrays import (
     F64Array,
     I64Array,
     Lists,
+    Strings,
     U8Array,
     U32Array,
     UIntArray,
     frozen,
     offsets_of,
 )
+from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.kernels import area_shapes
-from tagmatch.model.kernels.reserved import areas_among, constraints_among
+from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.areas.clients import ClientCells
-from tagmatch.pipeline.areas.contents import Contents, contents_of, rows_by_content
 from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
 from tagmatch.pipeline.areas.token_groups import TokenGroups, areas_come_first, token_groups
+from tagmatch.pipeline.filters.asked import Asked
 from tagmatch.pipeline.filters.index import FilterIndex, Requirements, encoder_of, index_of, requirements_of
-from tagmatch.pipeline.filters.parsing import parsed
+from tagmatch.pipeline.filters.parsing import Parsed, parsed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contents:
+    """The different contents of some sets.
+
+    Attributes
+    ----------
+    count : int
+    numbers : int64 array
+        The content of each set.
+    asked : Asked
+        What each content asks, but for the one that asks nothing; its `rows` are their numbers.
+    of_nothing : int
+        The content that asks nothing; -1 if no set has it.
+    """
+
+    count: int
+    numbers: I64Array
+    asked: Asked
+    of_nothing: int
+
+
+@kernel
+def _without(ranks, offsets, rows, left_out, ends, out):
+    """Write the ranks of some rows that are not left out; where those of each end."""
+    used = 0
+    for i in range(len(rows)):
+        for place in range(offsets[rows[i]], offsets[rows[i] + 1]):
+            if not left_out[ranks[place]]:
+                out[used] = ranks[place]
+                used += 1
+        ends[i + 1] = used
+    return used
+
+
+def contents_of(ranks: Lists, rows: I64Array, is_area: BoolArray, found: Parsed, is_constraint: BoolArray) -> Contents:
+    """The contents of some rows, without areas.
+
+    Parameters
+    ----------
+    ranks : Lists
+        Of all rows of a segment.
+    rows : int64 array
+    is_area, is_constraint : bool arrays
+        Of each rank; areas are constraints, too.
+    found : Parsed
+        The other constraints.
+    """
+    ends = np.zeros(len(rows) + 1, np.int64)
+    left = np.empty(int((ranks.offsets[rows + 1] - ranks.offsets[rows]).sum()), np.uint32)
+    left = left[: _without(ranks.values, ranks.offsets, frozen(rows), frozen(is_area), ends, left)]
+    # Lists of ranks are different if their bytes are
+    whole = Strings(4 * ends, left.view(np.uint8))
+    interner = TagInterner()
+    numbers = interner.intern(whole, hash_strings(whole)).astype(np.int64)
+    different = interner.strings()
+    ends_of = different.offsets.astype(np.int64)
+    sizes = (ends_of[1:] - ends_of[:-1]) // 4
+    owners = np.repeat(np.arange(len(sizes)), sizes)
+    values: U32Array = different.data.copy().view(np.uint32)
+    number_of = np.full(len(is_constraint), -1, np.int64)
+    number_of[found.ranks] = np.arange(len(found))
+    unknown = is_constraint[values] & (number_of[values] < 0)
+    has_way = np.ones(len(different), np.bool_)
+    # What only begins like a constraint never holds
+    has_way[owners[unknown]] = False
+    asks = has_way & (sizes > 0)
+    all_asked = Asked(np.arange(len(sizes)), owners, values, number_of[values])
+    empty = np.flatnonzero(sizes == 0)
+    return Contents(len(sizes), numbers, all_asked.only(asks), int(empty[0]) if len(empty) else -1)
+
+
+def rows_by_content(contents: I64Array, count: int, rows: U32Array) -> Lists:
+    """The rows of each content, of some that have these contents."""
+    order = np.argsort(contents, kind="stable")
+    return Lists(offsets_of(np.bincount(contents, minlength=count)), rows[order])
+
 
 # In the place of a number
 _NONE = -1
@@ -316,3 +408,127 @@ def _followers(
     numbers = np.repeat(groups.numbers[sets], sizes)
     cells = clients.cells_of(keys, numbers, groups.count, np.repeat(metres[sets], sizes), plane=plane)
     return Followers(cells, np.repeat(rows, sizes).astype(np.uint32), places)
+
+
+_log = logging.getLogger(__name__)
+
+
+class Finder(Protocol):
+    """What finds the areas and the clients of an index by where messages are. Any number of threads may share it."""
+
+    def holding(self, places: Places, groups: Lists) -> Lists:
+        """As of `FixedAreas`."""
+
+    def near(self, places: Places, groups: Lists) -> Lists:
+        """As of `ClientCells`."""
+
+
+class DeviceFinder(Finder, Protocol):
+    """One that is on a device, and raises `DeviceError` when it can do no more.
+
+    It sees all moves of clients that were made before it is asked.
+    """
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the device's memory."""
+
+
+class OnCpu:
+    """A finder that asks the structures themselves."""
+
+    def __init__(self, index: AreaIndex) -> None:
+        self._index = index
+
+    def holding(self, places: Places, groups: Lists) -> Lists:
+        """As of `Finder`."""
+        return self._index.fixed.holding(places, groups)
+
+    def near(self, places: Places, groups: Lists) -> Lists:
+        """As of `Finder`."""
+        assert self._index.followers is not None
+        return self._index.followers.cells.near(places, groups)
+
+
+class Finders:
+    """The CPU's finder of an index, and perhaps a device's: small packets are the CPU's, and all once the device fails.
+
+    A packet that a device cannot answer, is answered by the CPU.
+
+    Parameters
+    ----------
+    index : AreaIndex
+    device : DeviceFinder, optional
+    fewest : int
+        Packets of fewer messages are the CPU's.
+    notes : tuple of str
+        Why there is no device.
+    """
+
+    def __init__(
+        self, index: AreaIndex, device: DeviceFinder | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.cpu: Finder = OnCpu(index)
+        self.device, self.fewest_messages = device, fewest
+        self.notes = notes
+        if device is not None and fewest > 1:
+            few = f"areas are matched on the CPU for packets of fewer than {fewest} messages, which is faster for few"
+            self.notes = (*notes, few)
+        self._counting = threading.Lock()
+        self._matched_by = {} if device is None else {"cuda": 0, "cpu": 0}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the device's memory."""
+        device = self.device
+        return 0 if device is None else device.nbytes
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """How many messages went to the device and how many to the CPU; empty where there was no device."""
+        with self._counting:
+            return dict(self._matched_by)
+
+    def of_packet(self, messages: int) -> Finder:
+        """Who finds what a packet of so many messages asks for."""
+        device = self.device if messages >= self.fewest_messages else None
+        with self._counting:
+            if self._matched_by:
+                self._matched_by["cpu" if device is None else "cuda"] += messages
+        return self.cpu if device is None else _Guarded(self, device)
+
+    def failed(self, device: DeviceFinder, error: DeviceError) -> None:
+        """Have the CPU go on, with a packet or, if the device has failed, with all."""
+        if isinstance(error, DeviceMemoryError):
+            _log.warning("%s; the CPU matches the areas of a packet", error)
+        elif self.device is device:
+            self.device = None
+            _log.error("%s; the CPU goes on with areas", error)
+
+
+class _Guarded:
+    """A device's finder that may fail."""
+
+    def __init__(self, finders: Finders, device: DeviceFinder) -> None:
+        self._finders, self._device = finders, device
+
+    def holding(self, places: Places, groups: Lists) -> Lists:
+        """As of `Finder`."""
+        return self._ask(self._device.holding, self._finders.cpu.holding, places, groups)
+
+    def near(self, places: Places, groups: Lists) -> Lists:
+        """As of `Finder`."""
+        return self._ask(self._device.near, self._finders.cpu.near, places, groups)
+
+    def _ask(
+        self,
+        device: Callable[[Places, Lists], Lists],
+        cpu: Callable[[Places, Lists], Lists],
+        places: Places,
+        groups: Lists,
+    ) -> Lists:
+        try:
+            return device(places, groups)
+        except DeviceError as error:
+            self._finders.failed(self._device, error)
+            return cpu(places, groups)

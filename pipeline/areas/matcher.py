@@ -7,25 +7,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U32Array, offsets_of
-from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
 from tagmatch.model.kernels.area_shapes import TO_PLANE
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.locations import Locations, locations_of
-from tagmatch.model.tables import Segment
+from tagmatch.model.tables import Deletions, Segment
 from tagmatch.pipeline.areas.clients import ClientCells
-from tagmatch.pipeline.areas.finder import Finder, Finders
-from tagmatch.pipeline.areas.index import AreaIndex
+from tagmatch.pipeline.areas.index import AreaIndex, Finder, Finders
 from tagmatch.pipeline.areas.one_located import one_located
-from tagmatch.pipeline.areas.rows import keep_tested, spread_rows
-from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
-from tagmatch.pipeline.cpu.key_lookup import live_sets
-from tagmatch.pipeline.cpu.matcher import SetIds
-from tagmatch.pipeline.cpu.one_query import OfSeveralTypes, OneQuery, one_of_all
-from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes, keep_tested, spread_rows
 from tagmatch.pipeline.filters.matcher import Beside, rows_found
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.matcher import Matched, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
+from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
+from tagmatch.pipeline.segment import SetIds
+from tagmatch.pipeline.tags import TagIndex, live_sets
 
 
 class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):

@@ -1,6 +1,6 @@
 """One message that says where it is, from its tags, attributes and place to the keys of sets with areas.
 
-As `tagmatch.pipeline.cpu.one_query`, which says why; it is the kernels of packets that are called here, too. There are
+As `tagmatch.pipeline.one`, which says why; it is the kernels of packets that are called here, too. There are
 two calls: one finds sets, and entries of clients, and the other one looks up their keys.
 """
 
@@ -13,33 +13,16 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array
-from tagmatch.model.deletions import is_deleted
 from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.prepared import Prepared, array_at, arrays_at, own_array_at
-from tagmatch.model.tables import Segment
-from tagmatch.pipeline.areas.chunks import way
+from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.client_search import find_clients
 from tagmatch.pipeline.areas.clients import PREPARED
 from tagmatch.pipeline.areas.fixed import find_fixed
 from tagmatch.pipeline.areas.index import AreaIndex
-from tagmatch.pipeline.areas.rows import keep_tested, spread_rows
-from tagmatch.pipeline.areas.shapes import BOX, CIRCLE
+from tagmatch.pipeline.areas.packing import BOX, CIRCLE, keep_tested, spread_rows, way
 from tagmatch.pipeline.areas.token_groups import keep_asked, write_groups
-from tagmatch.pipeline.cpu.one_query import (
-    ALL,
-    DTypes,
-    Kernels,
-    add_keys,
-    add_keys_at,
-    answer,
-    deleted_in,
-    live_of,
-    prepare,
-    scalar,
-    tags_in,
-)
-from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.filters.few_nodes import TOO_MANY
 from tagmatch.pipeline.filters.one_message import (
     BEHIND,
@@ -53,6 +36,20 @@ from tagmatch.pipeline.filters.one_message import (
     values_of,
 )
 from tagmatch.pipeline.matcher import Single
+from tagmatch.pipeline.one import (
+    ALL,
+    DTypes,
+    Kernels,
+    add_keys,
+    add_keys_at,
+    answer,
+    deleted_in,
+    live_of,
+    prepare,
+    scalar,
+    tags_in,
+)
+from tagmatch.pipeline.tags import TagIndex
 
 _F32, _F64, _I64, _U8, _U32, _U64, _BOOL = (
     np.float32, np.float64, np.int64, np.uint8, np.uint32, np.uint64, np.bool_

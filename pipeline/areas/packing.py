@@ -7,22 +7,368 @@ of two, so that 16 chunks in a row, as well as 16 times as many, are such a part
 own, whatever there is; and as bounds are boxes in space, nothing is special about poles and the anti-meridian.
 
 All groups share chunks and records, so that many small ones take no more memory than a large one.
+
+Chunks of 16 areas or places, tested at once against one point or box.
+
+A chunk has four lanes of float64 and one of 32-bit numbers, which say whose the slots are: 576 bytes, nine cache lines.
+Circles: x, y, z, limit; boxes: west, east, south, north. Half as many bytes would do for lanes of 32 bits, but then a
+test leaves some slots open, which has to be asked of numbers that lie elsewhere; these lanes decide everything, by the
+same arithmetic as `tagmatch.model.kernels.sphere`.
+
+There are two ways to test a chunk: vector code with a compressed store, for x86-64, and loops, for every processor.
+Kernels take the way as an argument, `None` for loops: Numba compiles what is behind `way is None` for one of them only.
+With `True`, vector code asks each chunk which of its circles are marked (see `tagmatch.model.kernels.sphere`), with
+`False` none is.
+
+Areas and places in columns.
+
+Rows that groups have, and those whose other areas say yes, too.
 """
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
-from tagmatch.model.arrays import F64Array, I64Array, U32Array, frozen, offsets_of
-from tagmatch.model.kernels.bits import leading_zeros
+from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array, frozen, offsets_of
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.sphere import limits, points, reach_of, reaches
-from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, aligned, chunks_of
-from tagmatch.pipeline.areas.shapes import BOX, CIRCLE
+from tagmatch.model.kernels.lists import leading_zeros, trailing_zeros
+from tagmatch.model.kernels.sphere import (
+    is_in_box,
+    is_marked,
+    is_near,
+    limit_of,
+    limits,
+    near_by_mark,
+    near_by_squares,
+    point_of,
+    points,
+    reach_of,
+    reaches,
+)
+
+#: Slots of a chunk; float64 words of it; and where its lane of numbers begins, in words of 32 bits
+SLOTS, WORDS, NUMBERS = 16, 72, 128
+#: All slots of a chunk, as bits
+ALL_SLOTS = (1 << SLOTS) - 1
+LINE = 64
+
+_VECTOR_CODE = platform.machine().lower() in ("x86_64", "amd64")
+
+
+def way(*, marked: bool = True) -> bool | None:
+    """How chunks are tested on this processor, some of whose circles may be marked, or none."""
+    return marked if _VECTOR_CODE else None
+
+
+def aligned(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """An array, not initialized, that begins with a cache line."""
+    size = count * np.dtype(dtype).itemsize
+    raw = np.empty(size + LINE, np.uint8)
+    first = -raw.ctypes.data % LINE
+    return raw[first : first + size].view(dtype)
+
+
+def chunks_of(count: int) -> tuple[F64Array, U32Array]:
+    """Memory for so many chunks, as its lanes and as its numbers."""
+    words = aligned(count * WORDS, np.float64)
+    return words, words.view(np.uint32)
+
+
+_BIT, _BYTE, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
+_DOUBLES, _FLOATS = ir.VectorType(ir.DoubleType(), SLOTS), ir.VectorType(ir.FloatType(), SLOTS)
+_WORDS32, _BITS = ir.VectorType(_I32, SLOTS), ir.VectorType(_BIT, SLOTS)
+
+
+def _splat(builder: Any, value: Any) -> Any:
+    vector = ir.VectorType(value.type, SLOTS)
+    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(_I32, 0))
+    return builder.shuffle_vector(one, ir.Constant(vector, ir.Undefined), ir.Constant(_WORDS32, [0] * SLOTS))
+
+
+class _Lanes:
+    """Loads lanes of 16 from somewhere in an array."""
+
+    def __init__(self, context: Any, builder: Any, kind: Any, array: Any, first: Any) -> None:
+        self._builder = builder
+        data = context.make_array(kind)(context, builder, array).data
+        self._start = builder.bitcast(builder.gep(data, [first]), _BYTE.as_pointer())
+
+    def __call__(self, offset: int, lane: Any) -> Any:
+        at = self._builder.gep(self._start, [ir.Constant(_I64, offset)])
+        load = self._builder.load(self._builder.bitcast(at, lane.as_pointer()))
+        load.align = 4
+        return load
+
+
+def _bits(builder: Any, passed: Any) -> Any:
+    return builder.zext(builder.bitcast(passed, _I16), _I64)
+
+
+def _keep_vector(typing: Any, numbers: Any, first: Any, slots: Any, out: Any, used: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        numbers, first, slots, out, used = arguments
+        lane = _Lanes(context, builder, signature.args[0], numbers, first)(0, _WORDS32)
+        mask = builder.bitcast(builder.trunc(slots, _I16), _BITS)
+        target = builder.gep(context.make_array(signature.args[3])(context, builder, out).data, [used])
+        function = ir.FunctionType(ir.VoidType(), [_WORDS32, target.type, _BITS])
+        store = cgutils.get_or_insert_function(builder.module, function, "llvm.masked.compressstore.v16i32")
+        builder.call(store, [lane, target, mask])
+        return builder.add(used, builder.ctpop(slots))
+
+    return types.int64(numbers, types.int64, types.int64, out, types.int64), generate
+
+
+def _near_vector(typing: Any, words: Any, first: Any, point: Any, limit: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, first, point, limit = arguments
+        lanes = _Lanes(context, builder, signature.args[0], words, first)
+        total = None
+        for axis in range(signature.args[2].count):
+            middle = _splat(builder, builder.extract_value(point, axis))
+            difference = builder.fsub(lanes(128 * axis, _DOUBLES), middle)
+            square = builder.fmul(difference, difference)
+            total = square if total is None else builder.fadd(total, square)
+        own = isinstance(signature.args[3], types.NoneType)
+        most = lanes(384, _DOUBLES) if own else _splat(builder, limit)
+        return _bits(builder, builder.fcmp_ordered("<=", total, most))
+
+    return types.int64(words, types.int64, point, limit), generate
+
+
+def _marked_vector(typing: Any, words: Any, first: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, first = arguments
+        integers = ir.VectorType(_I64, SLOTS)
+        limits = _Lanes(context, builder, signature.args[0], words, first)(384, integers)
+        return _bits(builder, builder.icmp_signed("<", limits, ir.Constant(integers, [0] * SLOTS)))
+
+    return types.int64(words, types.int64), generate
+
+
+def _boxes_vector(
+    typing: Any, words: Any, first: Any, lon: Any, other: Any, lat: Any, matters: Any  # noqa: ARG001
+) -> Any:  # fmt: skip
+    f, i = types.float64, types.int64
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, first, lon, other, lat, matters = arguments
+        lanes = _Lanes(context, builder, signature.args[0], words, first)
+        west, east, south, north = (lanes(128 * lane, _DOUBLES) for lane in range(4))
+        lat = _splat(builder, lat)
+        straight = builder.fcmp_ordered("<=", west, east)
+        passed = _splat(builder, builder.icmp_signed("==", matters, ir.Constant(_I64, 0)))
+        for each in (lon, other):
+            at = _splat(builder, each)
+            behind, before = builder.fcmp_ordered("<=", west, at), builder.fcmp_ordered("<=", at, east)
+            spans = builder.select(straight, builder.and_(behind, before), builder.or_(behind, before))
+            passed = builder.or_(passed, spans)
+        passed = builder.and_(passed, builder.fcmp_ordered("<=", south, lat))
+        passed = builder.and_(passed, builder.fcmp_ordered("<=", lat, north))
+        return _bits(builder, passed)
+
+    return i(words, i, f, f, f, i), generate
+
+
+def _hits_vector(typing: Any, bounds: Any, first: Any, down: Any, up: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bounds, first, down, up = arguments
+        lanes = _Lanes(context, builder, signature.args[0], bounds, first)
+        passed = None
+        for axis in range(signature.args[2].count):
+            low, high = (_splat(builder, builder.extract_value(side, axis)) for side in (down, up))
+            spans = builder.and_(
+                builder.fcmp_ordered("<=", lanes(128 * axis, _FLOATS), high),
+                builder.fcmp_ordered(">=", lanes(128 * axis + 64, _FLOATS), low),
+            )
+            passed = spans if passed is None else builder.and_(passed, spans)
+        return _bits(builder, passed)
+
+    return types.int64(bounds, types.int64, down, up), generate
+
+
+def _prefetch(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        byte = builder.bitcast(builder.gep(data, [arguments[1]]), _BYTE.as_pointer())
+        kind = ir.FunctionType(ir.VoidType(), [byte.type, _I32, _I32, _I32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [byte.type], kind)
+        builder.call(function, [byte, *(ir.Constant(_I32, value) for value in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+_keep_by_vector: Any = intrinsic(_keep_vector)
+_near_by_vector: Any = intrinsic(_near_vector)
+_marked_by_vector: Any = intrinsic(_marked_vector)
+_boxes_by_vector: Any = intrinsic(_boxes_vector)
+_hits_by_vector: Any = intrinsic(_hits_vector)
+
+#: In a kernel, `prefetch(array, place)`: have the cache line of an element fetched; it need not be in the array
+prefetch: Any = intrinsic(_prefetch)
+
+
+@lent
+def _near_by_loop(words, first, x, y, z, limit):
+    found = 0
+    for slot in range(SLOTS):
+        at = first + slot
+        most = words[at + 48] if limit is None else limit
+        found |= int(near_by_squares(words[at], words[at + 16], words[at + 32], most, x, y, z)) << slot
+    return found
+
+
+@lent
+def _marked(way, words, first, limit):
+    """Which slots of a chunk have a limit that is marked, or all if another one counts, which is; as bits."""
+    if limit is not None:
+        return ALL_SLOTS if is_marked(limit) else 0
+    if way is not None:
+        return _marked_by_vector(words, first) if way else 0
+    marked = 0
+    for slot in range(SLOTS):
+        marked |= int(is_marked(words[first + slot + 48])) << slot
+    return marked
+
+
+@lent
+def near(way, words, chunk, point, limit):
+    """Which slots of a chunk have a point in their circle, as bits; with a limit, which are in a circle around a point.
+
+    The point has two numbers on the plane, else three.
+    """
+    first, plane = chunk * WORDS, len(point) == 2
+    x, y, z = point[0], point[1], 0.0 if len(point) == 2 else point[len(point) - 1]
+    found = _near_by_loop(words, first, x, y, z, limit) if way is None else _near_by_vector(words, first, point, limit)
+    marked = _marked(way, words, first, limit)
+    found &= ~marked
+    while marked:
+        slot = np.int64(trailing_zeros(np.uint64(marked)))
+        marked &= marked - 1
+        at = first + slot
+        most = words[at + 48] if limit is None else limit
+        found |= int(near_by_mark(words[at], words[at + 16], words[at + 32], most, x, y, z, plane)) << slot
+    return found
+
+
+@lent
+def boxes_with(way, words, chunk, lon, other, lat, matters):
+    """Which slots of a chunk have a place in their box, as bits; the place as `longitudes` gives it."""
+    first = chunk * WORDS
+    if way is None:
+        found = 0
+        for slot in range(SLOTS):
+            at = first + slot
+            west, east = words[at], words[at + 16]
+            if west <= east:
+                spans = (west <= lon and lon <= east) or (west <= other and other <= east)
+            else:
+                spans = west <= lon or lon <= east or west <= other or other <= east
+            has = (spans or not matters) and words[at + 32] <= lat and lat <= words[at + 48]
+            found |= int(has) << slot
+        return found
+    return _boxes_by_vector(words, first, lon, other, lat, np.int64(matters))
+
+
+@lent
+def keep(way, numbers, chunk, slots, out, used):
+    """Append the numbers of some slots of a chunk; how many numbers there are then. There is room for 16."""
+    first = 2 * chunk * WORDS + NUMBERS
+    if way is None:
+        for slot in range(SLOTS):
+            if slots >> slot & 1:
+                out[used] = numbers[first + slot]
+                used += 1
+        return used
+    return _keep_by_vector(numbers, first, slots, out, used)
+
+
+@lent
+def spans(bounds, at, down, up):
+    """Whether bounds on one axis, whose low is at a place, meet what lies from one number to another."""
+    return bounds[at] <= up and bounds[at + SLOTS] >= down
+
+
+@lent
+def hits(way, bounds, first, down, up):
+    """Which of 16 bounds in space meet a small one, as bits: 16 lows and 16 highs for each axis, float32."""
+    if way is None:
+        found = 0
+        for slot in range(SLOTS):
+            meets = True
+            for axis in range(len(down)):
+                meets &= spans(bounds, first + 2 * SLOTS * axis + slot, down[axis], up[axis])
+            found |= int(meets) << slot
+        return found
+    return _hits_by_vector(bounds, first, down, up)
+
+
+@lent
+def fetch_chunk(words, chunk, lanes):
+    """Have the first lanes of a chunk fetched into the cache, and its last one, and its numbers."""
+    first = chunk * WORDS
+    for line in range(0, lanes * SLOTS, 8):
+        prefetch(words, first + line)
+    for line in range(3 * SLOTS, WORDS, 8):
+        prefetch(words, first + line)
+
+
+#: Kinds of areas
+CIRCLE, BOX = 0, 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """Areas; `tagmatch.model.kernels.sphere` says which places each has.
+
+    Attributes
+    ----------
+    kinds : uint8 array, length n
+        `CIRCLE` or `BOX`.
+    values : float64 array, shape (n, 4)
+        Of a circle its middle and radius: lon, lat, metres, 0. Of a box: west, south, east, north. Degrees and metres;
+        on the plane, x, y and their unit.
+    """
+
+    kinds: U8Array
+    values: F64Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kinds", frozen(self.kinds))
+        object.__setattr__(self, "values", frozen(np.ascontiguousarray(self.values)))
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Places:
+    """A place for each message.
+
+    Attributes
+    ----------
+    lon, lat : float64 arrays, length n
+        Degrees, or x and y on the plane; NaN for a message that has no place.
+    """
+
+    lon: F64Array
+    lat: F64Array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lon", frozen(np.ascontiguousarray(self.lon)))
+        object.__setattr__(self, "lat", frozen(np.ascontiguousarray(self.lat)))
+
+    def __len__(self) -> int:
+        return len(self.lon)
+
 
 #: float32 words of a record for each axis: 16 lows and 16 highs
 AXIS = 32
@@ -263,3 +609,46 @@ def packed_boxes(groups: I64Array, group_count: int, ids: U32Array, values: F64A
         width, height = np.where(west <= east, east - west, np.inf), north - south
     keys = np.stack([west / 2 + east / 2, south / 2 + north / 2, width, height], axis=1)
     return packed(groups, group_count, ids, np.stack([west, east, south, north], axis=1), keys, BOX, 2)
+
+
+@kernel
+def spread_rows(offsets, values, group_offsets, groups, ends, out):
+    """Write the rows of all groups of each message, if there is room, and where each message's end; how many."""
+    used = 0
+    for message in range(len(ends) - 1):
+        for i in range(group_offsets[message], group_offsets[message + 1]):
+            for place in range(offsets[np.int64(groups[i])], offsets[np.int64(groups[i]) + 1]):
+                if len(out):
+                    out[used] = values[place]
+                used += 1
+        ends[message + 1] = used
+    return used
+
+
+@kernel
+def keep_tested(offsets, values, rows, of_rows, test_offsets, kinds, shapes, negated, lon, lat, plane, ends, out):
+    """Write the values of each message, whose rows are these, for which all tests of their rows hold; how many.
+
+    The tests are those of `Tests`.
+    """
+    used = 0
+    for message in range(len(ends) - 1):
+        for i in range(offsets[message], offsets[message + 1]):
+            number, holds = of_rows[np.int64(rows[i])], True
+            if number >= 0:
+                for test in range(test_offsets[number], test_offsets[number + 1]):
+                    shape = shapes[test]
+                    if np.isnan(lon[message]):
+                        has = False
+                    elif kinds[test] == BOX:
+                        has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon[message], lat[message], plane)
+                    else:
+                        x, y, z = point_of(shape[0], shape[1], plane)
+                        px, py, pz = point_of(lon[message], lat[message], plane)
+                        has = is_near(x, y, z, limit_of(shape[2], plane), px, py, pz, plane)
+                    holds &= has != negated[test]
+            if holds:
+                out[used] = values[i]
+                used += 1
+        ends[message + 1] = used
+    return used

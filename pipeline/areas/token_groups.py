@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U32Array
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import kernel, with_room
 from tagmatch.pipeline.filters.asked import Asked, records_of
 from tagmatch.pipeline.filters.attributes import Constraints
 from tagmatch.pipeline.filters.index import Requirements

@@ -19,16 +19,10 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, narrow_offsets
 from tagmatch.model.kernels.sphere import is_in_box, near_rules, points
-from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, reaches
 from tagmatch.pipeline.areas.fixed import FLAT, meridians
-from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT
-from tagmatch.pipeline.areas.shapes import Places
-from tagmatch.pipeline.cuda.jit import inlined, kernel
-from tagmatch.pipeline.cuda.memory import Workspace, grid
+from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT, NUMBERS, SLOTS, WORDS, Places, spans
+from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, grid, inlined, kernel, plus, prefix_sums, times
 from tagmatch.pipeline.cuda.pairs import Room, kept
-from tagmatch.pipeline.cuda.pinned import PinnedPool
-from tagmatch.pipeline.cuda.rounding import plus, times
-from tagmatch.pipeline.cuda.scan import prefix_sums
 
 cuda: Any = numba.cuda
 
@@ -229,9 +223,9 @@ def find_areas(
                     if (
                         child >= (first // SLOTS) >> shift
                         and child <= ((last - 1) // SLOTS) >> shift
-                        and reaches(bounds, at, west, east)
-                        and reaches(bounds, at + AXIS, south, south)
-                        and (axes == 2 or reaches(bounds, at + 2 * AXIS, pz, pz))
+                        and spans(bounds, at, west, east)
+                        and spans(bounds, at + AXIS, south, south)
+                        and (axes == 2 or spans(bounds, at + 2 * AXIS, pz, pz))
                     ):
                         stack[cuda.atomic.add(state, _WAITING, 1)] = ((level - 1) << _LEVEL) | child
             cuda.syncthreads()

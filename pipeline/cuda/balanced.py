@@ -2,31 +2,436 @@
 
 Partitions are cut into runs of rows, which have masks of their own: how fast queries are matched then hardly depends on
 the greatest size of a partition.
+
+Algorithms 3 and 4 of the paper (§3.3) for all items of a packet in one launch.
+
+The paper launches a kernel for each batch of up to 256 queries and each partition, a block of threads for each block of
+rows. Here a block of threads takes an item, which is a batch of queries and a run of rows of a partition, and goes
+through the run block by block, with the queries in registers. Blocks are of one warp and 64 rows, and items of 128
+queries, as then most blocks fit a multiprocessor.
+
+Algorithm 2 on the device: queries go to the runs of rows in which there may be sets that they contain (§3.2).
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS, add_tag
+from tagmatch.model.arrays import I64Array, offsets_of
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, add_tag
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
-from tagmatch.pipeline.cpu.blocks import Blocks, signature_words
-from tagmatch.pipeline.cuda.items import BLOCK_ROWS, CHECK_WORDS, ITEM_QUERIES, ITEM_THREADS, check_bit, match_items
-from tagmatch.pipeline.cuda.jit import kernel
-from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
-from tagmatch.pipeline.cuda.pairs import COUNTERS, PAIRS, REJECTED, WORDS
-from tagmatch.pipeline.cuda.preprocess import DeviceQueries
-from tagmatch.pipeline.cuda.routing import Items, items_of, route
+from tagmatch.pipeline.balanced import Blocks, signature_words
+from tagmatch.pipeline.cuda.device import Workspace, grid, inlined, kernel, prefix_sums, to_device
+from tagmatch.pipeline.cuda.pairs import COUNTERS, PAIRS, PASSED, REJECTED, WORDS, DeviceQueries, append, keep
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.rules.packing import unpack
+from tagmatch.pipeline.rules import GROUP, GROUP_BYTES, GROUP_WORDS, RECORD_HEADER, contains_ranks, packed_words, unpack
 
 cuda: Any = numba.cuda
 
 _U = np.uint64
+
+#: Threads of a block
+ITEM_THREADS = 32
+
+# Of each thread: queries, which stay in registers; rows; and queries that it tests before it looks at the outcome
+_EACH_QUERIES = 4
+_EACH_ROWS = 2
+_AT_ONCE = 4
+
+#: Queries of an item, and rows of a block
+ITEM_QUERIES = _EACH_QUERIES * ITEM_THREADS
+BLOCK_ROWS = _EACH_ROWS * ITEM_THREADS
+
+# Candidates that wait for verification; with more than half of that they are verified
+_STAGE = 256
+
+#: Bits of a query, of which each rank has one; and the 64-bit words that they take
+CHECK_BITS = 256
+CHECK_WORDS = CHECK_BITS // 64
+
+
+@inlined
+def check_bit(rank):
+    """One of the `CHECK_BITS` bits, by the highest bits of a multiplicative hash."""
+    return np.int64(((_U(rank) * _U(2654435761)) >> _U(24)) & _U(CHECK_BITS - 1))
+
+
+@inlined
+def _verified(exact, query, row, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks):
+    """Whether a query has the tags of a candidate; the bit of its rarest turns most others away without their ranks."""
+    if not exact:
+        return True
+    bit = np.int64(row_checks[row])
+    word = query_checks[np.int64(query) * CHECK_WORDS + (bit >> 6)]
+    if (word >> _U(bit & 63)) & _U(1) == _U(0):
+        return False
+    begin = offsets[query]
+    return contains_ranks(
+        query_ranks, begin, begin + counts[query], ranks, row_offsets[row], row_offsets[row + np.uint32(1)]
+    )
+
+
+@inlined
+def _stage(
+    i, row, item, numbers, staged, staged_queries, staged_rows,
+    exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
+    packed, pair_queries, pair_sets, packed_ids, counters,
+):  # fmt: skip
+    """Have a candidate wait for verification; one that finds no room is verified at once."""
+    at = cuda.atomic.add(staged, 0, 1)
+    if at < _STAGE:
+        staged_queries[at] = i
+        staged_rows[at] = row
+    elif not _verified(
+        exact, numbers[i], row, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks
+    ):
+        cuda.atomic.add(counters, REJECTED, 1)
+    elif packed:
+        cuda.atomic.add(counters, PAIRS, 1)
+        at = cuda.atomic.add(counters, WORDS, RECORD_HEADER + packed_words(1))
+        if at + RECORD_HEADER + packed_words(1) <= len(pair_sets):
+            pair_sets[at] = item
+            pair_sets[at + 1] = 1
+            packed_ids[4 * (at + RECORD_HEADER)] = i
+            pair_sets[at + RECORD_HEADER + 1] = row
+    else:
+        append(numbers[i], row, pair_queries, pair_sets, counters)
+
+
+@inlined
+def _flush(
+    item, numbers, staged, staged_queries, staged_rows, place,
+    exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
+    packed, pair_queries, pair_sets, packed_ids, counters,
+):  # fmt: skip
+    """Verify what is staged, a candidate a thread, and append what is left, with one global atomic."""
+    thread = cuda.threadIdx.x
+    waiting = min(staged[0], _STAGE)
+    for first in range(0, waiting, cuda.blockDim.x):
+        at = first + thread
+        good = False
+        i = np.uint8(0)
+        row = np.uint32(0)
+        if at < waiting:
+            i = staged_queries[at]
+            row = staged_rows[at]
+            good = _verified(
+                exact, numbers[i], row, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks
+            )
+        keep(good, i, row, staged, staged_queries, staged_rows)
+    cuda.syncthreads()
+    left = staged[1]
+    if thread == 0:
+        if left < waiting:
+            cuda.atomic.add(counters, REJECTED, waiting - left)
+        if left:
+            place[0] = cuda.atomic.add(counters, PAIRS, left)
+            if packed:
+                words = RECORD_HEADER + packed_words(left)
+                place[0] = cuda.atomic.add(counters, WORDS, words)
+                if place[0] + words <= len(pair_sets):
+                    pair_sets[place[0]] = item
+                    pair_sets[place[0] + 1] = left
+                else:
+                    place[0] = -1
+    cuda.syncthreads()
+    if left and place[0] >= 0:
+        for k in range(thread, left, cuda.blockDim.x):
+            at = place[0] + k
+            if packed:
+                at = place[0] + RECORD_HEADER
+                packed_ids[4 * at + GROUP_BYTES * (k // GROUP) + k % GROUP] = staged_queries[k]
+                pair_sets[at + GROUP_WORDS * (k // GROUP) + 1 + k % GROUP] = staged_rows[k]
+            elif at < len(pair_queries) and at < len(pair_sets):
+                pair_queries[at] = numbers[staged_queries[k]]
+                pair_sets[at] = staged_rows[k]
+    cuda.syncthreads()
+    if thread == 0:
+        staged[0] = 0
+        staged[1] = 0
+    cuda.syncthreads()
+
+
+@kernel
+def match_items(
+    item_runs, item_firsts, item_sizes, queued, not_queries,
+    first_rows, first_blocks, masks, first_words, second_words, third_words,
+    exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
+    packed, pair_queries, pair_sets, packed_ids, counters,
+):  # fmt: skip
+    """Match each item's queries with its run of rows; append (query, row) pairs, or records as `packing` has them.
+
+    Algorithm 4: queries that have all bits that the rows of a block share go to shared memory. The paper takes the
+    common prefix of the first and the last row, of which these bits are a superset. Algorithm 3: a thread for each row,
+    or two here, checks these queries.
+    """
+    passed = cuda.shared.array(2, np.int32)
+    ids = cuda.shared.array(ITEM_QUERIES, np.uint8)
+    x = cuda.shared.array(ITEM_QUERIES, np.uint64)
+    y = cuda.shared.array(ITEM_QUERIES, np.uint64)
+    z = cuda.shared.array(ITEM_QUERIES, np.uint64)
+    numbers = cuda.shared.array(ITEM_QUERIES, np.uint32)
+    staged = cuda.shared.array(2, np.int32)
+    staged_queries = cuda.shared.array(_STAGE, np.uint8)
+    staged_rows = cuda.shared.array(_STAGE, np.uint32)
+    place = cuda.shared.array(1, np.int64)
+    mine = cuda.local.array((_EACH_QUERIES, SIGNATURE_WORDS), np.uint64)
+    rows = cuda.local.array((_EACH_ROWS, SIGNATURE_WORDS), np.uint64)
+    missing = cuda.local.array((_AT_ONCE, _EACH_ROWS), np.uint64)
+
+    thread, item = cuda.threadIdx.x, cuda.blockIdx.x
+    run = item_runs[item]
+    size = item_sizes[item]
+    for j in range(_EACH_QUERIES):
+        i = thread + j * ITEM_THREADS
+        if i < size:
+            query = queued[item_firsts[item] + i]
+            numbers[i] = query
+            for w in range(SIGNATURE_WORDS):
+                mine[j, w] = not_queries[query, w]
+    if thread == 0:
+        passed[0] = passed[1] = 0
+        staged[0] = staged[1] = 0
+    cuda.syncthreads()
+
+    turn = 0
+    survivors = 0
+    row = first_rows[run] + thread
+    end = first_rows[run + np.uint32(1)]
+    for block in range(first_blocks[run], first_blocks[run + np.uint32(1)]):
+        a, b, c = masks[block, 0], masks[block, 1], masks[block, 2]
+        for j in range(_EACH_QUERIES):
+            i = thread + j * ITEM_THREADS
+            if i < size and (a & mine[j, 0]) | (b & mine[j, 1]) | (c & mine[j, 2]) == _U(0):
+                at = cuda.atomic.add(passed, turn, 1)
+                ids[at] = i
+                x[at], y[at], z[at] = mine[j, 0], mine[j, 1], mine[j, 2]
+        for r in range(_EACH_ROWS):
+            # What is no row has all bits, which only few queries have
+            rows[r, 0] = rows[r, 1] = rows[r, 2] = ~_U(0)
+            if row + r * ITEM_THREADS < end:
+                rows[r, 0] = first_words[row + r * ITEM_THREADS]
+                rows[r, 1] = second_words[row + r * ITEM_THREADS]
+                rows[r, 2] = third_words[row + r * ITEM_THREADS]
+        cuda.syncthreads()
+        count = passed[turn]
+        turn = 1 - turn
+        if thread == 0:
+            passed[turn] = 0
+            survivors += count
+        # To branch after each test would cost more than the tests
+        for first in range(0, count, _AT_ONCE):
+            some = False
+            for u in range(_AT_ONCE):
+                for r in range(_EACH_ROWS):
+                    at = first + u
+                    missing[u, r] = (rows[r, 0] & x[at]) | (rows[r, 1] & y[at]) | (rows[r, 2] & z[at])
+                    some |= missing[u, r] == _U(0)
+            if some:
+                for u in range(_AT_ONCE):
+                    for r in range(_EACH_ROWS):
+                        if missing[u, r] == _U(0) and first + u < count and row + r * ITEM_THREADS < end:
+                            _stage(
+                                ids[first + u], np.uint32(row + r * ITEM_THREADS), item,
+                                numbers, staged, staged_queries, staged_rows,
+                                exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
+                                packed, pair_queries, pair_sets, packed_ids, counters,
+                            )  # fmt: skip
+        cuda.syncthreads()
+        row += BLOCK_ROWS
+        if staged[0] > _STAGE // 2:
+            _flush(
+                item, numbers, staged, staged_queries, staged_rows, place,
+                exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
+                packed, pair_queries, pair_sets, packed_ids, counters,
+            )  # fmt: skip
+    _flush(
+        item, numbers, staged, staged_queries, staged_rows, place,
+        exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
+        packed, pair_queries, pair_sets, packed_ids, counters,
+    )  # fmt: skip
+    if thread == 0:
+        cuda.atomic.add(counters, PASSED, survivors)
+
+
+_ROUTING_BLOCK = 256
+
+# Runs whose queries a block counts in shared memory before it adds them up with those of other blocks
+_TILE = 1024
+
+
+@inlined
+def _count_in_block(queries, not_queries, runs, masks, counts):
+    """Count this block's queries that have the mask of each run of a tile.
+
+    Returns the first run of the tile, the end of the last, and this thread's query.
+    """
+    first = cuda.blockIdx.y * _TILE
+    last = min(first + _TILE, runs)
+    query = cuda.blockIdx.x * cuda.blockDim.x + cuda.threadIdx.x
+    for run in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
+        counts[run - first] = 0
+    cuda.syncthreads()
+    if query < queries:
+        x, y, z = not_queries[query, 0], not_queries[query, 1], not_queries[query, 2]
+        for run in range(first, last):
+            if (masks[run, 0] & x) | (masks[run, 1] & y) | (masks[run, 2] & z) == _U(0):
+                cuda.atomic.add(counts, run - first, 1)
+    cuda.syncthreads()
+    return first, last, query
+
+
+@kernel
+def _count(queries, not_queries, runs, masks, totals):
+    """Add to `totals` how many queries each run gets."""
+    counts = cuda.shared.array(_TILE, np.int32)
+    first, last, _ = _count_in_block(queries, not_queries, runs, masks, counts)
+    for run in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
+        if counts[run - first]:
+            cuda.atomic.add(totals, run, counts[run - first])
+
+
+@kernel
+def _queue(queries, not_queries, runs, masks, offsets, used, queued):
+    """Write each run's queries to its place in `queued`; `used`, zeros before, has how many stand there already."""
+    counts = cuda.shared.array(_TILE, np.int32)
+    first, last, query = _count_in_block(queries, not_queries, runs, masks, counts)
+    for run in range(first + cuda.threadIdx.x, last, cuda.blockDim.x):
+        if counts[run - first]:
+            counts[run - first] = cuda.atomic.add(used, run, counts[run - first])
+    cuda.syncthreads()
+    if query < queries:
+        x, y, z = not_queries[query, 0], not_queries[query, 1], not_queries[query, 2]
+        for run in range(first, last):
+            if (masks[run, 0] & x) | (masks[run, 1] & y) | (masks[run, 2] & z) == _U(0):
+                queued[offsets[run] + cuda.atomic.add(counts, run - first, 1)] = query
+
+
+@kernel
+def _clear(runs, totals, used):
+    run = cuda.grid(1)
+    if run < runs:
+        totals[run] = 0
+        used[run] = 0
+
+
+@kernel
+def _count_items(runs, totals, item_queries, items):
+    run = cuda.grid(1)
+    if run < runs:
+        items[run] = (totals[run] + item_queries - 1) // item_queries
+
+
+@kernel
+def _make_items(runs, offsets, first_items, item_queries, item_runs, item_firsts, item_sizes):
+    """One thread a run: its queries become items of `item_queries`, but for the last."""
+    run = cuda.grid(1)
+    if run < runs:
+        first = offsets[run]
+        for item in range(first_items[run], first_items[run + 1]):
+            item_runs[item] = run
+            item_firsts[item] = first
+            item_sizes[item] = min(item_queries, offsets[run + 1] - first)
+            first += item_queries
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Items:
+    """Batches of queries, each to be matched with one run of rows.
+
+    Attributes
+    ----------
+    count : int
+    runs : uint32 device array
+        The run of each item.
+    firsts, sizes : int64 and int32 device arrays
+        Item `i` has the queries `queued[firsts[i]:firsts[i] + sizes[i]]`.
+    queued : uint32 device array
+        Numbers of queries.
+    """
+
+    count: int
+    runs: Any
+    firsts: Any
+    sizes: Any
+    queued: Any
+
+
+def route(queries: int, not_queries: Any, runs: int, masks: Any, item_queries: int, workspace: Workspace) -> Items:
+    """Group queries by the runs whose masks they have (Algorithm 2), in items of at most `item_queries`.
+
+    Every query is tested with every mask: threads of a warp that walked the one-bits of their own queries would read
+    masks from different places.
+
+    Parameters
+    ----------
+    queries : int
+    not_queries : uint64 device array, queries x 3
+        Signatures with all bits inverted.
+    runs : int
+    masks : uint64 device array, runs x 3
+    """
+    stream = workspace.stream
+    by_run = (*grid(runs, _ROUTING_BLOCK), stream)
+    totals = workspace.device("queries of runs", np.int32, runs)
+    used = workspace.device("queued of runs", np.int32, runs)
+    _clear[by_run](runs, totals, used)
+    tiles = ((grid(queries, _ROUTING_BLOCK)[0], grid(runs, _TILE)[0]), _ROUTING_BLOCK, stream)
+    _count[tiles](queries, not_queries, runs, masks, totals)
+    offsets = prefix_sums("offsets of runs", totals, runs, workspace)
+    items = workspace.device("items of runs", np.int32, runs)
+    _count_items[by_run](runs, totals, item_queries, items)
+    first_items = prefix_sums("first items", items, runs, workspace)
+    ends = [workspace.download(name, ends[runs:], 1) for name, ends in (("queued", offsets), ("items", first_items))]
+    stream.synchronize()
+    pairs, count = (int(end[0]) for end in ends)
+    queued = workspace.device("queued", np.uint32, pairs)
+    _queue[tiles](queries, not_queries, runs, masks, offsets, used, queued)
+    made = Items(count, *_item_arrays(count, workspace), queued)
+    _make_items[by_run](runs, offsets, first_items, item_queries, made.runs, made.firsts, made.sizes)
+    return made
+
+
+def items_of(batches: Batches, first_runs: I64Array, item_queries: int, workspace: Workspace) -> tuple[Items, I64Array]:
+    """Batches that were routed on the CPU: every item is a part of a batch and a run of its partition.
+
+    Parameters
+    ----------
+    batches : Batches
+    first_runs : int64 array, partitions + 1
+        Run that each partition begins with.
+
+    Returns
+    -------
+    (Items, int64 array)
+        The array has the `firsts` on the host.
+    """
+    runs = np.diff(first_runs)[batches.partitions]
+    parts = -(-np.diff(batches.offsets) // item_queries)
+    counts = runs * parts
+    batch = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(batch)) - np.repeat(offsets_of(counts)[:-1], counts)
+    firsts = batches.offsets[batch] + number % parts[batch] * item_queries
+    item_runs = first_runs[batches.partitions[batch]] + number // parts[batch]
+    sizes = np.minimum(batches.offsets[batch + 1] - firsts, item_queries)
+    arrays = (item_runs.astype(np.uint32), firsts, sizes.astype(np.int32), batches.queued.astype(np.uint32))
+    names = ("item runs", "item firsts", "item sizes", "queued")
+    return Items(len(batch), *(workspace.send(*each) for each in zip(names, arrays, strict=True))), firsts
+
+
+def _item_arrays(count: int, workspace: Workspace) -> tuple[Any, Any, Any]:
+    return (
+        workspace.device("item runs", np.uint32, count),
+        workspace.device("item firsts", np.int64, count),
+        workspace.device("item sizes", np.int32, count),
+    )
+
+
 _BLOCK = 128
 
 # Blocks of rows of a run, but for the last

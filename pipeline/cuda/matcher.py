@@ -15,22 +15,19 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
-from tagmatch.model.deletions import Deletions
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
-from tagmatch.model.tables import Segment
-from tagmatch.pipeline.cpu.key_lookup import look_up_keys
+from tagmatch.model.tables import Deletions, Segment
+from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, to_device
 from tagmatch.pipeline.cuda.filters import CudaFilters
-from tagmatch.pipeline.cuda.memory import Workspace, to_device
-from tagmatch.pipeline.cuda.messages import CudaMessageIndex
-from tagmatch.pipeline.cuda.pairs import Pairs, Room
-from tagmatch.pipeline.cuda.pinned import PinnedPool
-from tagmatch.pipeline.cuda.preprocess import CudaTagIndex, DeviceQueries
+from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, Pairs, Room
 from tagmatch.pipeline.cuda.support import on_device
+from tagmatch.pipeline.cuda.values import CudaMessageIndex
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.matcher import Batches, Found, PacketSize, Space, no_space
+from tagmatch.pipeline.tags import look_up_keys
 
 cuda: Any = numba.cuda
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U32Array, U64Array, offsets_of
+from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.pipeline.filters.codes import Constants
 from tagmatch.pipeline.filters.cuts import codes_of_cuts
 from tagmatch.pipeline.filters.parsing import BETWEEN, CONTAINS, SUFFIX, WITHOUT_TAG, Parsed, parts_of

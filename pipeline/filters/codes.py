@@ -16,8 +16,8 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, Strings, U8Array, U16Array, U32Array, U64Array
 from tagmatch.model.filters import values as keys
 from tagmatch.model.kernels import value_columns as columns
+from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.xxh64 import read64
 
 #: First letters of keys
 NUMBER, TEXT = tuple(b"ns")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import kernel, with_room
 from tagmatch.pipeline.filters.trie import INNER, home_of
 
 _U = np.uint64

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.kernels.reserved import areas_among, constraints_among
+from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
 from tagmatch.pipeline.filters.asked import Asked, Tests, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of

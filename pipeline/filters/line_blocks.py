@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.kernels.bits import leading_zeros, ones, trailing_zeros
 from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.lists import leading_zeros, ones, trailing_zeros
 from tagmatch.pipeline.filters.codes import LEAST
 
 #: Sets of a block, and 64-bit words of a line

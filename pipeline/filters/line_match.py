@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.arrays import Lists
-from tagmatch.model.kernels.bits import trailing_zeros
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.pipeline.cpu.subset_match import Matches
+from tagmatch.model.kernels.jit import inlined, kernel, with_room
+from tagmatch.model.kernels.lists import trailing_zeros
 from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, WORDS, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.lines import LineIndex
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.verify import keep_verified
 from tagmatch.pipeline.matcher import QueryBatch
+from tagmatch.pipeline.tags import Matches
 
 # Messages for which the lines of a block are used while they are in the cache; and candidates of these at first
 _BATCH, _CANDIDATES = 256, 4096

@@ -8,19 +8,17 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists, U64Array
-from tagmatch.model.deletions import Deletions
 from tagmatch.model.kernels.lists import side_by_side
-from tagmatch.model.tables import KeyTable, Segment
-from tagmatch.pipeline.cpu.key_lookup import live_sets
-from tagmatch.pipeline.cpu.matcher import CpuMatcher, SetIds
-from tagmatch.pipeline.cpu.one_query import one_of_all
-from tagmatch.pipeline.cpu.subset_match import Matches
+from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_match import match_lines
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.filters.one_message import one_message
 from tagmatch.pipeline.filters.subset_match import match_filters
 from tagmatch.pipeline.matcher import Matched, PacketSize, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
+from tagmatch.pipeline.one import one_of_all
+from tagmatch.pipeline.segment import CpuMatcher, SetIds
+from tagmatch.pipeline.tags import Matches, live_sets
 
 Others = TypeVar("Others", bound=SegmentMatcher)
 Index = TypeVar("Index", bound="HasBytes")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.rows import sort_values
+from tagmatch.model.kernels.jit import inlined, kernel, with_room
+from tagmatch.model.kernels.lists import sort_values
 from tagmatch.pipeline.filters.tokens import Cells
 from tagmatch.pipeline.filters.trie import bit_of
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array, frozen
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import kernel, lent
+from tagmatch.model.kernels.hashing import xxh64
+from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.packed_attributes import BEGIN, BITS, END, KIND, NAME_BEGIN, NAME_END
 from tagmatch.model.kernels.prepared import array_at
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.model.kernels.value_columns import TEXT, places_there, row_of, values_of_rows
-from tagmatch.model.kernels.xxh64 import xxh64
 from tagmatch.pipeline.filters.attributes import Attributes
 from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes
 from tagmatch.pipeline.filters.known_columns import BEGINS, DATA, ENDS, ROWS, VALIDITY, VALUE_BITS, KnownColumns

@@ -1,6 +1,6 @@
 """One message, from its tags and attributes to the keys of sets with constraints, by one call of a kernel.
 
-As `tagmatch.pipeline.cpu.one_query`, which says why; it is the kernels of packets that are called here, too.
+As `tagmatch.pipeline.one`, which says why; it is the kernels of packets that are called here, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.packed_attributes import COLUMNS, read_values
 from tagmatch.model.kernels.prepared import arrays_at, own_array_at
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.cpu.one_query import (
+from tagmatch.pipeline.filters.few_nodes import TOO_MANY, match_few, room_for_few
+from tagmatch.pipeline.filters.index import FilterIndex
+from tagmatch.pipeline.filters.line_match import match_in_lines
+from tagmatch.pipeline.filters.messages import encode_one
+from tagmatch.pipeline.filters.presence import count_messages
+from tagmatch.pipeline.filters.subset_match import match_in_trie
+from tagmatch.pipeline.matcher import Single
+from tagmatch.pipeline.one import (
     ALL,
     FEW,
     FEW_TAGS,
@@ -34,14 +41,7 @@ from tagmatch.pipeline.cpu.one_query import (
     scalar,
     tags_in,
 )
-from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.filters.few_nodes import TOO_MANY, match_few, room_for_few
-from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.filters.line_match import match_in_lines
-from tagmatch.pipeline.filters.messages import encode_one
-from tagmatch.pipeline.filters.presence import count_messages
-from tagmatch.pipeline.filters.subset_match import match_in_trie
-from tagmatch.pipeline.matcher import Single
+from tagmatch.pipeline.tags import TagIndex
 
 _I32, _I64, _U8, _U16, _U32, _U64, _BOOL = np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64, np.bool_
 

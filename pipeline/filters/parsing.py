@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U32Array, offsets_of
-from tagmatch.model.kernels.copying import copy
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import copy, kernel
 
 #: Kinds of constraints: of values between cuts; the end of a text, or a part of it; a tag that must not be there
 BETWEEN, SUFFIX, CONTAINS, WITHOUT_TAG = b"rsct"

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.arrays import Lists
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import kernel
-from tagmatch.pipeline.cpu.subset_match import Matches
+from tagmatch.model.kernels.jit import kernel, with_room
 from tagmatch.pipeline.filters.descent import descend
 from tagmatch.pipeline.filters.message_tokens import write_tokens
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.trie_index import TrieIndex
 from tagmatch.pipeline.filters.verify import keep_verified
 from tagmatch.pipeline.matcher import QueryBatch
+from tagmatch.pipeline.tags import Matches
 
 # Messages that go down the trie together: fewer at first, and where they have many candidates
 _FEWEST, _MOST, _MANY = 16, 512, 1 << 18

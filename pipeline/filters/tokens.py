@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, U64Array
-from tagmatch.model.kernels.bits import leading_zeros
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import leading_zeros
 from tagmatch.pipeline.filters.asked import Asked
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.pipeline.filters.asked import COMPLEX, TAG
-from tagmatch.pipeline.rules.verify import seek
+from tagmatch.pipeline.rules import seek
 
 _U32 = np.uint32
 

@@ -1,17 +1,518 @@
 """The command line `tagmatch`.
 
 Commands import what they need when they run, so that help comes at once.
+
+`tagmatch backup | restore`: safety copies of an index.
+
+`tagmatch build | add | remove`: from files of sets to what an index holds.
+
+`tagmatch export | info | check`: what an index holds.
+
+`tagmatch match | explain`: what an index says to queries.
 """
 
 from __future__ import annotations
 
-from tagmatch.cli.arguments import command_line
-from tagmatch.cli.backups import backup, restore
-from tagmatch.cli.changes import add, build, remove
-from tagmatch.cli.contents import check, export, info
-from tagmatch.cli.progress import status
-from tagmatch.cli.queries import explain, match
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tagmatch.backups import backup as back_up
+from tagmatch.backups import restore as bring_back
 from tagmatch.cli.serving import serve, token
+from tagmatch.cli.shared import (
+    ColumnNames,
+    Expires,
+    IgnoreColumns,
+    IgnoreColumnsOfQueries,
+    Index,
+    IndexToChange,
+    InputFormat,
+    KeepSnapshots,
+    KeyTypeName,
+    LayoutName,
+    MatchAll,
+    MaxPartitionSize,
+    MissingName,
+    Plane,
+    SkipInvalid,
+    SnapshotNumber,
+    Threads,
+    column_names,
+    command_line,
+    in_steps,
+    input_argument,
+    invalid_rows,
+    is_terminal_of_messages,
+    location_argument,
+    note,
+    note_compilation,
+    other_columns,
+    status,
+    user_path,
+    with_progress,
+)
+from tagmatch.files.formats import STANDARD_STREAM, FormatName
+from tagmatch.files.json import read_json
+from tagmatch.interface import TagMatch
+from tagmatch.model.errors import (
+    IndexChangedError,
+    IndexExistsError,
+    IndexNotFoundError,
+    InputFileError,
+    InvalidValueError,
+)
+from tagmatch.model.filters.where import Where
+from tagmatch.model.options import LAYOUT_DEFAULTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tagmatch.model.storage.copies import Copied
+
+_Target = Annotated[
+    str, location_argument("TARGET", "Folder for the copy, or URI on a store; new, empty, or an earlier backup.")
+]
+_Backup = Annotated[str, location_argument("BACKUP", "Folder of the backup (or of any index), or its URI on a store.")]
+
+
+def backup(index: Index, target: _Target, keep_snapshots: KeepSnapshots = None) -> None:
+    """Copy an index, with the changes that are staged, to a folder or a store; programs may change it meanwhile.
+
+    Files that an earlier backup there has are not copied again. The copy is an index, too.
+    """
+    with status("copying"):
+        copied = back_up(index, target, keep_snapshots=keep_snapshots)
+    _tell(target, copied)
+
+
+def restore(
+    backup: _Backup,
+    index: Index,
+    snapshot: SnapshotNumber = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace an index that is there, with what is staged in it.")
+    ] = False,
+) -> None:
+    """Make an index of a backup: all of it, with the checksums that it was written with, or nothing."""
+    try:
+        with status("copying"):
+            copied = bring_back(backup, index, snapshot=snapshot, replace=replace)
+    except IndexExistsError as error:
+        raise IndexExistsError(str(error).replace("`replace`", "--replace")) from None
+    _tell(index, copied)
+
+
+def _tell(address: str, copied: Copied) -> None:
+    from tagmatch.model.storage.location import location_of
+
+    staged = f", {copied.staged} staged {'change' if copied.staged == 1 else 'changes'}" if copied.staged else ""
+    typer.echo(
+        f"{location_of(address, 'INDEX')}: snapshot {copied.number}, {copied.sets} sets{staged}; "
+        f"{copied.new_bytes} bytes copied, {copied.old_bytes} there already"
+    )
+
+
+_Sets = Annotated[str, input_argument("SETS", "columns `key` and `tags`, or `where`, `constraints` or `area`, or all")]
+
+
+def build(
+    sets: _Sets,
+    index: IndexToChange,
+    key_type: KeyTypeName = "integer",
+    layout: LayoutName = LAYOUT_DEFAULTS.layout,
+    max_partition_size: MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
+    expires: Expires = None,
+    form: InputFormat = None,
+    skip_invalid: SkipInvalid = False,
+    ignore_columns: IgnoreColumns = None,
+    match_all: MatchAll = False,
+    plane: Plane = False,
+    threads: Threads = None,
+    keep_snapshots: KeepSnapshots = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Make an index also where there is no row that can be used.")
+    ] = False,
+) -> None:
+    """Build an index from a file of sets."""
+    from tagmatch.model.storage.location import location_of
+
+    if location_of(index, "INDEX").has_index() and not overwrite:
+        raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
+    note_compilation()
+    options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
+    with TagMatch(device="cpu", threads=threads, plane=plane, **options) as tm:
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, match_all, expires=True))
+        if not (tm.stats()["staged"] or allow_empty):
+            # Most likely what was to write it has failed, and an index that is there would be lost
+            raise InputFileError(f"{sets} has no set, so no index is made; --allow-empty makes an empty one")
+        with status("building the index"):
+            changes = tm.consolidate()
+            tm.save(index, keep_snapshots=keep_snapshots)
+        stats = tm.stats()
+    note(f"{index}: {_size(stats)}, {stats['tags']} tags, layout {stats['layout']}; {changes}")
+
+
+def add(
+    index: IndexToChange,
+    sets: _Sets,
+    expires: Expires = None,
+    form: InputFormat = None,
+    skip_invalid: SkipInvalid = False,
+    ignore_columns: IgnoreColumns = None,
+    match_all: MatchAll = False,
+    plane: Plane = False,
+    threads: Threads = None,
+) -> None:
+    """Add sets, each with a key, to an index; what it has already stays as it is."""
+
+    def stage(tm: TagMatch[Any]) -> None:
+        _add(tm, expires, _rows(tm, sets, form, skip_invalid, ignore_columns, match_all, expires=True))
+
+    _change(index, stage, plane=plane, threads=threads)
+
+
+def remove(
+    index: IndexToChange,
+    sets: _Sets,
+    form: InputFormat = None,
+    skip_invalid: SkipInvalid = False,
+    ignore_columns: IgnoreColumns = None,
+    match_all: MatchAll = False,
+    plane: Plane = False,
+    threads: Threads = None,
+    missing: MissingName = "ignore",
+) -> None:
+    """Remove keys of sets from an index; a set without keys goes, and what the index does not have is counted."""
+
+    def stage(tm: TagMatch[Any]) -> None:
+        for rows in _rows(tm, sets, form, skip_invalid, ignore_columns, match_all):
+            tm.remove_subscriptions(_with_values(rows), missing=missing)
+
+    _change(index, stage, plane=plane, threads=threads)
+
+
+def _change(index: str, stage: Callable[[TagMatch[Any]], None], *, plane: bool, threads: int | None) -> None:
+    """Make one change of all that is staged, and say what the index has before and after it."""
+    note_compilation()
+    try:
+        tm = TagMatch.open(index, device="cpu", threads=threads, plane=plane, durability="none")
+    except IndexNotFoundError as error:
+        raise IndexNotFoundError(f"{error}; `tagmatch build` makes a new index") from None
+    with tm:
+        before = _size(tm.stats())
+        stage(tm)
+        with status("changing the index"):
+            try:
+                changes = tm.consolidate()
+            except IndexChangedError:
+                raise IndexChangedError(
+                    f"another program has saved changes to the index {index} in the meantime, so that nothing was "
+                    "changed; run the command again"
+                ) from None
+        after = _size(tm.stats())
+    typer.echo(f"{index}: {after}; before: {before}; {changes}")
+
+
+def _add(tm: TagMatch[Any], expires: datetime | None, batches: Iterator[pa.RecordBatch]) -> None:
+    """Stage additions, of which those without a time of their own get this one."""
+    import pyarrow as pa
+
+    from tagmatch.model.expiry import TIME
+
+    for rows in batches:
+        if expires is not None and "expires" in rows.schema.names:
+            rows = rows.set_column(rows.schema.names.index("expires"), "expires", rows["expires"].fill_null(expires))
+        elif expires is not None:
+            rows = rows.append_column("expires", pa.repeat(pa.scalar(expires, TIME), len(rows)))
+        tm.add_subscriptions(_with_values(rows))
+
+
+def _with_values(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """The rows without optional columns that have no value in any of them."""
+    return rows.select(
+        [name for name in rows.schema.names if name in ("tags", "key") or rows[name].null_count < len(rows)]
+    )
+
+
+def _rows(
+    tm: TagMatch[Any],
+    sets: str,
+    form: str | None,
+    skip_invalid: bool,
+    ignored: ColumnNames | None,
+    match_all: bool,
+    *,
+    expires: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    from tagmatch.files.reading import read_sets, rows_in
+
+    stats = tm.stats()
+    options: Any = {"where": True, "expires": expires, "plane": stats["plane"], "match_all": match_all}
+    with invalid_rows(skip=skip_invalid) as invalid, other_columns(ignored.names if ignored else ()) as others:
+        batches = read_sets(sets, form, invalid, stats["key_type"], others=others, **options)
+        yield from with_progress("reading sets", batches, rows_in(sets, form))
+
+
+def _size(stats: dict[str, Any]) -> str:
+    return f"{stats['sets']} sets, {stats['keys']} keys"
+
+
+_SHOWN = (
+    "number", "layout", "sets", "keys", "key_type", "tags", "partitions", "max_partition_size", "seed", "index_bytes",
+)  # fmt: skip
+
+
+def _optional_path(text: str | None) -> str | None:
+    return None if text is None else user_path(text)
+
+
+def export(
+    index: Index,
+    output: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="OUTPUT",
+            help="Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst), or a stream: - "
+            "for standard output.  [default: -]",
+            show_default=False,
+            callback=_optional_path,
+        ),
+    ] = None,
+    output_option: Annotated[
+        str | None,
+        typer.Option("--output", "-o", help="The same as OUTPUT.", show_default=False, callback=_optional_path),
+    ] = None,
+    form: Annotated[
+        FormatName | None,
+        typer.Option(
+            "--format", help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False
+        ),
+    ] = None,
+    snapshot: SnapshotNumber = None,
+) -> None:
+    """Write all stored sets and keys, as rows `tags`, `key`, `where` and `expires`, which `build` takes."""
+    from tagmatch.contents import pairs, schema_of
+    from tagmatch.files.writing import set_writer
+    from tagmatch.model.clock import now_us
+    from tagmatch.model.storage.location import location_of
+    from tagmatch.partitioner.consolidation import without_expired
+
+    if output is not None and output_option is not None:
+        raise typer.BadParameter("stands for OUTPUT; give one of them", param_hint="--output")
+    target = next((path for path in (output, output_option) if path is not None), STANDARD_STREAM)
+    exported = location_of(index, "INDEX", snapshot).open()
+    exported = without_expired(exported, exported.segments[0].options, now=now_us())
+    batches = pairs(exported)
+    if not is_terminal_of_messages(target):
+        batches = with_progress("exporting", batches, sum(segment.live_keys for segment in exported.segments))
+    with set_writer(target, schema_of(exported), form) as write:
+        for batch in batches:
+            write(batch)
+
+
+def info(
+    index: Index,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    plane: Plane = False,
+    snapshot: SnapshotNumber = None,
+) -> None:
+    """Show what an index holds, which segments it has, and which snapshots can be opened by their numbers."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tagmatch.model.storage.format import files_nbytes
+    from tagmatch.model.storage.location import location_of
+
+    with TagMatch.open(index, snapshot=snapshot, plane=plane) as tm:
+        stats, segments = tm.stats(), tm.snapshot.segments
+    shown: dict[str, Any] = {name: stats[name] for name in _SHOWN}
+    shown["file_bytes"] = files_nbytes(location_of(index, "INDEX", snapshot).manifest())
+    lists: dict[str, list[dict[str, Any]]] = {
+        "segments": [{"rows": len(each), "live": each.live, "deleted": len(each) - each.live} for each in segments],
+        "snapshots": [
+            {"number": each.number, "sets": each.sets, "until": each.until and each.until.isoformat()}
+            for each in TagMatch.snapshots(index)
+        ],
+    }
+    if as_json:
+        typer.echo(json.dumps(shown | lists))
+        return
+    table = Table(show_header=False, box=None)
+    for name, value in shown.items():
+        table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+    for each in lists["segments"]:
+        table.add_row("segment", "{rows:,} rows, {live:,} live, {deleted:,} deleted".format(**each))
+    for each in lists["snapshots"]:
+        until = f"until {each['until']}" if each["until"] else "the current one"
+        table.add_row(f"snapshot {each['number']}", f"{each['sets']:,} sets, {until}")
+    Console().print(table)
+
+
+def check(index: Index, plane: Plane = False, threads: Threads = None, snapshot: SnapshotNumber = None) -> None:
+    """Verify the checksums and every invariant of an index, and the checksums of earlier snapshots that it keeps."""
+    from tagmatch.model.storage.location import location_of
+
+    with TagMatch.open(index, snapshot=snapshot, plane=plane, threads=threads) as tm:
+        with status("checking"):
+            tm.check()
+            location_of(index, "INDEX").check_kept()
+        typer.echo(f"{tm.stats()['path']}: ok, {len(tm)} sets")
+
+
+def _attributes(text: str) -> dict[str, Any]:
+    """An object of JSON."""
+    try:
+        found = read_json(text, repr(text))
+    except InvalidValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if not isinstance(found, dict):
+        raise typer.BadParameter(f"{text!r} is no object of JSON")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Location:
+    place: tuple[float, float]
+
+
+def _location(text: str) -> _Location:
+    """Two numbers with a comma between."""
+    try:
+        lon, lat = map(float, text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no place: give two numbers, as in 9.19,45.46") from None
+    return _Location((lon, lat))
+
+
+def _columns(text: str) -> ColumnNames:
+    """Names of columns that are attributes."""
+    return column_names(text, ("tags", "id", "attributes"), "and is no attribute")
+
+
+def match(
+    index: Index,
+    queries: Annotated[
+        str,
+        input_argument(
+            "QUERIES", "columns `tags`, `attributes`, `location`, `within` and `id`, and others that are attributes"
+        ),
+    ],
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output",
+            "-o",
+            help="Parquet or JSON Lines file (by suffix, the latter also with .gz or .zst), or a stream: - for "
+            "standard output.",
+            callback=user_path,
+        ),
+    ] = "-",
+    form: InputFormat = None,
+    attributes: Annotated[
+        ColumnNames | None,
+        typer.Option(
+            parser=_columns,
+            metavar="NAME,...",
+            help="Columns that are an attribute each, whatever they are called.  [default: every one but `tags`, "
+            "`attributes`, `location`, `within` and `id`]",
+            show_default=False,
+        ),
+    ] = None,
+    ignore_columns: IgnoreColumnsOfQueries = None,
+    output_format: Annotated[
+        FormatName | None,
+        typer.Option(help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False),
+    ] = None,
+    unique: Annotated[bool, typer.Option("--unique", help="Give each key of a query once.")] = False,
+    snapshot: SnapshotNumber = None,
+    skip_invalid: SkipInvalid = False,
+    exact: Annotated[
+        bool, typer.Option("--exact/--no-exact", help="Verify matches, or answer by signature (layout balanced).")
+    ] = True,
+    plane: Plane = False,
+    threads: Threads = None,
+) -> None:
+    """Write, for each query, its id (or, where it has none, its row number) and the keys of all sets that it contains.
+
+    Queries of a stream are answered as they come. A row that cannot be used ends the command, after the answers of
+    those before it.
+    """
+    from tagmatch.files.columns import EVERY_OTHER
+    from tagmatch.files.reading import read_queries, rows_in
+    from tagmatch.files.writing import answer_writer
+
+    _refuse_same_file(queries, output)
+    note_compilation()
+    with (
+        invalid_rows(skip=skip_invalid) as invalid,
+        TagMatch.open(index, snapshot=snapshot, exact=exact, plane=plane, threads=threads) as tm,
+        answer_writer(output, tm.match_many([]).type, output_format) as writer,
+    ):
+        own = attributes.names if attributes else EVERY_OTHER
+        ignored = ignore_columns.names if ignore_columns else ()
+        batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
+        shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
+        for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
+            # What says where messages are comes in tables
+            queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
+            writer.write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
+
+
+def _refuse_same_file(queries: str, output: str) -> None:
+    """See that answers do not take the place of their queries."""
+    with contextlib.suppress(OSError):
+        if os.path.isfile(output) and os.path.samefile(queries, output):
+            from tagmatch.model.errors import TagMatchError
+
+            raise TagMatchError(f"{output}: the queries are in this file; give another one for the answers")
+
+
+def explain(
+    index: Index,
+    tags: Annotated[
+        list[str],
+        typer.Argument(metavar="TAG", help="Tags of one query; -- before those that begin with -.", show_default=False),
+    ],
+    attributes: Annotated[
+        dict[str, Any] | None,
+        typer.Option(
+            parser=_attributes,
+            metavar="JSON",
+            help="""Attributes of the query, as an object: '{"price": 9.5, "city": ["Rome", "Milan"]}'.""",
+            show_default=False,
+        ),
+    ] = None,
+    location: Annotated[
+        _Location | None,
+        typer.Option(
+            parser=_location,
+            metavar="LON,LAT",
+            help="Where the query is, as two numbers: 9.19,45.46.  [default: nowhere]",
+            show_default=False,
+        ),
+    ] = None,
+    plane: Plane = False,
+    snapshot: SnapshotNumber = None,
+) -> None:
+    """Write each stored set that one query contains, with its keys, as a line of JSON."""
+    note_compilation()
+    with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
+        for stored, keys in tm.explain(tags, attributes, location=None if location is None else location.place):
+            conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
+            record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
+            if conditions:
+                record["where"] = " and ".join(conditions)
+            typer.echo(json.dumps(record, ensure_ascii=False, separators=(",", ":")))
+
 
 app = command_line("Exact subset matching: the keys of every stored tag set that is contained in a query set.")
 

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmatch.cli.arguments import ColumnNames, IgnoreColumns, choices, one_of
-from tagmatch.cli.progress import note
 from tagmatch.cli.run import run
+from tagmatch.cli.shared import ColumnNames, IgnoreColumns, choices, note, one_of
+from tagmatch.files.columns import EVERY_OTHER
 from tagmatch.files.formats import JSON_SUFFIXES
-from tagmatch.files.others import EVERY_OTHER
 from tagmatch.model.errors import IndexExistsError
 from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout
 from tagmatch.subscriptions import COLUMNS
@@ -78,7 +77,7 @@ def partition(
         raise typer.BadParameter("an index is replaced (--overwrite) or added to (--append), not both")
     logging.basicConfig(format="%(message)s")
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
-    from tagmatch.spark.offline import partition as run_job
+    from tagmatch.spark.join import partition as run_job
     from tagmatch.spark.session import read_table, spark_session
     from tagmatch.spark.stores import location_in
 

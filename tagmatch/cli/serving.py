@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import user_path
-from tagmatch.model.channels import Order
+from tagmatch.cli.shared import user_path
+from tagmatch.model.options import Order
 
 
 def _optional_index(text: str | None) -> str | None:
@@ -90,9 +90,9 @@ def serve(
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
     require_packages()
     from tagmatch.broker.config import Config, read_config
-    from tagmatch.broker.config_files import check_files
+    from tagmatch.broker.files import check_files
     from tagmatch.broker.running import notes_on, run, with_arguments
-    from tagmatch.model.channels import channel_of
+    from tagmatch.model.options import channel_of
 
     channels = [channel_of(text) for text in channel or ()]
     found = with_arguments(Config() if config is None else read_config(config), index, host, port, channels, order)

@@ -7,10 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from tagmatch.files.ipc_arrays import Dictionary, Reader, reader_of
-from tagmatch.files.ipc_body import Body, Dictionaries, Values, aligned
-from tagmatch.files.ipc_messages import BatchHeader, DictionaryHeader, SchemaHeader, header_of
-from tagmatch.files.ipc_sizes import sizes_of
+from tagmatch.files.ipc_arrays import Body, Dictionaries, Dictionary, Reader, Values, aligned, reader_of
+from tagmatch.files.ipc_messages import BatchHeader, DictionaryHeader, SchemaHeader, header_of, sizes_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 _NO_BODY = pa.py_buffer(b"")

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.files.columns import ID, Column, Rows, joined, rows_from, with_all_tags
-from tagmatch.files.invalid import InvalidRows
-from tagmatch.files.records import columns_of
+from tagmatch.files.columns import ID, Column, InvalidRows, Rows, joined, rows_from, with_all_tags
+from tagmatch.files.formats import columns_of
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError

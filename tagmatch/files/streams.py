@@ -1,4 +1,9 @@
-"""Descriptors of files and streams: all bytes are written or an error comes; what is at hand is read at once."""
+"""Descriptors of files and streams: all bytes are written or an error comes; what is at hand is read at once.
+
+Files that appear under their names only when they are whole.
+
+Files and streams to write to, by path and format.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,13 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
-from tagmatch.files.formats import open_already
-from tagmatch.model.errors import InputFileError
+import pyarrow as pa
+
+from tagmatch.files.formats import is_stream, open_already
+from tagmatch.model.errors import InputFileError, TagMatchError
 
 BLOCK_BYTES = 8 << 20
 # As much as any user may ask for; a pipe's own 64 KiB make small batches
@@ -194,3 +202,49 @@ def seekable(descriptor: int) -> Iterator[str]:
         shutil.copyfileobj(source, copy)
         copy.flush()
         yield f"/dev/fd/{copy.fileno()}"
+
+
+@contextlib.contextmanager
+def write_whole(target: Path) -> Iterator[Path]:
+    """A hidden path to write to, which gets the name `target` at the end, or is removed after an error.
+
+    Raises
+    ------
+    TagMatchError
+        For an `OSError` in between; the message names `target`.
+    """
+    part = target.with_name(f".{target.name}.part")
+    try:
+        yield part
+        part.replace(target)
+    except OSError as error:
+        raise TagMatchError(f"{target}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+Stream = BinaryIO | Output
+
+
+@contextlib.contextmanager
+def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
+    """Open a stream, such as a pipe or standard output (`-`), or a file that appears only when it is whole.
+
+    Raises
+    ------
+    TagMatchError
+        Writing a file fails.
+    """
+    with output_stream(path) if is_stream(path) else _whole_file(Path(path)) as stream:
+        if compression is None:
+            yield stream
+        else:
+            with pa.CompressedOutputStream(pa.PythonFile(stream, "w"), compression) as compressed:
+                yield compressed
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
+    with write_whole(path) as part, part.open("wb") as file:
+        yield file

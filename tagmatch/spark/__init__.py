@@ -10,8 +10,7 @@ from tagmatch.model.errors import SparkUnavailableError
 
 try:
     from tagmatch.spark.functions import match_udf, register
-    from tagmatch.spark.join import subset_join
-    from tagmatch.spark.offline import partition
+    from tagmatch.spark.join import partition, subset_join
     from tagmatch.spark.session import spark_session
 except ModuleNotFoundError as error:
     if not (error.name or "").startswith("pyspark"):

@@ -25,10 +25,18 @@ from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
 from tagmatch.queries import ATTRIBUTES
-from tagmatch.spark.answers import KEY_TYPES, signed
-from tagmatch.spark.asked import Asked, Messages, check_types, reject_nulls, spark_name
-from tagmatch.spark.offline import check_strings
-from tagmatch.spark.schemas import arrow_schema, arrow_type
+from tagmatch.spark.columns import (
+    KEY_TYPES,
+    Asked,
+    Messages,
+    arrow_schema,
+    arrow_type,
+    check_types,
+    reject_nulls,
+    signed,
+    spark_name,
+)
+from tagmatch.spark.join import check_strings
 from tagmatch.spark.ship import QUERIES, current_index
 from tagmatch.spark.source import TagMatchSource
 from tagmatch.spark.stores import StoreSettings, location_in

@@ -14,9 +14,7 @@ from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
-from tagmatch.spark.answers import Output, answer_field, with_keys
-from tagmatch.spark.asked import Asked, reject_nulls
-from tagmatch.spark.errors import on_plane
+from tagmatch.spark.columns import Asked, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,30 +1,285 @@
 """The data source `tagmatch`: an index as a table of sets and keys, to read, to write and as a sink of streams.
 
 Spark calls it in Python processes beside its driver and in those of its tasks, which have no session.
+
+What saves rows of Spark to an index: tasks hand them over, and one process beside the driver makes them a snapshot.
+
+A writer of Spark's data sources has rows task by task, and neither a shuffle nor a session, by which equal sets would
+come together in tasks. So the rows go through the driver, as Arrow batches, and the local partitioner lays them out.
+Nothing is written before all tasks are done; of a task that runs twice, Spark takes one.
+
+The data source `tagmatch` as the sink of a stream: each micro-batch becomes the index's once, whatever fails.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType, TimestampType
 
 from tagmatch.contents import pairs_of, schema_of
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.options import Layout
-from tagmatch.model.storage.format import CONSTRAINTS, key_type_of
+from tagmatch.model import clock
+from tagmatch.model.arrays import BoolArray
+from tagmatch.model.errors import IndexChangedError, InvalidTypeError, InvalidValueError
+from tagmatch.model.layouts import empty_segment
+from tagmatch.model.options import KeyType, Layout, LayoutOptions, available_threads
+from tagmatch.model.storage.format import CONSTRAINTS, Manifest, files_of, key_type_of
+from tagmatch.model.storage.history import EPOCHS
 from tagmatch.model.storage.location import Location
+from tagmatch.model.tables import Snapshot
+from tagmatch.partitioner.consolidation import consolidated
+from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.spark.stored import Stored
-from tagmatch.spark.answers import KEY_TYPES, signed
-from tagmatch.spark.options import Parsers, one_of, parsed, truth, whole
-from tagmatch.spark.schemas import arrow_schema
-from tagmatch.spark.sink import StreamWriter
+from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.spark.columns import KEY_TYPES, Parsers, arrow_schema, one_of, parsed, signed, truth, whole
 from tagmatch.spark.stores import StoreSettings
-from tagmatch.spark.writing import Saving, Writer
+from tagmatch.storing import rows_to_store
+from tagmatch.subscriptions import columns_of
+
+#: The column that says whether a row is to be removed
+REMOVED = "removed"
+
+# A column of bytes of Arrow, as which Spark has what a task hands over, holds less than 2 GiB
+_MOST_BYTES = 1 << 30
+
+# Queries whose last epoch an index remembers
+_MOST_QUERIES = 16
+
+
+@dataclass
+class HandedOver(WriterCommitMessage):
+    """The rows of a task, as a stream of Arrow, and the streaming query that they are of."""
+
+    rows: bytes
+    query: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """Where rows go, and how.
+
+    Attributes
+    ----------
+    index : Location
+    overwrite : bool
+        They replace the index; else they are added to it.
+    layout : {"rarest", "balanced"}, optional
+    max_partition_size : int, optional
+        As of `TagMatch`; `None`: as the index has it.
+    plane : bool
+        Areas are on the plane.
+    match_all : bool
+        As of `TagMatch.add_subscriptions`.
+    """
+
+    index: Location
+    overwrite: bool
+    layout: Layout | None
+    max_partition_size: int | None
+    plane: bool
+    match_all: bool
+
+    def save(self, messages: Sequence[HandedOver], schema: pa.Schema, epoch: int | None = None) -> None:
+        """Make the rows the index, or add them; in one step, at the end.
+
+        Parameters
+        ----------
+        messages : sequence of HandedOver
+        schema : pyarrow.Schema
+            The columns of the rows.
+        epoch : int, optional
+            Number of a micro-batch of a stream: one that the index has already is not added once more.
+
+        Raises
+        ------
+        TagMatchError
+            As of `TagMatch.add_subscriptions`, for rows; for the index, as of `partition`.
+        """
+        changes, key_type = self._changes(messages, schema), key_type_in(schema)
+        if self.overwrite:
+            options = Stored(self.index, None, 0).options(self.layout, self.max_partition_size)
+            made = _after(Snapshot((empty_segment(options, key_type),)), changes, options)
+            self.index.has_index()
+            with self.index.scratch():  # what a killed one has left goes
+                self.index.save(made)
+        else:
+            self._add(changes, key_type, next((each.query for each in messages), None), epoch)
+
+    def _changes(self, messages: Sequence[HandedOver], schema: pa.Schema) -> Changes:
+        staged, key_type = StagedChanges(threads=available_threads()), key_type_in(schema)
+        for message in messages:
+            with pa.ipc.open_stream(message.rows) as batches:
+                for batch in batches:
+                    names = [name for name in batch.schema.names if name != REMOVED]
+                    columns = columns_of(_with_unsigned_keys(batch.select(names)), match_all=self.match_all)
+                    rows = rows_to_store(columns, key_type, plane=self.plane, threads=1)
+                    removed = _removed(batch)
+                    flags = removed if rows.sources is None else removed[rows.sources]
+                    staged.extend(rows.chunks, rows.keys, removed=flags, expires=rows.expires)
+        return staged.changes()
+
+    def _add(self, changes: Changes, key_type: KeyType, query: str | None, epoch: int | None) -> None:
+        stored = Stored.at(self.index)
+        stored.check_keys(key_type)
+        options = stored.options(self.layout, self.max_partition_size)
+        epochs = dict((stored.manifest or {}).get(EPOCHS, {}))
+        if epoch is not None and query is not None:
+            if epochs.get(query, -1) >= epoch:
+                return
+            epochs.pop(query, None)  # the ones that are heard of last come last
+            epochs[query] = epoch
+        if stored.manifest is None:
+            snapshot = Snapshot((empty_segment(options, key_type),))
+        else:
+            if epoch is None:  # a stream would read all of the index for each of its batches
+                stored.verify(files_of(stored.segments))
+            snapshot = stored.open()
+        with self.index.scratch():
+            manifest: Manifest = self.index.prepare(_after(snapshot, changes, options), stored.segments)
+            if epochs:
+                manifest = manifest | {EPOCHS: dict(list(epochs.items())[-_MOST_QUERIES:])}
+            self.index.switch(manifest, stored.name)
+
+
+def _after(snapshot: Snapshot, changes: Changes, options: LayoutOptions) -> Snapshot:
+    return consolidated(snapshot, changes, options, now=clock.now_us(), threads=available_threads())[0]
+
+
+def key_type_in(schema: pa.Schema) -> KeyType:
+    """What the keys of rows are.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        There is no column `key`, or it is of another type.
+    """
+    if "key" not in schema.names:
+        raise InvalidValueError(f"there is no column 'key'; there are {', '.join(map(repr, schema.names)) or 'none'}")
+    kind = schema.field("key").type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "string"
+    if pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale == 0):
+        return "integer"
+    raise InvalidTypeError(f"column 'key' must be a string, an integer or a decimal of scale 0, not {kind}")
+
+
+def check_columns(schema: pa.Schema, *, removals: bool, match_all: bool) -> None:
+    """See that rows have columns that can be saved.
+
+    Raises
+    ------
+    InvalidTypeError, InvalidValueError
+        They do not; names the column.
+    """
+    key_type_in(schema)
+    names = schema.names
+    if REMOVED in names:
+        if not removals:
+            raise InvalidValueError(
+                f"column {REMOVED!r}: rows that replace an index cannot remove any; append them, or drop the column"
+            )
+        if not pa.types.is_boolean(kind := schema.field(REMOVED).type):
+            raise InvalidTypeError(f"column {REMOVED!r} must be boolean, not {kind}")
+    rows = pa.Table.from_batches([], schema).select([name for name in names if name != REMOVED])
+    columns_of(rows, match_all=match_all)
+
+
+def _removed(batch: pa.RecordBatch) -> BoolArray:
+    if REMOVED not in batch.schema.names:
+        return np.zeros(len(batch), np.bool_)
+    removed: BoolArray = pc.fill_null(batch.column(REMOVED), False).to_numpy(zero_copy_only=False)
+    return removed
+
+
+def _with_unsigned_keys(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Keys that are decimals, as which Spark has unsigned longs, as integers."""
+    place = batch.schema.get_field_index("key")
+    keys = batch.column(place)
+    if not pa.types.is_decimal(keys.type):
+        return batch
+    try:
+        return batch.set_column(place, "key", keys.cast(pa.uint64()))
+    except pa.ArrowInvalid:
+        raise InvalidValueError("column 'key' has keys below 0 or above 2**64 - 1; leave such rows out") from None
+
+
+def handed_over(batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> HandedOver:
+    """One task: its rows, for the driver."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        for batch in batches:
+            stream.write_batch(batch.cast(schema))
+            if sink.tell() > _MOST_BYTES:
+                raise InvalidValueError(
+                    f"a task has more than {_MOST_BYTES} bytes of rows, which go through the driver; repartition them, "
+                    "or use tagmatch.spark.partition, whose rows do not"
+                )
+    context = TaskContext.get()
+    query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    return HandedOver(sink.getvalue().to_pybytes(), query)
+
+
+class Writer(DataSourceArrowWriter):
+    """What saves the rows of a DataFrame."""
+
+    def __init__(self, saving: Saving, schema: StructType) -> None:
+        self._saving, self._schema = saving, arrow_schema(schema)
+        check_columns(self._schema, removals=not saving.overwrite, match_all=saving.match_all)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> HandedOver:
+        """One task."""
+        return handed_over(iterator, self._schema)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        self._saving.save([each for each in messages if isinstance(each, HandedOver)], self._schema)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """A task has failed: nothing has been written yet."""
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """What saves the changes of micro-batches.
+
+    The manifest of the index has the number of the last micro-batch of each query, and gets it in the step in which it
+    gets the changes. So one that Spark hands over once more, as it was stopped before it knew, changes nothing.
+    """
+
+    def __init__(self, saving: Saving, schema: StructType) -> None:
+        self._saving, self._schema = saving, arrow_schema(schema)
+        check_columns(self._schema, removals=True, match_all=saving.match_all)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> HandedOver:
+        """One task."""
+        return handed_over(iterator, self._schema)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """All tasks of a micro-batch are done. Where another program saves meanwhile, its changes come first."""
+        rows = [each for each in messages if isinstance(each, HandedOver)]
+        while rows:
+            try:
+                return self._saving.save(rows, self._schema, batchId)
+            except IndexChangedError:
+                continue
+        return None
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """A task has failed: nothing has been written yet."""
+
 
 _READING: Parsers = {"path": str, "snapshot": int, "setsPerPartition": whole}
 _WRITING: Parsers = {

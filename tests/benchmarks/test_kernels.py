@@ -7,16 +7,13 @@ from support.agreement import index_of
 
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.kernels.signature import signatures_of
-from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.options import Layout
 from tagmatch.model.tables import PartitionTable, Segment
-from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.cpu.key_lookup import look_up_keys, merge_unique
-from tagmatch.pipeline.cpu.partition_index import PartitionIndex
-from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.cpu.rarest import RarestSubsetMatch
+from tagmatch.pipeline.balanced import BalancedSubsetMatch, PartitionIndex
 from tagmatch.pipeline.matcher import QueryBatch
+from tagmatch.pipeline.rarest import RarestSubsetMatch
+from tagmatch.pipeline.tags import TagIndex, look_up_keys, merge_unique
 from tagmatch_bench.harness.data import Workload, make_workload
 
 

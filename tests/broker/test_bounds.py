@@ -23,11 +23,11 @@ from support.waiting import wait_until as until
 
 from tagmatch import Overloaded, TagMatch, connect
 from tagmatch.broker import transport
+from tagmatch.broker.access import Bucket
 from tagmatch.broker.config import User
-from tagmatch.broker.limits import Bucket
 from tagmatch.broker.messages import MAX_FIELDS, check_schema, messages_of
 from tagmatch.broker.running import serving
-from tagmatch.broker.threads import Threads
+from tagmatch.broker.transport import Threads
 from tagmatch.broker.wire import MAX_JSON, MatchOptions
 from tagmatch.model.errors import InvalidValueError
 
@@ -310,7 +310,7 @@ def test_sigterm_ends_a_service_whose_client_does_not_read(large, tmp_path):
 
 
 def test_threads_of_calls_end(monkeypatch):
-    monkeypatch.setattr("tagmatch.broker.threads._IDLE_S", 0.2)
+    monkeypatch.setattr("tagmatch.broker.transport._IDLE_S", 0.2)
     threads, gate = Threads(3), threading.Event()
     waiting = [threads.submit(gate.wait, 60) for _ in range(5)]
     until(lambda: threads._count == 3)

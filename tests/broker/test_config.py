@@ -11,11 +11,9 @@ from support.service import NO_METRICS, USERS, config, written
 from tagmatch import Channel, ConfigError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.broker.access import token_sha256
 from tagmatch.broker.config import Config, LogOptions, ServerOptions, User, read_config
-from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
-from tagmatch.broker.gateways.topics import MQTT, NATS
+from tagmatch.broker.gateways.options import MQTT, NATS, HubOptions, MqttOptions, NatsOptions, SessionOptions
 from tagmatch.broker.running import opened, serving, started, with_arguments
-from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
-from tagmatch.model.channels import channel_of
+from tagmatch.model.options import channel_of
 
 DIGEST = token_sha256("secret")
 WHOLE = f"""

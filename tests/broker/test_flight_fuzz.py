@@ -13,11 +13,10 @@ from support.raw_flight import field
 from support.service import command, config, exchanged, messages, options, put
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
-from tagmatch.broker import flight_wire as wire
+from tagmatch.broker import flight as wire
 from tagmatch.broker.actions import ACTIONS
-from tagmatch.broker.errors import INTERNAL, error_of_text
 from tagmatch.broker.running import serving
-from tagmatch.broker.wire import area_of, area_row, read_json, write_json
+from tagmatch.broker.wire import INTERNAL, area_of, area_row, error_of_text, read_json, write_json
 
 more = settings(max_examples=2 * settings().max_examples)
 

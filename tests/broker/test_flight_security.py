@@ -18,7 +18,7 @@ from tagmatch import AccessError, InvalidValueError, TagMatch, UnavailableError,
 from tagmatch.broker.access import new_token, token_sha256
 from tagmatch.broker.actions import ACTIONS
 from tagmatch.broker.config import ROLES, MetricsOptions, User
-from tagmatch.broker.http import HttpEndpoint
+from tagmatch.broker.observe import HttpEndpoint
 from tagmatch.broker.running import serving
 
 HOUR = timedelta(hours=1)

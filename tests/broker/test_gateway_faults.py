@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.gateways.nats import _Client
-from tagmatch.broker.subscriber_options import HubOptions
+from tagmatch.broker.gateways.options import HubOptions
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,8 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.gateways.handing_over import HandingOver
-from tagmatch.broker.gateways.incoming import Incoming, Row, row_of, tables_of
-from tagmatch.broker.gateways.options import MqttOptions
-from tagmatch.broker.gateways.requests import Requests
-from tagmatch.broker.gateways.topics import MQTT, NATS
+from tagmatch.broker.gateways.incoming import Incoming, Requests, Row, row_of, tables_of
+from tagmatch.broker.gateways.options import MQTT, NATS, MqttOptions
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.clock import steady_us

@@ -15,10 +15,9 @@ from support.notified import Clock, is_balanced
 from support.service import Slowed
 
 from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded
-from tagmatch.broker.hub import Hub
-from tagmatch.broker.publications import Published
+from tagmatch.broker.gateways.options import HubOptions, SessionOptions
+from tagmatch.broker.hub import Hub, Published
 from tagmatch.broker.sessions import Connection, Sessions
-from tagmatch.broker.subscriber_options import HubOptions, SessionOptions
 
 TAGS = "abcdef"
 rows = st.lists(st.tuples(st.sets(st.sampled_from(TAGS), max_size=3), st.integers(0, 9)), min_size=1, max_size=20)

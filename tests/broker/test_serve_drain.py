@@ -18,7 +18,7 @@ from support.waiting import wait_until as until
 
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
 from tagmatch.broker.config import MetricsOptions
-from tagmatch.broker.http import HttpEndpoint
+from tagmatch.broker.observe import HttpEndpoint
 from tagmatch.broker.running import end, serving, started
 
 

@@ -14,12 +14,20 @@ from support.service import USERS, config, fetched
 from support.waiting import wait_until
 
 from tagmatch import AccessError, TagMatch, TagMatchError, connect
-from tagmatch.broker import http
+from tagmatch.broker import observe
 from tagmatch.broker.config import LogOptions, MetricsOptions
-from tagmatch.broker.http import MAX_CONNECTIONS, MAX_REQUEST, HttpEndpoint
-from tagmatch.broker.logs import LOG, JsonLines, TextLines, set_up_logs
+from tagmatch.broker.observe import (
+    LOG,
+    MAX_CONNECTIONS,
+    MAX_REQUEST,
+    HttpEndpoint,
+    JsonLines,
+    TextLines,
+    no_span,
+    set_up_logs,
+    spans,
+)
 from tagmatch.broker.running import serving
-from tagmatch.broker.tracing import no_span, spans
 
 
 @pytest.fixture
@@ -102,7 +110,7 @@ def test_each_call_is_a_span(monkeypatch):
 
 
 _SPAN = """
-from tagmatch.broker.tracing import spans
+from tagmatch.broker.observe import spans
 for to_console in (False, True):
     with spans(to_console=to_console)("tagmatch.match", {"user": "ana"}):
         pass
@@ -124,7 +132,7 @@ BEGUN = b"GET /livez HTTP/1.1\r\nHost: x\r\nX: "
 
 @pytest.fixture
 def endpoint(monkeypatch):
-    monkeypatch.setattr(http, "MAX_SECONDS", 1.5)
+    monkeypatch.setattr(observe, "MAX_SECONDS", 1.5)
     found = HttpEndpoint(MetricsOptions(port=0), lambda: b"metrics 1\n" * 1_000_000, lambda: (True, b"ready\n"))
     with contextlib.closing(found):
         yield found

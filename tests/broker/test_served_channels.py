@@ -11,7 +11,7 @@ from support.service import NO_METRICS, remote, value
 from tagmatch import DeadlineMissed, InvalidValueError, Overloaded, connect
 from tagmatch.broker.config import ChannelOptions, Config, ServerOptions
 from tagmatch.broker.running import serving
-from tagmatch.pipeline.channels.lines import Edf
+from tagmatch.pipeline.run.orders import Edf
 
 TIMEOUT = 60
 CHANNELS = (ChannelOptions("alarm", "5s", 1), ChannelOptions("bulk", 60))

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.notified import Clock, is_balanced, notifications, size_of
 
-from tagmatch.broker import routes
-from tagmatch.broker.notifications import KEY_TYPES
-from tagmatch.broker.routes import Routes
-from tagmatch.broker.sessions import Connection, Sessions
-from tagmatch.broker.subscriber_options import SessionOptions
+from tagmatch.broker import sessions as routes
+from tagmatch.broker.gateways.options import SessionOptions
+from tagmatch.broker.outbox import KEY_TYPES
+from tagmatch.broker.sessions import Connection, Routes, Sessions
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SessionError
 
 integers = st.integers(0, 9) | st.sampled_from([2**63, 2**64 - 1])

@@ -27,8 +27,8 @@ from support.index_files import contents_of
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
-from tagmatch.files.inputs import read_sets
-from tagmatch.files.others import OtherColumns
+from tagmatch.files.columns import OtherColumns
+from tagmatch.files.reading import read_sets
 from tagmatch.model.errors import InputFileError
 from tagmatch.subscriptions import COLUMNS
 

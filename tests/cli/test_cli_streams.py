@@ -15,7 +15,7 @@ from support.agreement import index_of
 from support.command import COMMAND, as_json_lines, closing, done, ended, from_json_lines, started, write
 from support.kernel_cache import copy_of_cache
 
-from tagmatch.cli.progress import steps
+from tagmatch.cli.shared import steps
 
 pytestmark = pytest.mark.slow
 

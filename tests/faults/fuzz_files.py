@@ -18,10 +18,9 @@ from faults.mutations import mutated
 from support.command import as_csv
 
 from tagmatch import TagMatch, TagMatchError
-from tagmatch.files import inputs
-from tagmatch.files.inputs import read_queries, read_sets
-from tagmatch.files.invalid import InvalidRows
-from tagmatch.files.others import EVERY_OTHER
+from tagmatch.files import reading as inputs
+from tagmatch.files.columns import EVERY_OTHER, InvalidRows
+from tagmatch.files.reading import read_queries, read_sets
 from tagmatch.files.streams import Read, at_hand
 
 _BLANK = b" \t\r\n"

@@ -14,7 +14,7 @@ from faults.mutations import mutated
 from support.arrow_messages import LEAVES, Message, array_of, messages_in, stream_of
 
 from tagmatch import TagMatch, TagMatchError
-from tagmatch.broker import publications
+from tagmatch.broker import hub
 from tagmatch.broker.messages import check_messages, check_schema, messages_of
 from tagmatch.broker.wire import MatchOptions
 from tagmatch.files.ipc import IpcReader
@@ -176,7 +176,7 @@ class Reading:
             check_messages(queries, 0, plane=False)
             assert len(index.match_many(queries)) == len(batch)
         elif command == "publish":
-            messages = publications.messages_of(batch)
+            messages = hub.messages_of(batch)
             assert messages.nbytes >= 0
             assert len(index.match_many(messages.table)) == len(batch)
         elif command == "add":

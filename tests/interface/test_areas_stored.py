@@ -17,7 +17,7 @@ from support.areas import areas, numbers_of, plane_areas, text_of
 from support.command import write
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch, Where
-from tagmatch.files.inputs import read_sets
+from tagmatch.files.reading import read_sets
 from tagmatch.model.conditions.areas import KIND, NUMBERS, area_rows
 from tagmatch.model.filters.constraints import Constraint
 

@@ -21,7 +21,7 @@ from support.dictionaries import STRINGS as STRING_TYPES
 from tagmatch import TagMatch
 from tagmatch.model.errors import NullError
 from tagmatch.model.kernels import tag_table
-from tagmatch.pipeline.cpu import preprocess
+from tagmatch.pipeline import tags as preprocess
 
 Rows = list[list[str]]
 

@@ -17,9 +17,9 @@ from support.agreement import index_of
 from support.service import remote
 
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch
-from tagmatch.broker.publications import messages_of
-from tagmatch.files.inputs import read_queries, read_sets
-from tagmatch.files.invalid import InvalidRows
+from tagmatch.broker.hub import messages_of
+from tagmatch.files.columns import InvalidRows
+from tagmatch.files.reading import read_queries, read_sets
 from tagmatch.model.conditions.rows import have_mistakes, reject_mistakes
 
 

@@ -27,7 +27,7 @@ from tagmatch.model.filters.areas import check
 from tagmatch.model.filters.constraints import Constraint
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.kernels.area_shapes import shapes_of
-from tagmatch.model.kernels.reserved import areas_among, constraints_among
+from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 
 _TEST = "a test, such as price < 10"
 _OPERATOR = "an operator (=, !=, <, <=, >, >=, between, in, not in, prefix, suffix or contains)"

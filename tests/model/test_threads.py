@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tagmatch.model.jobs import Memo
+from tagmatch.model.arrays import Memo
 from tagmatch.model.parallel import join, start
 
 THREADS, TIMEOUT = 8, 60

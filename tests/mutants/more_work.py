@@ -2,11 +2,11 @@
 
 MORE_WORK = r"""
 # Algorithm 2 without its mask check, on the CPU
-pipeline/cpu/partition_index.py: tests/pipeline/test_prefilters.py
+pipeline/balanced.py: tests/pipeline/test_prefilters.py
 -            if contains(query, masks[m]):
 +            if True:
 # Algorithm 2 without its mask check, on CUDA: counting
-pipeline/cuda/routing.py: tests/pipeline/cuda/test_gpu_batches.py -k routing
+pipeline/cuda/balanced.py: tests/pipeline/cuda/test_gpu_batches.py -k routing
 -_U(0):
 +_U(0) or True:
                  cuda.atomic.add(counts, run - first, 1)
@@ -15,17 +15,17 @@ pipeline/cuda/routing.py: tests/pipeline/cuda/test_gpu_batches.py -k routing
 +_U(0) or True:
                  queued[
 # Algorithm 4 given the whole partition's rows
-pipeline/cuda/items.py: tests/pipeline/cuda/test_gpu_batches.py -k prefilter
+pipeline/cuda/balanced.py: tests/pipeline/cuda/test_gpu_batches.py -k prefilter
 -        a, b, c = masks[block, 0], masks[block, 1], masks[block, 2]
 +        a = b = c = ~_U(0)
 +        for other in range(first_blocks[run], first_blocks[run + np.uint32(1)]):
 +            a, b, c = a & masks[other, 0], b & masks[other, 1], c & masks[other, 2]
 # a block's mask whose first word is cleared
-pipeline/cpu/blocks.py: tests/pipeline/test_prefilters.py
+pipeline/balanced.py: tests/pipeline/test_prefilters.py
 -                masks[block, 0] &= words[0][row]
 +                masks[block, 0] = _U(0)
 # a row beyond the last, which has all bits
-pipeline/cuda/items.py: tests/pipeline/cuda/test_gpu_batches.py -k all_bits
+pipeline/cuda/balanced.py: tests/pipeline/cuda/test_gpu_batches.py -k all_bits
 - and row + r * ITEM_THREADS < end:
 +:
                              _stage(
@@ -38,7 +38,7 @@ broker/outbox.py: tests/broker/test_outbox.py -k memory
 -        if self._held > 4 * self.nbytes + _SHARED_BYTES:
 +        if False:
 # names that no session follows any more are never forgotten
-broker/routes.py: tests/broker/test_sessions.py -k forgotten
+broker/sessions.py: tests/broker/test_sessions.py -k forgotten
 -            if len(self._names) > 2 * self._count() + _SPARE_NAMES:
 +            if False:
 """

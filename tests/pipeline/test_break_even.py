@@ -7,7 +7,7 @@ import pytest
 from support.agreement import index_of
 
 from tagmatch.model.arrays import TagLists
-from tagmatch.pipeline import break_even
+from tagmatch.pipeline import devices
 
 
 class Clocked:
@@ -33,7 +33,7 @@ class Clocked:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(break_even.time, "perf_counter", lambda: Clocked.now)
+    monkeypatch.setattr(devices.time, "perf_counter", lambda: Clocked.now)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_first_power_of_two_at_which_the_device_is_faster(cpu: float, device: float, expected: int) -> None:
     on_cpu, on_device = Clocked(lambda queries: cpu * queries), Clocked(lambda _: device)
     with index_of([["a"], ["b", "c"], []], [1, 2, 3], layout="rarest", device="cpu") as tm:
-        assert break_even.break_even(on_device, on_cpu, tm.snapshot.only) == expected  # type: ignore[arg-type]
+        assert devices.break_even(on_device, on_cpu, tm.snapshot.only) == expected  # type: ignore[arg-type]
     # Nothing larger than the first packet for which it has been decided
     assert max(on_cpu.packets) <= expected
 
@@ -52,4 +52,4 @@ def test_an_index_without_sets() -> None:
         tm.remove_set([], 1)
         tm.consolidate()
         both = Clocked(lambda _: 2.0), Clocked(lambda _: 1.0)
-        assert break_even.break_even(*both, tm.snapshot.only) >= 1  # type: ignore[arg-type]
+        assert devices.break_even(*both, tm.snapshot.only) >= 1  # type: ignore[arg-type]

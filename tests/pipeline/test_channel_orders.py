@@ -15,11 +15,9 @@ from support import qos
 from support.qos import NEVER, Asked, Scenario, Sent, scenarios
 
 from tagmatch import Channel
-from tagmatch.pipeline.channels.cost import CostModel
-from tagmatch.pipeline.channels.dfgs import Dfgs
-from tagmatch.pipeline.channels.lines import Edf, Fifo
-from tagmatch.pipeline.channels.order import Order
-from tagmatch.pipeline.channels.waiting import Class, Entry, longest_task
+from tagmatch.pipeline.run.counts import CostModel
+from tagmatch.pipeline.run.orders import Dfgs, Edf, Fifo, Order
+from tagmatch.pipeline.run.waiting import Class, Entry, longest_task
 
 #: Entries that may share a task are of one matcher
 ANY_MATCHER = object()

@@ -17,11 +17,11 @@ from support.pipelines import TAGS, TIMEOUT, Gate, figures
 from support.waiting import wait_until
 
 from tagmatch import Channel, ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded, TagMatch
-from tagmatch.pipeline.channels import scheduled
-from tagmatch.pipeline.channels.counts import OUTCOMES
-from tagmatch.pipeline.channels.scheduled import Scheduled
-from tagmatch.pipeline.cpu.matcher import Ranked
-from tagmatch.pipeline.stages.limits import Limits
+from tagmatch.pipeline.run import scheduled
+from tagmatch.pipeline.run.counts import OUTCOMES
+from tagmatch.pipeline.run.scheduled import Scheduled
+from tagmatch.pipeline.run.threaded import Limits
+from tagmatch.pipeline.segment import Ranked
 
 pytestmark = pytest.mark.usefixtures("through_stages")
 

@@ -15,12 +15,12 @@ from support.places import lists_of, rows_of
 from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.parallel import run
-from tagmatch.pipeline.cpu.key_lookup import merge_unique
-from tagmatch.pipeline.cpu.matcher import CpuMatcher
 from tagmatch.pipeline.matcher import PacketSize
-from tagmatch.pipeline.stages import answers as module
-from tagmatch.pipeline.stages.answers import Answers
-from tagmatch.pipeline.stages.inline import packet_ranges
+from tagmatch.pipeline.run import packets as module
+from tagmatch.pipeline.run.packets import Answers
+from tagmatch.pipeline.run.threaded import packet_ranges
+from tagmatch.pipeline.segment import CpuMatcher
+from tagmatch.pipeline.tags import merge_unique
 
 
 def ranges(sizes: list[int], size: PacketSize, threads: int = 1) -> list[tuple[int, int]]:

@@ -20,13 +20,12 @@ from support.places import lists_of, rows_of
 
 from tagmatch import PipelineOptions
 from tagmatch.model.arrays import Lists
-from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.stages import partition_queues
-from tagmatch.pipeline.stages.batcher import Batcher
-from tagmatch.pipeline.stages.packets import Caller, Submitted
-from tagmatch.pipeline.stages.partition_queues import Completed, PartitionQueues, Taken
-from tagmatch.pipeline.stages.stage import Stage
+from tagmatch.pipeline.run import batches as partition_queues
+from tagmatch.pipeline.run.batches import Batcher, Completed, PartitionQueues, Taken
+from tagmatch.pipeline.run.packets import Caller, Submitted
+from tagmatch.pipeline.run.stage import Stage
 
 PARTITIONS = 6
 CELL_BYTES = 8
@@ -227,7 +226,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("tagmatch.pipeline.stages.batcher.time", clock)
+    monkeypatch.setattr("tagmatch.pipeline.run.batches.time", clock)
     return clock
 
 

@@ -14,11 +14,10 @@ from support.waiting import wait_until
 
 from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.model.options import MatchOptions
-from tagmatch.pipeline.cpu.matcher import CpuMatcher
-from tagmatch.pipeline.stages.intake import Intake
-from tagmatch.pipeline.stages.packets import Caller
-from tagmatch.pipeline.stages.queues import Fifo, QueuePolicy, Waiting
-from tagmatch.pipeline.stages.stage import Stage
+from tagmatch.pipeline.run.packets import Caller
+from tagmatch.pipeline.run.stage import Fifo, QueuePolicy, Stage, Waiting
+from tagmatch.pipeline.run.threaded import Intake
+from tagmatch.pipeline.segment import CpuMatcher
 
 pytestmark = pytest.mark.usefixtures("through_stages")
 

@@ -16,8 +16,8 @@ from support import pipelines
 from support.pipelines import IN_PACKET, TAGS, TIMEOUT, Gate, end, held_packet, our_threads, small, together
 
 from tagmatch import ClosedError, Overloaded, PipelineOptions, TagMatch
-from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.stages.batcher import Batcher
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.run.batches import Batcher
 
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [
@@ -104,7 +104,7 @@ def test_bytes_of_answers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     def merge(_: Any) -> None:
         assert merging.wait(2 * TIMEOUT)
 
-    monkeypatch.setattr("tagmatch.pipeline.stages.packets.Packet.merge", merge)
+    monkeypatch.setattr("tagmatch.pipeline.run.packets.Packet.merge", merge)
     waiting = ask_for_too_many_bytes(tm)
     ahead = 2 + 1 + 2 + 1 + 1  # packets of two matching threads, a queue, two threads, a queue and a thread
     assert most <= tm.stats()["result_bytes_in_flight"] <= most + ahead * packet * ANSWER_BYTES

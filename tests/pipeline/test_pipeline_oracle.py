@@ -19,10 +19,10 @@ from support import pipelines
 from support.pipelines import IN_PACKET, TAGS, TIMEOUT, end, held_packet, our_threads, small, together, watched
 
 from tagmatch import Overloaded, PipelineOptions, TagMatch
-from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.cpu.matcher import Ranked, SetIds
-from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.stages.packets import Packet
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.run.packets import Packet
+from tagmatch.pipeline.segment import Ranked, SetIds
+from tagmatch.pipeline.tags import TagIndex
 
 # Compiling may take minutes where others use the machine too: that is no test's time
 pytestmark = [pytest.mark.usefixtures("compiled"), pytest.mark.timeout(func_only=True)]

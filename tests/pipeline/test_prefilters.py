@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.hashes import integers_of, signatures, words_of
 
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.tables import PartitionTable
-from tagmatch.pipeline.cpu.blocks import Blocks
-from tagmatch.pipeline.cpu.partition_index import PartitionIndex
+from tagmatch.pipeline.balanced import Blocks, PartitionIndex
 
 masks = signatures.filter(bool)
 

@@ -18,7 +18,7 @@ import tagmatch.spark.ship
 from tagmatch import Circle, TagMatch
 from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark import partition, register, subset_join
-from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.shuffle import shuffle_join
 
 WAYS = ("sql", "column")

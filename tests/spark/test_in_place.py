@@ -28,15 +28,14 @@ from tagmatch import Circle, IndexCorruptError, IndexNotFoundError, Near, TagMat
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of
 from tagmatch.model.filters.where import Where
-from tagmatch.model.kernels.xxh64 import hash_strings
+from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.storage.format import files_nbytes, files_of
 from tagmatch.model.storage.location import location_of
 from tagmatch.model.storage.store import Store
 from tagmatch.model.storage.stores import StoreFolder
-from tagmatch.partitioner.spark.serialized import deserialized
-from tagmatch.spark.asked import Asked
-from tagmatch.spark.buckets import PLACE, buckets_for
-from tagmatch.spark.shuffle import Shuffle, sent_sets
+from tagmatch.partitioner.spark.batches import deserialized
+from tagmatch.spark.columns import Asked
+from tagmatch.spark.shuffle import PLACE, Shuffle, buckets_for, sent_sets
 
 pytest_plugins = ["support.s3_bucket"]
 

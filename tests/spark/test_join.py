@@ -28,7 +28,7 @@ import tagmatch.spark.ship
 from tagmatch import Near, TagMatch
 from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark import register
-from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.join import subset_join
 
 ASKED = "price double, city array<string>, others struct<name: string, new: boolean>"

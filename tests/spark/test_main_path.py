@@ -30,7 +30,7 @@ from support.waiting import wait_until
 import tagmatch.spark.join
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.spark import partition, register, subset_join
-from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.columns import errors_of_workers
 
 SCHEMA = "tags array<string>, key string"
 TAGS = [f"t{number}" for number in range(20)]

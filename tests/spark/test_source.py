@@ -20,7 +20,7 @@ from tagmatch import Circle, IndexNotFoundError, InvalidTypeError, InvalidValueE
 from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import manifest_text
 from tagmatch.spark import partition
-from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.source import TagMatchSource
 
 SCHEMA = "tags array<string>, key long"
@@ -151,7 +151,7 @@ def test_unsigned_keys(spark: Any, tmp_path: Path) -> None:
 
 
 def test_a_task_with_too_many_rows_for_the_driver(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tagmatch.spark.writing._MOST_BYTES", 1000)
+    monkeypatch.setattr("tagmatch.spark.source._MOST_BYTES", 1000)
     message = r"a task has more than 1000 bytes of rows, .* repartition them"
     rows = [([f"t{key}"], key) for key in range(1000)]
     with tasks.session(seed) as spark, pytest.raises(InvalidValueError, match=message), errors_of_workers():

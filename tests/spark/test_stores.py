@@ -38,7 +38,7 @@ from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.location import location_of
 from tagmatch.model.storage.stores import StoreFolder
 from tagmatch.spark import match_udf, partition, register, subset_join
-from tagmatch.spark.errors import errors_of_workers
+from tagmatch.spark.columns import errors_of_workers
 
 pytest_plugins = ["support.s3_bucket"]
 

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
 from tagmatch.cli.run import run
-from tagmatch.files.constraints import constraint_lists
+from tagmatch.files.conditions import constraint_lists
 
 COMMAND = Path(sys.executable).parent / "tagmatch"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-from tagmatch.pipeline.cuda import memory
+from tagmatch.pipeline.cuda import device as memory
 
 OUT_OF_MEMORY, LAUNCH_FAILED = 2, 719
 

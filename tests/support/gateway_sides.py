@@ -27,10 +27,9 @@ from tagmatch import TagMatch
 from tagmatch.broker.gateways.gateway import Gateway
 from tagmatch.broker.gateways.mqtt import MqttGateway
 from tagmatch.broker.gateways.nats import NatsGateway
-from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
+from tagmatch.broker.gateways.options import HUB_DEFAULTS, HubOptions, MqttOptions, NatsOptions
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
-from tagmatch.broker.subscriber_options import HUB_DEFAULTS, HubOptions
 
 
 class Came(NamedTuple):

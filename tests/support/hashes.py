@@ -16,7 +16,7 @@ import xxhash
 from hypothesis import strategies as st
 
 from tagmatch.model.arrays import U64Array
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 
 _SHIFTS = (128, 64, 0)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.broker.notifications import FIXED_BYTES, NEVER, Notifications, notifications_of
+from tagmatch.broker.outbox import FIXED_BYTES, NEVER, Notifications, notifications_of
 
 
 class Clock:

@@ -15,9 +15,9 @@ from support.agreement import loaded
 
 import tagmatch.engine
 from tagmatch import PipelineOptions, TagMatch
-from tagmatch.pipeline.cpu.matcher import Ranked
-from tagmatch.pipeline.cpu.preprocess import TagIndex
+from tagmatch.pipeline.segment import Ranked
 from tagmatch.pipeline.service import Pipeline
+from tagmatch.pipeline.tags import TagIndex
 
 #: Seconds after which something hangs
 TIMEOUT = 60

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.distances import EARTH, HALF_WAY
 
 from tagmatch.model.arrays import Lists
-from tagmatch.pipeline.areas.shapes import BOX, CIRCLE, Places, Shapes
+from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes
 
 Place = tuple[float, float]
 

@@ -7,12 +7,11 @@ from typing import get_args
 
 from typer.testing import CliRunner
 
-import tagmatch.cli.descriptors
-import tagmatch.cli.imports
 import tagmatch.cli.interrupt
+import tagmatch.cli.process
 import tagmatch.cli.run
-import tagmatch.files.csv_lines
-import tagmatch.files.parquet  # noqa: F401 - for the forks
+import tagmatch.files.csv
+import tagmatch.files.reading  # noqa: F401 - for the forks
 from tagmatch.cli.app import app
 from tagmatch.model.options import Layout
 

@@ -27,8 +27,8 @@ from pyspark.sql import types as t
 from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowConversion
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
-from tagmatch.partitioner.spark import serialized
-from tagmatch.spark import offline, ship, shuffle
+from tagmatch.partitioner.spark import batches as serialized
+from tagmatch.spark import join, ship, shuffle
 from tagmatch.spark.source import TagMatchSource
 
 _SIMPLE: dict[str, t.DataType] = {
@@ -384,7 +384,7 @@ class Session:
 def session(seed: int) -> Iterator[Session]:
     """One whose functions tagmatch calls in the place of Spark's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offline, "col", col)
+        patch.setattr(join, "col", col)
         for module in (ship, shuffle):
             patch.setattr(module, "functions", FUNCTIONS)
         patch.setattr(serialized, "_partitions", {})

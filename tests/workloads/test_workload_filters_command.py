@@ -12,10 +12,9 @@ from support.workload import refused, run
 
 from tagmatch.workloads import content, location
 from tagmatch.workloads.content import Content
-from tagmatch.workloads.content.text import where_texts
+from tagmatch.workloads.content.real import where_texts
 from tagmatch.workloads.location import Location
-from tagmatch.workloads.location.real import near_me
-from tagmatch.workloads.location.text import message_lines
+from tagmatch.workloads.location.real import message_lines, near_me
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tagmatch import TagMatchError
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.content.generate import CONSTRAINT
-from tagmatch.workloads.content.text import message_lines, subscription_lines, where_texts, with_where
+from tagmatch.workloads.content.real import message_lines, subscription_lines, where_texts, with_where
 
 PCM = Content(SCENARIOS["pcm"])
 MIXED = Content(

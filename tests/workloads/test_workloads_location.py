@@ -18,8 +18,7 @@ from support.systems import has, holds, matching_rows, metres
 
 from tagmatch import TagMatchError
 from tagmatch.workloads.location import SCENARIOS, Location, LocationOptions
-from tagmatch.workloads.location.real import COLUMNS, near_me
-from tagmatch.workloads.location.text import message_lines, subscription_lines
+from tagmatch.workloads.location.real import COLUMNS, message_lines, near_me, subscription_lines
 
 CLCB = Location(SCENARIOS["clcb"])
 

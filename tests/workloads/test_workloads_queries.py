@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tagmatch import InputFileError, TagMatchError
 from tagmatch.workloads.pacing import arrival_times, by_interval, paced, when_due
 from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
-from tagmatch.workloads.queries.stored import read_tags
-from tagmatch.workloads.queries.write import json_lines
+from tagmatch.workloads.queries.stored import json_lines, read_tags
 
 STRINGS = pa.list_(pa.string())
 TAGS = st.text("abcdé", max_size=2)

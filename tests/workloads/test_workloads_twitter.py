@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from tagmatch import TagMatchError
 from tagmatch.workloads.twitter import Followed, Twitter, TwitterOptions, sets
-from tagmatch.workloads.twitter.laws import followed_law, geometric_ratio, tweets_exponent
-from tagmatch.workloads.twitter.options import LANGUAGES, SECOND_LANGUAGES
+from tagmatch.workloads.twitter.laws import LANGUAGES, SECOND_LANGUAGES, followed_law, geometric_ratio, tweets_exponent
 
 pytestmark = pytest.mark.slow
 

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmatch.cli.arguments import Threads
-from tagmatch.cli.progress import note, with_progress
+from tagmatch.cli.shared import Threads, note, with_progress
 from tagmatch.files.formats import PARQUET_SUFFIXES, STANDARD_STREAM
 from tagmatch.model.options import available_threads
 from tagmatch.workloads.commands.numbers import with_numbers
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.content.generate import MAX_MESSAGES, SUBSCRIPTIONS_SCHEMA
-from tagmatch.workloads.content.text import WHERE_SCHEMA, message_lines, subscription_lines, with_where
-from tagmatch.workloads.row_files import row_writer
+from tagmatch.workloads.content.real import WHERE_SCHEMA, message_lines, subscription_lines, with_where
+from tagmatch.workloads.shards import row_writer
 
 if TYPE_CHECKING:
     pass

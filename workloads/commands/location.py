@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pyarrow.parquet as pq
 import typer
 
-from tagmatch.cli.arguments import Threads
-from tagmatch.cli.progress import note, with_progress
+from tagmatch.cli.shared import Threads, note, with_progress
 from tagmatch.model.errors import InputFileError
 from tagmatch.model.options import available_threads
 from tagmatch.workloads.commands.numbers import with_numbers
 from tagmatch.workloads.location import SCENARIOS, Location, LocationOptions
 from tagmatch.workloads.location.generate import MAX_ROWS
-from tagmatch.workloads.location.real import COLUMNS, near_me
-from tagmatch.workloads.location.text import message_lines, subscription_lines
-from tagmatch.workloads.row_files import row_writer
+from tagmatch.workloads.location.real import COLUMNS, message_lines, near_me, subscription_lines
+from tagmatch.workloads.shards import row_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

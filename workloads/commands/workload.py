@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tagmatch import __version__
-from tagmatch.cli.arguments import Threads, command_line
-from tagmatch.cli.progress import note, status, with_progress
 from tagmatch.cli.run import run
+from tagmatch.cli.shared import Threads, command_line, note, status, with_progress
 from tagmatch.files.formats import STANDARD_STREAM
 from tagmatch.model.errors import InputFileError, TagMatchError
 from tagmatch.model.options import available_threads
@@ -24,10 +23,8 @@ from tagmatch.workloads.commands.location import location
 from tagmatch.workloads.commands.numbers import with_numbers
 from tagmatch.workloads.pacing import arrival_times, paced
 from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
-from tagmatch.workloads.queries.stored import read_tags
-from tagmatch.workloads.queries.write import SCHEMA, json_lines, rows, stream_to_folder, stream_to_stdout
-from tagmatch.workloads.row_files import row_writer
-from tagmatch.workloads.shards import new_folder, read_facts, write_shards
+from tagmatch.workloads.queries.stored import SCHEMA, json_lines, read_tags, rows, stream_to_folder, stream_to_stdout
+from tagmatch.workloads.shards import new_folder, read_facts, row_writer, write_shards
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch.workloads.twitter.corpus import Corpus, read_followed, read_tweets
 from tagmatch.workloads.twitter.generate import MAX_USERS, SETS_SCHEMA

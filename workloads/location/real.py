@@ -1,4 +1,7 @@
-"""Subscriptions near places of the world, and messages from there."""
+"""Subscriptions near places of the world, and messages from there.
+
+The workload of areas as JSON Lines.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmatch.files.json import concatenated
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.workloads.content.generate import CONSTRAINT
+from tagmatch.workloads.content.real import object_lines, subscription_members, value_members
 from tagmatch.workloads.location.generate import (
     EARTH_METRES,
     SPHERE_AREA,
@@ -20,6 +25,8 @@ from tagmatch.workloads.location.generate import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tagmatch.model.arrays import I64Array
 
 #: Columns of the places
@@ -122,3 +129,26 @@ def _more_people(least: I64Array) -> pa.StructArray:
     same = [pa.repeat(pa.scalar(text), count) for text in ("population", ">")]
     columns = [*same, pa.array(least), pa.nulls(count, pa.int64()), pa.nulls(count, pa.string())]
     return pa.StructArray.from_arrays(columns, fields=list(CONSTRAINT))
+
+
+_TEXT = pa.large_string()
+
+
+def subscription_lines(batch: pa.RecordBatch) -> memoryview:
+    """Return subscriptions as JSON Lines in UTF-8: `key`, `tags`, `area`, and constraints as an expression `where`."""
+    return object_lines([*subscription_members(batch), _numbers_member("area", batch["area"])])
+
+
+def message_lines(batch: pa.RecordBatch) -> memoryview:
+    """Return messages, or moves, as JSON Lines in UTF-8, with the attributes that a message has."""
+    others = [name for name in batch.schema.names if name != "location"]
+    return object_lines([*value_members(batch.select(others)), _numbers_member("location", batch["location"])])
+
+
+def _numbers_member(name: str, structs: pa.StructArray) -> pa.Array:
+    """A member whose value is an object of numbers."""
+    fields: Sequence[pa.Field] = list(structs.type)
+    parts: list[pa.Array | str] = []
+    for field, column in zip(fields, structs.flatten(), strict=True):
+        parts += [f'{"," if parts else ""}"{field.name}":', column.cast(_TEXT)]
+    return concatenated(f'"{name}":{{', *parts, "}")

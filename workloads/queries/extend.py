@@ -13,7 +13,7 @@ from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.parallel import run_rows
-from tagmatch.workloads.draws import mix, position
+from tagmatch.workloads.shards import mix, position
 
 if TYPE_CHECKING:
     from tagmatch.workloads.queries.stored import StoredSets

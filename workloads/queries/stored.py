@@ -1,30 +1,38 @@
-"""What queries are made of: the vocabulary of stored sets, and the sets themselves or a sample of them."""
+"""What queries are made of: the vocabulary of stored sets, and the sets themselves or a sample of them.
+
+Queries as rows `id`, `tags` in Parquet or JSON Lines, at once or as they become due.
+"""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from tagmatch.files.columns import EVERY_OTHER
 from tagmatch.files.formats import STANDARD_STREAM
-from tagmatch.files.inputs import read_queries
-from tagmatch.files.others import EVERY_OTHER
+from tagmatch.files.json import concatenated, json_values, text_of
+from tagmatch.files.reading import read_queries
+from tagmatch.files.streams import write_whole
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.errors import TagMatchError
+from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.tag_table import TagInterner
-from tagmatch.model.kernels.xxh64 import hash_strings
-from tagmatch.workloads.draws import mix
-from tagmatch.workloads.shards import read_facts
+from tagmatch.workloads.pacing import by_interval, when_due
+from tagmatch.workloads.shards import mix, read_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
-    from tagmatch.model.arrays import BoolArray, I64Array, U32Array, U64Array
+    from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, U64Array
 
 #: Most sets that are kept in memory
 SAMPLE_SETS = 1 << 22
@@ -146,3 +154,52 @@ def read_tags(path: str) -> Iterator[pa.Array]:
         read_facts(Path(path))
     for batch in read_queries(path, ignored=EVERY_OTHER):
         yield batch["tags"]
+
+
+SCHEMA = pa.schema({"id": pa.int64(), "tags": pa.list_(pa.string())})
+
+
+def rows(make: Callable[[int, int], pa.ListArray], count: int | None, batch_rows: int) -> Iterator[pa.RecordBatch]:
+    """Give queries 0 to `count`, or without end, in batches; `make(first, count)` makes some of them."""
+    first = 0
+    while count is None or first < count:
+        some = batch_rows if count is None else min(batch_rows, count - first)
+        yield pa.record_batch([pa.array(np.arange(first, first + some)), make(first, some)], schema=SCHEMA)
+        first += some
+
+
+def json_lines(batch: pa.RecordBatch) -> memoryview:
+    """Return rows as JSON Lines in UTF-8."""
+    return text_of(concatenated('{"id":', json_values(batch["id"]), ',"tags":', json_values(batch["tags"]), "}\n"))
+
+
+def stream_to_stdout(pairs: Iterable[tuple[F64Array, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Write rows to standard output when they are due; yields what has been written."""
+    for _, batch in when_due(pairs):
+        sys.stdout.buffer.write(json_lines(batch))
+        sys.stdout.buffer.flush()
+        yield batch
+
+
+def stream_to_folder(
+    pairs: Iterable[tuple[F64Array, pa.RecordBatch]], folder: Path, interval: float
+) -> Iterator[pa.Table]:
+    """Write one Parquet file for the rows of every interval of `seconds`, at its end; yields what it has.
+
+    Raises
+    ------
+    TagMatchError
+        The folder is not empty, or cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise TagMatchError(f"{folder} is not empty; name a new folder for the stream")
+    except FileExistsError:
+        raise TagMatchError(f"{folder} is a file; name a folder") from None
+    except OSError as error:
+        raise TagMatchError(f"{folder}: cannot be written: {error.strerror or error}") from None
+    for number, table in by_interval(pairs, interval):
+        with write_whole(folder / f"queries-{number:08d}.parquet") as part:
+            pq.write_table(table, part, compression="zstd")
+        yield table

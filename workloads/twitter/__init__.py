@@ -8,4 +8,4 @@ user's number is its key.
 from tagmatch.workloads.twitter.generate import Twitter as Twitter
 from tagmatch.workloads.twitter.generate import sets as sets
 from tagmatch.workloads.twitter.laws import Followed as Followed
-from tagmatch.workloads.twitter.options import TwitterOptions as TwitterOptions
+from tagmatch.workloads.twitter.laws import TwitterOptions as TwitterOptions

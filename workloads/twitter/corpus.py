@@ -14,13 +14,12 @@ from tagmatch.model.arrays import offsets_of
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.errors import InputFileError
 from tagmatch.model.kernels.tag_table import TagInterner
-from tagmatch.workloads.twitter.kernels import RealTweets
-from tagmatch.workloads.twitter.laws import Followed
-from tagmatch.workloads.twitter.tables import Table
+from tagmatch.workloads.twitter.generate import RealTweets
+from tagmatch.workloads.twitter.laws import Followed, Table
 
 if TYPE_CHECKING:
     from tagmatch.model.arrays import F64Array, I64Array, Strings, U32Array
-    from tagmatch.workloads.twitter.options import Shares
+    from tagmatch.workloads.twitter.laws import Shares
 
 _WORD = r"^(?P<word>[\p{L}\p{M}\p{N}_]+)"
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tagmatch.pipeline.stages.stage import Stage, StoppedError
+from tagmatch.pipeline.run.stage import Stage, StoppedError
 from tagmatch_bench.broker.input_queue import InputQueue
 from tagmatch_bench.broker.wire import Names, decoded, deliveries
 

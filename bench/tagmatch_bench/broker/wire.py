@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import Lists, offsets_of
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find
-from tagmatch.model.kernels.xxh64 import hash_strings, xxh64
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from tagmatch.cli.arguments import Threads, choices, command_line, one_of
 from tagmatch.cli.run import run
+from tagmatch.cli.shared import Threads, choices, command_line, one_of
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout, MatchOptions, available_threads
 from tagmatch_bench.commands.broker import broker

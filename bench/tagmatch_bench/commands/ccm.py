@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.arguments import Threads
+from tagmatch.cli.shared import Threads
 from tagmatch.model.options import available_threads
 from tagmatch_bench.commands.content_measuring import Constraints, Events, SkipContent
 from tagmatch_bench.commands.measuring import AllowChanges, Output, Rounds, Seconds, Seed, measure_all

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tagmatch.model.errors import DeviceError
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
-from tagmatch.cli.progress import status
+from tagmatch.cli.shared import status
 from tagmatch.model.layouts import LAYOUTS
 from tagmatch.model.options import Layout
 from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload

@@ -10,7 +10,7 @@ import numpy as np
 
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import CudaOptions
-from tagmatch.pipeline.stages.inline import packet_ranges
+from tagmatch.pipeline.run.threaded import packet_ranges
 from tagmatch_bench.harness.load import callers_rate
 from tagmatch_bench.harness.results import Target
 from tagmatch_bench.harness.timing import Samples, alternate, seconds_of

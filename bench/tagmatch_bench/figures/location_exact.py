@@ -12,7 +12,7 @@ from tagmatch import TagMatch
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.shapes import CIRCLE, Places, Shapes
+from tagmatch.pipeline.areas.packing import CIRCLE, Places, Shapes
 from tagmatch_bench.harness.located import great_circle
 from tagmatch_bench.harness.results import Answers, Target
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tagmatch.model.channels import Channel
+from tagmatch.model.options import Channel
 from tagmatch_bench.figures import published_qos as published
 from tagmatch_bench.figures.qos_figures import PARTS, THREE, Runs, figures
 from tagmatch_bench.harness.results import Row

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from tagmatch import Channel, DeadlineMissed, Overloaded
-from tagmatch.model.channels import Order
+from tagmatch.model.options import Order
 from tagmatch_bench.figures.qos_figures import FAIL, add_failures, percent_failed
 from tagmatch_bench.harness.confidence import Mean
 from tagmatch_bench.qos.channels import NANOSECONDS

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tagmatch.cli.progress import status
+from tagmatch.cli.shared import status
 from tagmatch.model.errors import DeviceError
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.rows import sort_values
+from tagmatch.model.kernels.lists import sort_values
 from tagmatch_bench.broker.broker import Broker, Traffic
 from tagmatch_bench.broker.wire import DELIVERY, INTERFACE, Names, decoded, deliveries, encoded, received
 

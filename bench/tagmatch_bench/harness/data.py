@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.sorting import group_by
-from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.parallel import even_ranges, run, run_rows
 from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
 from tagmatch.workloads.queries.stored import SAMPLE_SETS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from tagmatch.files.whole import write_whole
+from tagmatch.files.streams import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
-from tagmatch.files.whole import write_whole
+from tagmatch.files.streams import write_whole
 from tagmatch_bench.harness.bench import Bench, BenchOptions
 from tagmatch_bench.harness.plots import draw
 from tagmatch_bench.harness.report import facts_by_panel, markdown, write_json

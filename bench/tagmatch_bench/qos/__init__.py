@@ -4,7 +4,7 @@ Pub/Sub on Stream: Z. Wang, Y. Zhang, X. Chang, X. Mi, Y. Wang, K. Wang, H. Yang
 Message Broker with QoS Support", DEBS 2012.
 """
 
-from tagmatch.model.channels import Channel as Channel
+from tagmatch.model.options import Channel as Channel
 from tagmatch_bench.qos.options import SCENARIOS as SCENARIOS
 from tagmatch_bench.qos.options import QosOptions as QosOptions
 from tagmatch_bench.qos.simulator import POLICIES as POLICIES

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tagmatch.pipeline.channels.order import ORDERS
+from tagmatch.pipeline.run.orders import ORDERS
 
 if TYPE_CHECKING:
-    from tagmatch.pipeline.channels.order import NewOrder, Order
-    from tagmatch.pipeline.channels.waiting import Class, Entry, Turn
+    from tagmatch.pipeline.run.orders import NewOrder, Order
+    from tagmatch.pipeline.run.waiting import Class, Entry, Turn
 
 
 class InTurn:

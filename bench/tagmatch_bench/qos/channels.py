@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tagmatch.model.channels import Channel
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.options import Channel
 
 #: All times of the simulator are whole nanoseconds, so that sums are exact
 NANOSECONDS = 1_000_000_000

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tagmatch.model.parallel import join, start
-from tagmatch.pipeline.channels.waiting import Class, Entry
+from tagmatch.pipeline.run.waiting import Class, Entry
 from tagmatch_bench.qos.channels import NANOSECONDS
 from tagmatch_bench.qos.kernels import DROPPED, LOST
 from tagmatch_bench.qos.matching import H_PHASE, UNIT_SECONDS, Message
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from tagmatch.model.arrays import I64Array
-    from tagmatch.pipeline.channels.waiting import Turn
+    from tagmatch.pipeline.run.waiting import Turn
     from tagmatch_bench.qos.brokers import Broker
     from tagmatch_bench.qos.channels import Flow
     from tagmatch_bench.qos.kernels import Messages

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.pipeline.rules.deadlines import goes_behind
+from tagmatch.pipeline.run.orders import goes_behind
 
 if TYPE_CHECKING:
     from tagmatch.model.arrays import I64Array

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tagmatch.model.channels import Channel
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.options import Channel
 from tagmatch.workloads.numbers import check_numbers, number
 from tagmatch_bench.qos.channels import Flow
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tagmatch.interface import TagMatch
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import LayoutOptions
-from tagmatch.spark.offline import partition as partition_on_spark
+from tagmatch.spark.join import partition as partition_on_spark
 from tagmatch.workloads.twitter import TwitterOptions
 from tagmatch_bench.harness.data import distinct_sets
 from tagmatch_bench.harness.results import Row, Target

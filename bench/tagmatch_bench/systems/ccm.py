@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numba.cuda
 import numpy as np
 
-from tagmatch.pipeline.cuda.jit import kernel
-from tagmatch.pipeline.cuda.memory import device_array, grid
+from tagmatch.pipeline.cuda.device import device_array, grid, kernel
 from tagmatch_bench.systems.content_matcher import Filters, Messages, holds
 from tagmatch_bench.systems.device_content import MOST_ROWS, MarkingMatcher
 from tagmatch_bench.systems.pcm import Tables, input_lines, tables_of

@@ -12,8 +12,7 @@ import numpy as np
 from numba.cuda.cudadrv.driver import device_memset
 
 from tagmatch.model.arrays import offsets_of
-from tagmatch.pipeline.cuda.jit import kernel
-from tagmatch.pipeline.cuda.memory import grid, to_device
+from tagmatch.pipeline.cuda.device import grid, kernel, to_device
 from tagmatch_bench.systems.content_matcher import Filters, Messages, holds
 from tagmatch_bench.systems.device_content import MarkingMatcher
 

@@ -9,8 +9,7 @@ import numba.cuda
 import numpy as np
 from numba.cuda.cudadrv import driver
 
-from tagmatch.pipeline.cuda.jit import kernel
-from tagmatch.pipeline.cuda.memory import device_array, grid
+from tagmatch.pipeline.cuda.device import device_array, grid, kernel
 from tagmatch_bench.systems.clcb_tables import AreasAlone, LocatedMatcher, without_constraints
 from tagmatch_bench.systems.content_matcher import holds
 from tagmatch_bench.systems.device_content import DeviceMatcher

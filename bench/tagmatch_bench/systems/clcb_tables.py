@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import offsets_of
-from tagmatch.workloads.draws import mix
+from tagmatch.workloads.shards import mix
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages
 

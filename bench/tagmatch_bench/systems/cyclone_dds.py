@@ -18,7 +18,7 @@ with needed("cyclonedds"):
     from cyclonedds.topic import Topic
 
 if TYPE_CHECKING:
-    from tagmatch.model.channels import Channel
+    from tagmatch.model.options import Channel
 
 #: Domains are told apart by number
 _DOMAIN = 97

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numba.cuda
 import numpy as np
 
-from tagmatch.pipeline.cuda.memory import Workspace, to_device
+from tagmatch.pipeline.cuda.device import Workspace, to_device
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Messages
 from tagmatch_bench.systems.matcher import UnavailableError

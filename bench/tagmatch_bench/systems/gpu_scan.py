@@ -11,13 +11,12 @@ import numba.cuda
 import numpy as np
 
 from tagmatch.model.arrays import Lists
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.model.options import CudaOptions
 from tagmatch.model.parallel import run_rows
-from tagmatch.pipeline.cuda.jit import kernel
-from tagmatch.pipeline.cuda.memory import Workspace, grid, to_device
+from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, to_device
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.key_answers import keys_of, list_array
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tagmatch.model.kernels.hashing import SIGNATURE_BITS
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.signature import SIGNATURE_BITS
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import KeyTable
 from tagmatch_bench.systems.signatures import SignatureMatcher, SignatureTable, signature_table

@@ -8,9 +8,9 @@ from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.cpu.matcher import CpuMatcher
-from tagmatch.pipeline.stages.counts import Counts
-from tagmatch.pipeline.stages.inline import match_inline
+from tagmatch.pipeline.run.counts import Counts
+from tagmatch.pipeline.run.threaded import match_inline
+from tagmatch.pipeline.segment import CpuMatcher
 from tagmatch_bench.systems.key_answers import list_array
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.pipeline.cpu.key_lookup import look_up_keys, merge_unique
+from tagmatch.pipeline.tags import look_up_keys, merge_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,9 +14,8 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import Lists, U64Array, offsets_of
 from tagmatch.model.columns import key_values, tag_lists
-from tagmatch.model.kernels.signature import SIGNATURE_WORDS, signatures_of
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, hash_tags, signatures_of
 from tagmatch.model.kernels.sorting import group_by, sort_groups
-from tagmatch.model.kernels.xxh64 import hash_tags
 from tagmatch.model.tables import KeyTable
 from tagmatch_bench.systems.kept import kept
 from tagmatch_bench.systems.key_answers import keys_of_matches

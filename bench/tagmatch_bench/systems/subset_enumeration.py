@@ -13,7 +13,7 @@ from tagmatch.model.arrays import Lists, list_offsets, offsets_of
 from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.tables import KeyTable
-from tagmatch.workloads.draws import mix
+from tagmatch.workloads.shards import mix
 from tagmatch_bench.systems.key_answers import keys_of_matches
 
 if TYPE_CHECKING:

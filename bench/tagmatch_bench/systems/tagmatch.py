@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tagmatch import DeviceError, TagMatch
-from tagmatch.pipeline.stages.inline import PACKETS_PER_THREAD
+from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD
 from tagmatch_bench.systems.kept import kept
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError
 

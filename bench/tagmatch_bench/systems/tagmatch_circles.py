@@ -11,7 +11,7 @@ from tagmatch import Near, TagMatch
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.shapes import CIRCLE, Places, Shapes
+from tagmatch.pipeline.areas.packing import CIRCLE, Places, Shapes
 from tagmatch_bench.systems.circles import Circles, Found
 
 if TYPE_CHECKING:

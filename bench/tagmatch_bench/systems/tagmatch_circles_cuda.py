@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tagmatch.model.errors import DeviceError
-from tagmatch.pipeline.areas.shapes import Places
+from tagmatch.pipeline.areas.packing import Places
 from tagmatch.pipeline.cuda.support import devices, on_device
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.matcher import UnavailableError
@@ -39,7 +39,7 @@ def kernel_seconds(there: Any, places: Places, groups: Lists) -> float:
     places : Places
     groups : Lists
     """
-    from tagmatch.pipeline.cuda.memory import Workspace
+    from tagmatch.pipeline.cuda.device import Workspace
 
     with on_device(_DEVICE):
         workspace = Workspace()
@@ -112,7 +112,7 @@ class ClientCirclesOnGpu(_OnGpu, ClientCircles):
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:
         _need_device()
         super().__init__(circles, threads=threads)
-        from tagmatch.pipeline.cuda.clients import CudaClients
+        from tagmatch.pipeline.cuda.areas import CudaClients
 
         self._there = CudaClients(self.cells, _DEVICE)
         self._find = self._there.near

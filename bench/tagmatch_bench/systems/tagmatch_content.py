@@ -10,7 +10,7 @@ from tagmatch import DeviceError, TagMatch
 from tagmatch.messages import messages_in
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.pipeline.cpu.key_lookup import merge_all
+from tagmatch.pipeline.tags import merge_all
 from tagmatch_bench.systems.key_answers import list_array
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError
 from tagmatch_bench.systems.tagmatch import open_index, packets_for_all

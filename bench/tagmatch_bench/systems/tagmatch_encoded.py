@@ -11,18 +11,16 @@ from tagmatch.messages import messages_in
 from tagmatch.model.arrays import I64Array, Lists, U32Array
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.conditions.rows import with_constraints
-from tagmatch.model.kernels.growing import with_room
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.cpu.key_lookup import ascending_unique
-from tagmatch.pipeline.cpu.preprocess import TagIndex
 from tagmatch.pipeline.filters.few_nodes import TOO_MANY, match_few, room_for_few
 from tagmatch.pipeline.filters.index import Path, filter_index
 from tagmatch.pipeline.filters.line_match import match_in_lines
 from tagmatch.pipeline.filters.messages import messages_of
 from tagmatch.pipeline.filters.subset_match import match_in_trie
+from tagmatch.pipeline.tags import TagIndex, ascending_unique
 from tagmatch.subscriptions import columns_of
 from tagmatch_bench.systems.key_answers import list_array
 

@@ -13,7 +13,7 @@ from tagmatch.messages import messages_in
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.matcher import Sought, sought
-from tagmatch.pipeline.cpu.key_lookup import merge_all
+from tagmatch.pipeline.tags import merge_all
 from tagmatch_bench.systems.key_answers import list_array
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import Lists, U8Array, U64Array, frozen
+from tagmatch.model.kernels.hashing import SIGNATURE_BITS, SIGNATURE_WORDS
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.signature import SIGNATURE_BITS, SIGNATURE_WORDS
 
 #: Rows of a leaf at most. Measured at 200,000 and 1,000,000 Twitter-like sets: 256 and 1024 are somewhat slower, 1 is
 #: three and nine times as slow.

@@ -15,12 +15,10 @@ from support.hashes import words_of
 from support.places import lists_of, rows_of
 
 from tagmatch.model.arrays import Lists, Strings
+from tagmatch.model.kernels.hashing import hash_strings, signatures_of, siphash
 from tagmatch.model.kernels.lists import join_lists, side_by_side
-from tagmatch.model.kernels.signature import signatures_of
-from tagmatch.model.kernels.siphash import siphash
 from tagmatch.model.kernels.sorting import sort_hashes
 from tagmatch.model.kernels.sphere import circles_have, points
-from tagmatch.model.kernels.xxh64 import hash_strings
 
 
 def as_strings(values: list[bytes], width: type = np.int32) -> Strings:

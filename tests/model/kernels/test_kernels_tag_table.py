@@ -20,8 +20,8 @@ from test_kernels_shared import as_strings
 from tagmatch import TagMatch
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import to_strings
+from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
-from tagmatch.model.kernels.xxh64 import hash_strings
 from tagmatch.model.options import Layout
 from tagmatch.model.tag_order import by_hash, grouped_by_hash
 

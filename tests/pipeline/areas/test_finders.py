@@ -12,15 +12,15 @@ from support.places import NOWHERE, Box, Circle, Place, lists_of, place_at_edge,
 
 from tagmatch import TagMatch
 from tagmatch.model.kernels.sphere import boxes_have, circles_have
-from tagmatch.pipeline.areas import chunks
+from tagmatch.pipeline.areas import packing
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.shapes import CIRCLE, Shapes
+from tagmatch.pipeline.areas.packing import CIRCLE, Shapes
 
 
 @pytest.fixture(params=[True, pytest.param(None, marks=pytest.mark.slow)], ids=["vector", "loops"])
 def finders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Finders:
     """Chunks are tested by vector code, and by loops, whatever this processor is."""
-    monkeypatch.setattr(chunks, "_VECTOR_CODE", request.param is True)
+    monkeypatch.setattr(packing, "_VECTOR_CODE", request.param is True)
     return Finders()
 
 

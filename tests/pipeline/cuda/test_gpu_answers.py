@@ -9,9 +9,9 @@ import pytest
 from support.agreement import assert_keys, loaded
 from support.failing_devices import OUT_OF_MEMORY, InjectedCudaError
 
+from tagmatch.pipeline.cuda import device
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
-from tagmatch.pipeline.cuda import pinned
-from tagmatch.pipeline.cuda.pinned import PinnedPool
+from tagmatch.pipeline.cuda.device import PinnedPool
 from tagmatch.pipeline.matcher import PacketSize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -23,7 +23,7 @@ TAGS = [f"t{i}" for i in range(9)]
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for 128 keys in a block, and for three blocks."""
     for name, value in {"_BLOCK": 1 << 10, "_FEWEST": 8, "_MOST": 3 << 10}.items():
-        monkeypatch.setattr(pinned, name, value)
+        monkeypatch.setattr(device, name, value)
 
 
 def test_answers_that_are_kept_stay_as_they_are(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any]) -> None:
@@ -84,5 +84,5 @@ def test_a_device_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise InjectedCudaError(OUT_OF_MEMORY)
 
-    monkeypatch.setattr(pinned, "cuda", SimpleNamespace(pinned_array=fail))
+    monkeypatch.setattr(device, "cuda", SimpleNamespace(pinned_array=fail))
     assert PinnedPool(0).lend(100) is None

@@ -20,13 +20,12 @@ from support.simulator import SIMULATED
 from tagmatch import Circle as CircleArea
 from tagmatch import CudaOptions, Near, TagMatch
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
-from tagmatch.pipeline import break_even, devices
+from tagmatch.pipeline import devices
+from tagmatch.pipeline.areas.cells import MoveLog
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.matcher import AreaMatcher
-from tagmatch.pipeline.areas.move_log import MoveLog
-from tagmatch.pipeline.cuda.areas import CudaFixedAreas
-from tagmatch.pipeline.cuda.clients import CudaClients
+from tagmatch.pipeline.cuda.areas import CudaClients, CudaFixedAreas
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -216,10 +215,9 @@ def test_no_memory_for_areas(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_break_even_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """With messages in stored areas, or near clients."""
     found: list[int] = []
-    monkeypatch.setattr(break_even, "_MOST_QUERIES", 4)
-    monkeypatch.setattr(
-        devices, "break_even_of_areas", lambda *each: found.append(break_even.break_even_of_areas(*each)) or 2
-    )
+    monkeypatch.setattr(devices, "_MOST_QUERIES", 4)
+    measured = devices.break_even_of_areas
+    monkeypatch.setattr(devices, "break_even_of_areas", lambda *each: found.append(measured(*each)) or 2)
     with index(fewest_queries=None) as tm:
         assert tm._engine.current.matcher.finders.fewest_messages == 2  # type: ignore[attr-defined]
     assert [each in (1, 2, 4) for each in found] == [True]

@@ -22,13 +22,13 @@ from tagmatch import CudaOptions
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.cpu.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.cpu.preprocess import TagIndex
-from tagmatch.pipeline.cuda import balanced, items, pairs, routing
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.cuda import balanced, pairs
+from tagmatch.pipeline.cuda.device import Workspace
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
-from tagmatch.pipeline.cuda.memory import Workspace
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.rules.packing import packed_words, unpack
+from tagmatch.pipeline.rules import packed_words, unpack
+from tagmatch.pipeline.tags import TagIndex
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*(Grid size|Host array)")]
@@ -177,7 +177,7 @@ def test_routing_gives_each_run_the_queries_with_its_mask(
 ) -> None:
     queries = [*queries, masks[0], masks[-1] | queries[0]]
     workspace = Workspace()
-    made = routing.route(
+    made = balanced.route(
         len(queries), cuda.to_device(~words_of(queries)), len(masks), cuda.to_device(words_of(masks)),
         item_queries, workspace,
     )  # fmt: skip
@@ -223,12 +223,12 @@ def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
     assert segment.tagsets.signatures is not None
     rows, asked_signatures = integers_of(segment.tagsets.signatures), integers_of(batches.signatures)
     first_rows, expected = segment.partitions.first_rows.tolist(), 0
-    run_rows = balanced._RUN_BLOCKS * items.BLOCK_ROWS
+    run_rows = balanced._RUN_BLOCKS * balanced.BLOCK_ROWS
     for partition, (first, last) in zip(batches.partitions, itertools.pairwise(batches.offsets), strict=True):
         begin, end = first_rows[partition : partition + 2]
         for run in range(begin, end, run_rows):
-            for block in range(run, min(run + run_rows, end), items.BLOCK_ROWS):
-                common = reduce(and_, rows[block : min(block + items.BLOCK_ROWS, run + run_rows, end)])
+            for block in range(run, min(run + run_rows, end), balanced.BLOCK_ROWS):
+                common = reduce(and_, rows[block : min(block + balanced.BLOCK_ROWS, run + run_rows, end)])
                 expected += sum(common & ~asked_signatures[q] == 0 for q in batches.queued[first:last])
     # Each launch, as there may have been too little room for the results of the first
     assert set(counted) == {expected}

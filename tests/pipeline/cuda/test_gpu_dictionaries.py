@@ -12,8 +12,8 @@ from support.agreement import assert_keys, loaded
 from support.dictionaries import encoded
 
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
-from tagmatch.pipeline.cuda import preprocess
-from tagmatch.pipeline.cuda.preprocess import CudaTagIndex
+from tagmatch.pipeline.cuda import pairs
+from tagmatch.pipeline.cuda.pairs import CudaTagIndex
 from tagmatch.pipeline.matcher import PacketSize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -34,7 +34,7 @@ few_tags = st.lists(st.sampled_from([*TAGS, "unknown", "é"]), max_size=6)
 @pytest.fixture
 def small_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=2, tags=9, fewest=1, at_once=3))
-    monkeypatch.setattr(preprocess, "_STRINGS_A_PIECE", 4)
+    monkeypatch.setattr(pairs, "_STRINGS_A_PIECE", 4)
 
 
 def encoded_queries(offsets: Any) -> pa.Array:

@@ -12,7 +12,8 @@ from support.simulator import SIMULATED
 
 import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, TagMatch
-from tagmatch.pipeline.cuda import lines, memory, pairs
+from tagmatch.pipeline.cuda import device as cuda_device
+from tagmatch.pipeline.cuda import filters, pairs
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.filters import trie
 from tagmatch.pipeline.filters.index import Path
@@ -66,7 +67,7 @@ def test_messages_come_in_parts_where_sets_ask_for_many_attributes(
     monkeypatch: pytest.MonkeyPatch, layout: Any, at_once: int
 ) -> None:
     names = [f"a{number}" for number in range(30)]
-    monkeypatch.setattr(lines, "_BUCKETS", at_once * len(names))
+    monkeypatch.setattr(filters, "_BUCKETS", at_once * len(names))
     sets: list[tuple[list[str], str | None]] = [([], f"{name} > 3") for name in names]
     with with_sets([*sets, ([], f"not {names[0]} > 3")], "lines", layout=layout) as tm:
         messages: list[Message] = [([], {name: 5, names[0]: [1, 2], "other": 9}) for name in names[1:9]]
@@ -94,7 +95,7 @@ def test_room_for_eight_results(monkeypatch: pytest.MonkeyPatch, layout: Any, pa
     asked = []
     ask = pairs.Room.ask
     monkeypatch.setattr(cuda_matcher, "_FIRST_ROOM", 8)
-    monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
+    monkeypatch.setattr(cuda_device, "_roomy", lambda count: max(1, count))
     with with_sets(ladder(found, path), path or "trie", layout=layout) as tm:
         monkeypatch.setattr(pairs.Room, "ask", lambda room, count: (asked.append(count), ask(room, count)))
         for _ in range(2):
@@ -124,7 +125,7 @@ def test_packets_with_too_many_results_are_halved(
     sets = [(tags, None) if path is None else ([], f"p > {key}") for key, tags in enumerate(subsets)]
     with with_sets(sets, path or "trie", layout=layout) as tm:
         short = ShortOfMemory(monkeypatch, 60)
-        monkeypatch.setattr(memory, "_roomy", lambda count: max(1, count))
+        monkeypatch.setattr(cuda_device, "_roomy", lambda count: max(1, count))
         asked = (31, 7, 31, 0, 12, 31, 29)
         assert answers(tm, [(subsets[value], {"p": value}) for value in asked]) == [
             [key for key in range(32) if (key & ~value == 0 if path is None else key < value)] for value in asked

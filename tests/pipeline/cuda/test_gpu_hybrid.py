@@ -14,8 +14,8 @@ from support.pipelines import together
 from support.simulator import SIMULATED
 
 from tagmatch import CudaOptions, InvalidValueError
-from tagmatch.pipeline import break_even
-from tagmatch.pipeline.cuda.jit import kernel
+from tagmatch.pipeline import devices
+from tagmatch.pipeline.cuda.device import kernel
 
 cuda: Any = numba.cuda
 
@@ -55,7 +55,7 @@ def test_the_device_may_get_all(layout: str, fewest: int) -> None:
 
 def test_measured(monkeypatch: pytest.MonkeyPatch, layout: str, rng: random.Random) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(break_even, "_MOST_QUERIES", 8)
+    monkeypatch.setattr(devices, "_MOST_QUERIES", 8)
     tm, oracle = hybrid(layout, None)
     with tm:
         (note,) = tm.stats()["device_notes"] or [""]

@@ -18,8 +18,8 @@ from support.simulator import SIMULATED
 import tagmatch.pipeline.devices
 from tagmatch import CudaOptions, DeviceError, DeviceWarning, TagMatch
 from tagmatch.model.tables import Segment
+from tagmatch.pipeline.cuda import device as memory
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
-from tagmatch.pipeline.cuda import memory
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
 from tagmatch.pipeline.cuda.support import on_device
 

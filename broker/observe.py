@@ -1,0 +1,399 @@
+"""What a service counts, as Prometheus reads it.
+
+Structured logs: a line of JSON for each event, or of text.
+
+Spans of OpenTelemetry, one for each call, where the extra `trace` is installed; else nothing.
+
+HTTP next to the service: `/metrics` for Prometheus, `/livez` and `/readyz` for its operator.
+
+No token is needed here, so strangers get little: few connections at once, and each for one request and a few seconds.
+Another connection ends the oldest one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from tagmatch.broker.config import LogOptions, MetricsOptions
+from tagmatch.model.errors import ClosedError, TagMatchError
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError:
+    raise TagMatchError("the service needs prometheus-client; install it with: pip install 'tagmatch[serve]'") from None
+
+_SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class _Index(Collector):
+    """Figures of the index, looked up when somebody asks."""
+
+    def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Give what is there now; nothing of an index that is closed."""
+        with contextlib.suppress(ClosedError):
+            stats = self._stats()
+            for name, what in (("sets", "Distinct stored sets."), ("keys", "Keys of all sets together.")):
+                yield GaugeMetricFamily(f"tagmatch_index_{name}", what, stats[name])
+            yield GaugeMetricFamily("tagmatch_staged_changes", "Changes that wait for consolidate.", stats["staged"])
+            yield GaugeMetricFamily("tagmatch_index_bytes", "Bytes of the index in memory.", stats["index_bytes"])
+            yield from _channels(stats["channels"])
+
+
+def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
+    """Figures of channels: what became of each message, how many answers were late, and by how much."""
+    if not channels:
+        return
+    ended = CounterMetricFamily(
+        "tagmatch_channel_messages", "Messages of channels, by what became of them.", labels=["channel", "outcome"]
+    )
+    offered = CounterMetricFamily("tagmatch_channel_offered", "Messages of channels that came.", labels=["channel"])
+    late = CounterMetricFamily("tagmatch_channel_late", "Answers after the deadline.", labels=["channel"])
+    waiting = GaugeMetricFamily("tagmatch_channel_in_flight", "Messages without an outcome.", labels=["channel"])
+    lateness = GaugeMetricFamily(
+        "tagmatch_channel_lateness_seconds", "How late the late ones were.", labels=["channel", "quantile"]
+    )
+    for channel, figures in channels.items():
+        for outcome in ("answered", "refused", "deserted", "dropped", "cancelled", "failed"):
+            ended.add_metric([channel, outcome], figures[outcome])
+        offered.add_metric([channel], figures["offered"])
+        late.add_metric([channel], figures["late"])
+        waiting.add_metric([channel], figures["in_flight"])
+        for quantile, name in (("0.5", "median"), ("0.99", "p99"), ("1", "max")):
+            lateness.add_metric([channel, quantile], figures["lateness"][name])
+    yield from (ended, offered, late, waiting, lateness)
+
+
+class _Subscribers(Collector):
+    """Figures of sessions, of what publishes to them, and of gateways, looked up when somebody asks."""
+
+    #: Figures that go up and down; others only go up
+    _NOW = frozenset(("sessions", "connected", "keys", "waiting", "in_flight", "bytes", "waiting_bytes"))
+
+    def __init__(self, stats: Callable[[], dict[str, dict[str, int]]]) -> None:
+        self._stats = stats
+
+    def collect(self) -> Iterator[Metric]:
+        """Give what is there now."""
+        gateways: dict[str, Any] = {}
+        for part, figures in self._stats().items():
+            for name, value in figures.items():
+                kind = GaugeMetricFamily if name in self._NOW else CounterMetricFamily
+                if part in ("sessions", "hub"):
+                    yield kind(f"tagmatch_{part}_{name}", f"See `{name}` in docs/subscribers.md.", value)
+                else:
+                    what = f"See `{name}` in docs/subscribers.md."
+                    family = gateways.setdefault(name, kind(f"tagmatch_gateway_{name}", what, labels=["session"]))
+                    family.add_metric([part], value)
+        yield from gateways.values()
+
+
+class Metrics:
+    """Counters of one service.
+
+    Parameters
+    ----------
+    stats : callable
+        The figures of the index, as `TagMatch.stats` gives them.
+
+    Attributes
+    ----------
+    registry : CollectorRegistry
+        To add more to.
+    """
+
+    def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(_Index(stats))
+        own: Any = {"registry": self.registry}
+        self.messages = Counter("tagmatch_messages", "Messages that came in.", **own)
+        self.answers = Counter("tagmatch_answers", "Messages that were answered.", **own)
+        self.keys = Counter("tagmatch_keys", "Keys in answers.", **own)
+        self.changes = Counter("tagmatch_changes", "Changes that were staged, and moves.", ["kind"], **own)
+        self.errors = Counter("tagmatch_errors", "Calls that ended with an error.", ["kind"], **own)
+        self.refusals = Counter("tagmatch_refused", "Calls that were refused.", ["reason"], **own)
+        self.throttled = Counter("tagmatch_throttled_seconds", "Time that streams waited for their rate.", **own)
+        self.calls = Counter("tagmatch_calls", "Calls.", ["call"], **own)
+        self.in_flight = Gauge("tagmatch_messages_in_flight", "Messages that are not answered yet.", **own)
+        self.queued = Gauge("tagmatch_messages_queued", "Messages that wait to be matched.", **own)
+        self.cancelled = Counter(
+            "tagmatch_calls_cancelled", "Calls that the service has ended, as they waited for clients in vain.", **own
+        )
+        self.held = Gauge("tagmatch_held_bytes", "Bytes that have come and are not dealt with yet.", **own)
+        self.under_way = Gauge("tagmatch_calls_under_way", "Calls under way, streams among them.", **own)
+        self.connections = Gauge("tagmatch_connections", "Clients that have calls under way.", **own)
+        self.latency = Histogram(
+            "tagmatch_answer_seconds", "From a batch's arrival to its answer.", buckets=_SECONDS, **own
+        )
+        self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], buckets=_SECONDS, **own)
+
+    def watch_subscribers(self, stats: Callable[[], dict[str, dict[str, int]]]) -> None:
+        """Have figures of subscribers, by part: `sessions`, `hub`, and gateways by their sessions."""
+        self.registry.register(_Subscribers(stats))
+
+    def text(self) -> bytes:
+        """All of them, as Prometheus reads them."""
+        return generate_latest(self.registry)
+
+    def refused(self, reason: str) -> None:
+        """Count a call that was refused."""
+        self.refusals.labels(reason).inc()
+
+    @contextlib.contextmanager
+    def call(self, name: str) -> Iterator[None]:
+        """Count a call and its time."""
+        began = time.perf_counter()
+        self.calls.labels(name).inc()
+        try:
+            yield
+        finally:
+            self.call_time.labels(name).observe(time.perf_counter() - began)
+
+
+#: What modules of the service log to; `extra={"fields": {...}}` adds fields
+LOG = logging.getLogger("tagmatch.broker")
+
+
+#: What ends a line somewhere, or moves the cursor
+_ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+class JsonLines(logging.Formatter):
+    """A record as one JSON object."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write time, level, message, fields, and the traceback of an error."""
+        found = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found, default=str)
+
+
+class TextLines(logging.Formatter):
+    """A record as one line for people, with the lines of a traceback, set in, behind it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write time, level, message and fields."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="seconds")
+        fields = " ".join(f"{name}={value!r}" for name, value in getattr(record, "fields", {}).items())
+        line = _shown(f"{time} {record.levelname.lower()} {record.getMessage()} {fields}".rstrip())
+        if not record.exc_info:
+            return line
+        return "\n    ".join([line, *map(_shown, self.formatException(record.exc_info).split("\n"))])
+
+
+def _shown(text: str) -> str:
+    """A text on one line, of which nothing can look like another line."""
+    return _ODD.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def set_up_logs(options: LogOptions) -> None:
+    """Write what the service logs to standard error, with what libraries and threads that end by an error say."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
+    root, level = logging.getLogger(), logging.getLevelNamesMapping()[options.level.upper()]
+    root.handlers[:] = [handler]
+    root.setLevel(max(level, logging.WARNING))
+    logging.getLogger("tagmatch").setLevel(level)
+    logging.captureWarnings(True)
+    threading.excepthook = _log_end_of_thread
+
+
+def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
+    error = ended.exc_value
+    if error is not None and not isinstance(error, SystemExit):
+        LOG.error("a thread has ended", exc_info=error)
+
+
+Span = Callable[[str, dict[str, str]], AbstractContextManager[Any]]
+
+
+def no_span(_name: str, _attributes: dict[str, str]) -> AbstractContextManager[Any]:
+    """Do nothing."""
+    return contextlib.nullcontext()
+
+
+def spans(*, to_console: bool) -> Span:
+    """What begins a span with a name and attributes.
+
+    Where a program has set up a provider of its own, as `opentelemetry-instrument` does, spans go there.
+
+    Parameters
+    ----------
+    to_console : bool
+        Write spans to standard error, as JSON.
+
+    Raises
+    ------
+    TagMatchError
+        That is asked for, and OpenTelemetry is not there.
+    """
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        if to_console:
+            raise TagMatchError(
+                "[log] traces needs OpenTelemetry; install it with: pip install 'tagmatch[trace]'"
+            ) from None
+        return no_span
+    if to_console:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
+
+        provider = TracerProvider()
+        provider.add_span_processor(BatchSpanProcessor(ConsoleSpanExporter(out=sys.stderr)))
+        tracer = provider.get_tracer("tagmatch")
+    else:
+        tracer = trace.get_tracer("tagmatch")
+
+    def span(name: str, attributes: dict[str, str]) -> AbstractContextManager[Any]:
+        return tracer.start_as_current_span(name, attributes=attributes)
+
+    return span
+
+
+#: Connections at once, seconds that each may take from its first byte to its last, and bytes of a request
+MAX_CONNECTIONS, MAX_SECONDS, MAX_REQUEST = 32, 5.0, 16_384
+_LOOK_S = 0.25
+
+
+class HttpEndpoint:
+    """A small server in threads of its own.
+
+    Parameters
+    ----------
+    options : MetricsOptions
+    text : callable
+        Gives the metrics.
+    readiness : callable
+        Gives whether the service is ready, and what it says of that.
+
+    Raises
+    ------
+    TagMatchError
+        The port cannot be had.
+    """
+
+    def __init__(
+        self, options: MetricsOptions, text: Callable[[], bytes], readiness: Callable[[], tuple[bool, bytes]]
+    ) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def setup(self) -> None:
+                super().setup()
+                self.rfile = _Bounded(self.rfile, MAX_REQUEST)  # type: ignore[assignment]
+
+            def do_GET(self) -> None:
+                path = self.path.partition("?")[0]
+                if path == "/metrics":
+                    self._send(200, text(), "text/plain; version=0.0.4; charset=utf-8")
+                elif path == "/livez":
+                    self._send(200, b"alive\n")
+                elif path == "/readyz":
+                    ready, words = readiness()
+                    self._send(200 if ready else 503, words)
+                else:
+                    self._send(404, b"there is /metrics, /livez and /readyz\n")
+
+            def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Log nothing: these are asked for all the time."""
+
+        try:
+            self._server = _Server((options.host, options.port), Handler)
+        except (OSError, OverflowError) as error:
+            raise TagMatchError(f"{options.host}:{options.port}: cannot listen for metrics: {error}") from None
+        self.url = f"http://{options.host}:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, args=[_LOOK_S], name="tagmatch-http", daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Bounded:
+    """A request as it is read: after `most` bytes it ends."""
+
+    def __init__(self, file: Any, most: int) -> None:
+        self._file, self._left = file, most
+
+    def readline(self, most: int) -> bytes:
+        line: bytes = self._file.readline(min(most, self._left))
+        self._left -= len(line)
+        return line
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+
+class _Server(ThreadingHTTPServer):
+    """Has few connections at once, and ends each in time. A thread that reads or writes finds it ended."""
+
+    daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: dict[socket.socket, float] = {}  # and until when, the oldest first
+        self._guard = threading.Lock()
+        super().__init__(*arguments)
+
+    def get_request(self) -> Any:
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_LOOK_S)  # no descriptor is free: the one that waits is asked for again and again
+            raise
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._guard:
+            self._open[request] = time.monotonic() + MAX_SECONDS
+            while len(self._open) > MAX_CONNECTIONS:
+                self._end(next(iter(self._open)))
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._guard:
+            for request in [request for request, until in self._open.items() if until <= now]:
+                self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        del self._open[request]
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._guard:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
+        if not isinstance(sys.exception(), OSError):  # else a client has gone, or was ended
+            LOG.exception("HTTP has failed", extra={"fields": {"peer": client_address[0]}})

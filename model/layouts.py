@@ -1,0 +1,365 @@
+"""What a layout has to say for itself.
+
+The layout `rarest`: sets by their ranks, rarest tag first; those that share their rarest tag are a cluster.
+
+The layout `balanced`: partitions with a mask each, as Algorithm 1 makes them, in which sets come by signature.
+
+Layouts: how stored sets are ordered and grouped. What one of them alone knows stands in a module of its own.
+
+The segment that holds no set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray
+from tagmatch.model.arrow import from_words, to_numbers, to_words
+from tagmatch.model.invariants import fail, first_out_of_order, require
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, contains, signatures_of
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import compare_to, count_firsts
+from tagmatch.model.options import KeyType, Layout, LayoutOptions
+from tagmatch.model.tables import ClusterTable, KeyTable, Partitions, PartitionTable, Segment, TagsetTable, Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Implementations:
+    """Where the layers above have what they do for a layout: names as `pkgutil.resolve_name` takes them.
+
+    By name, as imports run one way, and as some need what may not be installed.
+
+    Attributes
+    ----------
+    lay_out : str
+        Brings sets into the layout: `LayOut` of `tagmatch.partitioner.local`.
+    plan : str
+        Says how the Spark job does: a class as `LayoutPlan` of `tagmatch.partitioner.spark.plan`.
+    subset_match : str
+        Makes the subset match of a segment: `MakeSubsetMatch` of `tagmatch.pipeline.segment`.
+    cuda : str
+        Makes that of a segment on a CUDA device: `MakeLayoutMatch` of `tagmatch.pipeline.cuda.matcher`.
+    """
+
+    lay_out: str
+    plan: str
+    subset_match: str
+    cuda: str
+
+
+class Rules(Protocol):
+    """A layout: the order of sets in the tagset table, and the table of partitions.
+
+    Attributes
+    ----------
+    table : type
+        Of its table of partitions.
+    compares_tags : bool
+        Whether answers are exact also without `exact`.
+    implementations : Implementations
+        What lays sets out, and matches them.
+    """
+
+    table: type[Any]
+    compares_tags: bool
+    implementations: Implementations
+
+    def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:
+        """Whether a snapshot has the same tables with these options of the layout as with those."""
+
+    def no_signatures(self) -> U64Array | None:
+        """Signatures of no sets; `None` if snapshots in memory need none."""
+
+    def no_partitions(self) -> Partitions:
+        """The table for no sets."""
+
+    def to_arrow(self, table: Any) -> dict[str, pa.Array]:
+        """Columns of the table, as `partitions.arrow` has them."""
+
+    def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> Partitions:
+        """The table of these columns, of a snapshot with `sets` sets."""
+
+    def of_rows(self, table: Any, edges: IntArray) -> Partitions:
+        """The table of some consecutive sets; `edges` are `first_rows`, clipped to these and counted from the first."""
+
+    def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
+        """How many sets have the tag of each rank as their rarest."""
+
+    def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray | UIntArray, ...]:
+        """The columns that `sets_by_rarest_tag` looks at."""
+
+    def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
+        """The row of each set, given as the ascending ranks of its tags; -1 where no row has it."""
+
+    def check(self, segment: Segment) -> None:
+        """Verify the order of sets and the table; raises `InvariantError`."""
+
+
+class Rarest:
+    """See `Rules`."""
+
+    table = ClusterTable
+    compares_tags = True
+    implementations = Implementations(
+        lay_out="tagmatch.partitioner.local:by_rarest_tag",
+        plan="tagmatch.partitioner.spark.plan:RarestPlan",
+        subset_match="tagmatch.pipeline.rarest:RarestSubsetMatch.of",
+        cuda="tagmatch.pipeline.cuda.rarest:CudaRarest.of",
+    )
+
+    def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:  # noqa: ARG002 - sizes make no difference
+        """As of `Rules`."""
+        return True
+
+    def no_signatures(self) -> None:
+        """As of `Rules`."""
+        return
+
+    def no_partitions(self) -> ClusterTable:
+        """As of `Rules`."""
+        return ClusterTable(np.zeros(1, np.int32))
+
+    def to_arrow(self, table: ClusterTable) -> dict[str, pa.Array]:
+        """As of `Rules`."""
+        return {"first_row": pa.array(table.first_rows)}
+
+    def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> ClusterTable:  # noqa: ARG002
+        """As of `Rules`."""
+        return ClusterTable(to_numbers(columns["first_row"]))
+
+    def of_rows(self, table: ClusterTable, edges: IntArray) -> ClusterTable:
+        """As of `Rules`."""
+        return ClusterTable(edges.astype(table.first_rows.dtype))
+
+    def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
+        """As of `Rules`."""
+        return np.diff(segment.partitions.first_rows).astype(np.int64)
+
+    def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray, ...]:
+        """As of `Rules`."""
+        return (segment.partitions.first_rows,)
+
+    def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
+        """As of `Rules`."""
+        rows = np.empty(len(sets), np.int64)
+        ranks = segment.tagsets.ranks
+        _rows_of_clusters(ranks.offsets, ranks.values, segment.partitions.first_rows, sets.offsets, sets.values, rows)
+        return rows
+
+    def check(self, segment: Segment) -> None:
+        """As of `Rules`."""
+        tagsets, table, tags = segment.tagsets, segment.partitions, len(segment.vocabulary)
+        name = "partition table"
+        first_rows, ranks = table.first_rows, tagsets.ranks
+        if len(first_rows) != tags + 1 or first_rows[0] != int(tagsets.has_empty_set) or first_rows[-1] != len(tagsets):
+            fail(name, None, "clusters do not span the tagset table")
+        require(np.diff(first_rows) >= 0, name, "first rows descend")
+        rarest = ranks.values[ranks.offsets[first_rows[0] : -1]]
+        expected = np.repeat(np.arange(tags, dtype=np.uint32), np.diff(first_rows))
+        require(rarest == expected, "tagset table", "set is not in the cluster of its rarest tag", int(first_rows[0]))
+        row = first_out_of_order(np.zeros((len(tagsets), 0), np.uint64), ranks.offsets, ranks.values, 0, len(tagsets))
+        if row >= 0:
+            fail("tagset table", row, "is not after the row before it in rank order")
+
+
+@kernel
+def _rows_of_clusters(offsets, values, first_rows, set_offsets, set_ranks, rows):
+    """Binary search for each set in the cluster of its rarest tag; the empty set can only be row 0."""
+    for i in range(len(rows)):
+        first, last = set_offsets[i], set_offsets[i + 1]
+        if first == last:
+            rows[i] = 0 if first_rows[0] > 0 else -1
+            continue
+        low, end = first_rows[set_ranks[first]], first_rows[set_ranks[first] + 1]
+        high = end
+        while low < high:
+            middle = (low + high) // 2
+            if compare_to(offsets, values, middle, set_ranks, first, last) < 0:
+                low = middle + 1
+            else:
+                high = middle
+        found = low < end and compare_to(offsets, values, low, set_ranks, first, last) == 0
+        rows[i] = low if found else -1
+
+
+class Balanced:
+    """See `Rules`."""
+
+    table = PartitionTable
+    compares_tags = False
+    implementations = Implementations(
+        lay_out="tagmatch.partitioner.local:by_signature",
+        plan="tagmatch.partitioner.spark.plan:BalancedPlan",
+        subset_match="tagmatch.pipeline.balanced:BalancedSubsetMatch.of",
+        cuda="tagmatch.pipeline.cuda.balanced:CudaBalanced.of",
+    )
+
+    def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:
+        """As of `Rules`."""
+        return one == other
+
+    def no_signatures(self) -> U64Array:
+        """As of `Rules`."""
+        return np.zeros((0, SIGNATURE_WORDS), np.uint64)
+
+    def no_partitions(self) -> PartitionTable:
+        """As of `Rules`."""
+        return PartitionTable(self.no_signatures(), np.zeros(1, np.int64))
+
+    def to_arrow(self, table: PartitionTable) -> dict[str, pa.Array]:
+        """As of `Rules`."""
+        return {
+            "mask": from_words(table.masks),
+            "first_row": pa.array(table.first_rows[:-1]),
+            "rows": pa.array(np.diff(table.first_rows)),
+        }
+
+    def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> PartitionTable:
+        """As of `Rules`."""
+        return PartitionTable(to_words(columns["mask"]), np.append(to_numbers(columns["first_row"]), sets))
+
+    def of_rows(self, table: PartitionTable, edges: IntArray) -> PartitionTable:
+        """As of `Rules`."""
+        used = np.flatnonzero(np.diff(edges))
+        return PartitionTable(table.masks[used], np.append(edges[used], edges[-1]))
+
+    def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
+        """As of `Rules`."""
+        return count_firsts(segment.tagsets.ranks, len(segment.vocabulary))
+
+    def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray | UIntArray, ...]:
+        """As of `Rules`."""
+        return segment.tagsets.ranks.offsets, segment.tagsets.ranks.values
+
+    def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
+        """As of `Rules`."""
+        rows = np.empty(len(sets), np.int64)
+        table, ranks, signatures = segment.partitions, segment.tagsets.ranks, segment.tagsets.signatures
+        assert isinstance(table, PartitionTable)
+        assert signatures is not None
+        _rows_of_partitions(
+            signatures, ranks.offsets, ranks.values, table.masks, table.first_rows,
+            signatures_of(sets, segment.vocabulary.hashes), sets.offsets, sets.values, rows,
+        )  # fmt: skip
+        return rows
+
+    def check(self, segment: Segment) -> None:
+        """As of `Rules`."""
+        tagsets, table, max_size = segment.tagsets, segment.partitions, segment.options.max_partition_size
+        assert isinstance(table, PartitionTable)
+        name = "partition table"
+        first_rows, masks = table.first_rows, table.masks
+        if len(first_rows) != len(masks) + 1 or masks.shape != (len(masks), SIGNATURE_WORDS):
+            fail(name, None, "columns differ in length")
+        if first_rows[0] != int(tagsets.has_empty_set) or first_rows[-1] != len(tagsets):
+            fail(name, None, "partitions do not span the tagset table")
+        sizes = np.diff(first_rows)
+        require(sizes > 0, name, "partition without sets")
+        require((masks != 0).any(axis=1), name, "mask is empty")
+        signatures = tagsets.signatures
+        if signatures is None:
+            fail("tagset table", None, "has no signatures")
+        row = _first_without_mask(signatures, masks, first_rows)
+        if row >= 0:
+            fail("tagset table", row, "signature lacks a bit of its partition's mask")
+        ranks = tagsets.ranks
+        for partition, (first, last) in enumerate(zip(first_rows[:-1].tolist(), first_rows[1:].tolist(), strict=True)):
+            row = first_out_of_order(signatures, ranks.offsets, ranks.values, first, last)
+            if row >= 0:
+                fail("tagset table", row, "is not after the row before it in signature order")
+            if last - first > max_size and (signatures[first] != signatures[last - 1]).any():
+                fail(name, partition, f"has {last - first} sets, more than {max_size}, and their signatures differ")
+
+
+@kernel
+def _first_without_mask(signatures, masks, first_rows):
+    for partition in range(len(masks)):
+        for row in range(first_rows[partition], first_rows[partition + 1]):
+            for w in range(SIGNATURE_WORDS):
+                if masks[partition, w] & ~signatures[row, w] != np.uint64(0):
+                    return row
+    return -1
+
+
+@kernel
+def _is_before(signatures, offsets, values, row, signature, set_ranks, first, last):
+    """Whether a row is before a set by signature, and by ranks where the signatures are equal."""
+    for w in range(SIGNATURE_WORDS):
+        if signatures[row, w] != signature[w]:
+            return signatures[row, w] < signature[w]
+    return compare_to(offsets, values, row, set_ranks, first, last) < 0
+
+
+@kernel
+def _rows_of_partitions(signatures, offsets, values, masks, first_rows, set_signatures, set_offsets, set_ranks, rows):
+    """Binary search for each set in the partitions whose mask its signature contains; the empty set is row 0."""
+    for i in range(len(rows)):
+        first, last = set_offsets[i], set_offsets[i + 1]
+        rows[i] = 0 if first == last and first_rows[0] > 0 else -1
+        for partition in range(len(masks) if first < last else 0):
+            if not contains(set_signatures[i], masks[partition]):
+                continue
+            low, end = first_rows[partition], first_rows[partition + 1]
+            high = end
+            while low < high:
+                middle = (low + high) // 2
+                if _is_before(signatures, offsets, values, middle, set_signatures[i], set_ranks, first, last):
+                    low = middle + 1
+                else:
+                    high = middle
+            if low < end and compare_to(offsets, values, low, set_ranks, first, last) == 0:
+                rows[i] = low
+                break
+
+
+LAYOUTS: dict[Layout, Rules] = {"rarest": Rarest(), "balanced": Balanced()}
+
+
+def rules_of(options: LayoutOptions) -> Rules:
+    """The layout that these options name."""
+    return LAYOUTS[options.layout]
+
+
+def implementations_of(options: LayoutOptions) -> Implementations:
+    """Where the layers above have what they do for the layout that these options name."""
+    return rules_of(options).implementations
+
+
+def has_tables_for(have: LayoutOptions, want: LayoutOptions) -> bool:
+    """Whether a snapshot with these options has the tables that one with those would have."""
+    return have.layout == want.layout and rules_of(have).same_tables(have, want)
+
+
+def check_layout(segment: Segment) -> None:
+    """Verify the table of partitions, and the order of sets that goes with it.
+
+    Raises
+    ------
+    InvariantError
+        Names the table, the row and the invariant that is broken.
+    """
+    rules = rules_of(segment.options)
+    if not isinstance(segment.partitions, rules.table):
+        found = next(name for name, each in LAYOUTS.items() if isinstance(segment.partitions, each.table))
+        fail("partition table", None, f"is of layout {found}, the snapshot of layout {segment.options.layout}")
+    rules.check(segment)
+
+
+def empty_segment(options: LayoutOptions, key_type: KeyType = "integer") -> Segment:
+    """The segment that holds no set."""
+    no_offsets = np.zeros(1, np.int32)
+    no_hashes: U64Array = np.zeros(0, np.uint64)
+    no_ranks = Lists(no_offsets, np.zeros(0, np.uint32))
+    strings = Strings(no_offsets, np.zeros(0, np.uint8))
+    rules = rules_of(options)
+    return Segment(
+        options,
+        Vocabulary(strings, no_hashes, np.zeros(0, np.uint32)),
+        TagsetTable(rules.no_signatures(), no_ranks),
+        KeyTable(no_ranks, Strings(np.zeros(1, np.int64), strings.data) if key_type == "string" else None),
+        rules.no_partitions(),
+    )

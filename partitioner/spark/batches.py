@@ -1,0 +1,339 @@
+"""Record batches as bytes: what goes through Spark's shuffles instead of single rows.
+
+To Spark such a batch is one value. Rows, and all elements of their lists, it would turn into its own form and back,
+one by one, which takes longer than what tasks do with them.
+
+Work on numbered things, a Spark task for each, and what tasks tell the driver.
+
+Stored sets as record batches with tags as strings, as they go from segments through Spark.
+
+What the tasks of a job leave for those of the next step: Arrow files that all machines see.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tagmatch.model.arrays import (
+    I64Array,
+    IntArray,
+    Lists,
+    Strings,
+    U32Array,
+    U64Array,
+    UIntArray,
+    list_offsets,
+    offsets_of,
+)
+from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_strings
+from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.kernels.sorting import group_by
+from tagmatch.model.storage.shared_files import Files
+from tagmatch.model.storage.table_files import OpenFile, checked_columns, read_table_file
+from tagmatch.model.tables import LONG_AGO, Segment
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_T = TypeVar("_T")
+
+Batches: TypeAlias = Iterable[pa.RecordBatch]
+
+
+def for_each(spark: SparkSession, numbers: Sequence[int], work: Callable[[int], Batches], schema: str) -> DataFrame:
+    """Return the rows of `work(number)` for every number, each in a task of its own."""
+    count = max(1, len(numbers))
+    return spark.range(0, len(numbers), 1, count).mapInArrow(partial(_for_each, tuple(numbers), work), schema)
+
+
+def _for_each(numbers: tuple[int, ...], work: Callable[[int], Batches], batches: Batches) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for place in batch["id"].to_pylist():
+            yield from work(numbers[place])
+
+
+def grouped(things: Sequence[_T], sizes: Sequence[int], size: int) -> list[list[_T]]:
+    """Things with these sizes, in groups of consecutive ones that have at most `size` together, or are one thing."""
+    groups, room = list[list[_T]](), 0
+    for thing, own in zip(things, sizes, strict=True):
+        if own > room or not groups:
+            groups.append([])
+            room = max(size, own)
+        groups[-1].append(thing)
+        room -= own
+    return groups
+
+
+def number_of_task() -> int:
+    """Return the number of the partition that the calling task makes."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return int(context.partitionId())
+
+
+def one_row(**values: object) -> pa.RecordBatch:
+    """Return a batch of one row; an array is a list to it, and numbers have 64 bits, as Spark's `long`."""
+    return pa.record_batch({name: pa.array([value]) for name, value in values.items()})
+
+
+#: Rows with batches: `label` decides to which task a batch goes, `number` tells what it is
+SERIALIZED = "label int, number int, batch binary"
+_NAMES = ["label", "number", "batch"]
+
+# Spark hands at most 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
+_BATCH_BYTES = 1 << 16
+_BATCHES_AT_ONCE = 1024
+
+# The first that is a number counts: some platforms have "auto"
+_PARTITIONS_SETTINGS = ("spark.sql.adaptive.coalescePartitions.initialPartitionNum", "spark.sql.shuffle.partitions")
+_DEFAULT_PARTITIONS = 200
+
+_HALF = np.uint64(32)
+
+# Of the first numbers, by how many partitions there are: the same in every session
+_partitions: dict[int, I64Array] = {}
+
+
+class Serializer:
+    """Collects batches as bytes."""
+
+    def __init__(self) -> None:
+        self._labels: list[int] = []
+        self._numbers: list[int] = []
+        self._batches: list[pa.Buffer] = []
+
+    def add(self, label: int, number: int, records: pa.RecordBatch) -> None:
+        """Take records, some to a batch."""
+        step = max(1, _BATCH_BYTES * len(records) // max(1, records.nbytes))
+        for first in range(0, len(records), step):
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, records.schema) as writer:
+                writer.write_batch(records.slice(first, step))
+            self._labels.append(label)
+            self._numbers.append(number)
+            self._batches.append(sink.getvalue())
+
+    def scatter(
+        self, groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
+    ) -> None:
+        """Take rows by groups.
+
+        Parameters
+        ----------
+        groups : uint32 array
+            The group of each row.
+        labels, numbers : int64 arrays
+            Label and number of each group.
+        rows : callable
+            Gives the rows with these places in `groups`, uint32.
+        """
+        firsts, order = group_by(groups, len(labels))
+        self.add_groups(firsts, labels, numbers, rows(order))
+
+    def add_groups(self, firsts: I64Array, labels: I64Array, numbers: I64Array, records: pa.RecordBatch) -> None:
+        """Take rows that come group by group, as `scatter`; `firsts` has where each group begins, and the end."""
+        for group in np.flatnonzero(np.diff(firsts)).tolist():
+            first, last = int(firsts[group]), int(firsts[group + 1])
+            self.add(int(labels[group]), int(numbers[group]), records.slice(first, last - first))
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """All batches, as rows, some at a time."""
+        for first in range(0, len(self._batches), _BATCHES_AT_ONCE):
+            some = slice(first, first + _BATCHES_AT_ONCE)
+            columns = [
+                pa.array(self._labels[some], pa.int32()),
+                pa.array(self._numbers[some], pa.int32()),
+                _end_to_end(self._batches[some]),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=_NAMES)
+
+
+def _end_to_end(batches: Sequence[pa.Buffer]) -> pa.Array:
+    """An Arrow array of bytes, which are copied once; `pa.array` would look at each of them twice."""
+    offsets = offsets_of(np.array([batch.size for batch in batches], np.int64)).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(batches))]
+    return pa.Array.from_buffers(pa.binary(), len(batches), buffers)
+
+
+def groups_by_hash(hashes: U64Array, count: int) -> U32Array:
+    """One of `count` groups for each hash, about equally many hashes in each."""
+    return ((hashes >> _HALF) * np.uint64(count) >> _HALF).astype(np.uint32)
+
+
+def deserialized(batches: Batches) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Number and records of each batch."""
+    for batch in batches:
+        for number, serialized in zip(batch["number"].to_pylist(), batch["batch"], strict=True):
+            with pa.ipc.open_stream(serialized.as_buffer()) as reader:
+                yield number, reader.read_next_batch()
+
+
+def gathered(batches: Batches, nbytes: int) -> Iterator[pa.RecordBatch]:
+    """Join record batches to larger ones, of about that many bytes."""
+    waiting: list[pa.RecordBatch] = []
+    bytes_waiting = 0
+    for batch in batches:
+        waiting.append(batch)
+        bytes_waiting += batch.nbytes
+        if bytes_waiting >= nbytes:
+            yield pa.concat_batches(waiting)
+            waiting, bytes_waiting = [], 0
+    if waiting:
+        yield pa.concat_batches(waiting)
+
+
+def sorted_by_number(batches: DataFrame, count: int) -> DataFrame:
+    """Bring batches together in as many tasks as there are labels, `count`, sorted by number in each."""
+    return batches.repartition(count, "label").sortWithinPartitions("number")
+
+
+def by_number(
+    batches: DataFrame, count: int, work: Callable[[int, Iterable[pa.RecordBatch]], Batches], schema: str
+) -> DataFrame:
+    """Return the rows of `work(number, records)` for every number, in as many tasks as there are labels, `count`."""
+    return sorted_by_number(batches, count).mapInArrow(partial(_by_number, work), schema)
+
+
+def _by_number(work: Callable[[int, Iterable[pa.RecordBatch]], Batches], batches: Batches) -> Iterator[pa.RecordBatch]:
+    for number, some in groupby(deserialized(batches), itemgetter(0)):
+        yield from work(number, (records for _, records in some))
+
+
+def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
+    """Return `each` x `count` different labels, those of a column for one partition of `repartition(count, "label")`.
+
+    Other labels would not be spread evenly: of two, both come to one partition half of the time.
+    """
+    if count not in _partitions:
+        # With that many numbers, fewer than two for a partition are out of the question. Spark answers without a job,
+        # as of a table of constants.
+        numbers = f"transform(sequence(0, {64 * count}), number -> pmod(hash(number), {count}))"
+        found = spark.sql(f"SELECT {numbers} AS partitions FROM VALUES (0)").first()
+        _partitions[count] = np.array(found["partitions"])  # type: ignore[index]
+    partitions = _partitions[count]
+    order = np.argsort(partitions, kind="stable")
+    firsts = np.searchsorted(partitions[order], np.arange(count))
+    return np.stack([order[firsts + i] for i in range(each)])
+
+
+def labels_for_all(spark: SparkSession) -> I64Array:
+    """Return a label for each partition of `repartition("label")`, which Spark may put together."""
+    settings = [spark.conf.get(name, None) or "" for name in _PARTITIONS_SETTINGS]
+    count = next((int(setting) for setting in settings if setting.isdigit()), _DEFAULT_PARTITIONS)
+    labels: I64Array = labels_for(spark, count)[0]
+    return labels
+
+
+def sets_at(segment: Segment, rows: UIntArray, now: int = LONG_AGO) -> pa.RecordBatch:
+    """The sets in these rows of a segment: columns `tags`, lists of strings, and `keys`, lists as they are stored.
+
+    Without keys that have expired `now`, in microseconds since 1970.
+    """
+    ranks, table = gather(segment.tagsets.ranks, rows), segment.keys.of_sets(rows)
+    keys = table.keys
+    if table.expires is not None:
+        lasts = table.expires > now
+        keys = Lists(offsets_of(lasts)[keys.offsets], keys.values[lasts])
+    tags = from_strings(gather_strings(segment.vocabulary.tags, ranks.values))
+    # Integers as they are stored, of 32 bits where they may be
+    values = pa.array(keys.values) if segment.keys.names is None else segment.keys.column(keys.values)
+    columns = [lists_of(ranks.offsets, tags), lists_of(keys.offsets, values)]
+    return pa.RecordBatch.from_arrays(columns, names=["tags", "keys"])
+
+
+def lists_of(offsets: IntArray, values: pa.Array) -> pa.Array:
+    """An Arrow list or large list array, by the type of the offsets."""
+    kind = pa.ListArray if offsets.dtype == np.int32 else pa.LargeListArray
+    return kind.from_arrays(pa.array(offsets), values)
+
+
+def rows_at(records: pa.RecordBatch, places: U32Array) -> pa.RecordBatch:
+    """The rows with these places, as `records.take` gives them, which is slow where there are lists.
+
+    The columns have no nulls, but elements of lists may be anything.
+    """
+    columns = [_elements_at(column, places).cast(column.type) for column in records.columns]
+    return pa.record_batch(columns, schema=records.schema)
+
+
+def _elements_at(array: pa.Array, places: U32Array) -> pa.Array:
+    kind = array.type
+    if _are_strings(kind) and not array.offset:
+        return from_strings(gather_strings(to_strings(array), places))
+    if len(array) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        values, offsets = array.values, array.offsets.to_numpy()
+        if pa.types.is_integer(kind.value_type) and not values.null_count:
+            return from_lists(gather(to_lists(array), places))
+        if _are_strings(kind.value_type) and not (values.null_count or values.offset):
+            return _string_lists_at(offsets, to_strings(values), places)
+    return array.take(pa.array(places))
+
+
+def _string_lists_at(offsets: IntArray, strings: Strings, places: U32Array) -> pa.Array:
+    """The text of a list is in one piece, so it is copied as a whole, whatever strings it has."""
+    lengths = gather(Lists(offsets, np.diff(strings.offsets).astype(np.uint32)), places)
+    text = gather_strings(Strings(strings.offsets[offsets], strings.data), places).data
+    return lists_of(lengths.offsets, from_strings(Strings(list_offsets(lengths.values), text)))
+
+
+def _are_strings(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Columns of tables, by the table's name and number, each in a file of its own.
+
+    A task may run twice, after a failure or beside a slow twin: a file appears whole and under its name in one step,
+    and what a task writes depends on its input alone, so that it does not matter whose file stays.
+
+    Attributes
+    ----------
+    files : Files
+    """
+
+    files: Files
+
+    def write(self, name: str, number: int, **columns: pa.Array) -> None:
+        """Write the columns of a table, which may differ in length."""
+        for column, values in columns.items():
+            schema = pa.schema([(column, values.type)])
+            with (
+                self.files.new(_file_name(name, number, column)) as path,
+                pa.OSFile(str(path), "wb") as sink,
+                pa.ipc.new_file(sink, schema) as writer,
+            ):
+                writer.write_batch(pa.record_batch([values], schema=schema))
+
+    def read(self, name: str, number: int, column: str, *, keep: bool = False) -> pa.Array:
+        """Return a column of a table, memory-mapped; `keep` if other tasks on this machine read it, too."""
+        return pa.ipc.open_file(self.files.map(_file_name(name, number, column), keep=keep)).get_batch(0).column(0)
+
+    def read_table(self, name: str, files: Iterable[str]) -> dict[str, pa.Array]:
+        """The columns of the table of this name in these files, memory-mapped, as other tasks on this machine do."""
+        return checked_columns(name, read_table_file([OpenFile.at(self.files.kept(file)) for file in files]))
+
+    def new_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array in a file of this machine that is removed with it; it takes no room but for what is written."""
+        if 0 in shape:
+            return np.zeros(shape, dtype)
+        file = self.files.local_folder() / f"array-{uuid.uuid4().hex}"
+        array = np.memmap(file, dtype, "w+", shape=shape)
+        file.unlink()  # it stays as long as the array does
+        return array
+
+
+def _file_name(name: str, number: int, column: str) -> str:
+    return f"{name}-{number}.{column}.arrow"

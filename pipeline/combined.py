@@ -1,0 +1,551 @@
+"""Replicas of a matcher that take turns, and what is common to all matchers made of matchers (§3.3).
+
+Keys that are strings, of several segments, each of which numbers its own.
+
+Matchers of parts of the sets, to all of which every packet goes: segments, or rows on several devices (§3.3).
+
+A device's matcher beside the CPU's of the same sets (§3.3).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, count, pairwise
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array, UIntArray, offsets_of
+from tagmatch.model.arrow import from_strings, in_order
+from tagmatch.model.errors import DeviceError
+from tagmatch.model.kernels.lists import gather_strings, side_by_side
+from tagmatch.model.tables import Deletions, KeyTable
+from tagmatch.pipeline.matcher import (
+    Batches,
+    DeviceMatcher,
+    Found,
+    Keys,
+    MatchBatches,
+    Matched,
+    Matcher,
+    OneQuery,
+    PacketSize,
+    PartitionMatcher,
+    Preprocessed,
+    SegmentMatcher,
+    Space,
+    no_space,
+)
+from tagmatch.pipeline.one import OfSeveralTypes, one_of_all
+from tagmatch.pipeline.one import OneQuery as CpuOneQuery
+from tagmatch.pipeline.segment import CpuMatcher
+from tagmatch.pipeline.tags import merge_unique
+
+
+class Several:
+    """What is common to matchers of several others.
+
+    Parameters
+    ----------
+    matchers : sequence of SegmentMatcher
+        At least one.
+    notes : tuple of str
+        Beside those of the matchers.
+    """
+
+    by_partition = None
+
+    def __init__(self, matchers: Sequence[SegmentMatcher], notes: tuple[str, ...] = ()) -> None:
+        self._matchers = tuple(matchers)
+        self.packet_size: PacketSize = matchers[0].packet_size
+        self.devices = tuple(name for matcher in matchers for name in matcher.devices)
+        self.notes = (*notes, *(note for matcher in matchers for note in matcher.notes))
+
+    def memory(self, count: int) -> U64Array | None:
+        """That of the first."""
+        return self._matchers[0].memory(count)
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """None: devices get packets."""
+        return None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what all matchers keep in memory beside the tables of the sets."""
+        return sum(matcher.nbytes for matcher in self._matchers)
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """The sums of all matchers."""
+        return dict(sum((Counter(matcher.matched_by) for matcher in self._matchers), Counter[str]()))
+
+
+class RoundRobin(Several):
+    """Matchers of the same sets on several devices, which take packets in turn."""
+
+    def __init__(self, matchers: Sequence[DeviceMatcher], notes: tuple[str, ...] = ()) -> None:
+        super().__init__(matchers, notes)
+        self.keys = matchers[0].keys
+        self._devices, self._own_notes = matchers, notes
+        size = self.packet_size
+        if size.at_once is not None and size.per_device:
+            self.packet_size = replace(size, at_once=size.at_once * len(matchers))
+        self._turns = count()
+        self._in_turn = match_batches_of(matchers)
+        self.match_batches = None if self._in_turn is None else self._match_batches
+
+    def __len__(self) -> int:
+        return len(self._matchers[0])
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
+        """Look up the tags of queries `first` to `last` with the matcher whose turn it is."""
+        return self._matchers[next(self._turns) % len(self._matchers)].preprocess(tags, first, last)
+
+    def _match_batches(self, batches: Batches) -> Found:
+        assert self._in_turn is not None
+        return self._in_turn[next(self._turns) % len(self._in_turn)](batches)
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        return self._matchers[0].set_ids(tags, first, last)
+
+    def without(self, deletions: Deletions) -> RoundRobin:
+        """As of `SegmentMatcher`."""
+        return RoundRobin([matcher.without(deletions) for matcher in self._devices], self._own_notes)
+
+
+def match_batches_of(matchers: Sequence[DeviceMatcher]) -> list[MatchBatches] | None:
+    """What matches batches in each, where the layout has partitions."""
+    matches = [matcher.match_batches for matcher in matchers]
+    return None if None in matches else [match for match in matches if match is not None]
+
+
+class NamesOfSegments:
+    """Strings by number, where each segment's numbers follow those of the one before it; a string may have several.
+
+    Parameters
+    ----------
+    names : sequence of Strings
+        Of each segment.
+
+    Attributes
+    ----------
+    first_numbers : int64 array
+        The number of each segment's first string.
+    """
+
+    def __init__(self, names: Sequence[Strings]) -> None:
+        self._names = [from_strings(each) for each in names]
+        self.first_numbers = offsets_of(np.array([len(each) for each in names]))[:-1]
+
+    def column(self, keys: UIntArray) -> pa.Array:
+        """As of `KeyTable`."""
+        segments = np.searchsorted(self.first_numbers, keys.astype(np.int64), side="right") - 1
+        taken, places = [], []
+        for segment, names in enumerate(self._names):
+            of_segment = np.flatnonzero(segments == segment)
+            places.append(of_segment)
+            taken.append(names.take(pa.array(keys[of_segment] - np.uint64(self.first_numbers[segment]))))
+        order = np.empty(len(keys), np.int64)
+        order[np.concatenate(places)] = np.arange(len(keys))
+        return pa.concat_arrays(taken).take(pa.array(order))
+
+    def listed(self, keys: UIntArray) -> list[str]:
+        """As of `KeyTable`."""
+        return self.column(keys).to_pylist()  # type: ignore[no-any-return]
+
+    def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:
+        """As of `KeyTable`: what has several numbers is found by its bytes."""
+        if not unique:
+            return keys, self.column(keys.values)
+        used, numbers = np.unique(keys.values, return_inverse=True)
+        names = self.column(used)
+        places, in_common = in_order(names)
+        of_names = Lists(keys.offsets, in_common[numbers].astype(np.uint64))
+        once = merge_unique(of_names, np.ones(len(keys), np.bool_))
+        return once, names.take(pa.array(places)).take(pa.array(once.values))
+
+
+class Union(Several):
+    """Matchers of parts of the sets, which are numbered part after part; every packet goes to all of them.
+
+    Parts are segments of a snapshot, or rows of one segment on several devices.
+    """
+
+    _one_query: OneQuery | None = None
+
+    def __init__(self, matchers: Sequence[SegmentMatcher], notes: tuple[str, ...] = ()) -> None:
+        super().__init__(matchers, notes)
+        tables = [matcher.keys for matcher in matchers]
+        names = [table.names for table in tables if table.names is not None]
+        self._keys: Keys = tables[0]
+        self._first_keys = [0] * len(tables)
+        if any(each is not names[0] for each in names):
+            self._keys = in_all = NamesOfSegments(names)
+            self._first_keys = in_all.first_numbers.tolist()
+
+    @property
+    def keys(self) -> Keys:
+        """As of `Matcher`; keys that are strings have a number for each segment."""
+        return self._keys
+
+    def __len__(self) -> int:
+        return sum(map(len, self._matchers))
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """Those of all parts, if each has one."""
+        if self._one_query is None:
+            self._one_query = self._of_parts()
+        return self._one_query
+
+    def _of_parts(self) -> OneQuery | None:
+        of_parts = [matcher.one_query for matcher in self._matchers]
+        parts = [one for one in of_parts if isinstance(one, CpuOneQuery | OfSeveralTypes)]
+        if len(parts) < len(self._matchers):
+            return None
+        first_rows = list(accumulate(map(len, self._matchers), initial=0))
+        return one_of_all(parts, first_rows[:-1], self._first_keys)
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
+        """Look up the tags of queries `first` to `last` in all parts."""
+        return _InAllParts([matcher.preprocess(tags, first, last) for matcher in self._matchers], self._first_keys)
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        first_rows = accumulate(map(len, self._matchers), initial=0)
+        parts = [matcher.set_ids(tags, first, last) for matcher in self._matchers]
+        return side_by_side(
+            [Lists(part.offsets, part.values + np.uint32(row)) for part, row in zip(parts, first_rows, strict=False)]
+        )
+
+
+class CpuUnion(Union):
+    """Matchers of segments on the CPU: tags are looked up where there are the most; others have these ranks translated.
+
+    Parameters
+    ----------
+    matchers : sequence of CpuMatcher
+    """
+
+    def __init__(self, matchers: Sequence[CpuMatcher]) -> None:
+        super().__init__(matchers)
+        self._segments = matchers
+        self._largest = max(matchers, key=lambda matcher: len(matcher.tag_index.vocabulary))
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
+        """As of `Union`."""
+        if tags.indices is not None:  # each segment looks up the strings of a dictionary once
+            return super().preprocess(tags, first, last)
+        known = self._largest.tag_index
+        numbers = known.numbers(tags, first, last)
+        others = [
+            matcher.ranked(matcher.translations.of(known).ranks(tags, first, last, numbers))
+            for matcher in self._segments
+            if matcher is not self._largest
+        ]
+        # After the others, as the numbers become part of it
+        largest = self._largest.ranked(known.batch(tags, first, last, numbers))
+        place = self._segments.index(self._largest)
+        return _InAllParts([*others[:place], largest, *others[place:]], self._first_keys)
+
+
+class Split(Union):
+    """Matchers of consecutive rows of one segment on several devices.
+
+    Parameters
+    ----------
+    matchers : sequence of DeviceMatcher
+    partitions : sequence of int64 array
+        Of each matcher, the numbers that its partitions have in the segment, ascending.
+    notes : tuple of str
+    """
+
+    def __init__(
+        self, matchers: Sequence[DeviceMatcher], partitions: Sequence[I64Array], notes: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(matchers, notes)
+        self._devices, self._own_notes = matchers, notes
+        self._partitions = partitions
+        self._in_parts = match_batches_of(matchers)
+        self.match_batches = None if self._in_parts is None else self._match_batches
+
+    @property
+    def keys(self) -> KeyTable:
+        """That of the first, whose names are all of the segment's."""
+        return self._devices[0].keys
+
+    def _match_batches(self, batches: Batches) -> Found:
+        """Each device gets the batches of partitions of which it has rows."""
+        assert self._in_parts is not None
+        first_rows = accumulate(map(len, self._matchers), initial=0)
+        found = [
+            (match(_of_partitions(batches, partitions)), row)
+            for match, partitions, row in zip(self._in_parts, self._partitions, first_rows, strict=False)
+        ]
+        return Found(
+            np.concatenate([each.queries for each, _ in found]),
+            np.concatenate([each.sets + np.uint32(row) for each, row in found]),
+            sum(each.rejected for each, _ in found),
+        )
+
+    def without(self, deletions: Deletions) -> Split:
+        """As of `SegmentMatcher`."""
+        edges = list(accumulate(map(len, self._devices), initial=0))
+        parts = [deletions.part(*ends) for ends in pairwise(edges)]
+        matchers = [matcher.without(part) for matcher, part in zip(self._devices, parts, strict=True)]
+        return Split(matchers, self._partitions, self._own_notes)
+
+
+def _of_partitions(batches: Batches, partitions: I64Array) -> Batches:
+    """The batches of some partitions, which are numbered anew."""
+    places = np.searchsorted(partitions, batches.partitions)
+    among = np.flatnonzero(np.isin(batches.partitions, partitions))
+    sizes = np.diff(batches.offsets)[among]
+    offsets = offsets_of(sizes)
+    queued = batches.queued[np.arange(int(offsets[-1])) + np.repeat(batches.offsets[among] - offsets[:-1], sizes)]
+    return Batches(batches.queries, batches.signatures, places[among], offsets, queued)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _InAllParts:
+    queries: Sequence[Preprocessed]
+    first_keys: Sequence[int]
+
+    def subset_match(self) -> _FoundInParts:
+        return _FoundInParts([queries.subset_match() for queries in self.queries], self.first_keys)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _FoundInParts:
+    parts: list[Matched]
+    first_keys: Sequence[int]
+
+    @property
+    def found(self) -> int:
+        return sum(part.found for part in self.parts)
+
+    @property
+    def rejected(self) -> int:
+        return sum(part.rejected for part in self.parts)
+
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        parts = list(zip(self.parts, self.first_keys, strict=True))
+        some = [(part, first) for part, first in parts if part.found] or parts[:1]
+        if len(some) == 1 and some[0][1] == 0:
+            return some[0][0].key_lookup(space)
+        return side_by_side([_counted_from(first, part.key_lookup()) for part, first in some], space)
+
+
+def _counted_from(first: int, keys: Lists) -> Lists:
+    """Keys of a part as keys of all parts."""
+    return Lists(keys.offsets, keys.values + np.uint64(first)) if first else keys
+
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+
+def _with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int, int]:
+    """Rows `first` to `last`; of a dictionary, which would be looked up as a whole, only the strings that they have."""
+    if rows.indices is None:
+        return rows, first, last
+    offsets = rows.offsets[first : last + 1]
+    used, indices = np.unique(rows.indices[offsets[0] : offsets[-1]], return_inverse=True)
+    used = used[used < len(rows.tags)]  # what is beyond the dictionary stays beyond it
+    own = TagLists(offsets - offsets[0], gather_strings(rows.tags, used), indices.astype(np.uint32))
+    return own, 0, last - first
+
+
+class Hybrid:
+    """A device's matcher beside the CPU's of the same sets: small packets are the CPU's, and all once the device fails.
+
+    The packets that are on the device when it fails, fail.
+
+    Parameters
+    ----------
+    device : DeviceMatcher
+        Raises `DeviceError` when it can do no more.
+    cpu : callable
+        Returns the CPU's matcher of the same sets, in seconds; not called before it is needed.
+    fewest : int
+        Packets of fewer queries are the CPU's.
+    """
+
+    def __init__(self, device: DeviceMatcher, cpu: Callable[[], SegmentMatcher], fewest: int) -> None:
+        self.keys = device.keys
+        self.fewest_queries = fewest
+        self._sets = len(device)
+        self._make_cpu = cpu
+        self._making = threading.Lock()
+        self._cpu: SegmentMatcher | None = None
+        self._device: DeviceMatcher | None = device
+        self._reason = ""
+        self._counting = threading.Lock()
+        self._matched_by = {"cuda": 0, "cpu": 0}
+        match_batches = device.match_batches
+        self.by_partition = None if match_batches is None else _HybridByPartition(self, match_batches)
+
+    def __len__(self) -> int:
+        return self._sets
+
+    def without(self, deletions: Deletions) -> SegmentMatcher:
+        """As of `SegmentMatcher`; where the device has failed, that of the CPU."""
+        device = self._device
+        if device is None:
+            return self.cpu.without(deletions)
+        return Hybrid(device.without(deletions), lambda: self.cpu.without(deletions), self.fewest_queries)
+
+    @property
+    def cpu(self) -> SegmentMatcher:
+        """The CPU's matcher."""
+        matcher = self._cpu
+        if matcher is None:
+            with self._making:
+                matcher = self._cpu = self._cpu or self._make_cpu()
+        return matcher
+
+    @property
+    def one_query(self) -> OneQuery | None:
+        """That of the CPU, unless even single queries are the device's."""
+        return self.cpu.one_query if self._device is None or self.fewest_queries > 1 else None
+
+    @property
+    def packet_size(self) -> PacketSize:
+        """Of what size packets should be now."""
+        return self._in_use().packet_size
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that match now."""
+        return self._in_use().devices
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Why the devices are not those that were asked for, and what the CPU has to do."""
+        if self._device is None:
+            return (self._reason, *self.cpu.notes)
+        small = f"packets of fewer than {self.fewest_queries} queries are matched on the CPU, which is faster for few"
+        return (*self._device.notes, *([small] if self.fewest_queries > 1 else []))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept in memory beside the tables of the sets."""
+        return sum(matcher.nbytes for matcher in (self._device, self._cpu) if matcher is not None)
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """How many queries of packets went to the device and how many to the CPU.
+
+        Where queries wait by partition, it is how many (query, partition) pairs.
+        """
+        with self._counting:
+            return dict(self._matched_by)
+
+    def memory(self, count: int) -> U64Array | None:
+        """That of the matcher in use."""
+        return self._in_use().memory(count)
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
+        """Look up the tags of queries `first` to `last`."""
+        device = self.device_for(last - first, last - first)
+        if device is None:
+            # The device may have all other packets of the call
+            few = self._device is not None
+            return self.cpu.preprocess(*(_with_own_tags(tags, first, last) if few else (tags, first, last)))
+        return _Guarded(self, device, self.ask(device, lambda: device.preprocess(tags, first, last)))
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids of the sets that each of queries `first` to `last` contains."""
+        device = self.device_for(last - first, 0)
+        if device is None:
+            return self.cpu.set_ids(tags, first, last)
+        return self.ask(device, lambda: device.set_ids(tags, first, last))
+
+    def device_for(self, queries: int, count: int) -> DeviceMatcher | None:
+        """The device's matcher, or `None` where the CPU is to match these queries, which are counted as `count`."""
+        device = self._device if queries >= self.fewest_queries else None
+        with self._counting:
+            self._matched_by["cpu" if device is None else "cuda"] += count
+        return device
+
+    def ask(self, device: DeviceMatcher, do: Callable[[], Result]) -> Result:
+        """Return what the device's matcher gives; if it fails, the CPU is in use from then on."""
+        try:
+            return do()
+        except DeviceError as error:
+            with self._making:
+                if self._device is device:
+                    self._device, self._reason = None, str(error)
+                    _log.error("%s; the CPU goes on", error)
+            raise
+
+    def _in_use(self) -> Matcher:
+        return self._device or self.cpu
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Guarded:
+    """Queries of a matcher that may fail."""
+
+    hybrid: Hybrid
+    device: DeviceMatcher
+    queries: Preprocessed
+
+    def subset_match(self) -> Matched:
+        found = self.hybrid.ask(self.device, self.queries.subset_match)
+        return _GuardedSets(self.hybrid, self.device, found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GuardedSets:
+    """Sets found by a matcher that may fail."""
+
+    hybrid: Hybrid
+    device: DeviceMatcher
+    sets: Matched
+
+    @property
+    def found(self) -> int:
+        return self.sets.found
+
+    @property
+    def rejected(self) -> int:
+        return self.sets.rejected
+
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        return self.hybrid.ask(self.device, lambda: self.sets.key_lookup(space))
+
+
+class _HybridByPartition:
+    """Queries wait on the CPU, which routes them and keeps their results; their batches are the device's or its own."""
+
+    def __init__(self, hybrid: Hybrid, match_batches: MatchBatches) -> None:
+        on_cpu = hybrid.cpu.by_partition
+        assert on_cpu is not None
+        self.partitions, self.batch_size, self.has_empty = on_cpu.partitions, on_cpu.batch_size, on_cpu.has_empty
+        self._hybrid = hybrid
+        self._on_cpu: PartitionMatcher = on_cpu
+        self._match_batches = match_batches
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Batches:
+        """Find the partitions in which sets may be that queries `first` to `last` contain (Algorithm 2)."""
+        return self._on_cpu.preprocess(tags, first, last)
+
+    def match(self, batches: Batches) -> Found:
+        """Match batches with their partitions."""
+        device = self._hybrid.device_for(len(batches.queries), len(batches.queued))
+        if device is None:
+            return self._on_cpu.match(batches)
+        return self._hybrid.ask(device, lambda: self._match_batches(batches))
+
+    def matched(self, sets: Lists) -> Matched:
+        """Sets, by id, that were found for each query in all partitions."""
+        return self._on_cpu.matched(sets)

@@ -1,1 +1,0 @@
-"""Matching on the CPU: every stage as kernels without the interpreter lock."""

@@ -1,0 +1,319 @@
+"""How CUDA kernels are compiled: once for a machine, as those of the CPU are.
+
+Memory of one packet on its way: a stream, device arrays and pinned host arrays, kept for the next packet.
+
+Pinned memory for answers: a device writes there what callers then keep, without a copy in between.
+
+Products and sums that are rounded one by one, as the CPU's are: CUDA's compiler makes one step of others.
+
+Exclusive prefix sums on the device.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import threading
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+import numba
+import numba.cuda
+import numpy as np
+import numpy.typing as npt
+from numba.cuda.cudadrv import driver
+
+from tagmatch.model.arrays import U64Array
+from tagmatch.model.errors import DeviceError
+from tagmatch.model.kernels.jit import cache_folder
+from tagmatch.pipeline.cuda.support import on_device
+
+cuda: Any = numba.cuda
+
+
+def _config() -> Any:
+    """Return the settings that CUDA's compiler reads: the package numba-cuda has its own."""
+    try:
+        return import_module("numba.cuda.core.config")
+    except ImportError:
+        return numba.config
+
+
+# Small packets make small grids on purpose
+_config().CUDA_LOW_OCCUPANCY_WARNINGS = 0
+
+
+def _one_thread_loads() -> None:
+    """Have kernels loaded to a device under a lock: numba-cuda has none, and fails where two threads load the same one.
+
+    https://github.com/NVIDIA/numba-cuda/issues/180
+    """
+    try:
+        library = import_module("numba.cuda.codegen").CUDACodeLibrary
+    except ImportError:  # the simulator loads nothing
+        return
+    load, lock = library.get_cufunc, threading.RLock()
+
+    @wraps(load)
+    def loaded(self: Any) -> Any:
+        with lock:
+            return load(self)
+
+    library.get_cufunc = loaded
+
+
+_one_thread_loads()
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile on first use, and cache on disk; any number of threads may be the first."""
+    config, folder = _config(), cache_folder()
+    configured = config.CACHE_DIR
+    config.CACHE_DIR = folder or ""
+    try:
+        return cuda.jit(cache=folder is not None)(function)
+    finally:
+        config.CACHE_DIR = configured
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A helper, compiled only as part of the kernels that call it."""
+    return cuda.jit(device=True)(function)
+
+
+# Copies of arrays, and views of them, ask for the context again and again, and give up the interpreter lock each time
+
+
+# Elements of an array
+_FEWEST_ITEMS = 1024
+
+
+class Workspace:
+    """Arrays by name, which grow and are given back only all at once."""
+
+    def __init__(self) -> None:
+        self.stream = cuda.stream()
+        self._device: dict[str, Any] = {}
+        self._pinned: dict[str, npt.NDArray[Any]] = {}
+
+    def device(self, name: str, dtype: npt.DTypeLike, count: int) -> Any:
+        """Return a device array of at least `count` elements; what it holds is lost when it has to grow."""
+        array = self._device.get(name)
+        if array is None or len(array) < count or array.dtype != dtype:
+            array = None
+            self._device.pop(name, None)
+            array = self._device[name] = cuda.device_array(_roomy(count), dtype, stream=self.stream)
+        return array
+
+    def pinned(self, name: str, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
+        """Return a pinned host array of exactly `count` elements."""
+        array = self._pinned.get(name)
+        if array is None or len(array) < count or array.dtype != dtype:
+            array = None
+            self._pinned.pop(name, None)
+            array = self._pinned[name] = cuda.pinned_array(_roomy(count), dtype)
+        return array[:count]
+
+    def upload(self, name: str, values: npt.NDArray[Any]) -> Any:
+        """Copy a pinned array to the device array of that name."""
+        array = self.device(name, values.dtype, len(values))
+        if len(values):
+            driver.host_to_device(array, values, values.nbytes, stream=self.stream)
+        return array
+
+    def send(self, name: str, values: npt.NDArray[Any]) -> Any:
+        """Copy any array to the device array of that name, by way of the pinned one."""
+        pinned = self.pinned(name, values.dtype, len(values))
+        pinned[:] = values
+        return self.upload(name, pinned)
+
+    def download(self, name: str, array: Any, count: int) -> npt.NDArray[Any]:
+        """Begin to copy the first elements of a device array to the pinned array of that name."""
+        values = self.pinned(name, array.dtype, count)
+        self.download_into(values, array)
+        return values
+
+    def download_into(self, values: npt.NDArray[Any], array: Any) -> None:
+        """Begin to copy the first elements of a device array of the same type to all of a pinned one."""
+        if len(values):
+            driver.device_to_host(values, array, values.nbytes, stream=self.stream)
+
+    def clear(self) -> None:
+        """Give all arrays back, when what is on the stream is done."""
+        self.stream.synchronize()
+        self._device.clear()
+        self._pinned.clear()
+
+
+def _roomy(count: int) -> int:
+    """Some more than asked for, so that growing stays rare."""
+    return int(max(_FEWEST_ITEMS, count + count // 4))
+
+
+def device_array(dtype: npt.DTypeLike, count: int) -> Any:
+    """Make a device array of its own, not initialized, of at least one element, as the device has no empty arrays."""
+    return cuda.device_array(max(1, count), dtype)
+
+
+def to_device(table: npt.NDArray[Any]) -> Any:
+    """Copy a table to the device, which has no empty arrays: one row of zeros stands for them."""
+    return cuda.to_device(table if len(table) else np.zeros((1, *table.shape[1:]), table.dtype))
+
+
+def grid(work: int, block: int) -> tuple[int, int]:
+    """Blocks and threads for `count` pieces of work, at least one."""
+    return max(1, -(-work // block)), block
+
+
+_log = logging.getLogger(__name__)
+
+# Bytes. Blocks are used again, as to pin memory takes longer than to write it; few keys are soon copied
+_BLOCK_BYTES = 16 << 20
+_FEWEST_BYTES = 4 << 20
+_MOST = 16 << 30
+# Pinned memory is lost to all others: at most an eighth of what the machine has
+_SHARE = 8
+
+
+class PinnedPool:
+    """Lends memory that comes back when nothing refers to the keys in it any more. Any number of threads may ask.
+
+    Callers may keep their answers, so that there is a limit to what is lent.
+
+    Parameters
+    ----------
+    device : int
+        All devices can write the memory; this one pins it.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self._free: list[U64Array] = []
+        self._returned: list[U64Array] = []
+        self._bytes = 0
+        self._most = min(_MOST, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _SHARE)
+
+    def lend(self, count: int) -> U64Array | None:
+        """Memory for `count` keys, not initialized; `None` if they are few, or where there is no more."""
+        if count * 8 < _FEWEST_BYTES:
+            return None
+        size = _BLOCK_BYTES * max(1, -(-count * 8 // _BLOCK_BYTES))
+        with self._lock:
+            while self._returned:
+                self._free.append(self._returned.pop())
+            block = self._fitting(size)
+            if block is None:
+                block = self._new(size)
+        if block is None:
+            return None
+        return np.asarray(_Lent(block, self._returned))[:count]
+
+    def _fitting(self, size: int) -> U64Array | None:
+        """The smallest free block of this size, unless all are far too large."""
+        best = min((block for block in self._free if block.nbytes >= size), key=len, default=None)
+        if best is None or best.nbytes > 2 * size:
+            return None
+        self._free = [block for block in self._free if block is not best]
+        return best
+
+    def _new(self, size: int) -> U64Array | None:
+        if self._bytes + size > self._most:  # those that are free do not fit
+            self._bytes -= sum(block.nbytes for block in self._free)
+            self._free.clear()
+        if self._bytes + size > self._most:
+            return None
+        try:
+            with on_device(self._device):
+                block: U64Array = cuda.pinned_array(size // 8, np.uint64)
+        except DeviceError as error:
+            _log.debug("answers go to memory that is not pinned: %s", error)
+            return None
+        self._bytes += size
+        return block
+
+
+class _Lent:
+    """An array's memory on loan: what NumPy and Arrow make of it refers to this."""
+
+    def __init__(self, block: U64Array, returned: list[U64Array]) -> None:
+        self.__array_interface__ = block.__array_interface__
+        self._block, self._returned = block, returned
+
+    def __del__(self) -> None:
+        # The garbage collector may call this from any thread, also one that has the pool's lock
+        self._returned.append(self._block)
+
+
+_numba_config: Any = numba.config
+
+times: Callable[..., Any]
+plus: Callable[..., Any]
+if _numba_config.ENABLE_CUDASIM:  # which fuses nothing, and has no functions for that
+    times, plus = operator.mul, operator.add
+else:
+    from numba.cuda.libdevice import dadd_rn, dmul_rn
+
+    times, plus = dmul_rn, dadd_rn
+
+
+_THREADS = 256
+_EACH = 8
+_TILE = _THREADS * _EACH
+
+
+@kernel
+def _scan_tiles(count, values, ends, totals):
+    """Sums within each tile: every thread adds up its own, the threads' sums are added up in shared memory."""
+    sums = cuda.shared.array(_THREADS, np.int64)
+    thread = cuda.threadIdx.x
+    first = cuda.blockIdx.x * _TILE + thread * _EACH
+    mine = np.int64(0)
+    for i in range(first, min(first + _EACH, count)):
+        mine += values[i]
+    sums[thread] = mine
+    cuda.syncthreads()
+    step = 1
+    while step < _THREADS:
+        before = sums[thread - step] if thread >= step else np.int64(0)
+        cuda.syncthreads()
+        sums[thread] += before
+        cuda.syncthreads()
+        step *= 2
+    total = sums[thread] - mine
+    for i in range(first, min(first + _EACH, count)):
+        total += values[i]
+        ends[i + 1] = total
+    if thread == _THREADS - 1:
+        totals[cuda.blockIdx.x] = sums[thread]
+
+
+@kernel
+def _scan_totals(count, totals):
+    total = np.int64(0)
+    for i in range(count):
+        total += totals[i]
+        totals[i] = total
+
+
+@kernel
+def _add_totals(count, ends, totals):
+    i = cuda.grid(1)
+    if i == 0:
+        ends[0] = 0
+    if i < count and i >= _TILE:
+        ends[i + 1] += totals[i // _TILE - 1]
+
+
+def prefix_sums(name: str, values: Any, count: int, workspace: Workspace) -> Any:
+    """Ends, the int64 device array `name` of at least `count + 1`, of lists with these lengths; the first is 0."""
+    ends = workspace.device(name, np.int64, count + 1)
+    tiles, threads = grid(count, _TILE)[0], _THREADS
+    totals = workspace.device("totals", np.int64, tiles)
+    _scan_tiles[tiles, threads, workspace.stream](count, values, ends, totals)
+    _scan_totals[1, 1, workspace.stream](tiles, totals)
+    _add_totals[(*grid(count, _THREADS), workspace.stream)](count, ends, totals)
+    return ends

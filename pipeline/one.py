@@ -1,0 +1,373 @@
+"""One query, from its tags to its keys, by one call of a kernel in the thread that asks.
+
+A packet goes through stages, each a few calls of kernels with arrays of columns in between; for a single query these
+calls and arrays take far longer than the matching. Here the very same kernels are called by a kernel. What they need of
+the segments they get as one argument (`Prepared`), and the tags of the query as one, too.
+
+The kernels that are called from Python stand in each layout's module, though they look alike: one that got a layout's
+kernel from a function around it would never be found in the cache, and be compiled by every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
+from tagmatch.model.kernels.hashing import xxh64
+from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
+from tagmatch.model.kernels.lists import ascending_row
+from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
+from tagmatch.model.kernels.tag_table import find_all
+from tagmatch.model.tables import Segment
+from tagmatch.pipeline.matcher import Single
+from tagmatch.pipeline.tags import TagIndex, copy_keys, keep_live, key_ends, unique_keys
+
+# Places of what all layouts need in `Prepared`; what a layout adds follows
+_SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(9)
+#: Place of the first array that a layout adds
+LAYOUT = 9
+
+# Places in the scalars
+_SEED, _HAS_EMPTY = range(2)
+#: Place of the first scalar that a layout adds
+LAYOUT_SCALAR = 2
+
+# Places in a row of tables, behind all addresses
+_FIRST_ROW, _FIRST_KEY = -2, -1
+
+#: Most candidates, and most keys, of a query that is answered at once, and a bound that stands for none
+FEW, ALL = 1 << 12, 1 << 62
+#: Most tags of such a query
+FEW_TAGS = 64
+
+# Places in the counts
+QUERIES, MATCHES, VERIFIED, REJECTED = range(4)
+
+DType = type[Any]
+
+
+class DTypes(NamedTuple):
+    """Types of the elements of arrays that are not the same in all segments; kernels are compiled for each."""
+
+    tag_offset: DType
+    rank_offset: DType
+    key_offset: DType
+    key: DType
+
+
+@kernel
+def scalar(tables, place):
+    """A number of the segment."""
+    return array_at(tables, _SCALARS, np.int64)[place]
+
+
+@kernel
+def has_empty(tables):
+    """How many empty sets are stored: one or none."""
+    return scalar(tables, _HAS_EMPTY)
+
+
+class Tags(NamedTuple):
+    """The tags of a query in a kernel.
+
+    Attributes
+    ----------
+    offsets, data : arrays
+        As of `Strings`.
+    seed : int
+    hashes : uint64 array
+        Of each tag, with this seed.
+    """
+
+    offsets: I64Array
+    data: U8Array
+    seed: int
+    hashes: U64Array
+
+
+@kernel
+def _hashed(offsets, data, seed):
+    hashes = np.empty(len(offsets) - 1, np.uint64)
+    for i in range(len(hashes)):
+        hashes[i] = xxh64(data, offsets[i], offsets[i + 1], np.uint64(seed))
+    return hashes
+
+
+@kernel
+def tags_in(tables, text, count):
+    """The `count` tags that stand in `text` with a zero byte between each and the next, hashed for a segment."""
+    packed = np.frombuffer(text, np.uint8)
+    data = np.empty(len(packed), np.uint8)
+    offsets = np.zeros(count + 1, np.int64)
+    tag = used = 0
+    for byte in packed:
+        if byte == 0:
+            tag += 1
+            offsets[tag] = used
+        else:
+            data[used] = byte
+            used += 1
+    offsets[count] = used
+    seed = scalar(tables, _SEED)
+    return Tags(offsets, data, seed, _hashed(offsets, data, seed))
+
+
+@kernel
+def hashes_with(tags, seed):
+    """Hashes of the tags of a query with a seed."""
+    return tags.hashes if seed == tags.seed else _hashed(tags.offsets, tags.data, seed)
+
+
+@kernel
+def ranks_of(tables, tags, tag_offset):
+    """Ascending ranks of the tags of a query (§3.2)."""
+    offsets, data = tags.offsets, tags.data
+    hashes = hashes_with(tags, scalar(tables, _SEED))
+    numbers = np.empty(len(hashes), np.uint32)
+    known_offsets, known_data = array_at(tables, _TAG_OFFSETS, tag_offset), array_at(tables, _TAG_DATA, np.uint8)
+    find_all(hashes, offsets, data, 0, array_at(tables, _SLOTS, np.uint64), known_offsets, known_data, numbers)
+    return numbers[: ascending_row(numbers, 0, len(numbers), 0)]
+
+
+@kernel
+def deleted_in(tables):
+    """The bits of the rows that are deleted, as of `Deletions`; none if no row is."""
+    return array_at(tables, _DELETED, np.uint8)
+
+
+@kernel
+def live_of(tables, sets):
+    """The sets that are not deleted."""
+    deleted = deleted_in(tables)
+    if len(deleted) == 0:
+        return sets
+    ends, new_ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    ends[1] = len(sets)
+    live = np.empty(len(sets) + 1, np.uint32)
+    return live[: keep_live(ends, sets, deleted, new_ends, live)]
+
+
+@kernel
+def add_rows(tables, sets, found):
+    """The rows that were found, and behind them these sets of a segment."""
+    return np.append(found, sets + np.uint32(tables[_FIRST_ROW]))
+
+
+@kernel
+def add_keys(tables, sets, most, found, used, key_offset, key):
+    """Put the keys of sets of a segment behind the first `used` ones that were found (§3.4).
+
+    Returns them, in larger memory if need be, and how many there are then; -1 where they would be more than `most`.
+    """
+    offsets, keys = array_at(tables, _KEY_OFFSETS, key_offset), array_at(tables, _KEYS, key)
+    ends = np.zeros(2, np.int64)
+    ends[1] = len(sets)
+    places = np.zeros(2, np.int64)
+    key_ends(ends, sets, offsets, places)
+    total = used + places[1]
+    if total > most:
+        return found, -1
+    found = with_room(found, used, total - used)
+    copy_keys(sets, offsets, keys, found[used:total])
+    first_key = tables[_FIRST_KEY]
+    if first_key:
+        found[used:total] += first_key
+    return found, total
+
+
+@kernel
+def add_keys_at(tables, places, found, used, key):
+    """As `add_keys`, of the keys that stand at some places of the key table."""
+    keys, first_key = array_at(tables, _KEYS, key), np.uint64(tables[_FIRST_KEY])
+    found = with_room(found, used, len(places))
+    for place in places:
+        found[used] = np.uint64(keys[place]) + first_key
+        used += 1
+    return found, used
+
+
+@kernel
+def answer(found, unique, verified, rejected, counts):
+    """The keys that were found, ascending and each once if `unique`; counted."""
+    if unique:
+        places, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
+        places[1] = len(found)
+        once = np.empty(len(found), np.uint64)
+        found = once[: unique_keys(places, found, np.ones(1, np.bool_), ends, once)]
+    count_up(counts, QUERIES, 1)
+    count_up(counts, MATCHES, len(found))
+    count_up(counts, VERIFIED, verified)
+    count_up(counts, REJECTED, rejected)
+    return found
+
+
+class Kernels(NamedTuple):
+    """Kernels of a layout, compiled for segments with arrays of certain types.
+
+    Each gets a row for each segment: its addresses as of `Prepared`, and what is to be added to its rows and to its
+    keys; the text of the query; and the number of its tags.
+
+    Attributes
+    ----------
+    keys : callable
+        Gets `unique` and `counts`, too.
+    sets : callable
+    few_keys : callable, optional
+        A brief kernel, as `keys`; gives `None` where it would take long. Without it, every call lets go of the
+        interpreter lock, and to get it back takes longer than most queries where many threads ask.
+    """
+
+    keys: Callable[..., U64Array]
+    sets: Callable[..., U32Array]
+    few_keys: Callable[..., U64Array | None] | None = None
+
+
+class OneQuery:
+    """Answers single queries about segments with arrays of the same types; any number of threads may share it.
+
+    Attributes mean nothing to sets without constraints, nor does a place to sets without areas.
+
+    Parameters
+    ----------
+    segments : sequence of Prepared
+        As of `prepare`.
+    kernels : Kernels
+    first_rows, first_keys : sequence of int
+        For each segment, what is to be added to its rows and its keys.
+    """
+
+    def __init__(
+        self,
+        segments: Sequence[Prepared],
+        kernels: Kernels,
+        first_rows: Sequence[int] = (0,),
+        first_keys: Sequence[int] = (0,),
+    ) -> None:
+        self._segments = segments  # what the tables' addresses point to
+        addresses = np.stack([segment.addresses for segment in segments])
+        self._tables = np.column_stack([addresses, np.array([first_rows, first_keys], np.uint64).T])
+        self._kernels = kernels
+
+    @property
+    def parts(self) -> Sequence[OneQuery]:
+        """Itself."""
+        return (self,)
+
+    @property
+    def needs_place(self) -> bool:
+        """Whether no query without a place has an answer."""
+        return False
+
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
+        """Keys of the sets that a query contains.
+
+        Parameters
+        ----------
+        query : Single
+        unique : bool
+            Ascending and each once.
+        counts : int64[4] array
+            Of queries, keys, sets found and candidates turned away; added to.
+        """
+        keys = self.brief_keys(query, unique, counts)
+        return self._kernels.keys(self._tables, query.text, query.tag_count, unique, counts) if keys is None else keys
+
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
+        """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
+        few_keys = self._kernels.few_keys
+        if few_keys is None or query.tag_count > FEW_TAGS:
+            return None
+        return few_keys(self._tables, query.text, query.tag_count, unique, counts)
+
+    def set_ids(self, query: Single) -> U32Array:
+        """Ids of the sets that a query contains."""
+        return self._kernels.sets(self._tables, query.text, query.tag_count)
+
+
+def one_of_all(
+    each: Sequence[OneQuery | OfSeveralTypes], first_rows: Sequence[int], first_keys: Sequence[int]
+) -> OneQuery | OfSeveralTypes:
+    """What answers about all that some answer about, each about one segment; the rest as of `OneQuery`."""
+    alike: dict[Kernels, list[tuple[OneQuery, int, int]]] = {}
+    for one, first_row, first_key in zip(each, first_rows, first_keys, strict=False):
+        for part in one.parts:
+            alike.setdefault(part._kernels, []).append((part, first_row, first_key))
+    together = [
+        type(found[0][0])(
+            [segment for part, _, _ in found for segment in part._segments],
+            kernels,
+            [first_row for _, first_row, _ in found],
+            [first_key for *_, first_key in found],
+        )
+        for kernels, found in alike.items()
+    ]
+    return together[0] if len(together) == 1 else OfSeveralTypes(together)
+
+
+@brief_kernel
+def add_counts(counts, more):
+    """Add these counts to others, whatever other threads add."""
+    for place in range(len(more)):
+        count_up(counts, place, more[place])
+
+
+class OfSeveralTypes:
+    """Answers single queries about segments with arrays of several types, by what answers about those of each."""
+
+    def __init__(self, parts: Sequence[OneQuery]) -> None:
+        self.parts = parts
+        self._of_nowhere = [part for part in parts if not part.needs_place] or parts[:1]
+
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
+        """As of `OneQuery`."""
+        parts = self._asked(query)
+        if len(parts) == 1:
+            return parts[0].keys(query, unique, counts)
+        own = np.zeros(len(counts), np.int64)
+        return _together([part.keys(query, unique, own) for part in parts], unique, own, counts)
+
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
+        """As of `OneQuery`; `None` where one of the parts would take long."""
+        own, found = np.zeros(len(counts), np.int64), []
+        for part in self._asked(query):
+            keys = part.brief_keys(query, unique, own)
+            if keys is None:
+                return None
+            found.append(keys)
+        return _together(found, unique, own, counts)
+
+    def set_ids(self, query: Single) -> U32Array:
+        """As of `OneQuery`."""
+        return np.concatenate([part.set_ids(query) for part in self._asked(query)])
+
+    def _asked(self, query: Single) -> Sequence[OneQuery]:
+        """The parts that may have an answer; one at least, which counts the query."""
+        return self.parts if query.place else self._of_nowhere
+
+
+def _together(found: list[U64Array], unique: bool, own: I64Array, counts: I64Array) -> U64Array:
+    """The keys that parts have found, counted as one answer."""
+    some = [keys for keys in found if len(keys)]
+    keys = np.concatenate(some) if len(some) > 1 else (some or found)[0]
+    if unique and len(some) > 1:
+        keys = np.unique(keys)
+    own[QUERIES], own[MATCHES] = 1, len(keys)
+    add_counts(counts, own)
+    return keys
+
+
+def prepare(
+    segment: Segment, tags: TagIndex, arrays: list[npt.NDArray[Any]], scalars: list[int]
+) -> tuple[Prepared, DTypes]:
+    """What `ranks_of` and `add_keys` need, followed by arrays and scalars of the layout."""
+    known, ranks, keys = segment.vocabulary.tags, segment.tagsets.ranks, segment.keys.keys
+    # A seed may need all 64 bits
+    numbers = np.array([segment.vocabulary.seed, segment.tagsets.has_empty_set, *scalars], np.uint64).view(np.int64)
+    deleted = np.zeros(0, np.uint8) if segment.deletions is None else segment.deletions.bits
+    common = (tags.slots, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values, deleted)
+    varying = (known.offsets, ranks.offsets, keys.offsets, keys.values)
+    return Prepared(numbers, *common, *arrays), DTypes(*(array.dtype.type for array in varying))

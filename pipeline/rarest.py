@@ -1,0 +1,264 @@
+"""Stage 2, subset match, for the `rarest` layout: search the clusters of the query's own tags.
+
+Rows that the search does not turn away become candidates, and all candidates of a batch are verified together.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tagmatch.model.arrays import Lists, U32Array
+from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
+from tagmatch.model.kernels.prepared import array_at
+from tagmatch.model.options import MatchOptions
+from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.tables import ClusterTable, Segment
+from tagmatch.pipeline.matcher import QueryBatch
+from tagmatch.pipeline.one import (
+    ALL,
+    FEW,
+    LAYOUT,
+    LAYOUT_SCALAR,
+    RANK_OFFSETS,
+    RANKS,
+    DTypes,
+    Kernels,
+    OneQuery,
+    add_keys,
+    add_rows,
+    answer,
+    has_empty,
+    live_of,
+    prepare,
+    ranks_of,
+    scalar,
+    tags_in,
+)
+from tagmatch.pipeline.rules import NO_RANK, SCAN_ROWS, contains_ranks, next_candidates
+from tagmatch.pipeline.tags import Matches, TagIndex
+
+_U = np.uint64
+
+
+@kernel
+def _second_ranks(offsets, ranks, first, last, out):
+    for row in range(first, last):
+        out[row] = ranks[offsets[row] + 1] if offsets[row + 1] - offsets[row] > 1 else NO_RANK
+
+
+def second_ranks(segment: Segment, *, threads: int = 1) -> U32Array:
+    """The second-rarest rank of each row, `NO_RANK` for sets of one tag."""
+    ranks = segment.tagsets.ranks
+    out = np.empty(len(ranks), np.uint32)
+    run_rows(
+        lambda first, last: _second_ranks(ranks.offsets, ranks.values, first, last, out),
+        even_ranges(len(ranks), threads),
+        threads,
+    )
+    return out
+
+
+@kernel
+def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_rows, longest, most, ends):
+    """Candidate rows, query by query, each with the place in `query_ranks` after its rarest tag's.
+
+    Once it has more than `most`, it looks for no more in large clusters.
+    """
+    # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
+    # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
+    begins = np.empty(len(query_ranks), np.int64)
+    stops = np.empty(len(query_ranks), np.int64)
+    for i in range(len(query_ranks)):
+        begins[i], stops[i] = first_rows[query_ranks[i]], first_rows[query_ranks[i] + np.uint32(1)]
+    touched = np.uint32(0)
+    for i in range(len(query_ranks)):
+        touched ^= seconds[min(begins[i], len(seconds) - 1)]
+    rows = np.empty(16 * len(ends) + SCAN_ROWS, np.uint32)
+    places = np.empty(16 * len(ends) + SCAN_ROWS, np.uint32)
+    path = np.empty((longest + 2, 3), np.int64)
+    used = np.int64(0)
+    for i in range(len(ends) - 1):
+        first, last = query_offsets[i], query_offsets[i + 1]
+        # One bit for each rank modulo 64: most rows of a cluster are turned away by their second rank. Sets of one
+        # tag must pass.
+        query_bits = _U(1) << (_U(NO_RANK) & _U(63))
+        small = 0
+        for place in range(first, last):
+            query_bits |= _U(1) << (_U(query_ranks[place]) & _U(63))
+            small += min(stops[place] - begins[place], SCAN_ROWS)
+        if used + small > len(rows):
+            rows, places = with_room(rows, used, small), with_room(places, used, small)
+        for place in range(first, last):
+            row, end = begins[place], stops[place]
+            if end - row <= SCAN_ROWS:
+                for candidate in range(row, end):
+                    rows[used], places[used] = candidate, place + 1
+                    used += np.int64((query_bits >> (_U(seconds[candidate]) & _U(63))) & _U(1))
+        for place in range(first, last):
+            row, end = begins[place], stops[place]
+            if end - row <= SCAN_ROWS:
+                continue
+            path[1, 0], path[1, 1], path[1, 2] = row, end, place + 1 - first
+            depth = 1
+            while depth > 0 and used <= most:
+                row, end, depth = next_candidates(offsets, ranks, seconds, query_ranks[first:last], path, depth)
+                if used + (end - row) > len(rows):
+                    rows, places = with_room(rows, used, end - row), with_room(places, used, end - row)
+                for candidate in range(row, end):
+                    rows[used], places[used] = candidate, place + 1
+                    used += 1
+        ends[i + 1] = used
+    return rows, places, used, touched
+
+
+@kernel
+def _verify(query_offsets, query_ranks, offsets, ranks, rows, places, candidate_ends, has_empty, ends, out):
+    """Write to `out` the candidates contained in their queries, after the empty set where it is stored."""
+    begins = np.empty(candidate_ends[-1], np.int64)
+    stops = np.empty(candidate_ends[-1], np.int64)
+    for i in range(len(begins)):
+        begins[i], stops[i] = offsets[rows[i]] + 1, offsets[rows[i] + np.uint32(1)]
+    touched = np.uint32(0)
+    for i in range(len(begins)):
+        touched ^= ranks[begins[i] - 1]
+    used = 0
+    for query in range(len(ends) - 1):
+        last = query_offsets[query + 1]
+        if has_empty:
+            out[used] = 0
+            used += 1
+        for i in range(candidate_ends[query], candidate_ends[query + 1]):
+            if contains_ranks(query_ranks, places[i], last, ranks, begins[i], stops[i]):
+                out[used] = rows[i]
+                used += 1
+        ends[query + 1] = used
+    return used, touched
+
+
+_SECONDS, _FIRST_ROWS = LAYOUT, LAYOUT + 1
+_LONGEST = LAYOUT_SCALAR
+
+
+@kernel
+def _sets_of(tables, ranks, most, rank_offset, first_row):
+    """Sets that one query contains, and how many candidates were turned away; -1 where there are more than `most`."""
+    seconds = array_at(tables, _SECONDS, np.uint32)
+    offsets, values = array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32)
+    queries = np.array([0, len(ranks)])
+    candidates, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    empty = has_empty(tables)
+    if len(seconds) == 0:
+        return np.empty(0, np.uint32), 0
+    rows, places, used, _ = _find_candidates(
+        queries, ranks, offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row),
+        scalar(tables, _LONGEST), most, candidates,
+    )  # fmt: skip
+    if used > most:
+        return np.empty(0, np.uint32), -1
+    out = np.empty(used + empty, np.uint32)
+    found, _ = _verify(queries, ranks, offsets, values, rows, places, candidates, empty != 0, ends, out)
+    return out[:found], len(out) - found
+
+
+@kernel
+def _in_segment(tables, tags, most, tag_offset, rank_offset, first_row):
+    """Sets of a segment that one query contains and that are not deleted; the rest as of `_sets_of`."""
+    sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), most, rank_offset, first_row)
+    return live_of(tables, sets), rejected
+
+
+@kernel
+def _in_all(tables, text, count, most, tag_offset, rank_offset, key_offset, key, first_row):
+    """Keys found in all segments, and how many; how many sets have them, and how many candidates were turned away.
+
+    There are -1 keys where there are more than `most`, or as many candidates in a segment.
+    """
+    found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
+    tags = tags_in(tables[0], text, count)
+    for segment in range(len(tables)):
+        sets, more = _in_segment(tables[segment], tags, most, tag_offset, rank_offset, first_row)
+        if more < 0:
+            return found, -1, 0, 0
+        found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
+        if used < 0:
+            return found, -1, 0, 0
+        verified, rejected = verified + len(sets), rejected + more
+    return found, used, verified, rejected
+
+
+@cache
+def _one_query(dtypes: DTypes, first_row: Any) -> Kernels:
+    tag_offset, rank_offset, key_offset, key = dtypes
+
+    @kernel
+    def keys(tables, text, count, unique, counts):
+        found, used, verified, rejected = _in_all(
+            tables, text, count, ALL, tag_offset, rank_offset, key_offset, key, first_row
+        )
+        return answer(found[:used], unique, verified, rejected, counts)
+
+    @brief_kernel
+    def few_keys(tables, text, count, unique, counts):
+        found, used, verified, rejected = _in_all(
+            tables, text, count, FEW, tag_offset, rank_offset, key_offset, key, first_row
+        )
+        return None if used < 0 else answer(found[:used], unique, verified, rejected, counts)
+
+    @kernel
+    def sets(tables, text, count):
+        found = np.empty(0, np.uint32)
+        tags = tags_in(tables[0], text, count)
+        for segment in range(len(tables)):
+            more = _in_segment(tables[segment], tags, ALL, tag_offset, rank_offset, first_row)[0]
+            found = add_rows(tables[segment], more, found)
+        return found
+
+    return Kernels(keys, sets, few_keys)
+
+
+class RarestSubsetMatch:
+    """Subset match over a snapshot in the `rarest` layout. Always exact: tags are compared, not signatures."""
+
+    by_partition = None
+
+    def __init__(self, segment: Segment, *, threads: int = 1) -> None:
+        assert isinstance(segment.partitions, ClusterTable)
+        ranks = segment.tagsets.ranks
+        self._ranks: tuple[Any, ...] = (ranks.offsets, ranks.values)
+        self._seconds = second_ranks(segment, threads=threads)
+        self._first_rows = segment.partitions.first_rows
+        self._has_empty = segment.tagsets.has_empty_set
+        self._longest = int(ranks.lengths().max(initial=0))
+
+    @classmethod
+    def of(cls, segment: Segment, options: MatchOptions) -> RarestSubsetMatch:
+        """The subset match of a segment, with these options."""
+        return cls(segment, threads=options.threads)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes beside the snapshot's tables."""
+        return self._seconds.nbytes
+
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
+        """What answers single queries about the segment."""
+        prepared, dtypes = prepare(segment, tags, [self._seconds, self._first_rows], [self._longest])
+        first_row: Any = self._first_rows.dtype.type
+        return OneQuery([prepared], _one_query(dtypes, first_row))
+
+    def __call__(self, batch: QueryBatch) -> Matches:
+        """Sets that each query contains."""
+        candidate_ends = np.zeros(len(batch) + 1, np.int64)
+        ends = np.zeros(len(batch) + 1, np.int64)
+        queries = (batch.offsets, batch.ranks)
+        if len(self._seconds) == 0 or (len(batch.ranks) == 0 and not self._has_empty):
+            return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
+        rows, places, used, _ = _find_candidates(
+            *queries, *self._ranks, self._seconds, self._first_rows, self._longest, ALL, candidate_ends
+        )
+        out = np.empty(used + self._has_empty * len(batch), np.uint32)
+        matches, _ = _verify(*queries, *self._ranks, rows, places, candidate_ends, self._has_empty, ends, out)
+        return Matches(Lists(ends, out[:matches]), len(out) - int(matches))

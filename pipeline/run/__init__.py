@@ -1,0 +1,1 @@
+"""Running queries: the paper's stages and what schedules them (§3)."""

@@ -1,0 +1,410 @@
+"""What an order of channels is, and which there are.
+
+Where a message's tasks go among those that wait (Z. Wang et al., "Pub/Sub on Stream", DEBS 2012).
+
+The order `dfgs`: Deadline-aware Fine-Grained Scheduling with Smart Dispatch, as published.
+
+Z. Wang, Y. Zhang, X. Chang, X. Mi, Y. Wang, K. Wang, H. Yang, "Pub/Sub on Stream: A Multi-Core Based Message Broker
+with QoS Support", DEBS 2012, §5.2 and §5.3.
+
+Orders in which messages of a channel stand in line, and all threads take from the same lines: `fifo` and `edf`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+from operator import attrgetter
+from typing import Any, Protocol, TypeAlias
+
+from tagmatch.model import options
+from tagmatch.model.kernels.jit import inlined
+from tagmatch.pipeline.run.counts import CostModel
+from tagmatch.pipeline.run.waiting import Class, Entry, Turn, longest_task, packet_of
+
+
+@inlined
+def goes_behind(end, block, due, same_channel):
+    """Whether a block of tasks must stand behind a task (Algorithm 3, lines 4 to 11).
+
+    So it is where the task, which would end at `end`, would be late if all of `block` went before it, and where it is
+    of the same channel, whose messages stay in order.
+    """
+    return end + block > due or same_channel
+
+
+_goes_behind = goes_behind.py_func
+
+
+class Dfgs:
+    """A queue of tasks for each thread, which has a way for every channel.
+
+    A message is a block of one task; a call with many is a block of as many tasks as it has packets.
+
+    Parameters
+    ----------
+    classes : sequence of Class
+    threads : int
+        Threads that take.
+    limit : int
+        Messages of a task at most.
+    """
+
+    #: Of the threads, only the one that it goes to may take what comes
+    by_thread = True
+
+    def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
+        self._classes = classes
+        self._limit = limit
+        # Each task with the seconds that it was expected to take when it came
+        self._queues: list[list[tuple[Entry, float]]] = [[] for _ in range(threads)]
+        self._busy = [-inf] * threads
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues))
+
+    def put(self, entries: Sequence[Entry], now: float) -> str | None:
+        """Smart Dispatch (Algorithm 4): the first thread takes a block whose queue has room for it in time."""
+        tasks = [(entry, entry.of.cost.seconds(entry.count)) for entry in entries]
+        block = sum(seconds for _, seconds in tasks)
+        for worker, queue in enumerate(self._queues):
+            place = self._place(worker, entries[0], block, now)
+            if place is not None:
+                queue[place:place] = tasks
+                return None
+        if block > entries[0].of.due:  # it would be late for any thread, and had it come at once
+            entries[0].of.cost.doubt()
+        return "deserted"
+
+    def take(self, worker: int, now: float) -> Turn | None:
+        """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
+        queue = self._queues[worker]
+        self._busy[worker] = now
+        dropped = []
+        while queue:
+            entry, seconds = queue.pop(0)
+            if entry.over:
+                continue
+            if now > entry.lifespan:
+                dropped.append(entry)
+                continue
+            self._busy[worker] = now + seconds
+            return Turn([entry], dropped)
+        return Turn([], dropped) if dropped else None
+
+    def ready_in(self, worker: int, now: float) -> float:  # noqa: ARG002 - as `Order`
+        """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
+        return -inf if self._queues[worker] else inf
+
+    def clear(self) -> list[Entry]:
+        """Forget all that waits, and return it."""
+        left = [entry for queue in self._queues for entry, _ in queue]
+        for queue in self._queues:
+            queue.clear()
+        return left
+
+    def packet(self, of: Class, limit: int) -> int:
+        """Messages that a packet of a call should have, `limit` at most."""
+        return packet_of(of, self._classes, min(limit, self._limit))
+
+    def _place(self, worker: int, entry: Entry, block: float, now: float) -> int | None:
+        """Algorithm 3: where in a thread's queue a block goes; `None` where it would be late."""
+        end = max(now, self._busy[worker])
+        place, before = 0, end
+        for i, (other, seconds) in enumerate(self._queues[worker], start=1):
+            end += seconds
+            if _goes_behind(end, block, other.due, other.of is entry.of):
+                place, before = i, end
+        return place if before + block <= entry.due else None
+
+
+_due = attrgetter("due")
+#: Of what waits in a line behind a message that comes, so many are asked whether it lets them be in time
+_LOOKED_AT = 8
+
+
+class _Line:
+    """What waits of one channel, by deadline: as all have the same, in the order in which it came."""
+
+    def __init__(self, of: Class) -> None:
+        self.of = of
+        #: Whether its messages wait for others, with which they are to share a task
+        self.gathers = bool(of.channel.budget)
+        #: What is taken is let go at once: it holds the memory of its queries and answers
+        self.entries: deque[Entry] = deque()
+        #: Messages of all entries
+        self.messages = 0
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        """Have entries of one call wait, which have the same deadline."""
+        if self.entries and entries[0].due < self.entries[-1].due:  # it had to wait until it was let in
+            at = bisect_right(self.entries, entries[0].due, key=_due)
+            for entry in reversed(entries):
+                self.entries.insert(at, entry)
+        else:
+            self.entries.extend(entries)
+        self.messages += entries[0].rest
+
+    def take(self) -> Entry:
+        entry = self.entries.popleft()
+        self.messages -= entry.count
+        return entry
+
+    def ahead(self, due: float) -> int:
+        """How many entries have a deadline that is not later."""
+        return bisect_right(self.entries, due, key=_due)
+
+    def before(self, due: float) -> int:
+        """About how many messages they have."""
+        return -(-self.messages * self.ahead(due) // len(self.entries)) if self.entries else 0
+
+    def clear(self) -> list[Entry]:
+        left = [*self.entries]
+        self.entries.clear()
+        self.messages = 0
+        return left
+
+
+class _Lines(ABC):
+    """Lines of all channels, from which any thread takes.
+
+    Parameters
+    ----------
+    classes : sequence of Class
+    threads : int
+        Threads that take.
+    limit : int
+        Messages of a task at most.
+    """
+
+    #: Any thread may take what comes
+    by_thread = False
+
+    def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
+        self._classes = classes
+        self._line_of = {each.channel.name: _Line(each) for each in classes}
+        self._lines = [*self._line_of.values()]
+        self._threads = threads
+        self._limit = limit
+        #: Until when each thread is expected to be at work
+        self._busy = [-inf] * threads
+
+    def __len__(self) -> int:
+        return sum(len(line.entries) for line in self._lines)
+
+    def put(self, entries: Sequence[Entry], now: float) -> str | None:
+        """Have a message, or the packets of a call, wait; returns what becomes of it instead, if it may not."""
+        if self._refuses(entries, now):
+            return "refused"
+        rest = 0
+        for entry in reversed(entries):
+            rest += entry.count
+            entry.rest = rest
+        self._line(entries[0]).put(entries)
+        return None
+
+    def take(self, worker: int, now: float) -> Turn | None:
+        """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
+        self._busy[worker] = now
+        dropped: list[Entry] = []
+        while (line := self._most_urgent(now)) is not None:
+            entry = line.take()
+            if entry.over or (dropped and entry.call is not None and entry.call is dropped[-1].call):
+                continue
+            if self._too_late(entry, now):
+                dropped.append(entry)
+                continue
+            entries, count = [entry], entry.count
+            if entry.matcher is not None:
+                most = self._most(entry, now)
+                while line.entries and count < most and line.entries[0].matcher is entry.matcher:
+                    entries.append(line.take())
+                    count += entries[-1].count
+            self._busy[worker] = now + entry.of.cost.seconds(count)
+            return Turn(entries, dropped)
+        return Turn([], dropped) if dropped else None
+
+    def ready_in(self, worker: int, now: float) -> float:  # noqa: ARG002 - as `Order`
+        """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
+        return min((self._ready_at(line, now) - now for line in self._lines if line.entries), default=inf)
+
+    def clear(self) -> list[Entry]:
+        """Forget all that waits, and return it."""
+        return [entry for line in self._lines for entry in line.clear()]
+
+    def packet(self, of: Class, limit: int) -> int:
+        """Messages that a packet of a call should have, `limit` at most."""
+        return min(limit, self._bound(of))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _line(self, entry: Entry) -> _Line:
+        return self._line_of[entry.of.channel.name]
+
+    def _most_urgent(self, now: float) -> _Line | None:
+        """The line of the entry that goes first, of those that need not wait for others."""
+        ready = [
+            line for line in self._lines if line.entries and (not line.gathers or self._ready_at(line, now) <= now)
+        ]
+        if len(ready) > 1:
+            return min(ready, key=lambda line: self._urgency(line.entries[0]))
+        return ready[0] if ready else None
+
+    def _ready_at(self, line: _Line, now: float) -> float:
+        """Until when a line's first message waits for others, with which it is to share a task."""
+        first = line.entries[0]
+        if not line.gathers or first.matcher is None or line.messages >= self._most(first, now):
+            return -inf
+        return min(first.since + line.of.channel.budget, first.due - line.of.cost.seconds(line.messages))
+
+    @abstractmethod
+    def _refuses(self, entries: Sequence[Entry], now: float) -> bool:
+        """Whether there is no use in having these wait."""
+
+    @abstractmethod
+    def _urgency(self, entry: Entry) -> Any:
+        """What is least of the entry that goes first."""
+
+    @abstractmethod
+    def _too_late(self, entry: Entry, now: float) -> bool:
+        """Whether an entry is dropped rather than matched now."""
+
+    @abstractmethod
+    def _bound(self, of: Class) -> int:
+        """Messages that a task of a channel may have."""
+
+    @abstractmethod
+    def _most(self, first: Entry, now: float) -> int:
+        """Messages that may share a task with one that begins now."""
+
+
+class Fifo(_Lines):
+    """First in, first out, in tasks as large as may be: deadlines are measured, and only what expires is dropped."""
+
+    def _refuses(self, entries: Sequence[Entry], now: float) -> bool:  # noqa: ARG002
+        return False
+
+    def _urgency(self, entry: Entry) -> int:
+        return entry.number
+
+    def _too_late(self, entry: Entry, now: float) -> bool:
+        return now > entry.lifespan
+
+    def _bound(self, of: Class) -> int:  # noqa: ARG002
+        return self._limit
+
+    def _most(self, first: Entry, now: float) -> int:  # noqa: ARG002
+        return self._limit
+
+
+class Edf(_Lines):
+    """Earliest deadline first, then the higher priority, then what came first. What could not be in time is dropped.
+
+    Where so much waits, with a deadline not later, that a message could not be in time, it is refused at once; so it is
+    if what was let in before, with a later deadline and a higher priority, would not be in time because of it. A task
+    takes no longer than lets its first message be in time, and leaves every other channel time.
+    """
+
+    def _refuses(self, entries: Sequence[Entry], now: float) -> bool:
+        expires = entries[0].expires
+        if expires == inf:
+            return False
+        cost = entries[0].of.cost
+        counts = [entry.count for entry in entries]
+        whole = cost.backlog(len(counts), sum(counts))
+        alone = max(whole / self._threads, cost.seconds(max(counts)))
+        if now + alone > expires:
+            if alone > entries[0].of.expires:  # not because it has come late
+                cost.doubt()
+            return True
+        start = max(now, min(self._busy))
+        soonest = min((line.entries[0].expires for line in self._lines if line.entries), default=inf)
+        if start + max((self._all() + whole) / self._threads, alone) <= min(expires, soonest):
+            return False
+        if start + max((self._before(entries[0].due) + whole) / self._threads, alone) > expires:
+            return True
+        return any(self._makes_late(other, whole, start) for other in self._more_important(entries[0]))
+
+    def _more_important(self, entry: Entry) -> Iterator[Entry]:
+        """Some of what waits with a later deadline and a higher priority: of a line the last, others in even steps."""
+        for line in self._lines:
+            if line.of.channel.priority <= entry.of.channel.priority:
+                continue
+            first = line.ahead(entry.due)
+            count = len(line.entries) - first
+            for i in range(1, min(count, _LOOKED_AT) + 1):
+                yield line.entries[first + i * count // min(count, _LOOKED_AT) - 1]
+
+    def _makes_late(self, other: Entry, whole: float, start: float) -> bool:
+        """Whether an entry that takes so long keeps another, which was let in and could be in time, from being so."""
+        if other.over:
+            return False
+        lost = start + self._before(other.due, CostModel.expected) / self._threads > other.expires
+        return not lost and start + (self._before(other.due) + whole) / self._threads > other.expires
+
+    def _before(self, due: float, estimate: Callable[[CostModel, int, int], float] = CostModel.backlog) -> float:
+        """What it takes to match all that has a deadline which is not later, in tasks as large as may be."""
+        counts = ((line.of, line.before(due)) for line in self._lines if line.entries)
+        return sum(estimate(of.cost, -(-count // self._bound(of)), count) for of, count in counts if count)
+
+    def _all(self) -> float:
+        """At most so many seconds it takes to match all that waits: each message alone."""
+        return sum(line.messages * line.of.cost.seconds(1) for line in self._lines if line.messages)
+
+    def _urgency(self, entry: Entry) -> tuple[float, int, int]:
+        return entry.due, -entry.of.channel.priority, entry.number
+
+    def _too_late(self, entry: Entry, now: float) -> bool:
+        """Whether its call could not be in time any more: each packet might be, where the last would not."""
+        cost, count = entry.of.cost, entry.count
+        takes = cost.expected(1, count)
+        if entry.rest > count:
+            takes = max(takes, cost.expected(-(-entry.rest // count), entry.rest) / self._threads)
+        return now + takes > entry.expires
+
+    def _bound(self, of: Class) -> int:
+        return packet_of(of, self._classes, self._limit)
+
+    def _most(self, first: Entry, now: float) -> int:
+        longest = longest_task(self._classes)
+        if first.due > now:  # else it is late already
+            longest = min(longest, first.due - now)
+        return first.of.cost.most(longest, self._limit)
+
+
+class Order(Protocol):
+    """What waits of all channels. All methods are called with one lock held, and wait for nothing.
+
+    `now` is of the clock that entries have their times of; the orders themselves ask no clock.
+    """
+
+    @property
+    def by_thread(self) -> bool:
+        """Whether what comes is for one certain thread."""
+
+    def __len__(self) -> int:
+        """Entries that wait."""
+
+    def put(self, entries: Sequence[Entry], now: float, /) -> str | None:
+        """Have a message, or the packets of a call, wait; returns what becomes of it instead, if it may not."""
+
+    def take(self, worker: int, now: float, /) -> Turn | None:
+        """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
+
+    def ready_in(self, worker: int, now: float, /) -> float:
+        """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
+
+    def packet(self, of: Class, limit: int, /) -> int:
+        """Messages that a packet of a call should have, `limit` at most."""
+
+    def clear(self) -> list[Entry]:
+        """Forget all that waits, and return it."""
+
+
+#: Makes an order for some channels, some threads, and tasks of at most so many messages
+NewOrder: TypeAlias = Callable[[Sequence[Class], int, int], Order]
+
+ORDERS: Mapping[options.Order, NewOrder] = {"fifo": Fifo, "edf": Edf, "dfgs": Dfgs}

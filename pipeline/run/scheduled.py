@@ -1,0 +1,458 @@
+"""The third executor: queries of channels wait in an order that keeps deadlines, for threads that take them in tasks.
+
+A task is a few messages, or a packet of a call with many. It stays with one thread through all stages, and is bounded
+by what it takes: so what is urgent never waits long for a thread.
+
+A call with many queries of a channel, in packets that wait each for its turn.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
+from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.options import MatchOptions, of_channel
+from tagmatch.model.parallel import join, start
+from tagmatch.pipeline.matcher import Matcher, alone
+from tagmatch.pipeline.run.counts import Counts
+from tagmatch.pipeline.run.orders import ORDERS
+from tagmatch.pipeline.run.packets import Answers, Asked, Caller, Keys, Packet, Submitted
+from tagmatch.pipeline.run.stage import STAGES, at_work, working
+from tagmatch.pipeline.run.threaded import Limits, Timed, packet_ranges
+from tagmatch.pipeline.run.waiting import Class, Entry, Turn
+
+#: Some queries of a call: those from one row of a chunk to another
+Part = tuple[TagLists, int, int]
+
+
+class Round:
+    """Packets of a call that wait at the same time, and the thread that waits for them."""
+
+    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
+        self._answers = Answers([last - first for _, first, last in parts], matcher.memory)
+        self.packets = [
+            Asked(
+                matcher=matcher,
+                unique=np.full(last - first, unique),
+                rows=rows,
+                first=first,
+                last=last,
+                number=number,
+                answers=self._answers,
+            )
+            for number, (rows, first, last) in enumerate(parts)
+        ]
+        self.error: BaseException | None = None
+        #: How it ended, if it did not end well
+        self.outcome: str | None = None
+        self._left = len(self.packets)
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody waits any more."""
+        return self._ended.is_set()
+
+    def done(self) -> None:
+        """Note that a packet has its answers."""
+        with self._lock:
+            self._left -= 1
+            if not self._left:
+                self._ended.set()
+
+    def end(self, outcome: str, error: BaseException) -> None:
+        """Have the call fail; the first error counts."""
+        with self._lock:
+            if not self._ended.is_set():
+                self.outcome, self.error = outcome, error
+                self._ended.set()
+
+    def wait(self) -> None:
+        """Wait for the end; raise the error if there is one."""
+        self._ended.wait()
+        if self.error is not None:
+            raise self.error
+
+    def leave(self) -> None:
+        """Wait no longer."""
+        self._ended.set()
+
+    def lists(self, threads: int) -> Lists:
+        """Keys of each query."""
+        return self._answers.lists(threads)
+
+
+class Cuts:
+    """Cuts what is left of a call's queries into packets, again and again, as what these may have becomes known."""
+
+    def __init__(self, chunks: Sequence[TagLists]) -> None:
+        self._chunks = list(chunks)
+        self._begun = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def parts(self, matcher: Matcher, packet: int, threads: int, most: int | None) -> list[Part]:
+        """Cut off packets of at most so many queries, `most` of them; all that is left, if that is `None`."""
+        found: list[Part] = []
+        size = replace(matcher.packet_size, queries=packet, fewest=min(matcher.packet_size.fewest, packet))
+        while self._chunks and (most is None or len(found) < most):
+            chunk = self._chunks[0]
+            for first, last in self._ranges(chunk, size, threads, None if most is None else packet):
+                if most is not None and len(found) == most:
+                    return found
+                found.append((chunk, first, last))
+                self._begun = last
+            self._chunks.pop(0)
+            self._begun = 0
+        return found
+
+    def _ranges(self, chunk: TagLists, size: object, threads: int, step: int | None) -> Iterator[tuple[int, int]]:
+        if step is not None:
+            for first in range(self._begun, len(chunk), step):
+                yield first, min(first + step, len(chunk))
+        else:
+            left = replace(chunk, offsets=chunk.offsets[self._begun :], attributes=None, locations=None)
+            begun = self._begun
+            for first, last in packet_ranges(left, size, threads):  # type: ignore[arg-type]
+                yield begun + first, begun + last
+
+
+class Scheduled:
+    """The channels' messages, and the threads that match them.
+
+    Parameters
+    ----------
+    options : MatchOptions
+    counts : Counts
+        Counts what comes out.
+    limits : Limits
+        Of the queries that have entered, by submission.
+    timed : callable
+        Does what counts as a stage's service.
+    clock : callable
+        Gives seconds.
+    """
+
+    def __init__(
+        self,
+        options: MatchOptions,
+        counts: Counts,
+        limits: Limits,
+        timed: Timed,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._classes = {channel.name: Class(channel) for channel in options.channels}
+        self._names = [*self._classes]
+        self._threads = options.threads
+        self._order = ORDERS[options.order]([*self._classes.values()], options.threads, options.pipeline.packet_queries)
+        self._counts, self._limits, self._timed, self._clock = counts, limits, timed, clock
+        self._lock = threading.Lock()
+        self._come = threading.Condition(self._lock)
+        self._gone = threading.Condition(self._lock)
+        self._calls = 0
+        self._stopped = False
+        self.threads = [
+            threading.Thread(target=self._run, args=[worker], name=f"tagmatch-channels-{worker}", daemon=True)
+            for worker in range(options.threads if options.channels else 0)
+        ]
+
+    # -- from outside ------------------------------------------------------------------------------------------------
+
+    def of(self, channel: object) -> Class:
+        """The channel of a name; InvalidValueError."""
+        return self._classes[of_channel(channel, self._names)]
+
+    def start(self) -> None:
+        """Start all threads."""
+        for thread in self.threads:
+            start(thread)
+
+    def submit(self, of: Class, matcher: Matcher, tags: list[str], caller: Caller, timeout: float | None) -> None:
+        """Have a query answered, or fail, in time. Waits at most so long for its turn to enter.
+
+        Raises
+        ------
+        Overloaded, ClosedError
+            It may not enter.
+        """
+        since = self._clock()
+        if at_work():
+            self._limits.admit_at_once(caller)
+        else:
+            self._limits.admit(caller, timeout=timeout)
+        of.counts.offer(1)
+        entry = Entry(of, since, since + of.due, 1, (tags, caller), matcher)
+        try:
+            outcome = self._put([entry])
+        except BaseException as error:
+            self._end(entry, "failed", error)
+            raise
+        if outcome is not None:
+            self._end(entry, outcome, self._unwanted(entry, outcome))
+
+    def answered_at_once(self, of: Class) -> None:
+        """Count a query that the thread which asked has answered itself."""
+        of.counts.offer(1)
+        of.counts.answer(-of.due)
+
+    def match_many(
+        self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool, waited: float = 0.0
+    ) -> Lists:
+        """Keys, uint64, of each of many queries, in order; the deadline, of which some has passed, holds for all."""
+        since, count = self._clock() - waited, sum(map(len, chunks))
+        of.counts.offer(count)
+        outcome = "cancelled"
+        with self._lock:
+            self._calls += 1
+        try:
+            found = self._match_rounds(of, matcher, chunks, since, unique=unique)
+            self._counts.add(matches=len(found.values))
+            outcome = "answered"
+            of.counts.answer(self._clock() - since - of.due, count)
+        except _EndedError as ended:
+            outcome = ended.outcome
+            raise ended.error from None
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            if outcome != "answered":
+                of.counts.end(outcome, count)
+            with self._lock:
+                self._calls -= 1
+                self._gone.notify_all()
+        return found
+
+    def wait_until_empty(self) -> None:
+        """Wait until all calls with many have their answers."""
+        with self._lock:
+            while self._calls and not self._stopped:
+                self._gone.wait()
+
+    def stop(self) -> None:
+        """Begin nothing more; what nobody has begun is cancelled."""
+        with self._lock:
+            self._stopped = True
+            left = self._order.clear()
+            self._come.notify_all()
+            self._gone.notify_all()
+        for entry in left:
+            if isinstance(entry.call, Round):
+                entry.call.end("cancelled", ClosedError())
+            else:
+                _, caller = entry.work
+                caller.future.cancel()
+                caller.future.set_running_or_notify_cancel()
+                self._leave(entry, "cancelled", caller)
+
+    def join(self) -> None:
+        """Wait until all threads have ended; not for a thread at work."""
+        for thread in self.threads:
+            join(thread)
+
+    def stats(self) -> dict[str, Any]:
+        """Return what became of each channel's messages, by name."""
+        return {name: each.counts.stats(each.cost) for name, each in self._classes.items()}
+
+    # -- what waits --------------------------------------------------------------------------------------------------
+
+    def _put(self, entries: list[Entry]) -> str | None:
+        with self._lock:
+            if self._stopped:
+                raise ClosedError
+            outcome = self._order.put(entries, self._clock())
+            if outcome is None:
+                if self._order.by_thread:
+                    self._come.notify_all()
+                else:
+                    self._come.notify(len(entries))
+        return outcome
+
+    def _match_rounds(
+        self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], since: float, *, unique: bool
+    ) -> Lists:
+        """Match all queries; at first some, until it is known how many a packet may have."""
+        found: list[Lists] = []
+        cuts = Cuts(chunks)
+        while cuts or not found:
+            limit = matcher.packet_size.queries
+            with self._lock:
+                packet = self._order.packet(of, limit)
+                growing = packet < limit and packet == max(1, 2 * of.cost.largest)
+            parts = cuts.parts(matcher, packet, self._threads, self._threads if growing else None)
+            part = Round(matcher, parts, unique=unique)
+            if parts:
+                self._match_round(of, part, since)
+            found.append(part.lists(self._threads))
+        return found[0] if len(found) == 1 else join_lists(found, np.dtype(np.uint64), self._threads)
+
+    def _match_round(self, of: Class, part: Round, since: float) -> None:
+        due = since + of.due
+        entries = [Entry(of, since, due, len(packet), packet, call=part) for packet in part.packets]
+        try:
+            if at_work():  # a thread that others wait for must not wait for others
+                for entry in entries:
+                    self._match_packet(entry)
+            else:
+                outcome = self._put(entries)
+                if outcome is not None:
+                    raise _EndedError(outcome, self._unwanted(entries[0], outcome))
+            part.wait()
+        except BaseException as error:
+            if part.outcome is not None and part.error is error:
+                raise _EndedError(part.outcome, error) from None
+            raise
+        finally:
+            part.leave()
+
+    # -- threads -----------------------------------------------------------------------------------------------------
+
+    def _run(self, worker: int) -> None:
+        while (turn := self._next(worker)) is not None:
+            with working():
+                for entry in turn.dropped:
+                    self._end(entry, "dropped", self._unwanted(entry, "dropped"))
+                if turn.entries:
+                    self._match(turn.entries)
+
+    def _next(self, worker: int) -> Turn | None:
+        """Wait for something to do; `None` at the end."""
+        with self._lock:
+            while not self._stopped:
+                now = self._clock()
+                turn = self._order.take(worker, now)
+                if turn is not None:
+                    if not self._order.by_thread and len(self._order):
+                        self._come.notify()  # somebody must look after what waits for others
+                    return turn
+                left = self._order.ready_in(worker, now)
+                self._come.wait(None if left == inf else min(max(left, 0.0), threading.TIMEOUT_MAX))
+        return None
+
+    def _match(self, entries: list[Entry]) -> None:
+        if entries[0].matcher is None:
+            self._match_packet(entries[0])
+            return
+        wanted = []
+        for entry in entries:
+            _, caller = entry.work
+            if caller.future.set_running_or_notify_cancel():
+                wanted.append(entry)
+            else:
+                self._leave(entry, "cancelled", caller)
+        if wanted:
+            self._match_messages(entries[0].of, wanted[0].matcher, wanted)
+
+    def _match_packet(self, entry: Entry) -> None:
+        call, packet = entry.call, entry.work
+        assert isinstance(call, Round)
+        assert isinstance(packet, Asked)
+        try:
+            begun = self._clock()
+            self._perform(packet)
+        except BaseException as error:
+            call.end("failed", error)
+        else:
+            self._learn(entry.of, entry.count, self._clock() - begun)
+            call.done()
+
+    def _match_messages(self, of: Class, matcher: Matcher | None, entries: list[Entry]) -> None:
+        assert matcher is not None
+        rows, callers = map(list, zip(*(entry.work for entry in entries), strict=True))
+        try:
+            begun = self._clock()
+            answers = self._answers(matcher, rows, callers)
+            ended = self._clock()
+        except BaseException as error:
+            of.counts.end("failed", len(entries))
+            self._limits.leave(callers)
+            for caller in callers:
+                caller.fail(error)
+            return
+        self._learn(of, len(entries), ended - begun)
+        for entry in entries:
+            of.counts.answer(ended - entry.due)
+        self._limits.leave(callers)
+        for caller, keys in zip(callers, answers, strict=True):
+            caller.answer(keys)
+
+    def _answers(self, matcher: Matcher, rows: list[list[str]], callers: list[Caller]) -> list[Keys]:
+        asked = alone(matcher, rows[0]) if len(rows) == 1 else None
+        if asked is not None:  # a packet takes longer
+            one, query = asked
+            keys = matcher.keys.listed(one.keys(query, callers[0].unique, self._counts.of_kernels))
+            return [set(keys) if callers[0].unique else keys]
+        unique = np.array([caller.unique for caller in callers])
+        packet = Submitted(matcher=matcher, unique=unique, rows=rows, callers=callers)
+        self._perform(packet)
+        self._counts.add(matches=len(packet.keys.values))
+        return packet.answers()
+
+    def _perform(self, packet: Packet) -> None:
+        """Take a packet through all stages."""
+        for stage in STAGES:
+            self._timed(stage, packet.perform, stage)
+        self._counts.add(queries=len(packet), verified=packet.matched.found, rejected=packet.matched.rejected)
+
+    def _learn(self, of: Class, count: int, seconds: float) -> None:
+        with self._lock:
+            off = of.learn(count, seconds)
+        if off is not None:
+            of.counts.estimated(off)
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def _unwanted(self, entry: Entry, outcome: str) -> Exception:
+        """The error of a message that is not to be matched."""
+        channel, now = entry.of.channel, self._clock()
+        if outcome == "refused":
+            return Overloaded(
+                f"channel {channel.name!r}: with what waits already, an answer would most likely come after the "
+                f"deadline of {channel.due:g} seconds; try again later, or hand in fewer messages"
+            )
+        about = f"channel {channel.name!r}, whose deadline is {channel.due:g} seconds"
+        if outcome == "deserted":
+            return DeadlineMissed(f"{about}: deserted, as no thread could have it in time; hand in fewer messages")
+        if now > entry.expires:
+            return DeadlineMissed(
+                f"{about}: dropped {now - entry.since:.6f} seconds after it came, {now - entry.expires:.6f} too late"
+            )
+        late = now + entry.of.cost.seconds(entry.count) - entry.expires
+        return DeadlineMissed(
+            f"{about}: dropped {now - entry.since:.6f} seconds after it came, as it would have been "
+            f"{max(late, 0.0):.6f} late"
+        )
+
+    def _end(self, entry: Entry, outcome: str, error: BaseException) -> None:
+        """Let a message out that nobody has begun, with an error."""
+        if isinstance(entry.call, Round):
+            entry.call.end(outcome, error)
+            return
+        _, caller = entry.work
+        wanted = caller.future.set_running_or_notify_cancel()
+        self._leave(entry, outcome if wanted else "cancelled", caller)
+        if wanted:
+            caller.fail(error)
+
+    def _leave(self, entry: Entry, outcome: str, caller: Caller) -> None:
+        entry.of.counts.end(outcome)
+        self._limits.leave([caller])
+
+
+class _EndedError(Exception):
+    """A call ended without answers."""
+
+    def __init__(self, outcome: str, error: BaseException) -> None:
+        super().__init__(outcome)
+        self.outcome, self.error = outcome, error

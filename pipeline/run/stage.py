@@ -1,0 +1,271 @@
+"""A stage with threads of its own, which take work from a bounded queue.
+
+In which order a stage takes the work that waits before it.
+
+The order of the stages (§3, Figure 1), which stands here alone: both executors take it from here.
+
+`inline` has one thread take a packet through all stages; `threaded` has threads for each stage, and queues between
+them. Every stage is the method of that name of a packet. Before the subset match there is one more stage, `batch`, for
+layouts that match partition by partition, and queries that are submitted one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from tagmatch.model.parallel import join, start
+from tagmatch.pipeline.run.counts import Histogram
+
+
+class Waiting(NamedTuple):
+    """A piece of work, a packet or batches, and when it came, in seconds of `time.perf_counter`."""
+
+    since: float
+    work: Any
+
+
+class WorkQueue(Protocol):
+    """Work that waits. A stage calls all methods with its lock held, so that none may wait for anything."""
+
+    def put(self, waiting: Waiting, /) -> None:
+        """Add a piece of work."""
+
+    def take(self) -> Waiting:
+        """Remove and return the piece that is next; only called where there is one."""
+
+    def __len__(self) -> int: ...
+
+
+class Fifo(deque[Waiting]):
+    """First in, first out."""
+
+    put = deque.append
+    take = deque.popleft
+
+
+#: Makes the queue of a stage
+QueuePolicy: TypeAlias = Callable[[], WorkQueue]
+
+
+Work = TypeVar("Work", bound=Sized)
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+# How often, and how far apart, it is tried to report a failure without memory
+_TRIES, _PAUSE_S = 100, 0.01
+
+_of_thread = threading.local()
+
+_log = logging.getLogger(__name__)
+
+
+def at_work() -> bool:
+    """Return whether the calling thread is doing a stage's work: then it must not wait for a stage.
+
+    The callbacks of futures run in such threads, or count as such work.
+    """
+    return getattr(_of_thread, "at_work", False)
+
+
+@contextmanager
+def working() -> Iterator[None]:
+    """Have the calling thread count as `at_work` meanwhile."""
+    before = at_work()  # a thread that brings a piece may do it as well
+    _of_thread.at_work = True
+    try:
+        yield
+    finally:
+        _of_thread.at_work = before
+
+
+class StoppedError(Exception):
+    """The stage takes no more work."""
+
+
+class Stage(Generic[Work]):
+    """Threads that do one kind of work.
+
+    Parameters
+    ----------
+    name : str
+    do : callable
+        Works on one piece; returns the pieces that come of it, each with the stage that it is for.
+    fail : callable
+        `fail(work, error)` is called when `do(work)` has raised, or nobody will do it any more; perhaps twice, if it
+        raises `MemoryError`.
+    threads : int
+    bound : int
+        Pieces that wait at most.
+    queue : callable
+        Makes the queue, which says in what order the work is done.
+    hand_over : int
+        Pieces of a smaller length are done by the thread that brings them.
+    otherwise : callable, optional
+        Asked, after a `nudge`, by a thread that finds nothing queued: gives a piece of work or `None`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        do: Callable[[Work], Iterable[tuple[Stage[Any], Any]]],
+        fail: Callable[[Work, BaseException], None],
+        *,
+        threads: int,
+        bound: int,
+        queue: QueuePolicy = Fifo,
+        hand_over: int = 0,
+        otherwise: Callable[[], Work | None] = lambda: None,
+    ) -> None:
+        self.name = name
+        self._do = do
+        self._fail = fail
+        self._bound = bound
+        self._hand_over = hand_over
+        self._otherwise = otherwise
+        self._waiting = queue()
+        self._lock = threading.Lock()
+        self._not_empty = threading.Condition(self._lock)
+        self._not_full = threading.Condition(self._lock)
+        self._nudged = self._stopped = False
+        self._wait, self._service = Histogram(), Histogram()
+        self.threads = [
+            threading.Thread(target=self._run, name=f"tagmatch-{name}-{i}", daemon=True) for i in range(threads)
+        ]
+
+    def start(self) -> None:
+        """Start the threads, but those that an earlier call has started, which did not come to the end."""
+        for thread in self.threads:
+            start(thread)
+
+    def send(self, work: Work) -> None:
+        """Have a piece of work done: at once, in the calling thread, if it is small; else as `put`."""
+        if len(work) < self._hand_over:
+            self._work_on(work)
+        else:
+            self.put(work)
+
+    def put(self, work: Work) -> None:
+        """Have a piece of work done by one of the stage's threads; waits while the queue is full."""
+        try:
+            with self._lock:
+                while len(self._waiting) >= self._bound and not self._stopped:
+                    self._not_full.wait()
+                if self._stopped:
+                    raise StoppedError(self.name)
+                self._waiting.put(Waiting(time.perf_counter(), work))
+                self._not_empty.notify()
+        except BaseException as error:
+            self._give_up(work, error)
+
+    def nudge(self) -> bool:
+        """Have a thread that finds nothing queued ask `otherwise`; returns whether the stage still works."""
+        with self._lock:
+            self._nudged = True
+            self._not_empty.notify()
+            return not self._stopped
+
+    def help(self) -> None:
+        """Do, in the calling thread, a piece that `otherwise` gives."""
+        if (work := self._otherwise()) is not None:
+            self._work_on(work)
+
+    def timed(self, do: Callable[[Argument], Result], argument: Argument) -> Result:
+        """Do something in the calling thread that counts as this stage's service."""
+        begun = time.perf_counter()
+        try:
+            return do(argument)
+        finally:
+            self._service.add(time.perf_counter() - begun)
+
+    def stop(self) -> None:
+        """Let threads end after the piece that they are at; what nobody has begun fails."""
+        with self._lock:
+            self._stopped = True
+            left = [self._waiting.take().work for _ in range(len(self._waiting))]
+            self._not_empty.notify_all()
+            self._not_full.notify_all()
+        for work in left:
+            self._give_up(work, StoppedError(self.name))
+
+    def join(self) -> None:
+        """Wait until the threads have ended; not for a thread at work."""
+        for thread in self.threads:
+            join(thread)
+
+    def stats(self) -> dict[str, Any]:
+        """Return `threads`, `queued`, and histograms of `wait` and `service` in seconds."""
+        return {
+            "threads": len(self.threads),
+            "queued": len(self._waiting),
+            "wait": self._wait.summary(),
+            "service": self._service.summary(),
+        }
+
+    def _run(self) -> None:
+        while True:
+            try:
+                work = self._next()
+            except Exception:
+                # What it was about has failed; the thread goes on for the others
+                _log.exception("stage %s could not take a piece of work", self.name)
+                continue
+            if work is None:
+                return
+            self._work_on(work)
+            del work
+
+    def _work_on(self, work: Work) -> None:
+        with working():
+            try:
+                following = self.timed(self._do, work)
+            except BaseException as error:
+                self._give_up(work, error)
+            else:
+                for stage, piece in following:
+                    stage.send(piece)
+
+    def _give_up(self, work: Work, error: BaseException) -> None:
+        """Have a piece fail; where even for that there is no memory, after a while."""
+        for _ in range(_TRIES):
+            try:
+                return self._fail(work, error)
+            except MemoryError:
+                time.sleep(_PAUSE_S)
+        _log.error("stage %s could not report, for want of memory: %r", self.name, error)
+        return None
+
+    def _next(self) -> Work | None:
+        """Wait for a piece of work; `None` at the end."""
+        while True:
+            with self._lock:
+                while not (self._waiting or self._nudged or self._stopped):
+                    self._not_empty.wait()
+                if self._stopped:
+                    return None
+                if self._waiting:
+                    waiting = self._waiting.take()
+                    self._not_full.notify()
+                    break
+                self._nudged = False
+            if (found := self._otherwise()) is not None:
+                return found
+        self._wait.add(time.perf_counter() - waiting.since)
+        work: Work = waiting.work
+        return work
+
+
+StageName = Literal["preprocess", "subset_match", "key_lookup", "merge"]
+
+#: All stages, from the first to the last
+STAGES: tuple[StageName, ...] = ("preprocess", "subset_match", "key_lookup", "merge")
+
+#: The stage that follows on each but the last
+FOLLOWING: dict[StageName, StageName] = dict(pairwise(STAGES))

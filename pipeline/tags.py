@@ -1,0 +1,424 @@
+"""Stage 1, preprocess: a query's tags become ascending ranks; tags that no stored set has are dropped.
+
+From ranks in one segment to ranks in another: what was looked up in one need not be looked up in all others.
+
+Stages 3 and 4: key lookup turns set ids into keys, merge makes each query's keys unique (§3).
+
+What a subset match takes and gives, where queries and answers are arrays of the CPU.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from tagmatch.model.arrays import BoolArray, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
+from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.lists import ascending_known, gather_strings, sort_values, spread, trailing_zeros
+from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
+from tagmatch.model.parallel import even_ranges
+from tagmatch.model.tables import Deletions, KeyTable, Vocabulary, is_deleted
+from tagmatch.pipeline.matcher import Batches, Found, QueryBatch, Space, no_space
+
+# Of a dictionary, which threads look up together
+_STRINGS_A_PIECE = 16_384
+
+
+class TagIndex:
+    """Looks up the ranks of tags.
+
+    Attributes
+    ----------
+    vocabulary : Vocabulary
+        Says which rank a tag has.
+    slots : uint64 array
+        Where tags are looked up: those of the vocabulary, without the tags of constraints.
+    """
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+        self.slots: U64Array = vocabulary.slots_of_queries
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return self.slots.nbytes
+
+    def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
+        """Queries `first` to `last` as ranks; each string of a dictionary is looked up once, for all of its queries."""
+        return self.batch(queries, first, last, self.numbers(queries, first, last))
+
+    def numbers(self, queries: TagLists, first: int, last: int) -> U32Array:
+        """The rank of each tag of queries `first` to `last`; UNKNOWN where it has none."""
+        begin, end = int(queries.offsets[first]), int(queries.offsets[last])
+        numbers = np.empty(end - begin, np.uint32)
+        if queries.indices is None:
+            self._look_up(queries.tags, begin, numbers)
+        else:
+            spread(self._of_dictionary(queries), queries.indices, begin, numbers)
+        return numbers
+
+    def batch(self, queries: TagLists, first: int, last: int, numbers: U32Array) -> QueryBatch:
+        """Queries `first` to `last`, whose tags have these ranks; `numbers` becomes part of it."""
+        offsets = np.zeros(last - first + 1, np.int64)
+        known_tags = ascending_known(queries.offsets, first, numbers, offsets)
+        return QueryBatch(offsets, numbers[:known_tags])
+
+    def looked_up(self, tags: Strings) -> U32Array:
+        """The rank of each tag; UNKNOWN where it has none."""
+        numbers = np.empty(len(tags), np.uint32)
+        self._look_up(tags, 0, numbers)
+        return numbers
+
+    def _of_dictionary(self, queries: TagLists) -> U32Array:
+        """Ranks of a dictionary's strings; threads look up some each."""
+        tags = queries.tags
+
+        def begin() -> tuple[U32Array, list[tuple[int, int]]]:
+            pieces = even_ranges(len(tags), 1 + len(tags) // _STRINGS_A_PIECE)
+            return np.empty(len(tags), np.uint32), pieces
+
+        def look_up(ranks: U32Array, ends: tuple[int, int]) -> None:
+            first, last = ends
+            self._look_up(tags, first, ranks[first:last])
+
+        return queries.memo.of(self, begin, look_up)
+
+    def _look_up(self, tags: Strings, first: int, numbers: U32Array) -> None:
+        """Write the ranks of as many tags, from `first` on, as there is room for."""
+        known = self.vocabulary.tags
+        hashes = hash_strings(tags, seed=self.vocabulary.seed, first=first, last=first + len(numbers))
+        find_all(hashes, tags.offsets, tags.data, first, self.slots, known.offsets, known.data, numbers)
+
+
+_U = np.uint64
+_FREE = _U(0xFFFFFFFFFFFFFFFF)
+# The golden ratio's bits spread consecutive ranks (Knuth, The Art of Computer Programming, 6.4)
+_GOLDEN = _U(0x9E3779B97F4A7C15)
+# A slot has a rank of the one segment above that of the other
+_HALF = _U(32)
+
+
+@inlined
+def _home(rank, shift):
+    return (_U(rank) * _GOLDEN) >> shift
+
+
+@kernel
+def _place(ranks, slots, shift):
+    """Enter where tag `i` of one segment has the rank `ranks[i]` in the other, if it has one."""
+    last = _U(len(slots) - 1)
+    for i in range(len(ranks)):
+        if ranks[i] != UNKNOWN:
+            place = _home(ranks[i], shift)
+            while slots[place] != _FREE:
+                place = (place + _U(1)) & last
+            slots[place] = (_U(ranks[i]) << _HALF) | _U(i)
+
+
+@kernel
+def _translate(ranks, slots, shift, out):
+    """Write what ranks are in the other segment; UNKNOWN, which a free slot has, where they are none."""
+    last = _U(len(slots) - 1)
+    # Most are settled by the first slot, in a loop without a branch on what is read
+    unsettled = np.empty(len(ranks), np.uint32)
+    used = _U(0)
+    for i in range(_U(len(ranks))):
+        slot = slots[_home(ranks[i], shift)]
+        found = slot >> _HALF == _U(ranks[i])
+        out[i] = np.uint32(slot) if found else UNKNOWN
+        unsettled[used] = i
+        used += _U((not found) & (slot != _FREE))
+    for k in range(used):
+        i = unsettled[k]
+        place = (_home(ranks[i], shift) + _U(1)) & last
+        while slots[place] != _FREE and slots[place] >> _HALF != _U(ranks[i]):
+            place = (place + _U(1)) & last
+        out[i] = np.uint32(slots[place])
+
+
+class Translation:
+    """From ranks in a large segment to those in one with fewer tags; is as large as that one's vocabulary is long.
+
+    Parameters
+    ----------
+    source, target : TagIndex
+        Of the large segment, and of the other.
+    """
+
+    def __init__(self, source: TagIndex, target: TagIndex) -> None:
+        self.source = source
+        self._target = target
+        ranks = source.looked_up(target.vocabulary.tags)
+        in_both = int(np.count_nonzero(ranks != UNKNOWN))
+        self._has_more = in_both < len(ranks)
+        bits = max(1, (4 * in_both).bit_length())
+        self._shift = _U(64 - bits)
+        self._slots: U64Array = np.full(1 << bits, _FREE)
+        _place(ranks, self._slots, self._shift)
+
+    def ranks(self, queries: TagLists, first: int, last: int, numbers: U32Array) -> QueryBatch:
+        """Queries `first` to `last`, whose tags have the ranks `numbers` in the large segment, as ranks of the other.
+
+        Parameters
+        ----------
+        queries : TagLists
+            Without a dictionary.
+        numbers : uint32 array
+            As of `TagIndex.numbers`.
+        """
+        own = np.empty(len(numbers), np.uint32)
+        _translate(numbers, self._slots, self._shift, own)
+        if self._has_more and len(new := np.flatnonzero(numbers == UNKNOWN).astype(np.uint64)):
+            tags = gather_strings(queries.tags, np.uint64(queries.offsets[first]) + new)
+            own[new] = self._target.looked_up(tags)
+        return self._target.batch(queries, first, last, own)
+
+
+class Translations:
+    """The translation to a segment from the large one beside it, made when it is first needed, and kept.
+
+    Parameters
+    ----------
+    target : TagIndex
+    """
+
+    def __init__(self, target: TagIndex) -> None:
+        self._target = target
+        self._making = threading.Lock()
+        self._made: Translation | None = None
+
+    def of(self, source: TagIndex) -> Translation:
+        """Return that from this large segment."""
+        with self._making:
+            if self._made is None or self._made.source is not source:
+                self._made = Translation(source, self._target)
+            return self._made
+
+
+# Up to this many keys comparing them beats counting their bytes
+_FEW_KEYS = 32
+
+
+@kernel
+def key_ends(ends, set_ids, key_offsets, out):
+    """Write where each query's keys end, from `out[1]` on."""
+    total = 0
+    for query in range(len(ends) - 1):
+        for i in range(ends[query], ends[query + 1]):
+            total += key_offsets[set_ids[i] + 1] - key_offsets[set_ids[i]]
+        out[query + 1] = total
+
+
+@kernel
+def copy_keys(set_ids, key_offsets, keys, out):
+    """Write the keys of the sets, one set's after the other's."""
+    at = 0
+    for set_id in set_ids:
+        for i in range(key_offsets[set_id], key_offsets[set_id + 1]):
+            out[at] = keys[i]
+            at += 1
+
+
+@kernel
+def keep_live(ends, set_ids, deleted, new_ends, out):
+    """Write the sets of each query that a bitmap does not have as deleted; returns how many there are."""
+    used = _U(0)
+    for query in range(len(ends) - 1):
+        for i in range(_U(ends[query]), _U(ends[query + 1])):
+            out[used] = set_ids[i]
+            used += _U(1) - is_deleted(deleted, set_ids[i])
+        new_ends[query + 1] = used
+    return used
+
+
+def live_sets(matches: Lists, deletions: Deletions | None) -> Lists:
+    """The sets of each query that are not deleted."""
+    if deletions is None:
+        return matches
+    ends, out = np.zeros(len(matches) + 1, np.int64), np.empty(len(matches.values) + 1, np.uint32)
+    used = keep_live(matches.offsets, matches.values, deletions.bits, ends, out)
+    return Lists(ends, out[:used])
+
+
+@kernel
+def _only_keys(set_ids, keys, out):
+    for i in range(len(set_ids)):
+        out[i] = keys[set_ids[i]]
+
+
+def look_up_keys(matches: Lists, table: KeyTable, space: Space = no_space) -> Lists:
+    """Keys of each query's set ids, as wide as the table's if not in `space`; a key once for each set that has it."""
+    if len(table.keys.values) == len(table):  # one key a set
+        keys = _memory(len(matches.values), table, space)
+        _only_keys(matches.values, table.keys.values, keys)
+        return Lists(matches.offsets, keys)
+    ends = np.zeros(len(matches) + 1, np.int64)
+    key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
+    keys = _memory(int(ends[-1]), table, space)
+    copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
+    return Lists(ends, keys)
+
+
+def _memory(count: int, table: KeyTable, space: Space) -> UIntArray:
+    keys = space(count)
+    return pooled(count, table.keys.values.dtype) if keys is None else keys
+
+
+@kernel
+def _sort_keys(keys, swap):
+    """Sort keys in place, least significant byte first; bytes that all have in common take no time."""
+    count = len(keys)
+    if count <= _FEW_KEYS:
+        sort_values(keys, 0, count)
+        return
+    varying = _U(0)
+    for i in range(1, count):
+        varying |= keys[i] ^ keys[0]
+    source, target = keys, swap
+    ends = np.empty(257, np.int64)
+    for byte in range(8):
+        shift = _U(8 * byte)
+        if (varying >> shift) & _U(255) == _U(0):
+            continue
+        ends[:] = 0
+        for i in range(count):
+            ends[((source[i] >> shift) & _U(255)) + _U(1)] += 1
+        for digit in range(1, 256):
+            ends[digit] += ends[digit - 1]
+        for i in range(count):
+            digit = (source[i] >> shift) & _U(255)
+            target[ends[digit]] = source[i]
+            ends[digit] += 1
+        source, target = target, source
+    if varying != _U(0):
+        keys[:] = source[:count]
+
+
+@kernel
+def _each_once(keys, out):
+    """Write ascending keys, each once; returns how many there are."""
+    used = 0
+    for i in range(len(keys)):
+        if i == 0 or keys[i] != keys[i - 1]:
+            out[used] = keys[i]
+            used += 1
+    return used
+
+
+@kernel
+def _by_bits(keys, low, words, out):
+    """Write the keys, which begin at `low`, ascending and each once: a bit for each is set in `words`; how many."""
+    words[:] = _U(0)
+    for key in keys:
+        above = _U(key) - low
+        words[above >> _U(6)] |= _U(1) << (above & _U(63))
+    used = 0
+    for place in range(len(words)):
+        word = words[place]
+        while word != _U(0):
+            out[used] = low + (_U(place) << _U(6)) + trailing_zeros(word)
+            word &= word - _U(1)
+            used += 1
+    return used
+
+
+@kernel
+def ascending_unique(keys, words, swap, out):
+    """Write keys ascending and each once; returns how many there are. `words` and `swap` are as long."""
+    ascending, low, high = True, keys[0], keys[0]
+    for i in range(1, len(keys)):
+        ascending &= keys[i] >= keys[i - 1]
+        low, high = min(low, keys[i]), max(high, keys[i])
+    if ascending:
+        return _each_once(keys, out)
+    # With more words than keys, most of them empty, sorting is faster
+    spanned = ((_U(high) - _U(low)) >> _U(6)) + _U(1)
+    if spanned <= _U(len(keys)):
+        return _by_bits(keys, _U(low), words[: np.int64(spanned)], out)
+    out[:] = keys
+    _sort_keys(out, swap)
+    return _each_once(out, out)
+
+
+@kernel
+def unique_keys(ends, keys, wanted, new_ends, out):
+    """Write the keys, those of wanted queries ascending and each once; returns how many there are."""
+    longest = 0
+    for query in range(len(ends) - 1):
+        if wanted[query]:
+            longest = max(longest, ends[query + 1] - ends[query])
+    words, swap = np.empty(longest, np.uint64), np.empty(longest, keys.dtype)
+    used = 0
+    for query in range(len(ends) - 1):
+        begin, end = ends[query], ends[query + 1]
+        if end - begin <= 1:  # to slice arrays would take most of the time of queries without an answer
+            for i in range(begin, end):
+                out[used] = keys[i]
+                used += 1
+        elif wanted[query]:
+            found, count = keys[begin:end], end - begin
+            used += ascending_unique(found, words[:count], swap[:count], out[used : used + count])
+        else:
+            out[used : used + end - begin] = keys[begin:end]
+            used += end - begin
+        new_ends[query + 1] = used
+    return used
+
+
+def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
+    """Each wanted query's keys ascending, each once (the merge stage of `match-unique`); others' keys as they are."""
+    ends = np.zeros(len(answers) + 1, np.int64)
+    out = pooled(len(answers.values), answers.values.dtype)
+    used = unique_keys(answers.offsets, answers.values, wanted, ends, out)
+    return Lists(ends, out[:used])
+
+
+def merge_all(answers: Lists) -> Lists:
+    """`merge_unique` where the keys of all queries are wanted once."""
+    return merge_unique(answers, np.ones(len(answers), np.bool_))
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What a subset match found.
+
+    Attributes
+    ----------
+    sets : Lists of uint32
+        Set ids of each query.
+    rejected : int
+        Candidates that exact verification turned away.
+    """
+
+    sets: Lists
+    rejected: int
+
+
+class SubsetMatch(Protocol):
+    """The subset match of whole packets."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory beside the snapshot's tables."""
+
+    def __call__(self, queries: QueryBatch, /) -> Matches:
+        """Sets that each query contains."""
+
+
+class PartitionSubsetMatch(SubsetMatch, Protocol):
+    """The subset match of batches of one partition each; attributes as of `PartitionMatcher`."""
+
+    partitions: int
+    batch_size: int
+    has_empty: bool
+
+    def route(self, queries: QueryBatch) -> Batches:
+        """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
+
+    def match(self, batches: Batches) -> Found:
+        """Match batches with their partitions (Algorithm 3)."""

@@ -1,0 +1,376 @@
+"""Arguments and options that several commands have, and what command lines have in common.
+
+What a person at the terminal sees of work that takes long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import sys
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+
+import typer
+
+from tagmatch import __version__
+from tagmatch.files.columns import InvalidRows
+from tagmatch.files.formats import STANDARD_STREAM, FormatName
+from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout, Missing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from rich.console import Console
+
+    from tagmatch.files.columns import OtherColumns
+
+
+def command_line(description: str) -> typer.Typer:
+    """A command line with subcommands, in the manner of all of ours: plain help and tracebacks, `--version`."""
+    app = typer.Typer(
+        help=description,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+    )
+
+    @app.callback()
+    def common(
+        version: Annotated[
+            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        ] = False,
+    ) -> None: ...
+
+    return app
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tagmatch {__version__}")
+        raise typer.Exit
+
+
+def user_path(text: str) -> str:
+    """A path as a person writes it; errors: see `location.user_path`."""
+    from tagmatch.model.storage import location
+
+    return location.user_path(text)
+
+
+_DURATION = re.compile(r"(\d+)([smhd])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _expiry(text: str) -> datetime:
+    """A time with a zone, or so long from now."""
+    from tagmatch.model.clock import now_us
+
+    try:
+        if found := _DURATION.fullmatch(text):
+            return datetime.fromtimestamp(now_us() / 1e6, UTC) + timedelta(**{_UNITS[found[2]]: int(found[1])})
+        time = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{text!r} is no time, such as 2027-01-31T12:00:00Z, and none from now, such as 30d"
+        ) from None
+    if time.utcoffset() is None:
+        raise typer.BadParameter(f"{text!r} has no time zone; write Z behind it for UTC, or an offset such as +01:00")
+    return time
+
+
+def location_argument(name: str, description: str, *, is_to_change: bool = False) -> Any:
+    """An argument of this name that says where an index is, or is to be; with `is_to_change`, where one can be."""
+
+    def read(text: str) -> str:
+        from tagmatch.model.storage.location import location_of
+
+        location = location_of(text, name)
+        if is_to_change:
+            location.check_writable()
+        return location.address
+
+    return typer.Argument(metavar=name, help=description, show_default=False, callback=read)
+
+
+def input_argument(name: str, columns: str) -> Any:
+    """An argument of this name that says what to read, with these columns."""
+    description = (
+        f"Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst) with {columns}, a folder "
+        "of such files, or a stream: - for standard input, or a pipe, of JSON Lines."
+    )
+    return typer.Argument(metavar=name, help=description, show_default=False, callback=user_path)
+
+
+def one_of(names: Any) -> Callable[[str], str]:
+    """What reads an option that must be one of the names of a literal type."""
+
+    def read(text: str) -> str:
+        if text not in get_args(names):
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, get_args(names)))}")
+        return text
+
+    return read
+
+
+def choices(names: Any) -> str:
+    """The names of a literal type, as help shows them."""
+    return f"<{'|'.join(get_args(names))}>"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """What an option has that names columns of a file."""
+
+    names: tuple[str, ...]
+
+
+def column_names(text: str, known: Collection[str], but: str) -> ColumnNames:
+    """Names of columns with commas between, or `*`. Known ones must not be among them; `but` says why."""
+    names = tuple(text.split(","))
+    for name in names:
+        if names.count(name) > 1:
+            raise typer.BadParameter(f"{text!r} names {name!r} twice")
+        if not name:
+            raise typer.BadParameter(f"{text!r} has an empty name")
+        if name in known:
+            raise typer.BadParameter(f"the column {name!r} has a meaning of its own, {but}")
+        if name == "*" and len(names) > 1:
+            raise typer.BadParameter(f"{text!r} has names beside '*', which is every column")
+    return ColumnNames(names)
+
+
+def _columns_to_ignore(text: str) -> ColumnNames:
+    from tagmatch.subscriptions import COLUMNS
+
+    return column_names(text, COLUMNS, "and cannot be left aside")
+
+
+def _columns_of_queries_to_ignore(text: str) -> ColumnNames:
+    from tagmatch.model.names import MESSAGE_COLUMNS
+
+    return column_names(text, MESSAGE_COLUMNS, "and cannot be left aside")
+
+
+Index = Annotated[str, location_argument("INDEX", "Folder of the index, or its URI on a store.")]
+IndexToChange = Annotated[str, location_argument("INDEX", "Folder of the index.", is_to_change=True)]
+InputFormat = Annotated[
+    FormatName | None,
+    typer.Option("--format", help="Format of what is read.  [default: by suffix, else jsonl]", show_default=False),
+]
+SkipInvalid = Annotated[
+    bool,
+    typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
+]
+IgnoreColumns = Annotated[
+    ColumnNames | None,
+    typer.Option(
+        parser=_columns_to_ignore,
+        metavar="NAME,...",
+        help="Columns to leave aside without a word; '*' for all that have no meaning. Without it, one that is most "
+        "likely misspelt, such as `wher`, is an error.",
+        show_default=False,
+    ),
+]
+IgnoreColumnsOfQueries = Annotated[
+    ColumnNames | None,
+    typer.Option(
+        "--ignore-columns",
+        parser=_columns_of_queries_to_ignore,
+        metavar="NAME,...",
+        help="Columns to leave aside, which are no attributes; '*' for all that have no meaning of their own.",
+        show_default=False,
+    ),
+]
+MatchAll = Annotated[
+    bool,
+    typer.Option(
+        "--match-all", help="Rows that have neither tags nor a condition match every message, and are no errors."
+    ),
+]
+Plane = Annotated[
+    bool,
+    typer.Option("--plane", help="Areas are on the plane, in any unit, not in degrees and metres on the sphere."),
+]
+Expires = Annotated[
+    datetime | None,
+    typer.Option(
+        parser=_expiry,
+        metavar="TIME",
+        help="When keys expire of rows that have no time of their own, in a column `expires`: 2027-01-31T12:00:00Z, or "
+        "from now 90s, 15m, 12h, 30d.  [default: never]",
+        show_default=False,
+    ),
+]
+LayoutName = Annotated[
+    Layout,
+    typer.Option(parser=one_of(Layout), metavar=choices(Layout), help="How stored sets are grouped and ordered."),
+]
+KeyTypeName = Annotated[
+    KeyType, typer.Option(parser=one_of(KeyType), metavar=choices(KeyType), help="What the keys are.")
+]
+MaxPartitionSize = Annotated[
+    int, typer.Option(min=1, max=MAX_PARTITION_SIZE, help="Most sets in a partition (layout balanced).")
+]
+SnapshotNumber = Annotated[
+    int | None,
+    typer.Option("--snapshot", min=0, help="Number of a snapshot, as `info` lists them.  [default: the current one]"),
+]
+KeepSnapshots = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=MAX_KEPT_SNAPSHOTS,
+        help="Earlier snapshots to keep from now on.  [default: as many as until now, at first none]",
+    ),
+]
+MissingName = Annotated[
+    Missing,
+    typer.Option(
+        "--missing",
+        parser=one_of(Missing),
+        metavar=choices(Missing),
+        help="What becomes of a row that the index does not have: it changes nothing, or nothing is changed and it is "
+        "an error.",
+    ),
+]
+Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]
+
+
+Batch = TypeVar("Batch", bound=Sized)
+
+_STEP_ROWS = 1_000
+_STEP_S = 0.1
+
+
+def with_progress(what: str, batches: Iterable[Batch], total: int | None) -> Iterator[Batch]:
+    """The batches, with a progress bar on standard error where that is a terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    with _bar(what, console, total, shown=console.is_terminal) as advance:
+        for batch in batches:
+            yield batch
+            advance(len(batch))
+
+
+def in_steps(
+    what: str, batches: Iterable[pa.RecordBatch], total: int | None, *, shown: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of batches, with a progress bar on standard error if it is to be shown: then in steps that take no long.
+
+    Without one, batches stay whole, which is fastest.
+    """
+    if not shown:
+        yield from batches
+        return
+    from rich.console import Console
+
+    with _bar(what, Console(stderr=True), total, shown=True) as advance:
+        for batch in batches:
+            for step in steps(batch):
+                yield step
+                advance(len(step))
+
+
+def steps(batch: pa.RecordBatch, clock: Callable[[], float] = time.monotonic) -> Iterator[pa.RecordBatch]:
+    """A batch in slices of 1,000 rows, or of as many as are done in a tenth of a second."""
+    first, size = 0, _STEP_ROWS
+    while first < len(batch):
+        start = clock()
+        yield batch.slice(first, size)
+        first += size
+        size = max(_STEP_ROWS, int(size * _STEP_S / max(clock() - start, 1e-6)))
+
+
+def is_terminal_of_messages(output: str) -> bool:
+    """Whether what is written to a path shows on the terminal that shows standard error."""
+    try:
+        there = os.fstat(1) if output == STANDARD_STREAM else os.stat(output)
+        return os.isatty(2) and stat.S_ISCHR(there.st_mode) and there.st_rdev == os.fstat(2).st_rdev
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _bar(what: str, console: Console, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
+    """Give a function that moves the bar by a number of rows."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        SpinnerColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            rate = task.finished_speed or task.speed
+            return Text("" if rate is None else f"{rate:,.0f}/s")
+
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(),
+        TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda rows: progress.advance(task, rows)
+
+
+def note_compilation() -> None:
+    """Tell a person at the terminal if the kernels are being compiled, which takes as long as nothing else."""
+    from tagmatch.model.kernels.jit import on_first_compilation
+
+    on_first_compilation(lambda: note("compiling kernels, once, about 30 s"))
+
+
+def status(what: str, console: Console | None = None) -> contextlib.AbstractContextManager[object]:
+    """Shows what is going on, on a console (default: standard error) that is a terminal."""
+    if console is None:
+        from rich.console import Console
+
+        console = Console(stderr=True)
+    return console.status(what) if console.is_terminal else contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
+    """What takes rows that cannot be used. However the work ends, a line says then how many were skipped, if any."""
+    invalid = InvalidRows(skip=skip)
+    try:
+        yield invalid
+    finally:
+        if invalid.count:
+            rows = "row" if invalid.count == 1 else "rows"
+            typer.echo(f"tagmatch: skipped {invalid.count} invalid {rows}; the first: {invalid.first}", err=True)
+
+
+@contextlib.contextmanager
+def other_columns(ignored: tuple[str, ...]) -> Iterator[OtherColumns]:
+    """What takes columns of sets that have no meaning; if some do, a line names them when all has been read."""
+    from tagmatch.files.columns import OtherColumns
+    from tagmatch.subscriptions import COLUMNS
+
+    others = OtherColumns(COLUMNS, ignored)
+    yield others
+    if others.seen:
+        names = ", ".join(map(repr, others.seen))
+        typer.echo(
+            f"tagmatch: columns without a meaning were left aside: {names}; --ignore-columns leaves out this line",
+            err=True,
+        )
+
+
+def note(text: str) -> None:
+    """Tell a person at the terminal; keep logs of scripts quiet."""
+    if sys.stderr.isatty():
+        typer.echo(text, err=True)

@@ -1,0 +1,379 @@
+"""CSV: column names in the first row, then values in each.
+
+Where rows of CSV begin and end, and their cells, as RFC 4180 has them.
+
+A cell that begins with a quote ends with one. The text between them may be over several lines, and a quote in it is
+written twice. Lines end in CRLF, LF, or CR alone. A quote in another cell is a character as any other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, Column, attribute_lists, refuse_twice
+from tagmatch.files.formats import is_attribute, is_object, objects_of
+from tagmatch.files.json import MARK, concatenated, in_place, json_lists, json_values, read_json, time_texts, utf8_text
+from tagmatch.files.lines import Block, block_of, lines_of
+from tagmatch.files.streams import BLOCK_BYTES, Read
+from tagmatch.messages import TAGS
+from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+from tagmatch.model.columns import shown
+from tagmatch.model.errors import InputFileError, InvalidValueError
+from tagmatch.model.expiry import TIME
+from tagmatch.model.parallel import threads_of_arrow
+from tagmatch.subscriptions import WHERE
+
+_LINE_END = r"(?:\r\n?|\n)"
+_QUOTED = r'"(?:[^"]++|"")*+"'
+_CELL = rf'(?:{_QUOTED}|[^",\r\n][^,\r\n]*+|)'
+
+_A_LINE_END = re.compile(_LINE_END.encode())
+_A_QUOTED_CELL = re.compile(_QUOTED.encode())
+_CELLS_BEFORE = re.compile(f"(?:{_CELL},)*+".encode())
+_ROW = re.compile(f"{_CELL}(?:,{_CELL})*+{_LINE_END}".encode())
+# In text
+_CELL_AND_BORDER = re.compile(rf"({_CELL})(,|{_LINE_END}?\Z)")
+
+_QUOTE, _LF, _CR = b'"\n\r'
+_BORDERS = np.zeros(256, np.bool_)
+_BORDERS[list(b'",\n\r')] = True
+# Up to here, what has begun is looked at again as soon as there is more
+_EAGER_BYTES = 1 << 20
+
+
+def csv_blocks(read: Read) -> Iterator[Block]:
+    """The rows of a stream: those that are at hand. The last one may be cut off, in quotes."""
+    begun, wanted = [b""], 0
+    size = 0
+    while more := read(BLOCK_BYTES):
+        begun.append(more)
+        size += len(more)
+        if size < wanted:
+            continue
+        data = b"".join(begun)
+        rows = _rows(data, is_all=False)
+        whole = int(rows.ends[-1]) if len(rows.ends) else 0
+        if whole:
+            yield _block(data[:whole], rows)
+        begun, size = [data[whole:]], len(data) - whole
+        # What goes on for long is not looked at again and again
+        wanted = 2 * size if size > _EAGER_BYTES else 0
+    if size:
+        data = b"".join(begun)
+        if not data.endswith((b"\n", b"\r")):
+            data += b"\n"
+        yield _block(data, _rows(data, is_all=True))
+
+
+class _Rows(NamedTuple):
+    ends: I64Array
+    #: Where lines end, also those within a row
+    lines: I64Array
+    odd: BoolArray
+
+
+def _block(data: bytes, rows: _Rows) -> Block:
+    begins = np.append(0, rows.ends[:-1])
+    lines = np.searchsorted(rows.lines, begins, side="right")
+    count = int(np.searchsorted(rows.lines, len(data), side="right"))
+    return block_of(data, begins, rows.ends, lines, rows.odd, count)
+
+
+def _rows(data: bytes, *, is_all: bool) -> _Rows:
+    """Where rows end. The last row is left out if it may go on, unless these are all bytes."""
+    array = np.frombuffer(data, np.uint8)
+    lines = _line_ends(data, array, is_all=is_all)
+    if b'"' not in data:
+        return _Rows(lines, lines, np.zeros(len(lines), np.bool_))
+    quotes = np.flatnonzero(array == _QUOTE)
+    if not _are_plain(data, quotes):
+        return _Rows(*_one_by_one(data, lines, is_all=is_all))
+    ends = lines[np.searchsorted(quotes, lines) % 2 == 0]
+    odd = np.zeros(len(ends), np.bool_)
+    if is_all and len(quotes) % 2:
+        ends, odd = np.append(ends, len(data)), np.append(odd, True)
+    return _Rows(ends, lines, odd)
+
+
+def _line_ends(data: bytes, array: U8Array, *, is_all: bool) -> I64Array:
+    ends = lines_of(array)
+    if b"\r" not in data:
+        return ends
+    returns = np.flatnonzero(array == _CR)
+    if not is_all and returns[-1] == len(data) - 1:  # a line feed may come
+        returns = returns[:-1]
+    alone = returns[np.append(array, 0)[returns + 1] != _LF]
+    return np.union1d(ends, alone + 1)
+
+
+def _are_plain(data: bytes, quotes: I64Array) -> bool:
+    """Whether each other quote begins a cell, or is the second of two, and those between end one, or are the first."""
+    around = np.frombuffer(b"\n" + data + b"\n", np.uint8)
+    return bool(_BORDERS[around[quotes[::2]]].all() and _BORDERS[around[quotes[1::2] + 2]].all())
+
+
+def _one_by_one(data: bytes, lines: I64Array, *, is_all: bool) -> tuple[I64Array, I64Array, BoolArray]:
+    """The same for quotes in any place. A row in which a cell goes on behind its quotes ends with the line."""
+    ends: list[int] = []
+    odd: list[int] = []
+    last = int(lines[-1]) if len(lines) else 0
+    place = 0
+    while place < len(data):
+        found = _ROW.match(data, place)
+        if found is None:
+            odd.append(len(ends))
+            before = _CELLS_BEFORE.match(data, place)
+            quoted = _A_QUOTED_CELL.match(data, before.end() if before else place)
+            found = _A_LINE_END.search(data, quoted.end()) if quoted else None
+        end = len(data) if found is None else found.end()
+        if not is_all and (found is None or end > last):
+            break
+        ends.append(end)
+        place = end
+    numbers = np.array(odd, np.int64)
+    is_odd = np.zeros(len(ends), np.bool_)
+    is_odd[numbers[numbers < len(ends)]] = True
+    return np.array(ends, np.int64), lines, is_odd
+
+
+def cells_of(row: bytes, line: int) -> list[str]:
+    r"""The cells of a row that begins on this line.
+
+    Raises
+    ------
+    ValueError
+        It is none; the message says why.
+
+    Examples
+    --------
+    >>> cells_of(b'1,"a ""b"",\nc",5" pipe\r\n', 1)
+    ['1', 'a "b",\nc', '5" pipe']
+    """
+    text = utf8_text(row)
+    if "\0" in text:
+        raise ValueError("it has zero bytes")
+    cells: list[str] = []
+    place = 0
+    while found := _CELL_AND_BORDER.match(text, place):
+        cell = found[1]
+        cells.append(cell[1:-1].replace('""', '"') if cell.startswith('"') else cell)
+        place = found.end()
+        if found[2] != ",":
+            return cells
+    if re.match(_QUOTED, text[place:]):
+        raise ValueError(f"cell {len(cells) + 1} goes on behind the quote that ends it")
+    opened = line + len(re.findall(_LINE_END, text[:place]))
+    raise ValueError(f"the quote that opens on line {opened} is closed nowhere, so that the row has all that follows")
+
+
+#: Stands between the tags of a cell, unless it is a JSON list
+TAG_SEPARATOR = "|"
+
+#: What a cell is read as JSON for: a number, or how a text or a list begins
+_JSON = re.compile(r'["\[]|-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$')
+_BOOLS = {"true": True, "false": False}
+_MARK = MARK.encode()
+_INTEGER = "-?[0-9]{1,100}"
+
+
+class CsvLines:
+    """Rows of CSV, a `TextFormat`.
+
+    A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
+    used, unless the row has conditions or attributes: a value may be missing, or the empty set may be meant, which
+    every query contains. Ids are strings; an empty cell has none, nor a condition or a time. Attributes, areas and
+    locations are a JSON object, constraints a JSON list. Cells of a column that is one attribute are as `value_in`
+    says.
+    """
+
+    name = "a row of CSV"
+    ids = str
+
+    def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
+        self._header = header
+        self._names = frozenset(header)
+        found = [column for column in columns if column.name in self._names]
+        self._optional = [column.name for column in found if column.is_optional]
+        self._instead, self._needs_no_tags = next(
+            (column.instead, column.is_optional) for column in columns if column.name == TAGS
+        )
+        fields = [pa.field(column.name, column.kinds[-1]) for column in found]
+        self._objects = [field.name for field in fields if is_object(field)]
+        self._attributes = [field.name for field in fields if is_attribute(field)]
+        self._integers = [field.name for field in fields if pa.types.is_integer(field.type)]
+
+    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """As `TextFormat` says."""
+        if data.startswith(_MARK):  # which Arrow leaves out, though it stands within the file
+            raise pa.ArrowInvalid("a byte order mark")
+        wanted = [name for name in schema.names if name in self._names]
+        if len(wanted) < len(self._header):  # Arrow does not look at the others
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                raise pa.ArrowInvalid("a byte that is no UTF-8") from None
+        with threads_of_arrow():
+            table = pa_csv.read_csv(
+                pa.BufferReader(data),
+                pa_csv.ReadOptions(use_threads=False, block_size=len(data) + 1, column_names=self._header),
+                pa_csv.ParseOptions(newlines_in_values=True),
+                pa_csv.ConvertOptions(
+                    column_types=dict.fromkeys(self._header, pa.string()),
+                    include_columns=wanted,
+                    strings_can_be_null=False,
+                ),
+            )
+        batches = table.combine_chunks().to_batches()
+        if not batches:
+            raise pa.ArrowInvalid("no rows")
+        (cells,) = batches
+        if self._attributes and ATTRIBUTES.name in schema.names:
+            given = cells[ATTRIBUTES.name].to_pylist() if ATTRIBUTES.name in self._names else []
+            for each in filter(None, given):
+                refuse_twice(read_json(each, "a cell"), self._attributes)
+        return pa.record_batch([_values(cells, field) for field in schema], schema=schema)
+
+    def record(self, row: bytes, line: int) -> dict[str, Any]:
+        """As `TextFormat` says."""
+        cells = cells_of(row, line)
+        if len(cells) != len(self._header):
+            raise ValueError(f"it has {len(cells)} cells, the first row {len(self._header)}")
+        record: dict[str, Any] = dict(zip(self._header, cells, strict=True))
+        if tags := record.get(TAGS):
+            record[TAGS] = read_json(tags, f"column {TAGS!r}") if tags.startswith("[") else tags.split(TAG_SEPARATOR)
+        elif TAGS in record:
+            if not (self._needs_no_tags or any(map(record.get, self._instead))):
+                raise ValueError("its cell of tags is empty; write [] for the empty set")
+            record[TAGS] = None
+        for name in self._optional:
+            record[name] = record[name] or None
+        for name in self._objects:
+            record[name] = read_json(record[name], f"column {name!r}") if record[name] else None
+        if self._attributes and isinstance(given := record.get(ATTRIBUTES.name), dict):
+            refuse_twice(given, self._attributes)
+        for name in self._attributes:
+            try:
+                record[name] = value_in(record[name])
+            except ValueError as error:
+                raise ValueError(f"column {name!r}: {error}; --ignore-columns {name!r} leaves it aside") from None
+        for name in self._integers:
+            text = record[name].strip()
+            record[name] = int(text) if re.fullmatch(_INTEGER, text) else text
+        if EXPIRES.name in self._optional and record[EXPIRES.name]:
+            record[EXPIRES.name] = record[EXPIRES.name].strip()
+        return record
+
+    def whole(self, record: dict[str, Any], place: str) -> dict[str, Any]:
+        """The same: all rows have the columns of the first."""
+        del place
+        return record
+
+
+def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """A column of text as one of another type."""
+    if cells.schema.get_field_index(field.name) < 0:
+        return pa.nulls(len(cells), field.type)
+    texts = cells[field.name]
+    if is_attribute(field):
+        cells = texts.dictionary_encode()
+        rows = [{field.name: value_in(text)} for text in cells.dictionary.to_pylist()]
+        return attribute_lists(rows).take(cells.indices)
+    if is_object(field):
+        return objects_of([read_json(text, "a cell") if text else None for text in texts.to_pylist()], field)
+    if pa.types.is_list(field.type):
+        return _tags(texts, field.type)
+    if field.name in (ID.name, WHERE, EXPIRES.name):
+        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+    if pa.types.is_string(field.type):
+        return texts
+    texts = pc.utf8_trim_whitespace(texts)
+    if pa.types.is_integer(field.type) and not pc.all(pc.match_substring_regex(texts, f"^{_INTEGER}$")).as_py():
+        raise pa.ArrowInvalid("not all cells are integers")
+    return texts.cast(field.type)
+
+
+def value_in(cell: str) -> Any:
+    """The value of an attribute that a cell has: a number, a bool, a text; several in a JSON list; or none.
+
+    Raises
+    ------
+    InvalidValueError
+        It begins as a list or a text of JSON does, and is none.
+
+    Examples
+    --------
+    >>> [value_in(cell) for cell in ("9.50", "007", "Rome", '"9"', "True", '["Rome", 7]', "")]
+    [9.5, '007', 'Rome', '9', True, ['Rome', 7], None]
+    """
+    text = cell.strip()
+    if _JSON.match(text):
+        return read_json(text, shown(cell))
+    return _BOOLS.get(text.lower(), cell) if text else None
+
+
+def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    as_json = pc.starts_with(texts, "[")
+    if pc.all(as_json).as_py():
+        return json_lists(texts, kind)
+    separated = pc.if_else(as_json, "", texts)
+    lists = pc.split_pattern(separated, TAG_SEPARATOR).cast(kind)
+    is_empty = pc.equal(texts, "")
+    if pc.any(is_empty).as_py():
+        rows = np.where(is_empty.to_numpy(zero_copy_only=False), -1, np.arange(len(texts)))
+        lists = lists.take(pa.array(rows, mask=rows < 0))
+    return in_place(lists, as_json, json_lists(texts.filter(as_json), kind))
+
+
+def csv_cells(values: pa.Array) -> pa.Array:
+    """Cells with integers, times, strings, or lists of strings as JSON; nulls are empty.
+
+    Raises
+    ------
+    InvalidValueError
+        A string has U+0000, which no text file has.
+    """
+    if pa.types.is_integer(values.type):
+        return json_values(values)
+    if values.type == TIME:
+        return time_texts(values).fill_null("")
+    texts = json_values(values) if pa.types.is_list(values.type) else values
+    broken = pc.match_substring(texts, "\0").fill_null(False).to_numpy(zero_copy_only=False)
+    if broken.any():
+        text = texts[int(np.argmax(broken))].as_py()
+        raise InvalidValueError(f"{shown(text)} has U+0000, which CSV has no form for; write JSON Lines or Parquet")
+    return concatenated('"', pc.replace_substring(texts, '"', '""'), '"').fill_null("")
+
+
+def header_of(blocks: Iterator[Block], path: str) -> tuple[list[str], list[Block]]:
+    """The column names in the first row, and the blocks up to its own, without it; InputFileError."""
+    before: list[Block] = []
+    for block in blocks:
+        if not len(block.begins):
+            before.append(block)
+            continue
+        line = sum(each.line_count for each in before) + int(block.lines[0]) + 1
+        try:
+            cells = cells_of(block.part(0, 1).removeprefix(_MARK), line)
+        except ValueError as error:
+            raise InputFileError(f"{path}: line {line} does not name the columns: {error}") from None
+        _check_header(cells, f"{path}: line {line}")
+        return cells, [*before, block.rows(slice(1, None))]
+    return [], before
+
+
+def _check_header(names: list[str], place: str) -> None:
+    """See that names of columns are between commas, and have no spaces around them; InputFileError."""
+    if len(names) == 1 and (found := re.search("[;\t]", names[0])):
+        raise InputFileError(
+            f"{place} names one column, {names[0]!r:.80}; a comma goes between columns, not {found[0]!r}"
+        )
+    for name in names:
+        if name != name.strip():
+            raise InputFileError(f"{place} has a column {name!r:.80}; there must be no spaces around its name")

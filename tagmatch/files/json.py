@@ -1,0 +1,426 @@
+"""JSON Lines: an object on each line.
+
+How a text of JSON becomes a value: the same for lines, cells, payloads and whatever else comes as JSON.
+
+It is the JSON of RFC 8259 in UTF-8, with or without a byte order mark before it. RFC 8259 leaves some questions open.
+Here, names in an object differ, no string has half of a surrogate pair, and arrays and objects are nested `MOST_NESTED`
+deep at most. Integers are exact. Other numbers are the nearest double, which is infinite for a number that is too
+large, as in expressions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pa_json
+
+from tagmatch.files.columns import ATTRIBUTES, Column, OtherColumns, refuse_twice
+from tagmatch.files.formats import is_object, objects_of
+from tagmatch.files.lines import Block, block_of, lines_of
+from tagmatch.files.streams import Read, whole_lines
+from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+from tagmatch.model.errors import InputFileError, InvalidValueError
+from tagmatch.model.expiry import TIME
+from tagmatch.model.parallel import threads_of_arrow
+
+#: How deep arrays and objects may be nested
+MOST_NESTED = 64
+
+#: A byte order mark, which some programs write before UTF-8
+MARK = "\ufeff"
+
+_SPACE = " \t\r\n"
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class Repeated(dict[str, Any]):
+    """An object in which a name stands more than once; it has the last value of that name.
+
+    Attributes
+    ----------
+    names : list of str
+        Such names.
+    seen : object
+        Another one as soon as there is another of these.
+    """
+
+    names: list[str]
+    seen = object()
+
+
+def read_json(text: str | bytes, what: str) -> Any:
+    """The value that a text has.
+
+    Parameters
+    ----------
+    text : str or bytes
+    what : str
+        What messages call it.
+
+    Raises
+    ------
+    InvalidValueError
+        It is no JSON, or such as the module says that it must not be.
+
+    Examples
+    --------
+    >>> read_json(b'{"price": [9, 1e400]}', "the payload")
+    {'price': [9, inf]}
+    """
+    try:
+        value, has_repeated = parsed(text)
+        if has_repeated:
+            refuse_repeated(value)
+    except ValueError as error:
+        raise InvalidValueError(f"{what} is no JSON: {error}") from None
+    return value
+
+
+def parsed(text: str | bytes) -> tuple[Any, bool]:
+    """The value that a text has, and whether there may be `Repeated` objects in it.
+
+    Raises
+    ------
+    ValueError
+        As `read_json`; the message says why, but not of what.
+    """
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("it has half of a surrogate pair") from None
+    else:
+        text = utf8_text(text)
+    text = text.removeprefix(MARK).strip(_SPACE)
+    if "\0" in text:
+        raise ValueError("it has zero bytes")
+    seen = Repeated.seen
+    try:
+        value, end = _DECODER.raw_decode(text)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{error.msg} (character {error.pos + 1})") from None
+    except _OtherError:
+        raise
+    except ValueError:  # of Python, about digits
+        raise ValueError("an integer has thousands of digits") from None
+    if end != len(text):
+        raise ValueError(f"there is more behind it (from character {end + 1} on)")
+    if text.count("[") + text.count("{") > MOST_NESTED and _is_deep(value):
+        raise ValueError(_TOO_DEEP)
+    if "\\u" in text and _HALF.search(text) and _has_half(value):
+        raise ValueError("a string has half of a surrogate pair")
+    return value, Repeated.seen is not seen
+
+
+def utf8_text(data: bytes) -> str:
+    """The text whose UTF-8 the bytes are.
+
+    Raises
+    ------
+    ValueError
+        They are none; the message says which byte is wrong.
+    """
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"byte {error.start + 1} is no UTF-8") from None
+
+
+def refuse_repeated(value: Any) -> None:
+    """See that no object in a value of `parsed` has a name twice.
+
+    Raises
+    ------
+    ValueError
+        One has.
+    """
+    waiting = [value]
+    while waiting:
+        some = waiting.pop()
+        if isinstance(some, Repeated):
+            raise ValueError(f"an object has {json.dumps(some.names[0])[:60]} more than once")
+        if isinstance(some, dict | list):
+            waiting += [each for each in _within(some) if isinstance(each, dict | list)]
+
+
+class _OtherError(ValueError):
+    """Something that Python's reader lets pass."""
+
+
+_TOO_DEEP = f"it is nested more than {MOST_NESTED} deep"
+
+
+def _within(value: dict[str, Any] | list[Any]) -> Any:
+    return value.values() if isinstance(value, Mapping) else value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    repeated = Repeated(found)
+    Repeated.seen = object()
+    repeated.names = [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]
+    return repeated
+
+
+def _constant(name: str) -> NoReturn:
+    raise _OtherError(f"{name} is no value of JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_NESTED + 1):
+        level = [some for some in level if isinstance(some, dict | list)]
+        if not level:
+            return False
+        level = [each for some in level for each in _within(some)]
+    return True
+
+
+def _has_half(value: Any) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+# Wide, as text with escapes may be longer than what one array of the other kind can hold
+_TEXT = pa.large_string()
+# A list that Arrow's reader reads as ours does: nothing within can be taken for its end
+_PLAIN_LIST = r"^\[[^\[\]{}\n\r]*\]$"
+_NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
+
+
+class JsonLines:
+    """Rows as JSON objects; a `TextFormat`.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        Those that have a meaning: in their values, and among them, no name may stand twice.
+    others : OtherColumns, optional
+        What becomes of columns that have no meaning; default: they are left aside.
+    """
+
+    name = "a JSON object"
+    ids = None
+
+    def __init__(self, columns: tuple[Column, ...], others: OtherColumns | None = None) -> None:
+        self._names = frozenset(column.name for column in columns)
+        self._others = others
+
+    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """As `TextFormat` says."""
+        # Of times, which would be taken for UTC without a zone, the text
+        plain = pa.schema(
+            [field.with_type(pa.string()) if field.type == TIME else field for field in schema if not is_object(field)]
+        )
+        has_own = False
+        if self._others is None:
+            table = _read(data, plain, "ignore")
+        else:
+            table, has_own = self._checked(data, plain, self._others)
+        # The names of columns, also where they are written with escapes
+        objects = [
+            field.name
+            for field in schema
+            if is_object(field) and (_may_have(data, field.name) or (has_own and field.name == ATTRIBUTES.name))
+        ]
+        records = self._records(data) if objects else []
+        columns = []
+        for field in schema:
+            if field.name in objects:
+                columns.append(objects_of([record.get(field.name) for record in records], field))
+            elif is_object(field):
+                columns.append(pa.nulls(table.num_rows, field.type))
+            else:
+                columns.append(table[field.name].combine_chunks().cast(field.type))
+        return pa.record_batch(columns, schema=schema)
+
+    def _checked(self, data: bytes, schema: pa.Schema, others: OtherColumns) -> tuple[pa.Table, bool]:
+        """The same, where no column is misspelt, and whether some may be attributes; InputFileError."""
+        try:
+            table = _read(data, schema, "infer")
+            names = table.column_names
+        except pa.ArrowException:  # values of another column may be of several types
+            table, names = _read(data, schema, "ignore"), None
+        if names is None or not others.leave_aside(names):
+            self._records(data)
+        return table.select(schema.names), names is None or bool(others.attributes_in(names))
+
+    def _records(self, data: bytes) -> list[dict[str, Any]]:
+        try:
+            return [self.whole(self.record(line), "a line") for line in data.split(b"\n") if line.strip()]
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from None
+
+    def record(self, row: bytes, _: int = 1) -> dict[str, Any]:
+        """As `TextFormat` says."""
+        record, has_repeated = parsed(row)
+        if not isinstance(record, dict):
+            raise ValueError(f"{type(record).__name__} where an object must be")
+        for name in record.keys() & {*self._names, *self._own(record)} if has_repeated else ():
+            if isinstance(record, Repeated) and name in record.names:
+                raise ValueError(f"it has {name!r} more than once")
+            refuse_repeated(record[name])
+        return record
+
+    def whole(self, record: dict[str, Any], place: str) -> dict[str, Any]:
+        """As `TextFormat` says."""
+        if self._others is not None:
+            self._others.check(record, place)
+        own = {name: record[name] for name in self._own(record) if name in record}
+        given = record.get(ATTRIBUTES.name)
+        if not own or not (given is None or isinstance(given, dict)):
+            return record
+        try:
+            refuse_twice(given or (), own)
+        except InvalidValueError as error:
+            raise InputFileError(f"{place}: {error}") from None
+        return {**record, ATTRIBUTES.name: {**(given or {}), **own}}
+
+    def _own(self, record: dict[str, Any]) -> tuple[str, ...]:
+        """The columns of a row that are an attribute each."""
+        return self._others.attributes_in(record) if self._others is not None and self._others.of_queries else ()
+
+
+def json_blocks(read: Read) -> Iterator[Block]:
+    """The lines of a stream: those that are at hand."""
+    for data in whole_lines(read):
+        array = np.frombuffer(data, np.uint8)
+        ends = lines_of(array)
+        begins = np.append(0, ends[:-1])
+        odd = _no_objects(data, array, begins, ends) | _nested(array, ends) | _no_utf8(data, begins, ends)
+        yield block_of(data, begins, ends, np.arange(len(ends)), odd, len(ends))
+
+
+def _no_objects(data: bytes, array: U8Array, begins: I64Array, ends: I64Array) -> BoolArray:
+    """Lines that do not begin and end as an object: Arrow's reader may crash, or take several for one row."""
+    last = array[np.maximum(ends - 2, 0)]
+    last = np.where(last == ord("\r"), array[np.maximum(ends - 3, 0)], last)
+    odd: BoolArray = (array[begins] != ord("{")) | (last != ord("}"))
+    for place in np.flatnonzero(odd).tolist():
+        line = data[begins[place] : ends[place]].strip(b" \t\r\n")
+        odd[place] = not (line.startswith(b"{") and line.endswith(b"}"))
+    return odd
+
+
+def _nested(array: U8Array, ends: I64Array) -> BoolArray:
+    """Lines in which so much begins that it may be nested too deeply."""
+    opening = np.flatnonzero((array | 0x20) == ord("{"))  # which `[` becomes, too
+    longest = np.diff(ends, prepend=0).max(initial=0)
+    if len(opening) <= MOST_NESTED or (opening[MOST_NESTED:] - opening[:-MOST_NESTED]).min() >= longest:
+        return np.zeros(len(ends), np.bool_)
+    odd: BoolArray = np.diff(np.searchsorted(opening, ends), prepend=0) > MOST_NESTED
+    return odd
+
+
+def _no_utf8(data: bytes, begins: I64Array, ends: I64Array) -> BoolArray:
+    """Lines that are no UTF-8."""
+    odd = np.zeros(len(ends), np.bool_)
+    if not data.isascii():
+        try:
+            utf8_text(data)
+        except ValueError:
+            for place, (begin, end) in enumerate(zip(begins.tolist(), ends.tolist(), strict=True)):
+                try:
+                    utf8_text(data[begin:end])
+                except ValueError:
+                    odd[place] = True
+    return odd
+
+
+def _may_have(data: bytes, name: str) -> bool:
+    return f'"{name}"'.encode() in data or b"\\u" in data
+
+
+def _read(data: bytes | memoryview, schema: pa.Schema, others: str) -> pa.Table:
+    """The columns of a schema and, if those are to be inferred, others."""
+    read = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
+    parse = pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others)
+    with threads_of_arrow():
+        return pa_json.read_json(pa.BufferReader(data), read, parse)
+
+
+def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
+    """Lists of strings, each of a JSON text; some that are none are errors, but not all.
+
+    Raises
+    ------
+    InvalidValueError, pyarrow.ArrowException
+        A text is no JSON, or no list of strings.
+    """
+    plain = pc.match_substring_regex(texts, _PLAIN_LIST)
+    lists = pa.array([read_json(text, "a cell") for text in texts.filter(pc.invert(plain)).to_pylist()], kind)
+    if not pc.any(plain).as_py():
+        return lists
+    lines = pc.binary_join_element_wise('{"list":', texts.filter(plain), "}\n", "")
+    table = _read(text_of(lines.cast(_TEXT)), pa.schema([("list", kind)]), "error")
+    if not len(lists):
+        return table["list"].combine_chunks()
+    return in_place(pa.nulls(len(texts), kind), pc.invert(plain), lists, plain, table["list"].combine_chunks())
+
+
+def in_place(values: pa.Array, *others: pa.Array) -> pa.Array:
+    """Values; others take the place of those that the mask before them chooses.
+
+    Examples
+    --------
+    >>> in_place(pa.array([1, 2, 3]), pa.array([True, False, True]), pa.array([7, 8])).to_pylist()
+    [7, 2, 8]
+    """
+    found = np.arange(len(values))
+    count = len(values)
+    for mask, chosen in zip(others[::2], others[1::2], strict=True):
+        found[mask.to_numpy(zero_copy_only=False)] = count + np.arange(len(chosen))
+        count += len(chosen)
+    return values if count == len(values) else pa.concat_arrays([values, *others[1::2]]).take(pa.array(found))
+
+
+def json_values(values: pa.Array) -> pa.Array:
+    """JSON text, on one line, of integers, times, strings or lists of strings; nulls, which no list has, stay null."""
+    if pa.types.is_list(values.type):
+        texts = json_values(values.flatten())
+        lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), texts)
+        return concatenated("[", pc.binary_join(lists, pa.scalar(",", _TEXT)), "]")
+    if values.type == TIME:
+        return concatenated('"', time_texts(values), '"')
+    texts = values.cast(_TEXT)
+    if pa.types.is_integer(values.type):
+        return texts
+    odd = pc.match_substring_regex(texts, _NEEDS_ESCAPES).fill_null(False)
+    escaped = [json.dumps(text, ensure_ascii=False) for text in texts.filter(odd).to_pylist()]
+    return pc.replace_with_mask(concatenated('"', texts, '"'), odd, pa.array(escaped, _TEXT))
+
+
+def time_texts(times: pa.Array) -> pa.Array:
+    """Times as they are read of text, such as 2027-01-31T12:00:00.000000Z."""
+    return pc.strftime(times, "%Y-%m-%dT%H:%M:%SZ")
+
+
+def concatenated(*parts: str | pa.Array) -> pa.Array:
+    """Texts, row by row one after the other; a `str` is the same in every row."""
+    texts = (pa.scalar(part, _TEXT) if isinstance(part, str) else part.cast(_TEXT) for part in parts)
+    return pc.binary_join_element_wise(*texts, pa.scalar("", _TEXT))
+
+
+def text_of(lines: pa.Array) -> memoryview:
+    """What `concatenated` has made, row after row, in UTF-8."""
+    if not len(lines):
+        return memoryview(b"")
+    _, offsets, data = lines.buffers()
+    return memoryview(data)[: memoryview(offsets).cast("q")[len(lines)]]

@@ -1,0 +1,308 @@
+"""Sets and queries from files, folders of files and streams, in batches.
+
+Rows of Parquet files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tagmatch.files.columns import (
+    ATTRIBUTES,
+    EVERY_OTHER,
+    EXPIRES,
+    ID,
+    KEYS,
+    QUERY_TAGS,
+    STORED_TAGS,
+    Column,
+    InvalidRows,
+    OtherColumns,
+    Rows,
+    attribute_columns,
+    beside,
+    conditions,
+    joined,
+    places,
+    refuse_twice,
+    require_columns,
+    rows_from,
+    with_all_tags,
+    with_attributes,
+)
+from tagmatch.files.csv import CsvLines, csv_blocks, header_of
+from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
+from tagmatch.files.json import JsonLines, json_blocks
+from tagmatch.files.lines import TextReader, first_line
+from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, seekable, text_only
+from tagmatch.messages import TAGS
+from tagmatch.model.errors import InputFileError, TagMatchError
+from tagmatch.model.extensions import without_extensions
+from tagmatch.model.options import KeyType
+from tagmatch.model.parallel import threads_of_arrow
+from tagmatch.model.storage.format import MANIFEST
+
+_BATCH_ROWS = 65_536
+
+
+def parquet_rows(
+    path: str,
+    name: str,
+    columns: tuple[Column, ...],
+    invalid: InvalidRows,
+    first_row: int,
+    others: OtherColumns | None = None,
+) -> Generator[Rows, None, int]:
+    """The rows of the file at a path, which messages call `name`; returns the number of the row after its last.
+
+    Columns that are attributes come after the others.
+
+    Raises
+    ------
+    InputFileError
+        It is no whole Parquet file, lacks a column, or has one that is misspelt.
+    InvalidTypeError
+        A column has another type.
+    """
+    try:
+        with (
+            input_descriptor(path) as descriptor,
+            seekable(descriptor) as place,
+            threads_of_arrow(),
+            pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
+        ):
+            schema = without_extensions(file.schema_arrow.empty_table()).schema
+            names = frozenset(schema.names)
+            columns = tuple(
+                column for column in columns if column.name in names or column.name == TAGS or not column.is_optional
+            )
+            if others is not None:
+                others.check(schema.names, name)
+                own = others.attributes_in(schema.names)
+                columns = beside(attribute_columns(own, name, are_texts=False), columns)
+                _check_fields(schema, own, name)
+            require_columns(schema.names, name, columns)
+            for column in columns:
+                if column.name in names:
+                    column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
+            wanted = [column.name for column in columns if column.name in names]
+            for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
+                yield from joined(_usable(without_extensions(batch), first_row, name, columns, invalid))
+                first_row += len(batch)
+            return first_row
+    except MemoryError:
+        raise
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
+
+
+def _check_fields(schema: pa.Schema, own: tuple[str, ...], name: str) -> None:
+    """See that no attribute is both a column and a field of the column `attributes`; InputFileError."""
+    place = schema.get_field_index(ATTRIBUTES.name)
+    if place >= 0 and pa.types.is_struct(schema.types[place]):
+        try:
+            refuse_twice([field.name for field in schema.types[place]], own)
+        except ValueError as error:
+            raise InputFileError(f"{name}: {error}") from None
+
+
+def _usable(
+    batch: pa.RecordBatch, first: int, name: str, columns: tuple[Column, ...], invalid: InvalidRows
+) -> Iterator[Rows]:
+    """The rows that can be used, in parts between those that cannot."""
+    try:
+        whole = with_all_tags(batch, columns, name, first)
+        for column in columns:
+            column.check(whole[column.name], column.label(name), first)
+    except TagMatchError as error:
+        middle = len(batch) // 2
+        if middle:
+            yield from _usable(batch.slice(0, middle), first, name, columns, invalid)
+            yield from _usable(batch.slice(middle), first + middle, name, columns, invalid)
+        else:
+            invalid.found(error)
+        return
+    yield rows_from(whole, first)
+
+
+def read_sets(
+    path: str,
+    form: str | None = None,
+    invalid: InvalidRows | None = None,
+    key_type: KeyType = "integer",
+    *,
+    others: OtherColumns | None = None,
+    where: bool = False,
+    expires: bool = False,
+    plane: bool = False,
+    match_all: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Batches with columns `tags` and `key`, validated.
+
+    Parameters
+    ----------
+    path : str
+        A file, a folder of files, a stream such as a pipe, or `-` for standard input.
+    form : str, optional
+        The format, one of `FormatName`; default: by suffix, JSON Lines for a stream.
+    invalid : InvalidRows, optional
+        Takes rows that cannot be used; default: they are errors.
+    key_type : {"integer", "string"}
+        What the keys must be.
+    others : OtherColumns, optional
+        What becomes of columns that have no meaning; default: they are left aside.
+    where : bool
+        Whether batches have columns `where` as well, of expressions, `constraints`, and `area`, where the file may have
+        them. A row that has a value there need have no tags.
+    expires : bool
+        Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
+    plane : bool
+        Whether areas are on the plane.
+    match_all : bool
+        Whether a row that has neither tags nor a value in their place has no tags; else it is an error.
+
+    Raises
+    ------
+    InputFileError
+        The file cannot be read, lacks a column, or has one that is misspelt; names file, column and row.
+    InvalidTypeError, InvalidValueError, NullError
+        For values that cannot be used; names file, column and row.
+    """
+    tags = replace(STORED_TAGS, instead=STORED_TAGS.instead if where else (), is_optional=match_all)
+    columns = (tags, KEYS[key_type], *(conditions(plane=plane) if where else []), *([EXPIRES] if expires else []))
+    return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows(), others))
+
+
+def read_queries(
+    path: str,
+    form: str | None = None,
+    invalid: InvalidRows | None = None,
+    attributes: tuple[str, ...] = EVERY_OTHER,
+    ignored: tuple[str, ...] = (),
+    *,
+    plane: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
+
+    Where some rows say where they are, there are columns `location` and `within` as well, as `TagMatch.match_many`
+    takes them.
+
+    The attributes of queries are among their tags, as the tags that stand for them. Queries that have attributes need
+    have no tags.
+
+    Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
+    `attributes` names columns that are an attribute each, beside those of a column `attributes`; `EVERY_OTHER` is all
+    that have no meaning. Those that are `ignored` are left aside, without a word.
+    """
+    where = [column for column in places(plane=plane) if column.name not in attributes]
+    columns = (QUERY_TAGS, ID, *where, ATTRIBUTES)
+    own = [TAGS, ID.name, *(column.name for column in where)]
+    others = OtherColumns((column.name for column in columns), ignored, attributes)
+    for batch, numbers in _read(path, form, columns, invalid or InvalidRows(), others):
+        ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
+        tags, rest = batch[TAGS], [name for name in batch.schema.names if name not in own]
+        given = {name: batch[name] for name in rest if batch[name].null_count < len(batch)}
+        if given:
+            tags = with_attributes(tags, given)
+        found = {"row": pa.array(numbers), "id": ids, TAGS: tags}
+        for name in (column.name for column in where):
+            if name in batch.schema.names and batch[name].null_count < len(batch):
+                found[name] = batch[name]
+        yield pa.record_batch(found)
+
+
+def rows_in(path: str, form: str | None = None) -> int | None:
+    """Rows of a Parquet file or of all in a folder, None where they are not known before reading."""
+    with contextlib.suppress(OSError, pa.ArrowException, InputFileError):
+        files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, format_of(path, form))]
+        if not any(is_stream(file) or found.kind != Kind.parquet for file, found in files):
+            return sum(int(pq.read_metadata(file).num_rows) for file, _ in files)
+    return None
+
+
+def _read(
+    path: str,
+    form: str | None,
+    columns: tuple[Column, ...],
+    invalid: InvalidRows,
+    others: OtherColumns | None,
+) -> Iterator[Rows]:
+    if not (path and Path(path).is_dir()):
+        yield from _read_file(path, format_of(path, form), columns, invalid, 0, others)
+        return
+    first = 0
+    for file, found in _files_in(Path(path), form):
+        first = yield from _read_file(file, found, columns, invalid, first, others)
+
+
+def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
+    """Files of a folder by name, all of one kind, without those that readers of folders leave out."""
+    if (folder / MANIFEST).is_file():
+        raise InputFileError(f"{folder} is an index, not a file of rows; `tagmatch export` makes one of it")
+    try:
+        names = sorted(file.name for file in folder.iterdir() if file.is_file())
+    except OSError as error:
+        raise InputFileError(f"{folder}: cannot be read: {error.strerror or error}") from None
+    unfinished = [name for name in names if name.startswith("._") and name.endswith(".part")]
+    if unfinished:
+        raise InputFileError(f"{folder} is not whole, as {unfinished[0]} tells: its writer was stopped; make it again")
+    known = [(name, format_of_suffix(Path(name))) for name in names if name[0] not in "._"]
+    wanted = None if form is None else format_of("", form)
+    files = [(str(folder / name), found) for name, found in known if found and wanted in (None, found)]
+    kinds = sorted({found.kind for _, found in files})
+    if len(kinds) > 1:
+        raise InputFileError(f"{folder}: the folder has files of {' and '.join(kinds)}; give the format of those meant")
+    if not files:
+        raise InputFileError(f"{folder}: the folder has no files of {form or 'a known format'}")
+    return files
+
+
+def _read_file(
+    path: str,
+    form: Format,
+    columns: tuple[Column, ...],
+    invalid: InvalidRows,
+    first_row: int,
+    others: OtherColumns | None,
+) -> Generator[Rows, None, int]:
+    """The rows of one file; returns the number of the row after its last."""
+    name = input_name(path)
+    if not (is_stream(path) or Path(path).exists()):
+        raise InputFileError(f"{name}: no such file")
+    if form.kind == Kind.parquet:
+        return (yield from parquet_rows(path, name, columns, invalid, first_row, others))
+    try:
+        with input_descriptor(path) as descriptor:
+            read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
+            read = text_only(read, name)
+            if form.kind == Kind.csv:
+                blocks = csv_blocks(read)
+                header, first_blocks = header_of(blocks, name)
+                if others is not None:
+                    others.check(header, name)
+                    columns = beside(attribute_columns(others.attributes_in(header), name, are_texts=True), columns)
+                require_columns(header, name, columns)
+                reader = TextReader(name, CsvLines(header, columns), columns, invalid, first_row)
+                blocks = chain(first_blocks, blocks)
+            else:
+                blocks = json_blocks(read)
+                reader = TextReader(name, JsonLines(columns, others), columns, invalid, first_row)
+            yield from reader.rows(blocks)
+            return reader.row
+    except OSError as error:
+        raise InputFileError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from None
+
+
+def _decompressed(descriptor: int, compression: str) -> Read:
+    """A function that reads at most the bytes asked for of what a compressed file holds."""
+    source = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), "r")
+    read: Read = pa.CompressedInputStream(source, compression).read
+    return read
