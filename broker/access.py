@@ -42,36 +42,18 @@ def new_token() -> tuple[str, str]:
 
 
 def token_sha256(token: str) -> str:
-    """What a configuration has of a token.
-
-    Examples
-    --------
-    >>> token_sha256("secret")[:16]
-    '2bb80d537b1da3e3'
-    """
+    """What a configuration has of a token."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Users:
-    """The users of a service.
-
-    Parameters
-    ----------
-    users : sequence of User
-        None: everyone may do everything.
-    """
+    """The users of a service."""
 
     def __init__(self, users: Sequence[User]) -> None:
         self._users = tuple(users)
 
     def of_token(self, token: str | None, *, or_nobody: bool = False) -> User:
-        """The user of a token; with `or_nobody`, a call without a token is `NOBODY`'s.
-
-        Raises
-        ------
-        UnauthenticatedError
-            Nobody, or it has expired.
-        """
+        """The user of a token; with `or_nobody`, a call without a token is `NOBODY`'s."""
         if not self._users:
             return ANYONE
         if token is None and or_nobody:
@@ -90,13 +72,7 @@ class Users:
 
 
 def require(user: User, role: Role, what: str) -> User:
-    """See that a user has a right.
-
-    Raises
-    ------
-    UnauthenticatedError, AccessError
-        Nobody calls, the token has expired, or the role is too low.
-    """
+    """See that a user has a right."""
     if user is NOBODY:
         raise UnauthenticatedError("the call needs a token: the header `authorization: Bearer TOKEN`")
     if user.has_expired():
@@ -124,15 +100,7 @@ _LOOK_S = 0.2
 
 
 class Bucket:
-    """Tokens that come at a rate, up to so many: who takes more waits, or is refused.
-
-    Parameters
-    ----------
-    rate, most : float
-        Tokens a second, and at most.
-    clock : callable
-        Seconds.
-    """
+    """Tokens that come at a rate, up to so many: who takes more waits, or is refused."""
 
     def __init__(self, rate: float, most: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._most, self._clock = rate, most, clock
@@ -162,12 +130,7 @@ class Bucket:
 
 
 class Limits:
-    """What a service takes of its users.
-
-    Parameters
-    ----------
-    options : ServerOptions
-    """
+    """What a service takes of its users."""
 
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
@@ -206,13 +169,7 @@ class Limits:
 
     @contextlib.contextmanager
     def call(self, user: User, peer: str, *, is_action: bool) -> Iterator[None]:
-        """Count a call.
-
-        Raises
-        ------
-        Overloaded
-            There are too many calls, too many of this user, or too many clients.
-        """
+        """Count a call."""
         with self._lock:
             self._check_room(user, peer, is_action=is_action)
             self._peers[peer] += 1
@@ -260,13 +217,7 @@ class Limits:
         self._bucket(user).take(-rows)
 
     def admit(self, user: str, rows: int) -> None:
-        """See that so many rows, at least one, are within a user's rate.
-
-        Raises
-        ------
-        Overloaded
-            They are not.
-        """
+        """See that so many rows, at least one, are within a user's rate."""
         if self._options.rate and not self._bucket(user).take_at_once(max(rows, 1)):
             raise Overloaded(f"user {user!r} sends more than {self._options.rate:g} a second; try again later")
 
@@ -286,14 +237,7 @@ class Limits:
 
 
 class Memory:
-    """What one call has in memory: its bytes, and all others of its user, are no more than they may be.
-
-    Parameters
-    ----------
-    limits : Limits
-    user : User
-    ended : threading.Event
-    """
+    """What one call has in memory: its bytes, and all others of its user, are no more than they may be."""
 
     def __init__(self, limits: Limits, user: User, ended: threading.Event) -> None:
         self._limits, self._user, self._ended = limits, user.name, ended
@@ -301,13 +245,7 @@ class Memory:
         self._is_closed = False
 
     def wait_for(self, nbytes: int) -> None:
-        """Count bytes that have come, when there is room for them, as there always is for those of one message.
-
-        Raises
-        ------
-        GoneError
-            The call ends before.
-        """
+        """Count bytes that have come, when there is room for them, as there always is for those of one message."""
         with self._limits._freed:
             while not (self._is_closed or self._has_room(nbytes)):
                 if self._ended.is_set():
@@ -318,13 +256,7 @@ class Memory:
             self._count(nbytes)
 
     def take(self, nbytes: int) -> None:
-        """Count bytes that have come, and that stay until the call is over.
-
-        Raises
-        ------
-        Overloaded
-            There is no room for them.
-        """
+        """Count bytes that have come, and that stay until the call is over."""
         with self._limits._freed:
             if not self._has_room(nbytes):
                 raise Overloaded(f"user {self._user!r} sends too much at once; try again later")
@@ -368,43 +300,21 @@ def _less(counts: Counter[str], name: str, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call.
-
-    Attributes
-    ----------
-    service : Service
-    user : User
-    role : str
-        What it needs.
-    what : str
-        What it does, for messages.
-    rpc : Rpc
-        The way to its client.
-    memory : Memory
-        Where it counts the bytes that it keeps.
-    """
+    """One call."""
 
     service: Service
     user: User
-    role: Role
-    what: str
-    rpc: Rpc
-    memory: Memory
+    role: Role  # What it needs
+    what: str  # What it does, for messages
+    rpc: Rpc  # The way to its client
+    memory: Memory  # Where it counts the bytes that it keeps
 
     def require(self) -> None:
         """See that the right is still there; errors as `access.require`."""
         require(self.user, self.role, self.what)
 
     def keep_to_rate(self, rows: int) -> None:
-        """Wait until these rows are within the rate of the user, or the service ends.
-
-        Raises
-        ------
-        GoneError
-            The client has gone; the rows do not count then.
-        UnauthenticatedError
-            The token has expired.
-        """
+        """Wait until these rows are within the rate of the user, or the service ends."""
         limits, began = self.service.limits, time.monotonic()
         if (seconds := limits.wait_for(self.user.name, rows)) <= 0:
             return

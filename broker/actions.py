@@ -33,20 +33,11 @@ Body = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that a client may ask for by name.
-
-    Attributes
-    ----------
-    description : str
-    role : str or None
-        The least that is needed; `None`: not even a token.
-    perform : callable
-        `perform(call, body)` returns what is answered.
-    """
+    """Something that a client may ask for by name."""
 
     description: str
-    role: Role | None
-    perform: Callable[[Call, Body], Body]
+    role: Role | None  # The least that is needed; `None`: not even a token
+    perform: Callable[[Call, Body], Body]  # `perform(call, body)` returns what is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,15 +216,7 @@ CLIENT, LON, LAT = "client", "lon", "lat"
 
 
 def put(call: Call, kind: str, options: ChangeOptions, incoming: Incoming) -> bytes:
-    """Make the changes that a stream brings, and answer with counts, as JSON.
-
-    Parameters
-    ----------
-    call : Call
-    kind : {"add", "remove", "move"}
-    options : ChangeOptions
-    incoming : Incoming
-    """
+    """Make the changes that a stream brings, and answer with counts, as JSON."""
     service, table = call.service, _all_of(call, incoming)
     service.limits.admit(call.user.name, len(table))
     staged = len(table)

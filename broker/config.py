@@ -57,15 +57,7 @@ class Lines:
 
 
 def read_toml(text: str, file: str, kind: type[T]) -> T:
-    """The dataclass that a text is: each field of it is a section, a dataclass or a tuple of them.
-
-    Raises
-    ------
-    ConfigError
-        The text is no TOML; a section or a key is not known, missing, or of another type; or a dataclass refuses a
-        value: if its message begins with the name of a field, its line is named, and the lines of all keys that it
-        names as `section[0].key`.
-    """
+    """The dataclass that a text is: each field of it is a section, a dataclass or a tuple of them."""
     lines = Lines(text)
     try:
         found = tomllib.loads(text)
@@ -152,55 +144,29 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """Where the service listens, with which certificates, and its limits.
+    """Where the service listens, with which certificates, and its limits."""
 
-    Attributes
-    ----------
-    host, port : str, int
-        Port 0: any that is free.
-    tls_cert, tls_key : str, optional
-        Files with the certificate and its key, as PEM. Without them there is no encryption.
-    client_ca : str, optional
-        File with the certificates, as PEM, that certificates of clients must be signed by: mutual TLS.
-    insecure : bool
-        Listen beyond this machine without users, or without TLS, all the same.
-    max_message_bytes : int
-        Bytes of a batch, as Arrow has it in memory, and of all that one `DoPut` brings.
-    max_batch_rows : int
-        Rows of a batch, and of those that are matched together.
-    max_connections : int
-        Clients, by address and port, that have calls under way at once.
-    max_calls : int
-        Calls under way at once, streams among them; a client may have many. Each stream has two threads, and messages
-        that wait. Administrators may have a few more.
-    max_user_calls : int, optional
-        Those of one user, except actions of administrators. Default: a quarter of `max_calls`.
-    rate : float
-        Messages, changes and keys to follow a second that a user may send; 0: as many as they like. Streams are slowed
-        down, other calls refused.
-    burst : float
-        How many may come at once after a pause, in seconds of `rate`.
-    queue_rows : int
-        Messages of one stream that wait to be matched; with more, no more is read.
-    drain_seconds : float
-        After SIGTERM, how long what is under way may take.
-    """
-
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # Port 0: any that is free
     port: int = 8815
-    tls_cert: str | None = None
+    tls_cert: str | None = None  # Files with the certificate and its key, as PEM. Without them there is no encryption.
     tls_key: str | None = None
+    # File with the certificates, as PEM, that certificates of clients must be signed by: mutual TLS
     client_ca: str | None = None
-    insecure: bool = False
-    max_message_bytes: int = 64 << 20
-    max_batch_rows: int = 65_536
-    max_connections: int = 256
+    insecure: bool = False  # Listen beyond this machine without users, or without TLS, all the same
+    max_message_bytes: int = 64 << 20  # Bytes of a batch, as Arrow has it in memory, and of all that one `DoPut` brings
+    max_batch_rows: int = 65_536  # Rows of a batch, and of those that are matched together
+    max_connections: int = 256  # Clients, by address and port, that have calls under way at once
+    # Calls under way at once, streams among them; a client may have many. Each stream has two threads, and messages
+    # that wait. Administrators may have a few more.
     max_calls: int = 1024
+    # Those of one user, except actions of administrators. Default: a quarter of `max_calls`.
     max_user_calls: int | None = None
+    # Messages, changes and keys to follow a second that a user may send; 0: as many as they like. Streams are slowed
+    # down, other calls refused.
     rate: float = 0.0
-    burst: float = 1.0
-    queue_rows: int = 131_072
-    drain_seconds: float = 10.0
+    burst: float = 1.0  # How many may come at once after a pause, in seconds of `rate`
+    queue_rows: int = 131_072  # Messages of one stream that wait to be matched; with more, no more is read
+    drain_seconds: float = 10.0  # After SIGTERM, how long what is under way may take
 
     def __post_init__(self) -> None:
         in_range("port", self.port, 0, 65_535)
@@ -235,23 +201,11 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
-    """Which index is served; other fields are those of `TagMatch.open`.
+    """Which index is served; other fields are those of `TagMatch.open`."""
 
-    Attributes
-    ----------
-    path : str, optional
-        Its folder or URI; the command line may give it instead.
-    create : bool
-        Begin an empty index where there is none.
-    key_type : {"integer", "string"}, optional
-        Of an index that is begun; of others, what its keys must be.
-    order : {"fifo", "edf", "dfgs"}
-        In which order messages of channels, the sections [[channel]], are matched.
-    """
-
-    path: str | None = None
-    create: bool = False
-    key_type: Literal["integer", "string"] | None = None
+    path: str | None = None  # Its folder or URI; the command line may give it instead
+    create: bool = False  # Begin an empty index where there is none
+    key_type: Literal["integer", "string"] | None = None  # Of an index that is begun; of others, what its keys must be
     exact: bool = True
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: int | None = None
@@ -259,7 +213,7 @@ class IndexOptions:
     plane: bool = False
     durability: Literal["fsync", "os", "none"] | None = None
     keep_snapshots: int | None = None
-    order: Order = "fifo"
+    order: Order = "fifo"  # In which order messages of channels, the sections [[channel]], are matched
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -272,26 +226,13 @@ class IndexOptions:
 
 @dataclass(frozen=True, slots=True)
 class ChannelOptions:
-    """A class of messages with a deadline, as `Channel` of Python; durations are seconds, or texts such as `"5ms"`.
-
-    Attributes
-    ----------
-    name : str
-    deadline : float or str, optional
-        From the moment that a message has come until its answer is late.
-    priority : int
-        Which message goes first where deadlines are equal.
-    latency_budget : float or str
-        How long a message may wait for others.
-    expiry : float or str, optional
-        After which a message is not matched at all.
-    """
+    """A class of messages with a deadline, as `Channel` of Python; durations are seconds, or texts such as `"5ms"`."""
 
     name: str
-    deadline: float | str | None = None
-    priority: int = 0
-    latency_budget: float | str = 0.0
-    expiry: float | str | None = None
+    deadline: float | str | None = None  # From the moment that a message has come until its answer is late
+    priority: int = 0  # Which message goes first where deadlines are equal
+    latency_budget: float | str = 0.0  # How long a message may wait for others
+    expiry: float | str | None = None  # After which a message is not matched at all
 
     def __post_init__(self) -> None:
         try:
@@ -331,22 +272,13 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who may use the service.
-
-    Attributes
-    ----------
-    name : str
-    token_sha256 : str
-        What `tagmatch token` prints: the SHA-256 of the token, in hexadecimal digits. The token itself is nowhere.
-    role : {"read", "write", "admin"}
-    expires : datetime, optional
-        From when on the token is refused.
-    """
+    """Who may use the service."""
 
     name: str
+    # What `tagmatch token` prints: the SHA-256 of the token, in hexadecimal digits. The token itself is nowhere.
     token_sha256: str
     role: Role = "read"
-    expires: datetime | None = None
+    expires: datetime | None = None  # From when on the token is refused
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
@@ -394,13 +326,7 @@ class Config:
         _see_that_all_differ((f"channel[{number}].name", each.name) for number, each in enumerate(self.channel))
 
     def check_exposure(self) -> None:
-        """Refuse what others could read or use unseen.
-
-        Raises
-        ------
-        ConfigError
-            It listens beyond this machine without users, or without TLS, and nothing says that this is meant.
-        """
+        """Refuse what others could read or use unseen."""
         if self.server.is_local or self.server.insecure:
             return
         missing = [what for what, there in (("[[users]]", self.users), ("tls_cert", self.server.tls_cert)) if not there]
@@ -462,11 +388,6 @@ def read_config(path: str | Path) -> Config:
     """The configuration in a file.
 
     Relative paths in it are relative to its folder.
-
-    Raises
-    ------
-    ConfigError
-        It cannot be read, or has a mistake: the message names the line.
     """
     try:
         text = Path(path).read_text()

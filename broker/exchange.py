@@ -26,14 +26,7 @@ _LOOK_S = 0.2
 
 
 def exchange(call: Call, options: MatchOptions, incoming: Incoming) -> Generator[bytes]:
-    """Answer a stream of messages; gives the messages of Flight to send.
-
-    Parameters
-    ----------
-    call : Call
-    options : MatchOptions
-    incoming : Incoming
-    """
+    """Answer a stream of messages; gives the messages of Flight to send."""
     return _Exchange(call, options, incoming).run()
 
 

@@ -17,13 +17,7 @@ from tagmatch.model.errors import ConfigError, InvalidValueError, TagMatchError
 
 
 def check_certificates(pem: bytes, name: str) -> None:
-    """See that a text holds certificates.
-
-    Raises
-    ------
-    InvalidValueError
-        It does not; the message begins with `name`.
-    """
+    """See that a text holds certificates."""
     import ssl
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -34,13 +28,7 @@ def check_certificates(pem: bytes, name: str) -> None:
 
 
 def check_pair(cert: bytes, key: bytes, cert_name: str, key_name: str) -> None:
-    """See that a text holds certificates, and another the key of the first one.
-
-    Raises
-    ------
-    InvalidValueError
-        They do not; the message begins with the name of the one that is wrong.
-    """
+    """See that a text holds certificates, and another the key of the first one."""
     import ssl
 
     def passphrase() -> bytes:
@@ -79,19 +67,7 @@ def _file(data: bytes) -> Iterator[str]:
 
 
 def check_files(config: Config, path: str | None = None) -> None:
-    """See that the files that a configuration names can be read, and are what they must be.
-
-    Parameters
-    ----------
-    config : Config
-    path : str, optional
-        The file that it is in, whose lines messages name.
-
-    Raises
-    ------
-    ConfigError
-        One cannot be read, holds no PEM, or a key is not that of the certificate.
-    """
+    """See that the files that a configuration names can be read, and are what they must be."""
     for section, number, key, error in _faults(config):
         place = ""
         if path is not None:

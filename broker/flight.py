@@ -22,32 +22,17 @@ _COMMAND = 2
 
 
 class Descriptor(NamedTuple):
-    """What a stream or a question is about.
+    """What a stream or a question is about."""
 
-    Attributes
-    ----------
-    is_command : bool
-        Whether it is a command, not a path.
-    command : bytes
-    """
-
-    is_command: bool
+    is_command: bool  # Whether it is a command, not a path
     command: bytes
 
 
 class Data(NamedTuple):
-    """One message of a stream.
+    """One message of a stream."""
 
-    Attributes
-    ----------
-    descriptor : Descriptor, optional
-        The first message of a stream has one.
-    header, body : memoryview
-        A message of Arrow IPC; both are empty in a message of metadata alone.
-    """
-
-    descriptor: Descriptor | None
-    header: memoryview
+    descriptor: Descriptor | None  # The first message of a stream has one
+    header: memoryview  # A message of Arrow IPC; both are empty in a message of metadata alone
     body: memoryview
 
 
@@ -183,25 +168,7 @@ _PREFIX = 8
 
 
 class Incoming:
-    """The stream that a client sends: its descriptor and its schema, and then its batches, which this iterates over.
-
-    Parameters
-    ----------
-    rpc : Rpc
-    options : ServerOptions
-        How large batches may be.
-
-    Attributes
-    ----------
-    descriptor : wire.Descriptor
-
-    Raises
-    ------
-    InvalidValueError
-        What comes is no such stream; also from the methods.
-    GoneError
-        The client is gone; also from the methods.
-    """
+    """The stream that a client sends: its descriptor and its schema, and then its batches, which this iterates over."""
 
     def __init__(self, rpc: Rpc, options: ServerOptions) -> None:
         self._messages = iter(rpc)
@@ -246,12 +213,7 @@ class Incoming:
 
 
 class Outgoing:
-    """Batches of one schema as messages of Flight.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-    """
+    """Batches of one schema as messages of Flight."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

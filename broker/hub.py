@@ -34,22 +34,12 @@ ID, PAYLOAD, EXPIRES = "id", "payload", "expires"
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages that one publisher has handed over together.
+    """Messages that one publisher has handed over together."""
 
-    Attributes
-    ----------
-    table : pyarrow.Table
-        What `match_many` takes.
-    ids, payloads : pyarrow.Array
-        Of binary and of large_binary; nulls where a message has none.
-    expires, until : I64Array
-        When each expires, as in `Notifications`.
-    """
-
-    table: pa.Table
-    ids: pa.Array
+    table: pa.Table  # What `match_many` takes
+    ids: pa.Array  # Of binary and of large_binary; nulls where a message has none
     payloads: pa.Array
-    expires: I64Array
+    expires: I64Array  # When each expires, as in `Notifications`
     until: I64Array
 
     def __len__(self) -> int:
@@ -63,42 +53,14 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What became of messages that were published together.
+    """What became of messages that were published together."""
 
-    Attributes
-    ----------
-    messages, matched : int
-        How many, and those that matched at least one key.
-    """
-
-    messages: int
+    messages: int  # How many, and those that matched at least one key
     matched: int
 
 
 def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0) -> Messages:
-    """Messages from Arrow, or from lists.
-
-    Parameters
-    ----------
-    messages : table, or iterable of iterables of str
-        A table as `TagMatch.match_many` takes it, which may have `id` (strings or binary), `payload` (the same) and
-        `expires` (timestamps, or durations from now on) as well, with nulls. Or tags of each message alone.
-    payloads : iterable of bytes, optional
-        Only with tags alone.
-    steady : int
-        What `steady_us` is now.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        A column has another type, or there are not as many payloads as messages; the message names it.
-
-    Examples
-    --------
-    >>> found = messages_of([["fr"], ["it"]], [b"a", b"b"])
-    >>> len(found), found.table.column_names, found.payloads.to_pylist()
-    (2, ['tags'], [b'a', b'b'])
-    """
+    """Messages from Arrow, or from lists."""
     table = table_of(messages, payloads)
     check_names(table.column_names, PUBLISHED_COLUMNS)
     ids = _binary(table, ID, pa.binary())
@@ -222,30 +184,6 @@ class Hub:
     A thread matches messages and notifies sessions. So none of one channel waits for those of another to be matched.
 
     Every message is counted: `in = matched + unmatched + dropped + failed + waiting`, always.
-
-    Parameters
-    ----------
-    matcher : TagMatch
-    sessions : Sessions
-    options : HubOptions
-    channels : sequence of str
-        Names of the channels that the matcher has.
-
-    Examples
-    --------
-    >>> from tagmatch import TagMatch
-    >>> tm = TagMatch()
-    >>> tm.add_set(["fr"], 7)
-    1
-    >>> tm.consolidate()
-    ChangeCounts(added=1, already_there=0, removed=0, missing=0)
-    >>> sessions = Sessions("integer")
-    >>> phone = sessions.connect("phone", keys=[7])
-    >>> with Hub(tm, sessions) as hub:
-    ...     hub.publish([["cat", "fr"], ["dog"]], [b"miaow", b"woof"]).result()
-    Published(messages=2, matched=1)
-    >>> phone.take()["payload"].to_pylist()
-    [b'miaow']
     """
 
     def __init__(
@@ -280,33 +218,7 @@ class Hub:
         channel: str | None = None,
         when_busy: WhenBusy | None = None,
     ) -> Future[Published]:
-        """Have messages matched, and sessions notified.
-
-        Parameters
-        ----------
-        messages, payloads
-            As `messages_of` takes them.
-        timeout : float, optional
-            Seconds to wait for room in the queue, where `when_busy` is `wait`; `None`: as long as it takes.
-        channel : str, optional
-            The channel of the messages; its deadline counts from now.
-        when_busy : {"wait", "drop"}, optional
-            What happens where there is no room; default: as the options say.
-
-        Returns
-        -------
-        concurrent.futures.Future of Published
-            Done when all notifications are in their outboxes; with the error of `match_many` if that failed.
-
-        Raises
-        ------
-        InvalidTypeError, InvalidValueError
-            Messages cannot be read, or are more than the queue can have, or there is no such channel; none is counted.
-        Overloaded
-            There was no room; all of these messages are counted as dropped.
-        ClosedError
-            The hub is closed; none is counted.
-        """
+        """Have messages matched, and sessions notified."""
         queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
         one = _Waiting(messages_of(messages, payloads, self._sessions.steady()))
         count, options = len(one.messages), self._options
@@ -459,33 +371,14 @@ class Hub:
     # -- the object --------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, int]:
-        """Counts of messages, of one moment.
-
-        Returns
-        -------
-        dict
-            Messages `in`, and of these `matched` (a key at least), `unmatched`, `dropped`, `failed` and still
-            `waiting`; `waiting_bytes`; and `notifications` that sessions were offered.
-        """
+        """Counts of messages, of one moment."""
         with self._lock:
             names = ("in", "matched", "unmatched", "dropped", "failed", "notifications")
             counts = {name: self._counts[name] for name in names}
             return {**counts, "waiting": self._waiting, "waiting_bytes": self._waiting_bytes}
 
     def close(self, *, drain: bool = True, timeout: float | None = None) -> bool:
-        """Take no more messages, match those that wait, or drop them without `drain`, and end the thread.
-
-        Parameters
-        ----------
-        drain : bool
-        timeout : float, optional
-            Seconds to wait for that, `None`: as long as it takes. What waits after that is dropped.
-
-        Returns
-        -------
-        bool
-            Whether nothing was dropped.
-        """
+        """Take no more messages, match those that wait, or drop them without `drain`, and end the thread."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._is_closed = True

@@ -29,24 +29,12 @@ _FEW_ROWS = 256
 
 
 class Messages(NamedTuple):
-    """Messages of one batch.
+    """Messages of one batch."""
 
-    Attributes
-    ----------
-    queries : pyarrow.RecordBatch
-        As `TagMatch.match_many` takes them.
-    ids : pyarrow.Array, optional
-        What their sender calls them.
-    arrived : float
-        When they came, in seconds of `time.perf_counter`.
-    nbytes : int
-        What they have in memory.
-    """
-
-    queries: pa.RecordBatch
-    ids: pa.Array | None
-    arrived: float
-    nbytes: int
+    queries: pa.RecordBatch  # As `TagMatch.match_many` takes them
+    ids: pa.Array | None  # What their sender calls them
+    arrived: float  # When they came, in seconds of `time.perf_counter`
+    nbytes: int  # What they have in memory
 
     @property
     def rows(self) -> int:
@@ -61,13 +49,7 @@ def id_type(schema: pa.Schema, options: MatchOptions) -> pa.DataType | None:
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """See that a stream has columns of messages.
-
-    Raises
-    ------
-    InvalidValueError
-        Two have one name, or there are no columns, or too many.
-    """
+    """See that a stream has columns of messages."""
     if not schema.names:
         raise InvalidValueError("messages need a column 'tags', or one for each attribute")
     if _fields_in(schema) > MAX_FIELDS:
@@ -138,13 +120,7 @@ def _read(texts: pa.Array) -> pa.Array:
 
 
 def check_messages(queries: pa.RecordBatch, first_row: int, *, plane: bool) -> None:
-    """See all that `TagMatch.match_many` could refuse, so that a batch is refused before others come after it.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        As `TagMatch.match_many`, with rows counted from the first one of the stream.
-    """
+    """See all that `TagMatch.match_many` could refuse, so that a batch is refused before others come after it."""
     if queries.schema.names == [TAGS]:
         tag_lists(queries.column(TAGS), f"column {TAGS!r}", first_row=first_row)
         return
@@ -166,13 +142,7 @@ def together(some: Sequence[Messages]) -> Any:
 
 
 class Gathering:
-    """Batches that have come and are not taken yet.
-
-    Parameters
-    ----------
-    most_rows, most_bytes : int
-        With more than these, `put` waits; one batch always fits.
-    """
+    """Batches that have come and are not taken yet."""
 
     def __init__(self, most_rows: int, most_bytes: int) -> None:
         self._most_rows, self._most_bytes = most_rows, most_bytes
@@ -221,13 +191,7 @@ class Gathering:
             return left
 
     def take(self, most_rows: int, timeout: float | None = None) -> list[Messages]:
-        """All that has come, up to so many rows but at least one batch; waits for it. Empty at the end, or in time.
-
-        Raises
-        ------
-        BaseException
-            What the stream ended with, after all that came before it was taken.
-        """
+        """All that has come, up to so many rows but at least one batch; waits for it. Empty at the end, or in time."""
         with self._lock:
             if not self._batches and not self._ended:
                 self._some.wait(timeout)

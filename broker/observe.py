@@ -105,18 +105,7 @@ class _Subscribers(Collector):
 
 
 class Metrics:
-    """Counters of one service.
-
-    Parameters
-    ----------
-    stats : callable
-        The figures of the index, as `TagMatch.stats` gives them.
-
-    Attributes
-    ----------
-    registry : CollectorRegistry
-        To add more to.
-    """
+    """Counters of one service."""
 
     def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
         self.registry = CollectorRegistry()
@@ -238,16 +227,6 @@ def spans(*, to_console: bool) -> Span:
     """What begins a span with a name and attributes.
 
     Where a program has set up a provider of its own, as `opentelemetry-instrument` does, spans go there.
-
-    Parameters
-    ----------
-    to_console : bool
-        Write spans to standard error, as JSON.
-
-    Raises
-    ------
-    TagMatchError
-        That is asked for, and OpenTelemetry is not there.
     """
     try:
         from opentelemetry import trace
@@ -279,21 +258,7 @@ _LOOK_S = 0.25
 
 
 class HttpEndpoint:
-    """A small server in threads of its own.
-
-    Parameters
-    ----------
-    options : MetricsOptions
-    text : callable
-        Gives the metrics.
-    readiness : callable
-        Gives whether the service is ready, and what it says of that.
-
-    Raises
-    ------
-    TagMatchError
-        The port cannot be had.
-    """
+    """A small server in threads of its own."""
 
     def __init__(
         self, options: MetricsOptions, text: Callable[[], bytes], readiness: Callable[[], tuple[bool, bytes]]

@@ -34,20 +34,7 @@ KEY_TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.la
 
 
 def schema_of(key_type: KeyType) -> pa.Schema:
-    """Columns of notifications as a subscriber gets them.
-
-    Returns
-    -------
-    pyarrow.Schema
-        `offset`: the number of the notification in its session, from 1 on; a number that is missing is of one that was
-        dropped or has expired. `redelivered`: it was handed over before. `id` of the message, its `payload`, and the
-        `keys` that the session follows and that the message matched.
-
-    Examples
-    --------
-    >>> schema_of("integer").names
-    ['offset', 'redelivered', 'id', 'payload', 'keys', 'expires']
-    """
+    """Columns of notifications as a subscriber gets them."""
     return pa.schema([("offset", pa.int64()), ("redelivered", pa.bool_()), *_content(key_type)])
 
 
@@ -62,32 +49,17 @@ def _content(key_type: KeyType) -> list[pa.Field]:
 
 @dataclass(frozen=True, slots=True)
 class Notifications:
-    """Some notifications, in order.
+    """Some notifications, in order."""
 
-    Attributes
-    ----------
-    content : pyarrow.RecordBatch
-        Columns `id`, `payload`, `keys`.
-    sizes : I64Array
-        Bytes that each counts for.
-    expires, until : I64Array
-        When each expires: microseconds since 1970 if the publisher gave a time of day, and microseconds of
-        `steady_us` if it gave a duration; the other one is `NEVER`, or both.
-    held : int
-        Bytes of memory that stay in use as long as any of these notifications does.
-    offsets : I64Array
-        Numbers that the outbox has given them, ascending.
-    redelivered : bool array
-        Which were handed over before.
-    """
-
-    content: pa.RecordBatch
-    sizes: I64Array
+    content: pa.RecordBatch  # Columns `id`, `payload`, `keys`
+    sizes: I64Array  # Bytes that each counts for
+    # When each expires: microseconds since 1970 if the publisher gave a time of day, and microseconds of `steady_us` if
+    # it gave a duration; the other one is `NEVER`, or both
     expires: I64Array
     until: I64Array
-    held: int
-    offsets: I64Array
-    redelivered: Any
+    held: int  # Bytes of memory that stay in use as long as any of these notifications does
+    offsets: I64Array  # Numbers that the outbox has given them, ascending
+    redelivered: Any  # Which were handed over before
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -161,23 +133,7 @@ def joined(parts: Sequence[Notifications]) -> Notifications:
 def notifications_of(
     ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expires: I64Array, until: I64Array | None = None
 ) -> Notifications:
-    """New notifications, which no outbox has numbered yet.
-
-    Parameters
-    ----------
-    ids, payloads : pyarrow.Array of binary, large_binary
-    keys : pyarrow.ListArray
-        Of the type that the keys of the index have.
-    expires, until : I64Array
-        As in `Notifications`; `None`: `NEVER`.
-
-    Examples
-    --------
-    >>> keys = pa.array([[7, 8]], pa.list_(pa.uint64()))
-    >>> one = notifications_of(pa.array([b"a"]), pa.array([b"hello"], pa.large_binary()), keys, np.array([NEVER]))
-    >>> one.sizes.tolist()
-    [54]
-    """
+    """New notifications, which no outbox has numbered yet."""
     sizes = np.full(len(ids), FIXED_BYTES, np.int64)
     sizes += _lengths(ids) + _lengths(payloads)
     lists = _lengths(keys)
@@ -209,23 +165,6 @@ class Outbox:
     """A bounded queue of notifications, for one connection at a time. All methods may be called from many threads.
 
     Always, `offered = delivered + dropped + expired + waiting`.
-
-    Parameters
-    ----------
-    guarantee : {"at_most_once", "at_least_once"}
-        A notification leaves when it is handed over, or when it is acknowledged.
-    when_full : {"disconnect", "drop_oldest", "drop_newest"}
-        What happens where there is no room.
-    max_notifications, max_bytes : int
-        How many wait at most, and bytes of them. What was handed over and not acknowledged counts.
-    now, steady : callable
-        Microseconds since 1970, and those of `steady_us`.
-
-    Examples
-    --------
-    >>> outbox = Outbox("at_most_once", "drop_oldest", 100, 1 << 20)
-    >>> outbox.take(outbox.connect(), timeout=0) is None
-    True
     """
 
     def __init__(
@@ -298,13 +237,7 @@ class Outbox:
     # -- connections -------------------------------------------------------------------------------------------------
 
     def connect(self) -> int:
-        """Begin a connection, and end the one before; what was handed over and not acknowledged is delivered again.
-
-        Returns
-        -------
-        int
-            The number of the connection, for `take` and `disconnect`.
-        """
+        """Begin a connection, and end the one before; what was handed over and not acknowledged is delivered again."""
         with self._lock:
             if self._is_closed:
                 raise SessionError("this session has ended; connect again to begin another")
@@ -331,31 +264,7 @@ class Outbox:
     def take(
         self, connection: int, most: int = 1_024, most_bytes: int = 1 << 22, timeout: float | None = None
     ) -> pa.RecordBatch | None:
-        """The next notifications, in the order of their offsets; waits until there are some.
-
-        Parameters
-        ----------
-        connection : int
-            What `connect` has returned.
-        most, most_bytes : int
-            How many at most, and bytes of them; at least one comes.
-        timeout : float, optional
-            Seconds to wait, `None`: as long as it takes.
-
-        Returns
-        -------
-        pyarrow.RecordBatch or None
-            Columns as `tagmatch.broker.outbox.schema_of` says. `None`: none came in time.
-
-        Raises
-        ------
-        InvalidValueError
-            `most` is less than 1.
-        SlowSubscriberError
-            The outbox was full and its policy is `disconnect`.
-        SessionError
-            The connection or the session has ended, or another connection has taken the session over.
-        """
+        """The next notifications, in the order of their offsets; waits until there are some."""
         if most < 1:
             raise InvalidValueError(f"most must be 1 or more notifications, not {most}")
         until = None if timeout is None else time.monotonic() + timeout
@@ -394,13 +303,7 @@ class Outbox:
         return taken
 
     def acknowledge(self, offset: int) -> None:
-        """Let go of all notifications up to this offset, which were handed over.
-
-        Raises
-        ------
-        InvalidValueError
-            No notification of that offset was handed over yet, or none waits for an acknowledgement.
-        """
+        """Let go of all notifications up to this offset, which were handed over."""
         with self._lock:
             if self.guarantee == "at_most_once":
                 raise InvalidValueError("notifications that are delivered at most once are not acknowledged")
@@ -434,14 +337,7 @@ class Outbox:
         return self._is_connected
 
     def stats(self) -> dict[str, int]:
-        """Counts of notifications, of one moment.
-
-        Returns
-        -------
-        dict
-            `offered`, `delivered` (handed over, or acknowledged), `dropped`, `expired`, `waiting` (with `in_flight`:
-            handed over, not acknowledged), `redelivered` (handed over again), and `bytes` of those that wait.
-        """
+        """Counts of notifications, of one moment."""
         with self._lock:
             return {
                 "offered": self._offered,

@@ -37,11 +37,6 @@ def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Serv
     """Serve an index within a `with` block: by default on a free port of this machine, for everyone on it.
 
     At its end the service drains: for at most `drain_seconds` what is under way is answered.
-
-    Raises
-    ------
-    ConfigError, TagMatchError
-        It cannot listen there.
     """
     if config is None:
         config = Config(ServerOptions(port=0), metrics=MetricsOptions(enabled=False))
@@ -81,17 +76,6 @@ def run(config: Config, announce: Callable[[str], None]) -> int:
     """Serve until SIGTERM, Ctrl-C or the action `drain`; returns the exit code.
 
     A second signal ends the process at once.
-
-    Parameters
-    ----------
-    config : Config
-    announce : callable
-        Called with the line that says where the service listens.
-
-    Raises
-    ------
-    ConfigError, TagMatchError
-        It cannot begin.
     """
     set_up_logs(config.log)
     config.check_exposure()
@@ -154,15 +138,7 @@ def make_ready(index: TagMatch[Any]) -> None:
 
 
 def opened(config: Config) -> TagMatch[Any]:
-    """The index that a configuration names.
-
-    Raises
-    ------
-    ConfigError
-        It names none.
-    TagMatchError
-        As `TagMatch.open`.
-    """
+    """The index that a configuration names."""
     options, path = config.index, _path_in(config)
     channels = [each.channel for each in config.channel]
     try:

@@ -59,32 +59,7 @@ def _changing(kind: str) -> Stream:
 
 
 class Service:
-    """An index, served; `running.serving` starts one, and ends it.
-
-    Parameters
-    ----------
-    index : TagMatch
-    config : Config
-    span : callable
-        What begins a span, as `tracing.spans` makes it.
-
-    Attributes
-    ----------
-    index : TagMatch
-    config : Config
-    limits : Limits
-    metrics : Metrics
-    has_string_keys, plane : bool
-        Of the index.
-    exchanges, puts : dict
-        What a command of `DoExchange` and of `DoPut` does, by name, with the role that it needs: to add more to.
-    subscribers : Subscribers
-        Sessions, what publishes to them, and gateways.
-    is_draining : bool
-        Whether it ends.
-    on_drain : list of callable
-        Called once when it begins to end.
-    """
+    """An index, served; `running.serving` starts one, and ends it."""
 
     def __init__(self, index: TagMatch[Any], config: Config, span: Span = no_span) -> None:
         stats, server = index.stats(), config.server

@@ -78,21 +78,7 @@ def _merged(runs: list[_Run]) -> list[_Run]:
 
 
 class Routes:
-    """Pairs of a key and the number of a session that follows it.
-
-    Parameters
-    ----------
-    key_type : {"integer", "string"}
-
-    Examples
-    --------
-    >>> routes = Routes("integer")
-    >>> routes.follow(1, pa.array([7, 8], pa.uint64()))
-    >>> routes.follow(2, pa.array([8], pa.uint64()))
-    >>> places, sessions = routes.lookup(pa.array([8, 9], pa.uint64()))
-    >>> places.tolist(), sessions.tolist()
-    ([0, 0], [1, 2])
-    """
+    """Pairs of a key and the number of a session that follows it."""
 
     def __init__(self, key_type: KeyType) -> None:
         self._has_strings = key_type == "string"
@@ -129,13 +115,7 @@ class Routes:
                 self._forget_names()
 
     def lookup(self, keys: pa.Array) -> tuple[I64Array, I64Array]:
-        """Who follows these keys.
-
-        Returns
-        -------
-        places, sessions : I64Array
-            Places in `keys`, ascending, each as often as there are sessions that follow the key there, and these.
-        """
+        """Who follows these keys."""
         with self._lock:
             codes = self._known_codes(keys)
             if len(self._runs) > 1:
@@ -188,15 +168,7 @@ _SPARE_ENDS = 1_024
 
 
 class Connection:
-    """A session as one program that is connected has it; `Sessions.connect` makes them.
-
-    Attributes
-    ----------
-    name : str
-        Of the session.
-    is_new : bool
-        Whether the session began with this connection, not with an earlier one.
-    """
+    """A session as one program that is connected has it; `Sessions.connect` makes them."""
 
     def __init__(self, sessions: Sessions, session: _Session, *, is_new: bool) -> None:
         self._sessions, self._session = sessions, session
@@ -263,26 +235,7 @@ class _Session:
 
 
 class Sessions:
-    """All sessions, by name. All methods may be called from many threads.
-
-    Parameters
-    ----------
-    key_type : {"integer", "string"}
-        Type of the keys of the index.
-    options : SessionOptions
-    now : callable
-        Microseconds since 1970, for messages that expire at a time of day.
-    steady : callable, optional
-        Microseconds for all durations, which do not jump with the system's clock. Default: `steady_us`, or another
-        `now` that is given.
-
-    Examples
-    --------
-    >>> sessions = Sessions("integer")
-    >>> with sessions.connect("phone", "ana", keys=[7]) as connection:
-    ...     connection.keys
-    {7}
-    """
+    """All sessions, by name. All methods may be called from many threads."""
 
     def __init__(
         self,
@@ -319,31 +272,7 @@ class Sessions:
         when_full: WhenFull | None = None,
         linger: float | None = None,
     ) -> Connection:
-        """Connect to the session of this name, or begin it. Another connection that it has ends.
-
-        Parameters
-        ----------
-        name : str
-            Of the session, of 1 to 256 characters.
-        subscriber : str
-            Who has it; another one cannot connect to it.
-        keys : iterable of keys, optional
-            What the session follows from now on; `None`: what it followed before, at first nothing.
-        every_key : bool
-            Follow every key, those to come, too; `keys` must be `None`.
-        guarantee : {"at_most_once", "at_least_once"}
-            Fixed for the session. `at_most_once`: a notification that was handed over does not come again.
-            `at_least_once`: it comes again, to the next connection, unless it was acknowledged.
-        when_full, linger
-            As in `SessionOptions`, whose values are the defaults.
-
-        Raises
-        ------
-        InvalidTypeError, InvalidValueError
-            An argument cannot be used; the message names it.
-        SessionError
-            The session is another subscriber's or has another guarantee, or there are too many sessions or keys.
-        """
+        """Connect to the session of this name, or begin it. Another connection that it has ends."""
         _check_name(name)
         check_one_of("guarantee", guarantee, ("at_most_once", "at_least_once"))
         when_full = self.options.when_full if when_full is None else when_full
@@ -441,15 +370,7 @@ class Sessions:
         self._counts["ended"] += 1
 
     def listed(self, subscriber: str | None = None) -> list[dict[str, Any]]:
-        """All sessions, or those of one subscriber, except the gateways'.
-
-        Returns
-        -------
-        list of dict
-            Of each `session`, its name, its `user`, whether it is `connected`, its `guarantee`, how many
-            `keys` it follows (`None`: every key), how many notifications are `waiting`, of how many `bytes`, and in how
-            many seconds it ends (`ends_in`; `None`: it is connected).
-        """
+        """All sessions, or those of one subscriber, except the gateways'."""
         with self._lock:
             self.end_expired()
             now = self.steady()
@@ -554,14 +475,7 @@ class Sessions:
         return 0 if session is None else session.outbox.offer(notifications)
 
     def stats(self) -> dict[str, int]:
-        """Counts of all sessions, also of those that have ended.
-
-        Returns
-        -------
-        dict
-            `sessions` there are, `connected` of them, `keys` that they follow, `connections` begun, sessions `ended`
-            and `refused`; and of notifications what `Outbox.stats` gives.
-        """
+        """Counts of all sessions, also of those that have ended."""
         with self._lock:
             self.end_expired()
             counts = Counter(self._ended)

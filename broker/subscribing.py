@@ -54,25 +54,13 @@ class NotifyOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions(Options):
-    """How messages are published.
+    """How messages are published."""
 
-    Attributes
-    ----------
-    channel : str, optional
-        The channel that they are of.
-    """
-
-    channel: str | None = None
+    channel: str | None = None  # The channel that they are of
 
 
 class Subscribers:
-    """Sessions, hub and gateways of one service.
-
-    Parameters
-    ----------
-    service : Service
-        Gets the commands `notify` (`DoExchange`) and `publish` (`DoPut`), and figures.
-    """
+    """Sessions, hub and gateways of one service."""
 
     def __init__(self, service: Service) -> None:
         config = service.config

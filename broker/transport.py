@@ -28,17 +28,7 @@ _IDLE_S = 5.0
 
 
 class Threads(Executor):
-    """Threads for submitted work, up to a number; the program's end does not wait for them.
-
-    Parameters
-    ----------
-    most : int
-
-    Examples
-    --------
-    >>> Threads(2).submit(len, "abc").result()
-    3
-    """
+    """Threads for submitted work, up to a number; the program's end does not wait for them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -104,19 +94,7 @@ _IDENTITY = 1
 
 
 class Rpc:
-    """One call on its way: what the client sends, and its end.
-
-    Attributes
-    ----------
-    peer : str
-        Where it comes from.
-    token : str, optional
-        The bearer token that the client has shown.
-    check : callable
-        Raises the error that the call is to end with if it may not go on; asked while the client is waited for.
-    ended : threading.Event
-        Set when the call is over.
-    """
+    """One call on its way: what the client sends, and its end."""
 
     def __init__(self, context: Any, messages: Iterator[bytes], threads: Threads) -> None:
         self._context, self._messages, self._threads = context, messages, threads
@@ -162,29 +140,7 @@ Method = Callable[[Rpc], Generator[bytes]]
 
 
 class Transport(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """A server of gRPC.
-
-    Parameters
-    ----------
-    server : ServerOptions
-    address : str
-        Host and port.
-    methods : mapping of str to Method
-        By path.
-    calls : int
-        How many may be under way at once.
-    ended : callable
-        Called with a call that is ended while it waits for its client, and the reason.
-
-    Attributes
-    ----------
-    port : int
-
-    Raises
-    ------
-    TagMatchError
-        It cannot listen there.
-    """
+    """A server of gRPC."""
 
     def __init__(
         self,

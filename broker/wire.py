@@ -41,18 +41,7 @@ _AREAS: dict[str, type[Area]] = {"circle": Circle, "box": Box, "near": Near}
 
 
 def read_json(data: bytes, what: str) -> dict[str, Any]:
-    """The object that bytes hold; `what` is how messages call them.
-
-    Raises
-    ------
-    InvalidValueError
-        They hold no JSON object, or too long a one.
-
-    Examples
-    --------
-    >>> read_json(b'{"command": "match"}', "the descriptor")
-    {'command': 'match'}
-    """
+    """The object that bytes hold; `what` is how messages call them."""
     if len(data) > MAX_JSON:
         raise InvalidValueError(f"{what} must have at most {MAX_JSON:,} bytes, not {len(data):,}")
     found = json_values.read_json(data, what) if data else {}
@@ -62,13 +51,7 @@ def read_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def write_json(value: Mapping[str, Any]) -> bytes:
-    """The bytes of an object, also of one with numbers of NumPy and with sets.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        A value has no form in JSON.
-    """
+    """The bytes of an object, also of one with numbers of NumPy and with sets."""
     try:
         return json.dumps(value, default=_plain, allow_nan=False).encode()
     except ValueError:
@@ -89,13 +72,7 @@ class Options:
 
     @classmethod
     def of(cls, found: Mapping[str, Any], what: str) -> Self:
-        """Options that were found; `what` is how messages call them.
-
-        Raises
-        ------
-        InvalidTypeError, InvalidValueError
-            One is not known, or of another type.
-        """
+        """Options that were found; `what` is how messages call them."""
         hints = get_type_hints(cls)
         known = [field.name for field in fields(cls)]
         for name, value in found.items():
@@ -110,54 +87,27 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class MatchOptions(Options):
-    """How the messages of a stream are matched.
+    """How the messages of a stream are matched."""
 
-    Attributes
-    ----------
-    unique : bool
-        Give each key of a message once, ascending.
-    plain : bool
-        Answers have no ids.
-    coalesce : bool
-        Answers to several batches may come as one, in the same order.
-    channel : str, optional
-        The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose metadata
-        is the error; the stream goes on.
-    """
-
-    unique: bool = False
-    plain: bool = False
-    coalesce: bool = False
+    unique: bool = False  # Give each key of a message once, ascending
+    plain: bool = False  # Answers have no ids
+    coalesce: bool = False  # Answers to several batches may come as one, in the same order
+    # The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose metadata is
+    # the error; the stream goes on.
     channel: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions(Options):
-    """What becomes of changes.
+    """What becomes of changes."""
 
-    Attributes
-    ----------
-    commit : bool
-        They are in effect when the call returns, not staged.
-    match_all : bool
-        As of `TagMatch.add_subscriptions`.
-    missing : {"ignore", "error"}
-        As of `TagMatch.remove_subscriptions`.
-    """
-
-    commit: bool = False
-    match_all: bool = False
-    missing: str = "ignore"
+    commit: bool = False  # They are in effect when the call returns, not staged
+    match_all: bool = False  # As of `TagMatch.add_subscriptions`
+    missing: str = "ignore"  # As of `TagMatch.remove_subscriptions`
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:
-    """An area as a struct of `AREA_TYPE`, or in JSON.
-
-    Examples
-    --------
-    >>> area_row(Near(500))
-    {'kind': 'near', 'metres': 500.0}
-    """
+    """An area as a struct of `AREA_TYPE`, or in JSON."""
     if area is None:
         return None
     (kind,) = (name for name, each in _AREAS.items() if isinstance(area, each))
@@ -165,13 +115,7 @@ def area_row(area: Area | None) -> dict[str, Any] | None:
 
 
 def area_of(row: object, what: str) -> Area | None:
-    """The area that `area_row` has written.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        It is none.
-    """
+    """The area that `area_row` has written."""
     if row is None:
         return None
     if not isinstance(row, dict) or row.get("kind") not in _AREAS:

@@ -82,18 +82,7 @@ def _nothing(whole: object, piece: object) -> None:
 
 
 class Memo:
-    """What has been made of something, once for each owner, though many threads ask at once: they make it together.
-
-    Examples
-    --------
-    >>> memo = Memo()
-    >>> def square(squares, i):
-    ...     squares[i] = i * i
-    >>> memo.of("me", lambda: ([0, 0, 0], range(3)), square)
-    [0, 1, 4]
-    >>> memo.of("me", lambda: ([7, 7, 7], range(3)), square)  # it is there already
-    [0, 1, 4]
-    """
+    """What has been made of something, once for each owner, though many threads ask at once: they make it together."""
 
     def __init__(self) -> None:
         self._made: dict[object, tuple[Any, Job[Any, object]]] = {}
@@ -108,15 +97,6 @@ class Memo:
 
         Who asks while there are pieces left does some, who asks later waits. After an error, the next to ask begins
         anew.
-
-        Parameters
-        ----------
-        owner : hashable
-        begin : callable
-            Returns what is to be filled, and the pieces of work. Of threads that ask at once, each may call it; the
-            others then go by what one of them got.
-        fill : callable
-            Does one piece of work, as this thread does it: `fill(whole, piece)`.
         """
         made: tuple[R, Job[T, object]] | None = self._made.get(owner)
         if made is None:
@@ -186,16 +166,10 @@ def list_offsets(lengths: npt.NDArray[Any]) -> IntArray:
 
 @dataclass(frozen=True, slots=True)
 class Strings:
-    """UTF-8 strings: string `i` is `data[offsets[i]:offsets[i + 1]]`, as in an Arrow string array.
+    """UTF-8 strings: string `i` is `data[offsets[i]:offsets[i + 1]]`, as in an Arrow string array."""
 
-    Attributes
-    ----------
-    offsets : int32 or int64 array, length n + 1, read-only
-    data : uint8 array, read-only
-    """
-
-    offsets: IntArray
-    data: U8Array
+    offsets: IntArray  # int32 or int64 array, length n + 1
+    data: U8Array  # uint8 array
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -212,16 +186,10 @@ class Strings:
 
 @dataclass(frozen=True, slots=True)
 class Lists:
-    """Lists of unsigned integers: list `i` is `values[offsets[i]:offsets[i + 1]]` (compressed sparse rows).
+    """Lists of unsigned integers: list `i` is `values[offsets[i]:offsets[i + 1]]` (compressed sparse rows)."""
 
-    Attributes
-    ----------
-    offsets : int32 or int64 array, length n + 1, read-only
-    values : uint32 or uint64 array, read-only
-    """
-
-    offsets: IntArray
-    values: UIntArray
+    offsets: IntArray  # int32 or int64 array, length n + 1
+    values: UIntArray  # uint32 or uint64 array
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -245,28 +213,19 @@ class TagLists:
     """Rows of tags before they are looked up: row `i` has the tags from place `offsets[i]` to `offsets[i + 1]`.
 
     The tag at place `j` is string `indices[j]` of `tags` or, without indices, string `j`.
-
-    Attributes
-    ----------
-    offsets : int32 or int64 array, length n + 1, read-only; need not start at 0
-    tags : Strings
-        The tags; with indices a dictionary of them, whose strings may be equal or in no row.
-    indices : uint32 array, read-only, optional
-        Of each tag. Who reads them must expect that there is no such string in the dictionary; then no set has the tag.
-    memo : Memo
-        What has been made of the dictionary, as its ranks; several `TagLists` with the same dictionary share it.
-    attributes : AttributeColumns, optional
-        What messages have beside their tags, row by row. Only matchers of sets with constraints look at them; stored
-        sets have none.
-    locations : Locations, optional
-        Where messages are, row by row, if their tags do not say so. Only matchers of sets with areas look at it.
     """
 
-    offsets: IntArray
-    tags: Strings
+    offsets: IntArray  # int32 or int64 array, length n + 1; need not start at 0
+    tags: Strings  # The tags; with indices a dictionary of them, whose strings may be equal or in no row
+    # uint32 array: of each tag. Who reads them must expect that there is no such string in the dictionary; then no set
+    # has the tag.
     indices: U32Array | None = None
+    # What has been made of the dictionary, as its ranks; several `TagLists` with the same dictionary share it
     memo: Memo = field(default_factory=Memo, repr=False)
+    # What messages have beside their tags, row by row. Only matchers of sets with constraints look at them; stored sets
+    # have none.
     attributes: AttributeColumns | None = None
+    # Where messages are, row by row, if their tags do not say so. Only matchers of sets with areas look at it.
     locations: Locations | None = None
 
     def __len__(self) -> int:

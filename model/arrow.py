@@ -72,15 +72,7 @@ def to_strings(array: pa.Array) -> Strings:
 
 
 def in_order(strings: pa.Array) -> tuple[U32Array, U32Array]:
-    """Number the different strings of an Arrow array in the order of their bytes.
-
-    Returns
-    -------
-    places : uint32 array
-        Of each different string, in this order, one place in `strings`.
-    numbers : uint32 array
-        Of each string, its place in `places`.
-    """
+    """Number the different strings of an Arrow array in the order of their bytes."""
     order = pc.sort_indices(strings).to_numpy().astype(np.uint32)
     ordered = strings.take(pa.array(order))
     is_new = np.ones(len(order), np.bool_)

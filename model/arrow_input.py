@@ -22,18 +22,7 @@ _MOST_STRINGS = 2**32 - 1
 
 
 def as_table(given: Any) -> pa.Table | pa.RecordBatch | None:
-    """A table of Arrow, or what another library has as one: a DataFrame of pandas, polars or DuckDB, or a stream.
-
-    Returns
-    -------
-    pyarrow.Table or pyarrow.RecordBatch or None
-        `None` for what is no table, such as a column.
-
-    Raises
-    ------
-    InvalidTypeError
-        Arrow cannot have one of its columns.
-    """
+    """A table of Arrow, or what another library has as one: a DataFrame of pandas, polars or DuckDB, or a stream."""
     found = _table(given)
     return None if found is None else without_extensions(found)
 
@@ -231,13 +220,7 @@ def strings_in(values: pa.Array) -> Strings:
 
 
 def without_null_lists(lists: pa.Array, rows: BoolArray) -> pa.Array:
-    """As large lists, of which none is null among the chosen rows: it is empty there; what are no lists stays.
-
-    Examples
-    --------
-    >>> without_null_lists(pa.array([["a"], None, None]), np.array([True, True, False])).to_pylist()
-    [['a'], [], None]
-    """
+    """As large lists, of which none is null among the chosen rows: it is empty there; what are no lists stays."""
     if pa.types.is_null(lists.type):
         lists = lists.cast(pa.list_(pa.string()))
     try:

@@ -24,18 +24,7 @@ _ASCII, _LEADING, _CONTINUED = 0x80, 0xC0, 0x80
 
 
 def check_bounds(segment: Segment, rows: int, tags: int) -> None:
-    """See that no number in the tables of a segment points out of them.
-
-    Parameters
-    ----------
-    rows, tags : int
-        How many sets and tags it has to have.
-
-    Raises
-    ------
-    InvariantError
-        Names the table, and for offsets the row.
-    """
+    """See that no number in the tables of a segment points out of them."""
     vocabulary, tagsets, keys = segment.vocabulary, segment.tagsets, segment.keys
     _check_length("vocabulary", "hashes", vocabulary.hashes, tags)
     _check_length("vocabulary", "frequencies", vocabulary.frequencies, tags)

@@ -17,13 +17,7 @@ from tagmatch.model.tag_order import by_hash, tags_at, with_equal_hash
 
 
 def check_segment(segment: Segment, *, threads: int = 1) -> None:
-    """Verify the invariants of all tables (design: `tagmatch.model.tables`).
-
-    Raises
-    ------
-    InvariantError
-        Names the table, the row and the invariant that is broken.
-    """
+    """Verify the invariants of all tables (design: `tagmatch.model.tables`)."""
     _check_deletions(segment)
     _check_vocabulary(segment.vocabulary, segment.tagsets.ranks, threads)
     _check_tagsets(segment.tagsets, segment.vocabulary, threads)

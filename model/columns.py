@@ -40,15 +40,7 @@ NO_SEQUENCES = (str, bytes, bytearray, Mapping, set, frozenset)
 
 
 def tag_list(tags: object, name: str = "tags") -> list[str]:
-    """The tags of one set or query.
-
-    Raises
-    ------
-    InvalidTypeError
-        `tags` is not an iterable of `str`, or is a bare `str` or `bytes`, or a mapping.
-    InvalidValueError
-        A tag has no UTF-8 form (a lone surrogate).
-    """
+    """The tags of one set or query."""
     found = _strings_in(tags, name)
     try:
         "".join(found).encode()
@@ -81,13 +73,7 @@ def _reject_tags(tags: list[Any], name: str) -> None:
 
 
 def repeated(names: Iterable[str]) -> tuple[str, int] | None:
-    """The first of some names that is there several times, and how often; `None` if all differ.
-
-    Examples
-    --------
-    >>> repeated(["tags", "price", "price"])
-    ('price', 2)
-    """
+    """The first of some names that is there several times, and how often; `None` if all differ."""
     return next(((name, count) for name, count in Counter(names).items() if count > 1), None)
 
 
@@ -134,14 +120,6 @@ def tag_lists(rows: object, name: str, *, first_row: int = 0, stored: bool = Fal
     """Many sets or queries: an Arrow array of lists of strings, chunked or not, or any iterable of iterables.
 
     Tags in a dictionary stay there, if it has no more strings than there are tags, and no null.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        As `tag_list`; the message names the row, counted from `first_row`. With `stored`, strings in Arrow arrays
-        are also checked to be UTF-8, and indices to be of strings that the dictionary has, which Arrow itself does not
-        enforce; a query's need not be, as they would only match nothing. (Where tags do not stay in their dictionary,
-        a query's indices are checked, too.) With `stored`, no tag may be reserved either.
     """
     chunks = arrow_chunks(rows, name)
     if chunks is None:
@@ -162,15 +140,7 @@ def _reject_reserved(chunks: list[TagLists], name: str, first_row: int) -> None:
 
 
 def key_value(key: object, name: str = "key") -> int:
-    """One key.
-
-    Raises
-    ------
-    InvalidTypeError
-        Not an integer (`bool` is none).
-    InvalidValueError
-        Not in [0, 2**64).
-    """
+    """One key."""
     if key is None:
         raise NullError(f"{name} must be an integer, not None")
     try:
@@ -186,13 +156,7 @@ def key_value(key: object, name: str = "key") -> int:
 
 
 def key_values(keys: object, name: str = "keys", *, first_row: int = 0) -> U64Array:
-    """Many keys: an Arrow or NumPy array of integers or any iterable of them.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        As `key_value`; the message names the row, counted from `first_row`.
-    """
+    """Many keys: an Arrow or NumPy array of integers or any iterable of them."""
     chunks = arrow_chunks(keys, name)
     if chunks is not None:
         parts = []
@@ -227,15 +191,7 @@ def _keys_from_range(keys: range, name: str, first_row: int) -> U64Array:
 
 
 def string_key(key: object, name: str = "key") -> str:
-    """One key of an index whose keys are strings.
-
-    Raises
-    ------
-    InvalidTypeError
-        Not a `str`.
-    InvalidValueError
-        It has no UTF-8 form (a lone surrogate).
-    """
+    """One key of an index whose keys are strings."""
     if not isinstance(key, str):
         raise _null_or_type(key, f"{name} must be a string, as the keys of this index are, not {shown(key)}")
     try:
@@ -246,13 +202,7 @@ def string_key(key: object, name: str = "key") -> str:
 
 
 def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Strings:
-    """Many keys that are strings: an Arrow array of strings or any iterable of `str`.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        As `string_key`; the message names the row, counted from `first_row`.
-    """
+    """Many keys that are strings: an Arrow array of strings or any iterable of `str`."""
     chunks = arrow_chunks(keys, name)
     if chunks is not None:
         parts = [pa.array([], pa.large_string())]
@@ -293,17 +243,10 @@ def _keys_from_arrow(chunk: pa.Array, name: str, first_row: int) -> U64Array:
 
 @dataclass(frozen=True, slots=True)
 class KeyChecks:
-    """How keys of one type are validated and made a column.
+    """How keys of one type are validated and made a column."""
 
-    Attributes
-    ----------
-    one : callable
-        `one(key, name)` returns the key, as `key_value` and `string_key` do.
-    many : callable
-        `many(keys, name, first_row=0)` returns a column, as `key_values` and `string_keys` do.
-    """
-
-    one: Callable[..., int | str]
+    one: Callable[..., int | str]  # `one(key, name)` returns the key, as `key_value` and `string_key` do
+    # `many(keys, name, first_row=0)` returns a column, as `key_values` and `string_keys` do
     many: Callable[..., U64Array | Strings]
 
 

@@ -32,13 +32,7 @@ _TOO_FAR = "is too far away, after the year 9999; keys without a time never expi
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value is none, as Python, NumPy and pandas have it: `None`, NaN, `NaT` or `NA`.
-
-    Examples
-    --------
-    >>> is_missing(None), is_missing(np.datetime64("NaT")), is_missing(timedelta(0))
-    (True, True, False)
-    """
+    """Whether a value is none, as Python, NumPy and pandas have it: `None`, NaN, `NaT` or `NA`."""
     if value is None:
         return True
     if isinstance(value, float | np.datetime64 | np.timedelta64 | datetime):
@@ -47,28 +41,7 @@ def is_missing(value: object) -> bool:
 
 
 def expiry_time(value: object, now: int, name: str = "expires") -> int:
-    """When one key expires, or all of a call do.
-
-    Parameters
-    ----------
-    value : datetime, timedelta or None
-        A time zone is needed. A `timedelta` is from `now`. `None`, and whatever else `is_missing`: never.
-    now : int
-
-    Raises
-    ------
-    InvalidTypeError
-        It is none of these.
-    InvalidValueError
-        A `datetime` without a time zone; or a `timedelta` that is not positive, or ends after the year 9999.
-
-    Examples
-    --------
-    >>> expiry_time(datetime(1970, 1, 2, tzinfo=UTC), now=0)
-    86400000000
-    >>> expiry_time(timedelta(seconds=2), now=5)
-    2000005
-    """
+    """When one key expires, or all of a call do."""
     if is_missing(value):
         return NEVER
     if isinstance(value, datetime):
@@ -86,20 +59,7 @@ def expiry_time(value: object, now: int, name: str = "expires") -> int:
 
 
 def expiry_times(values: object, rows: int, now: int) -> I64Array | None:
-    """When each of many keys expires; `None` if none does.
-
-    Parameters
-    ----------
-    values
-        As of `expiry_time`, for all of them; or a column with a time for each: an Arrow array of timestamps with a time
-        zone, a NumPy array of `datetime64`, which are UTC, or any iterable of what `expiry_time` takes. A null: never.
-    rows, now : int
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        As `expiry_time`; the message names the row. The column is of another length, or of another type.
-    """
+    """When each of many keys expires; `None` if none does."""
     if is_missing(values) or isinstance(values, datetime | timedelta):
         time = expiry_time(values, now)
         return None if time == NEVER else np.full(rows, time)
@@ -115,13 +75,7 @@ def check_times(times: pa.Array, name: str, first_row: int) -> None:
 
 
 def check_text(text: object, name: str) -> None:
-    """See that a text, or `None`, is a time as `TIME` is read of it.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        It is not.
-    """
+    """See that a text, or `None`, is a time as `TIME` is read of it."""
     if text is None:
         return
     if not isinstance(text, str):

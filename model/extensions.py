@@ -12,19 +12,7 @@ _BOOL8 = "arrow.bool8"
 
 
 def without_extensions(table: Any) -> Any:
-    """A table or batch whose columns are of no extension types, also within lists, structs and maps.
-
-    Raises
-    ------
-    InvalidTypeError
-        A column cannot be had so; the message names it.
-
-    Examples
-    --------
-    >>> table = pa.table({"id": pa.array(['"a"'], pa.json_(pa.string()))})
-    >>> without_extensions(table).schema.types
-    [DataType(string)]
-    """
+    """A table or batch whose columns are of no extension types, also within lists, structs and maps."""
     kinds = table.schema.types
     if not any(map(_has_extension, kinds)):
         return table

@@ -32,41 +32,20 @@ class Implementations:
     """Where the layers above have what they do for a layout: names as `pkgutil.resolve_name` takes them.
 
     By name, as imports run one way, and as some need what may not be installed.
-
-    Attributes
-    ----------
-    lay_out : str
-        Brings sets into the layout: `LayOut` of `tagmatch.partitioner.local`.
-    plan : str
-        Says how the Spark job does: a class as `LayoutPlan` of `tagmatch.partitioner.spark.plan`.
-    subset_match : str
-        Makes the subset match of a segment: `MakeSubsetMatch` of `tagmatch.pipeline.segment`.
-    cuda : str
-        Makes that of a segment on a CUDA device: `MakeLayoutMatch` of `tagmatch.pipeline.cuda.matcher`.
     """
 
-    lay_out: str
-    plan: str
-    subset_match: str
-    cuda: str
+    lay_out: str  # Brings sets into the layout: `LayOut` of `tagmatch.partitioner.local`
+    plan: str  # Says how the Spark job does: a class as `LayoutPlan` of `tagmatch.partitioner.spark.plan`
+    subset_match: str  # Makes the subset match of a segment: `MakeSubsetMatch` of `tagmatch.pipeline.segment`
+    cuda: str  # Makes that of a segment on a CUDA device: `MakeLayoutMatch` of `tagmatch.pipeline.cuda.matcher`
 
 
 class Rules(Protocol):
-    """A layout: the order of sets in the tagset table, and the table of partitions.
+    """A layout: the order of sets in the tagset table, and the table of partitions."""
 
-    Attributes
-    ----------
-    table : type
-        Of its table of partitions.
-    compares_tags : bool
-        Whether answers are exact also without `exact`.
-    implementations : Implementations
-        What lays sets out, and matches them.
-    """
-
-    table: type[Any]
-    compares_tags: bool
-    implementations: Implementations
+    table: type[Any]  # Of its table of partitions
+    compares_tags: bool  # Whether answers are exact also without `exact`
+    implementations: Implementations  # What lays sets out, and matches them
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:
         """Whether a snapshot has the same tables with these options of the layout as with those."""
@@ -335,13 +314,7 @@ def has_tables_for(have: LayoutOptions, want: LayoutOptions) -> bool:
 
 
 def check_layout(segment: Segment) -> None:
-    """Verify the table of partitions, and the order of sets that goes with it.
-
-    Raises
-    ------
-    InvariantError
-        Names the table, the row and the invariant that is broken.
-    """
+    """Verify the table of partitions, and the order of sets that goes with it."""
     rules = rules_of(segment.options)
     if not isinstance(segment.partitions, rules.table):
         found = next(name for name, each in LAYOUTS.items() if isinstance(segment.partitions, each.table))

@@ -35,16 +35,6 @@ def near_name(name: str, known: Iterable[str]) -> str | None:
     Case, spaces, `_`, `-` and an `s` at the end do not count. Names of four letters and more may have one letter
     too many, too few, another one, or two by turns, but begin alike; long ones may end otherwise. A few words mean the
     same as `where` and `area`, which only sets have.
-
-    Examples
-    --------
-    >>> known = ["tags", "where", "location", "expires", "id"]
-    >>> [near_name(name, known) for name in ("Tag", "wher", "Locations", "expiry", "ID")]
-    ['tags', 'where', 'location', 'expires', 'id']
-    >>> [near_name(name, known) for name in ("bags", "there", "location_id", "expected", "uid")]
-    [None, None, None, None, None]
-    >>> [near_name(name, ["tags", "where", "area"]) for name in ("condition", "lat", "attributes")]
-    ['where', 'area', 'where']
     """
     return _near_name(name, tuple(sorted(known)))
 
@@ -96,34 +86,13 @@ def misspelt(names: Collection[str], known: Iterable[str]) -> tuple[str, str] | 
 
 
 def check_names(names: Collection[str], known: Collection[str], instead: str = ON_PURPOSE) -> None:
-    """See that no column is misspelt.
-
-    Parameters
-    ----------
-    names : collection of str
-        All columns that there are.
-    known : collection of str
-        Those that have a meaning.
-    instead : str
-        What else to do than to rename the column.
-
-    Raises
-    ------
-    InvalidValueError
-        One most likely is; the message names it, and what is meant.
-    """
+    """See that no column is misspelt."""
     if found := misspelt(names, known):
         name, near = found
         raise InvalidValueError(f"column {name[:60]!r} means nothing here; is {near!r} meant? Rename it; {instead}")
 
 
 def near_match(name: str, known: list[str]) -> str:
-    """What is perhaps meant by a name that is not known, for messages of errors; all names if nothing is near.
-
-    Examples
-    --------
-    >>> near_match("hots", ["host", "port"])
-    "; is 'host' meant?"
-    """
+    """What is perhaps meant by a name that is not known, for messages of errors; all names if nothing is near."""
     near = near_name(name, known) or next(iter(get_close_matches(name, known, 1)), None)
     return f"; is {near!r} meant?" if near else f"; there is {', '.join(known) or 'none'}"

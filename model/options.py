@@ -132,18 +132,7 @@ class Channel:
 
 
 def channel_of(text: str) -> Channel:
-    """The channel that `NAME[:DEADLINE[:PRIORITY]]` says.
-
-    Raises
-    ------
-    InvalidValueError
-        It cannot be read; the message says what is expected.
-
-    Examples
-    --------
-    >>> channel_of("alarm:5ms:1")
-    Channel(name='alarm', deadline=0.005, priority=1, latency_budget=0.0, expiry=None)
-    """
+    """The channel that `NAME[:DEADLINE[:PRIORITY]]` says."""
     name, *rest = text.split(":")
     if len(rest) > 2:
         raise InvalidValueError(f"a channel must be NAME:DEADLINE:PRIORITY, such as alarm:5ms:1, not {text[:60]!r}")
@@ -156,13 +145,7 @@ def channel_of(text: str) -> Channel:
 
 
 def seconds_of(text: str, what: str) -> float:
-    """The seconds that a text such as `5ms` or `0.5s` says; InvalidValueError, whose message begins with `what`.
-
-    Examples
-    --------
-    >>> seconds_of("250us", "deadline"), seconds_of("2min", "deadline")
-    (0.00025, 120.0)
-    """
+    """The seconds that a text such as `5ms` or `0.5s` says; InvalidValueError, whose message begins with `what`."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise InvalidValueError(
@@ -218,17 +201,10 @@ MAX_KEPT_SNAPSHOTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LayoutOptions:
-    """How stored sets are grouped and ordered; saved with a snapshot.
+    """How stored sets are grouped and ordered; saved with a snapshot."""
 
-    Attributes
-    ----------
-    layout : {"rarest", "balanced"}
-        `rarest` groups sets by their rarest tag; `balanced` is the paper's Algorithm 1.
-    max_partition_size : int
-        Most sets in a partition of the `balanced` layout (`MAX_P` of Algorithm 1); `rarest` has no use for it.
-    """
-
-    layout: Layout = "rarest"
+    layout: Layout = "rarest"  # `rarest` groups sets by their rarest tag; `balanced` is the paper's Algorithm 1
+    # Most sets in a partition of the `balanced` layout (`MAX_P` of Algorithm 1); `rarest` has no use for it
     max_partition_size: int = 200_000
 
     def __post_init__(self) -> None:
@@ -335,47 +311,24 @@ class PipelineOptions:
 
 @dataclass(frozen=True, slots=True)
 class MatchOptions:
-    """How queries are answered; chosen anew each time an index is opened.
+    """How queries are answered; chosen anew each time an index is opened."""
 
-    Attributes
-    ----------
-    exact : bool
-        Verify every signature match on the tags themselves. `False` gives the `balanced` layout the paper's
-        probabilistic answers; `rarest` compares tags in any case and stays exact.
-    device : {"auto", "cpu", "cuda"}
-        Where the subset match runs.
-    threads : int
-        Threads that build and match.
-    batch_size : int
-        Queries that are matched together against one partition of the `balanced` layout (§3.3).
-    flush_timeout : float or None
-        Seconds after which a waiting batch is matched although it is not full and all threads are busy; `None`: never.
-    auto_reload : float or None
-        Seconds after which it is looked, again and again, whether there is a newer snapshot to answer from; `None`:
-        never.
-    plane : bool
-        Areas are on the plane, not on the sphere.
-    pipeline : PipelineOptions
-        How queries that are asked one by one go through the stages.
-    cuda : CudaOptions
-        How CUDA devices are used.
-    channels : tuple of Channel
-        Classes of messages that queries may be of; none: there are no deadlines.
-    order : {"fifo", "edf", "dfgs"}
-        In which order messages of channels are matched.
-    """
-
+    # Verify every signature match on the tags themselves. `False` gives the `balanced` layout the paper's probabilistic
+    # answers; `rarest` compares tags in any case and stays exact.
     exact: bool = True
-    device: Device = "auto"
-    threads: int = 1
-    batch_size: int = 256
+    device: Device = "auto"  # Where the subset match runs
+    threads: int = 1  # Threads that build and match
+    batch_size: int = 256  # Queries that are matched together against one partition of the `balanced` layout (§3.3)
+    # Seconds after which a waiting batch is matched although it is not full and all threads are busy; `None`: never
     flush_timeout: float | None = 0.1
+    # Seconds after which it is looked, again and again, whether there is a newer snapshot to answer from; `None`: never
     auto_reload: float | None = None
-    plane: bool = False
+    plane: bool = False  # Areas are on the plane, not on the sphere
+    # How queries that are asked one by one go through the stages
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
-    cuda: CudaOptions = field(default_factory=CudaOptions)
-    channels: tuple[Channel, ...] = ()
-    order: Order = "fifo"
+    cuda: CudaOptions = field(default_factory=CudaOptions)  # How CUDA devices are used
+    channels: tuple[Channel, ...] = ()  # Classes of messages that queries may be of; none: there are no deadlines
+    order: Order = "fifo"  # In which order messages of channels are matched
 
     def __post_init__(self) -> None:
         if not isinstance(self.exact, bool):
@@ -401,21 +354,15 @@ class MatchOptions:
 
 @dataclass(frozen=True, slots=True)
 class StagingOptions:
-    """How changes are staged and saved; chosen anew each time an index is opened.
+    """How changes are staged and saved; chosen anew each time an index is opened."""
 
-    Attributes
-    ----------
-    durability : {"fsync", "os", "none"}, optional
-        What staged changes of an index in a folder outlast when their call returns. `fsync`: the end of the machine, as
-        the disk has them, which takes as long as the disk does. `os`: the end of the program, as the operating system
-        has them, which takes microseconds. `none`: neither; they are in memory only, and not logged. `None`: `fsync`
-        for calls with many changes, `os` for single ones, as a program that makes many of these need not wait for each.
-    keep_snapshots : int, optional
-        How many earlier snapshots stay in the index beside the current one, from the next one on that is saved; they
-        can be opened by their numbers. `None`: as many as the index says, which are none at first.
-    """
-
+    # What staged changes of an index in a folder outlast when their call returns. `fsync`: the end of the machine, as
+    # the disk has them, which takes as long as the disk does. `os`: the end of the program, as the operating system has
+    # them, which takes microseconds. `none`: neither; they are in memory only, and not logged. `None`: `fsync` for
+    # calls with many changes, `os` for single ones, as a program that makes many of these need not wait for each.
     durability: Durability | None = None
+    # How many earlier snapshots stay in the index beside the current one, from the next one on that is saved; they can
+    # be opened by their numbers. `None`: as many as the index says, which are none at first.
     keep_snapshots: int | None = None
 
     def __post_init__(self) -> None:

@@ -80,11 +80,6 @@ def start(thread: threading.Thread) -> None:
 
     Ctrl-C may come to the main thread at any moment, also within `Thread.start`: then the new thread may wait for ever
     for a lock, or be started twice. So the main thread has another one do it.
-
-    Raises
-    ------
-    MemoryError
-        The system has no room for another one.
     """
     errors: list[BaseException] = []
     done = _thread.allocate_lock()

@@ -29,19 +29,12 @@ _U = np.uint64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deletions:
-    """Deleted rows of a table.
+    """Deleted rows of a table."""
 
-    Attributes
-    ----------
-    bits : uint8 array, read-only
-        Row `r` is deleted where bit `r % 8` of `bits[r // 8]` is 1, as in an Arrow bitmap; those behind the last row
-        are 0.
-    count : int
-        How many rows are deleted.
-    """
-
+    # uint8 array: row `r` is deleted where bit `r % 8` of `bits[r // 8]` is 1, as in an Arrow bitmap; those behind the
+    # last row are 0
     bits: U8Array
-    count: int
+    count: int  # How many rows are deleted
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bits", frozen(self.bits))
@@ -109,24 +102,12 @@ LONG_AGO = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """Every stored tag; the row number is the tag's *rank*: rarest first, equal frequencies by hash, then by bytes.
+    """Every stored tag; the row number is the tag's *rank*: rarest first, equal frequencies by hash, then by bytes."""
 
-    Attributes
-    ----------
-    tags : Strings
-        Tag strings, UTF-8.
-    hashes : uint64 array
-        XXH64 of each tag with `seed`. Different tags may have one hash: they differ in their bytes.
-    frequencies : uint32 array
-        Stored sets that contain the tag; ascending, never 0.
-    seed : int
-        0, but for indexes of older versions, which took another seed where tags had one hash.
-    """
-
-    tags: Strings
-    hashes: U64Array
-    frequencies: UIntArray
-    seed: int = 0
+    tags: Strings  # Tag strings, UTF-8
+    hashes: U64Array  # XXH64 of each tag with `seed`. Different tags may have one hash: they differ in their bytes.
+    frequencies: UIntArray  # Stored sets that contain the tag; ascending, never 0
+    seed: int = 0  # 0, but for indexes of older versions, which took another seed where tags had one hash
     _slots: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
     _slots_of_queries: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -167,18 +148,13 @@ class TagsetTable:
     """One row per distinct stored set, in layout order; the row number is the *set id*.
 
     The empty set, when stored, is row 0 and belongs to no partition.
-
-    Attributes
-    ----------
-    signatures : uint64[n, 3] array, or None
-        Signature of each set (`tagmatch.model.kernels.hashing`), in any memory order. The `rarest` layout does not
-        match by signature, so a segment built in that layout has none in memory; they are derived when it is saved.
-    ranks : Lists of uint32
-        Ranks of each set's tags, ascending.
     """
 
+    # uint64[n, 3] array, or None: signature of each set (`tagmatch.model.kernels.hashing`), in any memory order. The
+    # `rarest` layout does not match by signature, so a segment built in that layout has none in memory; they are
+    # derived when it is saved.
     signatures: U64Array | None
-    ranks: Lists
+    ranks: Lists  # Ranks of each set's tags, ascending
 
     def __post_init__(self) -> None:
         if self.signatures is not None:
@@ -200,23 +176,16 @@ class TagsetTable:
 
 @dataclass(frozen=True, slots=True)
 class KeyTable:
-    """Keys of each set id.
+    """Keys of each set id."""
 
-    Attributes
-    ----------
-    keys : Lists of uint32 or uint64
-        Keys of each set, ascending, at least one; 32-bit where all keys of the segment fit. Of keys that are strings,
-        their places in `names`.
-    names : Strings, optional
-        The keys of the segment that are strings, each once, in the order of their bytes, with offsets of 64 bits;
-        `None` if keys are integers.
-    expires : int64 array, optional
-        When each of `keys.values` stops being an answer of its set, in microseconds since 1970, UTC; `NEVER` if it does
-        not. `None` if none does.
-    """
-
+    # Keys of each set, ascending, at least one; 32-bit where all keys of the segment fit. Of keys that are strings,
+    # their places in `names`.
     keys: Lists
+    # The keys of the segment that are strings, each once, in the order of their bytes, with offsets of 64 bits; `None`
+    # if keys are integers
     names: Strings | None = None
+    # When each of `keys.values` stops being an answer of its set, in microseconds since 1970, UTC; `NEVER` if it does
+    # not. `None` if none does.
     expires: I64Array | None = None
 
     def __post_init__(self) -> None:
@@ -270,18 +239,10 @@ def if_any(expires: I64Array) -> I64Array | None:
 
 @dataclass(frozen=True, slots=True)
 class PartitionTable:
-    """Partitions of the `balanced` layout: contiguous runs of rows of the tagset table (§3.1, Figure 1).
+    """Partitions of the `balanced` layout: contiguous runs of rows of the tagset table (§3.1, Figure 1)."""
 
-    Attributes
-    ----------
-    masks : uint64[p, 3] array
-        Bits that all signatures of the partition share by construction; never empty.
-    first_rows : int64 array, length p + 1
-        Partition `i` has rows `first_rows[i]` to `first_rows[i + 1]`.
-    """
-
-    masks: U64Array
-    first_rows: I64Array
+    masks: U64Array  # uint64[p, 3] array: bits that all signatures of the partition share by construction; never empty
+    first_rows: I64Array  # int64 array, length p + 1: partition `i` has rows `first_rows[i]` to `first_rows[i + 1]`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "masks", frozen(self.masks))
@@ -298,14 +259,10 @@ class PartitionTable:
 
 @dataclass(frozen=True, slots=True)
 class ClusterTable:
-    """Clusters of the `rarest` layout: the sets whose rarest tag has rank `r` are adjacent rows.
+    """Clusters of the `rarest` layout: the sets whose rarest tag has rank `r` are adjacent rows."""
 
-    Attributes
-    ----------
-    first_rows : int32 or int64 array, length vocabulary + 1
-        Cluster `r` has rows `first_rows[r]` to `first_rows[r + 1]`; it may be empty.
-    """
-
+    # int32 or int64 array, length vocabulary + 1: cluster `r` has rows `first_rows[r]` to `first_rows[r + 1]`; it may
+    # be empty
     first_rows: IntArray
 
     def __post_init__(self) -> None:
@@ -330,34 +287,19 @@ Partitions = PartitionTable | ClusterTable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
-    """Stored sets in tables of their own; immutable.
+    """Stored sets in tables of their own; immutable."""
 
-    Attributes
-    ----------
-    options : LayoutOptions
-        The layout the tables are in.
-    vocabulary, tagsets, keys
-        See the classes.
-    partitions : PartitionTable or ClusterTable
-        `PartitionTable` in the `balanced` layout, `ClusterTable` in the `rarest` layout.
-    deletions : Deletions, optional
-        Rows whose sets do not count: a newer segment of the snapshot has the set with other keys, or it is gone.
-    name : str, optional
-        Of the tables as they were saved; `None` if they are in memory only.
-    earliest : int
-        No key of a row that is not deleted expires before; `NEVER` if none does. Without it, all times are looked at.
-    verify : callable
-        Raises `IndexCorruptError` if the files that the tables are mapped from are not as they were any more.
-    """
-
-    options: LayoutOptions
+    options: LayoutOptions  # The layout the tables are in
     vocabulary: Vocabulary
     tagsets: TagsetTable
     keys: KeyTable
-    partitions: Partitions
+    partitions: Partitions  # `PartitionTable` in the `balanced` layout, `ClusterTable` in the `rarest` layout
+    # Rows whose sets do not count: a newer segment of the snapshot has the set with other keys, or it is gone
     deletions: Deletions | None = None
-    name: str | None = None
+    name: str | None = None  # Of the tables as they were saved; `None` if they are in memory only
+    # No key of a row that is not deleted expires before; `NEVER` if none does. Without it, all times are looked at.
     earliest: int = LONG_AGO
+    # Raises `IndexCorruptError` if the files that the tables are mapped from are not as they were any more
     verify: Callable[[], None] = _nothing
 
     def __post_init__(self) -> None:
@@ -417,22 +359,13 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One immutable consolidated index: the sets of its segments, whose rows are numbered one after the other.
+    """One immutable consolidated index: the sets of its segments, whose rows are numbered one after the other."""
 
-    Attributes
-    ----------
-    segments : tuple of Segment
-        At least one. No two have the same set in rows that are not deleted. Keys that are strings each numbers in a way
-        of its own.
-    name : str, optional
-        Of the snapshot as it was saved; `None` if it is in memory only.
-    number : int, optional
-        Which one of its index it is; `None` if it is in memory only.
-    """
-
+    # At least one. No two have the same set in rows that are not deleted. Keys that are strings each numbers in a way
+    # of its own.
     segments: tuple[Segment, ...]
-    name: str | None = None
-    number: int | None = None
+    name: str | None = None  # Of the snapshot as it was saved; `None` if it is in memory only
+    number: int | None = None  # Which one of its index it is; `None` if it is in memory only
 
     def __len__(self) -> int:
         """How many sets are stored."""

@@ -21,15 +21,7 @@ def by_hash(tags: Strings, hashes: U64Array) -> U32Array:
 
 
 def grouped_by_hash(tags: Strings, hashes: U64Array) -> tuple[U32Array, BoolArray]:
-    """Order tags, of which some may be equal.
-
-    Returns
-    -------
-    order : uint32 array
-        Places of the tags in ascending order of their hashes, equal hashes in the order of the tags' bytes.
-    repeated : bool array
-        Whether the tag at each of these places equals the one before it.
-    """
+    """Order tags, of which some may be equal."""
     order = sort_hashes(frozen(hashes))
     found = _compared(tags, hashes, order)
     if (found == _SAME_HASH).any():

@@ -63,14 +63,7 @@ def _common_bits(words, first_rows, first_blocks, block_rows, masks, first, last
 
 
 class Blocks:
-    """Partitions cut into blocks of rows, with the bits that all sets of a block have.
-
-    Attributes
-    ----------
-    firsts : int64 array, partitions + 1
-        First block of each partition.
-    masks : uint64 array, blocks x 3
-    """
+    """Partitions cut into blocks of rows, with the bits that all sets of a block have."""
 
     def __init__(self, words: tuple[U64Array, ...], first_rows: I64Array, rows: int, *, threads: int = 1) -> None:
         self._first_rows, self._rows = first_rows, rows
@@ -143,16 +136,7 @@ def _relevant(queries, first_masks, masks, partitions, counts, places, out):
 
 
 class PartitionIndex:
-    """The partition table as 192 vectors of masks, by the mask's leftmost one-bit (§3.2).
-
-    Attributes
-    ----------
-    first_masks : int64[193] array
-        Vector `b` has the masks `first_masks[b]` to `first_masks[b + 1]`.
-    masks : uint64 array, partitions x 3
-    partitions : int64 array
-        The partition of each mask.
-    """
+    """The partition table as 192 vectors of masks, by the mask's leftmost one-bit (§3.2)."""
 
     def __init__(self, table: PartitionTable) -> None:
         leftmost = np.empty(len(table), np.int64)
@@ -167,14 +151,7 @@ class PartitionIndex:
         return self.partitions.nbytes + self.masks.nbytes + self.first_masks.nbytes
 
     def route(self, queries: QueryBatch, hashes: U64Array) -> Batches:
-        """Queries, with a batch for each partition in which there may be sets that they contain.
-
-        Parameters
-        ----------
-        queries : QueryBatch
-        hashes : uint64 array
-            Those of the vocabulary's tags.
-        """
+        """Queries, with a batch for each partition in which there may be sets that they contain."""
         signatures = signatures_of(Lists(queries.offsets, queries.ranks), hashes)
         return Batches(queries, signatures, np.arange(len(self.masks)), *self.relevant(signatures))
 

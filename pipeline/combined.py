@@ -48,15 +48,7 @@ from tagmatch.pipeline.tags import merge_unique
 
 
 class Several:
-    """What is common to matchers of several others.
-
-    Parameters
-    ----------
-    matchers : sequence of SegmentMatcher
-        At least one.
-    notes : tuple of str
-        Beside those of the matchers.
-    """
+    """What is common to matchers of several others."""
 
     by_partition = None
 
@@ -127,18 +119,7 @@ def match_batches_of(matchers: Sequence[DeviceMatcher]) -> list[MatchBatches] | 
 
 
 class NamesOfSegments:
-    """Strings by number, where each segment's numbers follow those of the one before it; a string may have several.
-
-    Parameters
-    ----------
-    names : sequence of Strings
-        Of each segment.
-
-    Attributes
-    ----------
-    first_numbers : int64 array
-        The number of each segment's first string.
-    """
+    """Strings by number, where each segment's numbers follow those of the one before it; a string may have several."""
 
     def __init__(self, names: Sequence[Strings]) -> None:
         self._names = [from_strings(each) for each in names]
@@ -227,12 +208,7 @@ class Union(Several):
 
 
 class CpuUnion(Union):
-    """Matchers of segments on the CPU: tags are looked up where there are the most; others have these ranks translated.
-
-    Parameters
-    ----------
-    matchers : sequence of CpuMatcher
-    """
+    """Matchers of segments on the CPU: tags are looked up in the largest; others have these ranks translated."""
 
     def __init__(self, matchers: Sequence[CpuMatcher]) -> None:
         super().__init__(matchers)
@@ -257,15 +233,7 @@ class CpuUnion(Union):
 
 
 class Split(Union):
-    """Matchers of consecutive rows of one segment on several devices.
-
-    Parameters
-    ----------
-    matchers : sequence of DeviceMatcher
-    partitions : sequence of int64 array
-        Of each matcher, the numbers that its partitions have in the segment, ascending.
-    notes : tuple of str
-    """
+    """Matchers of consecutive rows of one segment on several devices."""
 
     def __init__(
         self, matchers: Sequence[DeviceMatcher], partitions: Sequence[I64Array], notes: tuple[str, ...] = ()
@@ -368,15 +336,6 @@ class Hybrid:
     """A device's matcher beside the CPU's of the same sets: small packets are the CPU's, and all once the device fails.
 
     The packets that are on the device when it fails, fail.
-
-    Parameters
-    ----------
-    device : DeviceMatcher
-        Raises `DeviceError` when it can do no more.
-    cpu : callable
-        Returns the CPU's matcher of the same sets, in seconds; not called before it is needed.
-    fewest : int
-        Packets of fewer queries are the CPU's.
     """
 
     def __init__(self, device: DeviceMatcher, cpu: Callable[[], SegmentMatcher], fewest: int) -> None:

@@ -126,22 +126,7 @@ def matcher_of(parts: Sequence[Part]) -> Matcher:
 def parts_for(
     snapshot: Snapshot, options: MatchOptions, earlier: Sequence[Part] = (), clients: Clients | None = None
 ) -> list[Part]:
-    """What answers queries about each segment of a snapshot.
-
-    Parameters
-    ----------
-    earlier
-        Parts of another snapshot: what answers about tables that both have is taken from there.
-    clients : Clients, optional
-        Where clients are; by default, nowhere.
-
-    Raises
-    ------
-    DeviceError
-        A CUDA device was asked for, and there is none. One with too little memory is a `DeviceWarning`.
-    InvalidValueError
-        There is an area on the plane where `options` have the sphere, or the other way round.
-    """
+    """What answers queries about each segment of a snapshot."""
     if clients is None:
         clients = Clients(has_strings=snapshot.key_type == "string")
     return [_of_segment(segment, options, clients, earlier) for segment in snapshot.segments]

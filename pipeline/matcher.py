@@ -67,46 +67,23 @@ class Preprocessed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PacketSize:
-    """Of what size the packets should be into which a call with many queries is cut, and how many go at once.
+    """Of what size the packets should be into which a call with many queries is cut, and how many go at once."""
 
-    Attributes
-    ----------
-    queries, tags : int
-        The most queries, and tags but for those of one of them.
-    fewest : int
-        Not fewer queries, though more threads would get some.
-    at_once : int, optional
-        More threads would only take the interpreter lock from each other.
-    per_device : bool
-        Whether each of several devices wants `at_once` threads, as they wait for it and not for the interpreter.
-    """
-
-    queries: int
+    queries: int  # The most queries, and tags but for those of one of them
     tags: int
-    fewest: int
-    at_once: int | None = None
+    fewest: int  # Not fewer queries, though more threads would get some
+    at_once: int | None = None  # More threads would only take the interpreter lock from each other
+    # Whether each of several devices wants `at_once` threads, as they wait for it and not for the interpreter
     per_device: bool = False
 
 
 class Single(NamedTuple):
-    """One query as bytes, which kernels read.
+    """One query as bytes, which kernels read."""
 
-    Attributes
-    ----------
-    text : bytes
-        Its tags, UTF-8, with a zero byte between each and the next.
-    tag_count : int
-        How many there are.
-    attributes : bytes
-        As of `packed`.
-    place : bytes
-        As of `packed_place`.
-    """
-
-    text: bytes
-    tag_count: int
-    attributes: bytes
-    place: bytes
+    text: bytes  # Its tags, UTF-8, with a zero byte between each and the next
+    tag_count: int  # How many there are
+    attributes: bytes  # As of `packed`
+    place: bytes  # As of `packed_place`
 
 
 class OneQuery(Protocol):
@@ -200,15 +177,9 @@ def alone(matcher: Matcher, tags: object, attributes: object = None, place: byte
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """Queries as ranks: query `i` has `ranks[offsets[i]:offsets[i + 1]]`, ascending, each rank once.
+    """Queries as ranks: query `i` has `ranks[offsets[i]:offsets[i + 1]]`, ascending, each rank once."""
 
-    Attributes
-    ----------
-    offsets : int64 array, length n + 1
-    ranks : uint32 array
-    """
-
-    offsets: I64Array
+    offsets: I64Array  # int64 array, length n + 1
     ranks: U32Array
 
     def __len__(self) -> int:
@@ -217,41 +188,22 @@ class QueryBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """Queries to be matched within partitions, a batch for each.
+    """Queries to be matched within partitions, a batch for each."""
 
-    Attributes
-    ----------
-    queries : QueryBatch
-        Every query once.
-    signatures : uint64 array, queries x 3
-    partitions : int64 array
-        The partition of each batch.
-    offsets, queued : int64 arrays
-        Batch `i` has the queries with the numbers `queued[offsets[i]:offsets[i + 1]]`.
-    """
-
-    queries: QueryBatch
+    queries: QueryBatch  # Every query once
     signatures: U64Array
-    partitions: I64Array
-    offsets: I64Array
+    partitions: I64Array  # The partition of each batch
+    offsets: I64Array  # Batch `i` has the queries with the numbers `queued[offsets[i]:offsets[i + 1]]`
     queued: I64Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """What the subset match of batches found.
+    """What the subset match of batches found."""
 
-    Attributes
-    ----------
-    queries, sets : uint32 arrays of the same length
-        Number of a query, and id of a set that it contains.
-    rejected : int
-        As of `Matched`.
-    """
-
-    queries: U32Array
+    queries: U32Array  # uint32 arrays of the same length: number of a query, and id of a set that it contains
     sets: U32Array
-    rejected: int
+    rejected: int  # As of `Matched`
 
 
 class PartitionMatcher(Protocol):

@@ -72,21 +72,12 @@ def has_empty(tables):
 
 
 class Tags(NamedTuple):
-    """The tags of a query in a kernel.
+    """The tags of a query in a kernel."""
 
-    Attributes
-    ----------
-    offsets, data : arrays
-        As of `Strings`.
-    seed : int
-    hashes : uint64 array
-        Of each tag, with this seed.
-    """
-
-    offsets: I64Array
+    offsets: I64Array  # As of `Strings`
     data: U8Array
     seed: int
-    hashes: U64Array
+    hashes: U64Array  # Of each tag, with this seed
 
 
 @kernel
@@ -210,19 +201,12 @@ class Kernels(NamedTuple):
 
     Each gets a row for each segment: its addresses as of `Prepared`, and what is to be added to its rows and to its
     keys; the text of the query; and the number of its tags.
-
-    Attributes
-    ----------
-    keys : callable
-        Gets `unique` and `counts`, too.
-    sets : callable
-    few_keys : callable, optional
-        A brief kernel, as `keys`; gives `None` where it would take long. Without it, every call lets go of the
-        interpreter lock, and to get it back takes longer than most queries where many threads ask.
     """
 
-    keys: Callable[..., U64Array]
+    keys: Callable[..., U64Array]  # Gets `unique` and `counts`, too
     sets: Callable[..., U32Array]
+    # A brief kernel, as `keys`; gives `None` where it would take long. Without it, every call lets go of the
+    # interpreter lock, and to get it back takes longer than most queries where many threads ask.
     few_keys: Callable[..., U64Array | None] | None = None
 
 
@@ -230,14 +214,6 @@ class OneQuery:
     """Answers single queries about segments with arrays of the same types; any number of threads may share it.
 
     Attributes mean nothing to sets without constraints, nor does a place to sets without areas.
-
-    Parameters
-    ----------
-    segments : sequence of Prepared
-        As of `prepare`.
-    kernels : Kernels
-    first_rows, first_keys : sequence of int
-        For each segment, what is to be added to its rows and its keys.
     """
 
     def __init__(
@@ -263,16 +239,7 @@ class OneQuery:
         return False
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
-        """Keys of the sets that a query contains.
-
-        Parameters
-        ----------
-        query : Single
-        unique : bool
-            Ascending and each once.
-        counts : int64[4] array
-            Of queries, keys, sets found and candidates turned away; added to.
-        """
+        """Keys of the sets that a query contains."""
         keys = self.brief_keys(query, unique, counts)
         return self._kernels.keys(self._tables, query.text, query.tag_count, unique, counts) if keys is None else keys
 

@@ -95,21 +95,7 @@ def seek_row(offsets, ranks, seconds, row, end, depth, rank):
 
 @kernel
 def next_candidates(offsets, ranks, seconds, query, path, depth):
-    """Rows of a cluster that may be contained in a query, range by range.
-
-    Parameters
-    ----------
-    path : int64 array, n x 3
-        `path[d]` is the (next row, end, place in the query) of the range at depth d that is still to be searched. The
-        caller sets `path[1]` to the cluster. Rows are not searched deeper than `path` reaches.
-    depth : int
-        1 at first, then what the last call returned.
-
-    Returns
-    -------
-    (first row, end, depth)
-        The search is over when the depth is 0.
-    """
+    """Rows of a cluster that may be contained in a query, range by range."""
     while depth > 0:
         row, end, at = path[depth, 0], path[depth, 1], path[depth, 2]
         if end - row <= SCAN_ROWS or depth == len(path) - 1:

@@ -40,21 +40,11 @@ MakeSubsetMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SetIds:
-    """Sets that were found, as ids in the memory of the CPU.
+    """Sets that were found, as ids in the memory of the CPU."""
 
-    Attributes
-    ----------
-    sets : Lists of uint32
-        Those of each query.
-    keys : KeyTable
-        Keys of each set.
-    rejected : int
-        As of `Matched`.
-    """
-
-    sets: Lists
-    keys: KeyTable
-    rejected: int = 0
+    sets: Lists  # Those of each query
+    keys: KeyTable  # Keys of each set
+    rejected: int = 0  # As of `Matched`
 
     @property
     def found(self) -> int:
@@ -111,22 +101,7 @@ class _ByPartition:
 
 
 class CpuMatcher:
-    """Matches on the CPU within one segment. Immutable, so that any number of threads may share it.
-
-    Parameters
-    ----------
-    segment : Segment
-    options : MatchOptions
-    notes : tuple of str
-        Why it is the CPU that matches, where one could expect another device.
-
-    Attributes
-    ----------
-    tag_index : TagIndex
-        Of the segment's tags.
-    translations : Translations
-        From tags that are looked up in another segment.
-    """
+    """Matches on the CPU within one segment. Immutable, so that any number of threads may share it."""
 
     devices = ("cpu",)
     packet_size = _PACKET_SIZE

@@ -38,12 +38,6 @@ class Pipeline:
     """Answers queries from the matchers that they come with.
 
     Threads start with the first query that is submitted. `close` ends them.
-
-    Parameters
-    ----------
-    options : MatchOptions
-    queue : callable
-        Makes the queue of each stage, which says in what order its work is done.
     """
 
     def __init__(self, options: MatchOptions, queue: QueuePolicy = Fifo) -> None:

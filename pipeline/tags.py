@@ -29,15 +29,7 @@ _STRINGS_A_PIECE = 16_384
 
 
 class TagIndex:
-    """Looks up the ranks of tags.
-
-    Attributes
-    ----------
-    vocabulary : Vocabulary
-        Says which rank a tag has.
-    slots : uint64 array
-        Where tags are looked up: those of the vocabulary, without the tags of constraints.
-    """
+    """Looks up the ranks of tags."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
@@ -142,13 +134,7 @@ def _translate(ranks, slots, shift, out):
 
 
 class Translation:
-    """From ranks in a large segment to those in one with fewer tags; is as large as that one's vocabulary is long.
-
-    Parameters
-    ----------
-    source, target : TagIndex
-        Of the large segment, and of the other.
-    """
+    """From ranks in a large segment to those in one with fewer tags; is as large as that one's vocabulary is long."""
 
     def __init__(self, source: TagIndex, target: TagIndex) -> None:
         self.source = source
@@ -162,15 +148,7 @@ class Translation:
         _place(ranks, self._slots, self._shift)
 
     def ranks(self, queries: TagLists, first: int, last: int, numbers: U32Array) -> QueryBatch:
-        """Queries `first` to `last`, whose tags have the ranks `numbers` in the large segment, as ranks of the other.
-
-        Parameters
-        ----------
-        queries : TagLists
-            Without a dictionary.
-        numbers : uint32 array
-            As of `TagIndex.numbers`.
-        """
+        """Queries `first` to `last`, with the ranks `numbers` in the large segment, as ranks of the other."""
         own = np.empty(len(numbers), np.uint32)
         _translate(numbers, self._slots, self._shift, own)
         if self._has_more and len(new := np.flatnonzero(numbers == UNKNOWN).astype(np.uint64)):
@@ -180,12 +158,7 @@ class Translation:
 
 
 class Translations:
-    """The translation to a segment from the large one beside it, made when it is first needed, and kept.
-
-    Parameters
-    ----------
-    target : TagIndex
-    """
+    """The translation to a segment from the large one beside it, made when it is first needed, and kept."""
 
     def __init__(self, target: TagIndex) -> None:
         self._target = target
@@ -385,18 +358,10 @@ def merge_all(answers: Lists) -> Lists:
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What a subset match found.
+    """What a subset match found."""
 
-    Attributes
-    ----------
-    sets : Lists of uint32
-        Set ids of each query.
-    rejected : int
-        Candidates that exact verification turned away.
-    """
-
-    sets: Lists
-    rejected: int
+    sets: Lists  # Set ids of each query
+    rejected: int  # Candidates that exact verification turned away
 
 
 class SubsetMatch(Protocol):

@@ -14,13 +14,7 @@ def number(default: float, low: float, high: float, text: str) -> Any:
 
 
 def check_numbers(options: Any) -> None:
-    """Check the fields of a data class that `number` made.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        An option is of the wrong type or out of range; the message names it.
-    """
+    """Check the fields of a data class that `number` made."""
     for option in fields(options):
         if option.metadata:
             _check(option.name, getattr(options, option.name), option.metadata, whole=option.type == "int")

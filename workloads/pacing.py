@@ -24,26 +24,7 @@ _LONGEST_SLEEP = 3600.0
 
 
 def arrival_times(rate: float, burstiness: float = 1.0, seed: int = 1) -> Iterator[F64Array]:
-    """Return an endless stream of arrivals whose gaps follow a Gamma distribution.
-
-    Parameters
-    ----------
-    rate : float
-        Arrivals a second in the mean, greater than 0.
-    burstiness : float
-        Squared coefficient of variation of the gaps: 0 for even gaps, 1 for a Poisson stream, more for bursts.
-    seed : int
-
-    Yields
-    ------
-    float64 array
-        Blocks of times in seconds from the start, ascending.
-
-    Raises
-    ------
-    InvalidValueError
-        `rate` or `burstiness` is out of range.
-    """
+    """Return an endless stream of arrivals whose gaps follow a Gamma distribution."""
     if not 0 < rate < np.inf:
         raise InvalidValueError(f"rate must be greater than 0, not {rate!r}")
     if not 0 <= burstiness < np.inf:
@@ -105,15 +86,7 @@ def by_interval(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Give the rows that are due in each interval, of `seconds`, at its end; intervals without rows are left out.
-
-    Yields
-    ------
-    int
-        The interval, from 0.
-    pyarrow.Table
-        Its rows.
-    """
+    """Give the rows that are due in each interval, of `seconds`, at its end; intervals without rows are left out."""
     start = now()
     current, parts = 0, list[pa.RecordBatch]()
 

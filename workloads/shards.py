@@ -51,15 +51,7 @@ def shard_name(number: int) -> str:
 
 
 def new_folder(folder: Path, *, overwrite: bool) -> None:
-    """Make a folder for shards; one that is there must be empty or, to overwrite it, hold our files only.
-
-    Raises
-    ------
-    IndexExistsError
-        It holds files, which are ours only if it was begun here; the message says what to do.
-    TagMatchError
-        It cannot be made or emptied.
-    """
+    """Make a folder for shards; one that is there must be empty or, to overwrite it, hold our files only."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = sorted(folder.iterdir())
@@ -96,11 +88,6 @@ def write_shards(
 
     Yields each batch when it has been written, in any order. At the end `facts`, with the number of rows, makes the
     folder whole; after an error nothing is left in it.
-
-    Raises
-    ------
-    TagMatchError
-        A file cannot be written; the message names it.
     """
     stop = Event()
     written: SimpleQueue[pa.RecordBatch | None] = SimpleQueue()
@@ -148,13 +135,7 @@ def write_shards(
 
 
 def read_facts(folder: Path) -> dict[str, Any] | None:
-    """Return what `write_shards` noted of a folder; None for a folder that others made.
-
-    Raises
-    ------
-    InputFileError
-        The folder was begun but is not whole, or the notes cannot be read.
-    """
+    """Return what `write_shards` noted of a folder; None for a folder that others made."""
     path = folder / FACTS
     if not path.exists():
         if (folder / _BEGUN).exists():
@@ -173,20 +154,7 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
 def row_writer(
     path: str, schema: pa.Schema, json_lines: Callable[[pa.RecordBatch], memoryview]
 ) -> Iterator[Callable[[pa.RecordBatch], object]]:
-    """Give a function that writes batches; a file appears under its name only when it is whole.
-
-    Parameters
-    ----------
-    path
-        A file, or - for JSON Lines on standard output.
-    json_lines
-        Makes JSON Lines of a batch.
-
-    Raises
-    ------
-    TagMatchError
-        The suffix is none that can be written, or writing fails.
-    """
+    """Give a function that writes batches; a file appears under its name only when it is whole."""
     if path == STANDARD_STREAM:
         yield lambda batch: sys.stdout.buffer.write(json_lines(batch))
         sys.stdout.buffer.flush()

@@ -27,18 +27,7 @@ class NoConnection(Exception):  # noqa: N818 - a state, which ends with the next
 
 
 class Gateway(ABC):
-    """Between a hub and another broker; subclasses know how to talk with that one.
-
-    Parameters
-    ----------
-    index : TagMatch
-        What requests change.
-    hub : Hub
-        Where messages go.
-    sessions : Sessions
-        Where the gateway has the session whose notifications go out.
-    options : GatewayOptions
-    """
+    """Between a hub and another broker; subclasses know how to talk with that one."""
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: GatewayOptions) -> None:
         self._index, self._hub, self._sessions, self.options = index, hub, sessions, options
@@ -137,13 +126,7 @@ class Gateway(ABC):
 
     @property
     def condition(self) -> str:
-        """Whether there is a connection, in words.
-
-        Examples
-        --------
-        >>> gateway.condition  # doctest: +SKIP
-        'not connected for 12 s'
-        """
+        """Whether there is a connection, in words."""
         if self._connected.is_set():
             return "connected"
         return f"not connected for {time.monotonic() - self._since:.0f} s"
@@ -176,13 +159,7 @@ class Gateway(ABC):
     # -- the object --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; returns at once, also where the other broker cannot be reached yet.
-
-        Raises
-        ------
-        SessionError
-            The session is another's.
-        """
+        """Begin; returns at once, also where the other broker cannot be reached yet."""
         self._sending.start()
         self.requests.start()
         self._handing_over.start()
@@ -202,14 +179,7 @@ class Gateway(ABC):
         return is_whole
 
     def stats(self) -> dict[str, int]:
-        """Counts.
-
-        Returns
-        -------
-        dict
-            `connected`: 1 or 0; `connections` made, and tries that failed or connections that ended, `disconnections`;
-            what `HandingOver.stats`, `Sending.stats`, `DeadLetters.stats` and `Requests.stats` give.
-        """
+        """Counts."""
         return {
             "connected": int(self._connected.is_set()),
             "connections": self._connections,

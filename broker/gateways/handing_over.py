@@ -35,23 +35,11 @@ _LONGEST_REASON = 500
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What is given up.
+    """What is given up."""
 
-    Attributes
-    ----------
-    way : {"in", "out"}
-        A message that came, or a notification that was to go.
-    reason : str
-    topic : str
-        Where it came from, or was to go: a topic or a subject.
-    payload : bytes
-    id : bytes, optional
-    properties : sequence of (str, str)
-    """
-
-    way: Literal["in", "out"]
+    way: Literal["in", "out"]  # A message that came, or a notification that was to go
     reason: str
-    topic: str
+    topic: str  # Where it came from, or was to go: a topic or a subject
     payload: bytes
     id: bytes | None = None
     properties: Sequence[tuple[str, str]] = field(default_factory=tuple)
@@ -80,15 +68,7 @@ class DeadLetter:
 
 
 class DeadLetters:
-    """Where dead letters go; all of them are logged and counted. All methods may be called from many threads.
-
-    Parameters
-    ----------
-    path : str, optional
-        The file, which is made if it is not there, for its owner only.
-    gateway : str
-        Name of the gateway in it.
-    """
+    """Where dead letters go; all of them are logged and counted. All methods may be called from many threads."""
 
     def __init__(self, path: str | None, gateway: str) -> None:
         self._path, self._gateway = path, gateway
@@ -161,20 +141,6 @@ class HandingOver:
     """Takes messages, and hands them over in a separate thread.
 
     Each message is counted: `received = matched + unmatched + refused + dropped + failed + waiting`.
-
-    Parameters
-    ----------
-    hub : Hub
-    options : GatewayOptions
-    most_bytes : int
-        Bytes of messages that are not done with, at most.
-    letters : DeadLetters
-    when_sent : callable
-        `when_sent(act)` calls `act` when all present notifications have been sent.
-    plane : bool
-        Whether places are on the plane.
-    steady : callable
-        What `steady_us` gives.
     """
 
     def __init__(

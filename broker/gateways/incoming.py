@@ -40,29 +40,14 @@ _EACH_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One message as it came.
+    """One message as it came."""
 
-    Attributes
-    ----------
-    properties : sequence of (str, str)
-        Names may repeat.
-    payload : bytes
-    id : bytes, optional
-        What notifications carry back.
-    until : int, optional
-        When it expires, in microseconds of `steady_us`.
-    done : callable, optional
-        Called once, when the message needs not come again.
-    topic : str
-        Where it came from: a topic or a subject.
-    """
-
-    properties: Sequence[tuple[str, str]]
+    properties: Sequence[tuple[str, str]]  # Names may repeat
     payload: bytes
-    id: bytes | None = None
-    until: int | None = None
-    done: Callable[[], object] | None = None
-    topic: str = ""
+    id: bytes | None = None  # What notifications carry back
+    until: int | None = None  # When it expires, in microseconds of `steady_us`
+    done: Callable[[], object] | None = None  # Called once, when the message needs not come again
+    topic: str = ""  # Where it came from: a topic or a subject
 
     def is_same(self, other: Incoming) -> bool:
         """Whether another one says the same, except when it expires."""
@@ -78,25 +63,14 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What one message says: its tags, attributes and place, and the channel that it is of.
-
-    Attributes
-    ----------
-    all_tags : list of str
-        The tags, and those made of attributes.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        No attribute can be so, or a tag has no UTF-8 form.
-    """
+    """What one message says: its tags, attributes and place, and the channel that it is of."""
 
     came: Incoming
     tags: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)
     location: tuple[float, float] | None = None
     channel: str | None = None
-    all_tags: list[str] = field(init=False, repr=False)
+    all_tags: list[str] = field(init=False, repr=False)  # The tags, and those made of attributes
 
     def __post_init__(self) -> None:
         every = [*self.tags, *attribute_tags(self.attributes)]
@@ -108,19 +82,7 @@ class Row:
 
 
 def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
-    """What a message says in its properties, and with the form `json` in its payload.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        Something of it cannot be read; the message names it.
-
-    Examples
-    --------
-    >>> row = row_of(Incoming([("tag", "fr"), ("tag", "cat"), ("attribute:price", "9.5")], b""), "properties")
-    >>> row.tags, row.attributes
-    (['fr', 'cat'], {'price': 9.5})
-    """
+    """What a message says in its properties, and with the form `json` in its payload."""
     tags: list[str] = []
     given: dict[str, list[Any]] = {}
     place: dict[str, float] = {}
@@ -268,23 +230,7 @@ class Changeable(Protocol):
 
 
 class Requests:
-    """Carries requests out, and consolidates what they change.
-
-    Parameters
-    ----------
-    index : TagMatch
-    write : bool
-        Whether requests may change it.
-    interval : float
-        Seconds between two looks whether something has changed.
-
-    Examples
-    --------
-    >>> from tagmatch import TagMatch
-    >>> requests = Requests(TagMatch(), False, 5.0)
-    >>> requests.answer(b'{"action": "subscribe", "tags": ["fr"], "key": 7}')
-    b'{"ok": false, "error": "this gateway carries out no requests: write = true in its options would let it"}'
-    """
+    """Carries requests out, and consolidates what they change."""
 
     def __init__(self, index: Changeable, write: bool, interval: float) -> None:
         self._index, self._write, self._interval = index, write, interval

@@ -48,15 +48,7 @@ _RETAINED_IF_NEW, _RETAINED_NEVER = 1, 2
 
 
 class _Client(mqtt.Client):
-    """A client for one connection.
-
-    Attributes
-    ----------
-    ended : threading.Event
-        Set when the connection has ended, however that was.
-    failure : Exception, optional
-        What was not foreseen, if that has ended it.
-    """
+    """A client for one connection."""
 
     def __init__(self, client_id: str, unreadable: Callable[[bytes, int, int, Exception], None]) -> None:
         super().__init__(
@@ -97,13 +89,7 @@ class _Unacknowledged:
 
 
 class MqttGateway(Gateway):
-    """A gateway to MQTT 5; see `Gateway`.
-
-    Examples
-    --------
-    >>> gateway = MqttGateway(tm, hub, sessions, MqttOptions(messages="in/#", notifications="out"))  # doctest: +SKIP
-    >>> gateway.start()  # doctest: +SKIP
-    """
+    """A gateway to MQTT 5; see `Gateway`."""
 
     options: MqttOptions
 

@@ -70,13 +70,7 @@ class _Client(Client):
 
 
 class NatsGateway(Gateway):
-    """A gateway to NATS; see `Gateway`.
-
-    Examples
-    --------
-    >>> gateway = NatsGateway(tm, hub, sessions, NatsOptions(messages="in.>", notifications="out"))  # doctest: +SKIP
-    >>> gateway.start()  # doctest: +SKIP
-    """
+    """A gateway to NATS; see `Gateway`."""
 
     options: NatsOptions
 
@@ -292,13 +286,7 @@ class NatsGateway(Gateway):
         return refused
 
     async def _server_has_all(self, client: Client, nbytes: int) -> None:
-        """Wait until the server has everything that this client has published, `nbytes` among it.
-
-        Raises
-        ------
-        Unsent
-            It is not known that it has.
-        """
+        """Wait until the server has everything that this client has published, `nbytes` among it."""
         mark = asyncio.get_running_loop().create_future()
         number = b"%d" % next(self._numbers)
         self._marks[number] = mark

@@ -123,37 +123,22 @@ MAX_BYTES = 2**40
 
 @dataclass(frozen=True, slots=True)
 class SessionOptions:
-    """What a session may have, unless its subscriber asks for less.
+    """What a session may have, unless its subscriber asks for less."""
 
-    Attributes
-    ----------
-    max_sessions : int
-        Sessions at once, with those that are not connected.
-    max_user_sessions : int, optional
-        Those of one user; `None`: a tenth of `max_sessions`, which leaves some for others.
-    max_keys : int
-        Keys that one session follows, at most.
-    max_notifications : int
-        Notifications that wait in the outbox of a session, with those that were not acknowledged.
-    max_bytes : int
-        Bytes of these.
-    when_full : {"disconnect", "drop_oldest", "drop_newest"}
-        What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber gets an
-        error and is cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
-    linger, max_linger : float
-        Seconds for which a session outlives its connection, and the most that its subscriber can ask for.
-    message_expiry : float, optional
-        Seconds after which a message expires that does not say when it does; `None`: never.
-    """
-
-    max_sessions: int = 10_000
+    max_sessions: int = 10_000  # Sessions at once, with those that are not connected
+    # Those of one user; `None`: a tenth of `max_sessions`, which leaves some for others
     max_user_sessions: int | None = None
-    max_keys: int = 100_000
+    max_keys: int = 100_000  # Keys that one session follows, at most
+    # Notifications that wait in the outbox of a session, with those that were not acknowledged
     max_notifications: int = 100_000
-    max_bytes: int = 64 << 20
+    max_bytes: int = 64 << 20  # Bytes of these
+    # What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber gets an
+    # error and is cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
     when_full: WhenFull = "disconnect"
+    # Seconds for which a session outlives its connection, and the most that its subscriber can ask for
     linger: float = 300.0
     max_linger: float = 86_400.0
+    # Seconds after which a message expires that does not say when it does; `None`: never
     message_expiry: float | None = None
 
     def __post_init__(self) -> None:
@@ -181,24 +166,13 @@ class SessionOptions:
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """How messages of many publishers are matched together.
+    """How messages of many publishers are matched together."""
 
-    Attributes
-    ----------
-    max_waiting : int
-        Messages that wait to be matched, at most.
-    max_waiting_bytes : int
-        Bytes of these.
-    when_busy : {"wait", "drop"}
-        What happens where there is no room: the publisher waits, or its messages are dropped.
-    batch_messages : int
-        Messages that are matched together, unless one publisher sends more at once.
-    """
-
-    max_waiting: int = 65_536
-    max_waiting_bytes: int = 256 << 20
+    max_waiting: int = 65_536  # Messages that wait to be matched, at most
+    max_waiting_bytes: int = 256 << 20  # Bytes of these
+    # What happens where there is no room: the publisher waits, or its messages are dropped
     when_busy: WhenBusy = "wait"
-    batch_messages: int = 8_192
+    batch_messages: int = 8_192  # Messages that are matched together, unless one publisher sends more at once
 
     def __post_init__(self) -> None:
         check_integer("max_waiting", self.max_waiting, 1, 2**31)
@@ -226,72 +200,40 @@ Form = Literal["properties", "json"]
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """What gateways have in common.
+    """What gateways have in common."""
 
-    Attributes
-    ----------
-    host, port : str, int
-        Where the other broker is.
-    username, password_file : str, optional
-        How the gateway logs in there; the file has the password in its first line.
-    tls, tls_ca : bool, str, optional
-        Whether the connection is encrypted, and a file with the certificates, as PEM, that are trusted; without the
-        file, those that the system trusts.
-    messages : str
-        Where messages come from: a topic or a subject, perhaps with wildcards. Empty: none come.
-    notifications : str
-        Where notifications go: the prefix, behind which the key is. Empty: none go.
-    control : str
-        Where requests to subscribe and to unsubscribe come from. Empty: none come.
-    write : bool
-        Whether such requests are carried out; without, each is refused.
-    form : {"properties", "json"}
-        With `json`, the payload of a message is a JSON object, which may have `tags`, `attributes` and `location`.
-    session : str
-        Name of the session whose notifications go out.
-    guarantee : {"at_most_once", "at_least_once"}
-        What holds from the arrival of a message to its notification: whether each side hears of it when the other side
-        has it.
-    when_full : {"drop_newest", "drop_oldest"}
-        What happens to notifications for which the outbox of the gateway has no room.
-    max_waiting : int
-        Messages that have come and are not matched yet, at most.
-    max_waiting_bytes : int
-        Bytes of messages that have come and are not done with yet, at most; a larger message is a dead letter. It is at
-        most half of what an outbox may have, so that notifications of these find room.
-    dead_letters : str, optional
-        File of JSON Lines behind which messages and notifications are written that are given up, each with the reason.
-        Without it they are counted and logged.
-    required : bool
-        Whether the service is not ready while this gateway has no connection.
-    batch_messages : int
-        Messages that are handed over together, at most, and notifications that go out together.
-    consolidate_interval : float
-        Seconds between two looks whether requests have changed something, which is consolidated then.
-    retry_first, retry_most : float
-        Seconds after which a lost connection is tried again: at first, and at most, as it doubles.
-    """
-
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # Where the other broker is
     port: int = 0
-    username: str | None = None
+    username: str | None = None  # How the gateway logs in there; the file has the password in its first line
     password_file: str | None = None
+    # Whether the connection is encrypted, and a file with the certificates, as PEM, that are trusted; without the file,
+    # those that the system trusts
     tls: bool = False
     tls_ca: str | None = None
-    messages: str = ""
-    notifications: str = ""
-    control: str = ""
-    write: bool = False
+    messages: str = ""  # Where messages come from: a topic or a subject, perhaps with wildcards. Empty: none come.
+    notifications: str = ""  # Where notifications go: the prefix, behind which the key is. Empty: none go.
+    control: str = ""  # Where requests to subscribe and to unsubscribe come from. Empty: none come.
+    write: bool = False  # Whether such requests are carried out; without, each is refused
+    # With `json`, the payload of a message is a JSON object, which may have `tags`, `attributes` and `location`
     form: Form = "properties"
-    session: str = "gateway"
+    session: str = "gateway"  # Name of the session whose notifications go out
+    # What holds from the arrival of a message to its notification: whether each side hears of it when the other side
+    # has it
     guarantee: Guarantee = "at_least_once"
-    when_full: WhenFull = "drop_newest"
-    max_waiting: int = 10_000
+    when_full: WhenFull = "drop_newest"  # What happens to notifications for which the outbox of the gateway has no room
+    max_waiting: int = 10_000  # Messages that have come and are not matched yet, at most
+    # Bytes of messages that have come and are not done with yet, at most; a larger message is a dead letter. It is at
+    # most half of what an outbox may have, so that notifications of these find room.
     max_waiting_bytes: int = 32 << 20
+    # File of JSON Lines behind which messages and notifications are written that are given up, each with the reason.
+    # Without it they are counted and logged.
     dead_letters: str | None = None
-    required: bool = False
+    required: bool = False  # Whether the service is not ready while this gateway has no connection
+    # Messages that are handed over together, at most, and notifications that go out together
     batch_messages: int = 1_024
+    # Seconds between two looks whether requests have changed something, which is consolidated then
     consolidate_interval: float = 5.0
+    # Seconds after which a lost connection is tried again: at first, and at most, as it doubles
     retry_first: float = 0.5
     retry_most: float = 30.0
 
@@ -380,23 +322,14 @@ def check_text(name: str, text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MqttOptions(GatewayOptions):
-    """A gateway to a broker of MQTT 5; other options are those of `GatewayOptions`.
-
-    Attributes
-    ----------
-    client_id : str
-        Name of the gateway at the broker, which keeps its messages by this name while it is away.
-    session_expiry : int
-        Seconds for which the broker keeps messages for a gateway that is away.
-    keepalive : int
-        Seconds of silence after which the gateway asks whether the broker is still there.
-    """
+    """A gateway to a broker of MQTT 5; other options are those of `GatewayOptions`."""
 
     port: int = 1883
     session: str = "mqtt"
+    # Name of the gateway at the broker, which keeps its messages by this name while it is away
     client_id: str = "tagmatch"
-    session_expiry: int = 3_600
-    keepalive: int = 30
+    session_expiry: int = 3_600  # Seconds for which the broker keeps messages for a gateway that is away
+    keepalive: int = 30  # Seconds of silence after which the gateway asks whether the broker is still there
 
     naming: ClassVar[Naming] = MQTT
 
@@ -411,20 +344,12 @@ class MqttOptions(GatewayOptions):
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions(GatewayOptions):
-    """A gateway to a server of NATS; other options are those of `GatewayOptions`.
-
-    Attributes
-    ----------
-    queue : str
-        Queue group: of the gateways in it, each message goes to one. Empty: every gateway gets all.
-    flush_timeout : float
-        Seconds within which the server must say that it has what was sent to it.
-    """
+    """A gateway to a server of NATS; other options are those of `GatewayOptions`."""
 
     port: int = 4222
     session: str = "nats"
-    queue: str = ""
-    flush_timeout: float = 5.0
+    queue: str = ""  # Queue group: of the gateways in it, each message goes to one. Empty: every gateway gets all.
+    flush_timeout: float = 5.0  # Seconds within which the server must say that it has what was sent to it
 
     naming: ClassVar[Naming] = NATS
 

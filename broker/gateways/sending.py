@@ -35,13 +35,7 @@ SUBSCRIBER = "\0gateway"
 
 
 class Unsent(Exception):  # noqa: N818 - a state, after which the same is sent again
-    """It is not known that the other side has everything.
-
-    Attributes
-    ----------
-    is_suspect : bool
-        Whether the connection has ended after something was sent, which may be why.
-    """
+    """It is not known that the other side has everything."""
 
     def __init__(self, why: str, *, is_suspect: bool = False) -> None:
         super().__init__(why)
@@ -50,24 +44,12 @@ class Unsent(Exception):  # noqa: N818 - a state, after which the same is sent a
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One notification for one key.
+    """One notification for one key."""
 
-    Attributes
-    ----------
-    topic : str
-        Where it goes: a topic or a subject.
-    payload : bytes
-    id : bytes, optional
-        What the message had.
-    seconds_left : float, optional
-        Until it expires.
-    redelivered : bool
-    """
-
-    topic: str
+    topic: str  # Where it goes: a topic or a subject
     payload: bytes
-    id: bytes | None
-    seconds_left: float | None
+    id: bytes | None  # What the message had
+    seconds_left: float | None  # Until it expires
     redelivered: bool
 
 
@@ -79,34 +61,12 @@ class Sends(Protocol):
         ...
 
     def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
-        """Send notifications, and wait until the other side has them.
-
-        Returns
-        -------
-        list
-            Those that it has refused, each with the reason.
-
-        Raises
-        ------
-        Unsent
-            It is not known that it has them.
-        """
+        """Send notifications, and wait until the other side has them."""
         ...
 
 
 class Sending:
-    """Sends the notifications in the outbox of a gateway, in a separate thread.
-
-    Parameters
-    ----------
-    gateway : Sends
-    sessions : Sessions
-        Where the gateway has the session whose notifications go out.
-    options : GatewayOptions
-    letters : DeadLetters
-    connected : threading.Event
-        Set while there is a connection.
-    """
+    """Sends the notifications in the outbox of a gateway, in a separate thread."""
 
     def __init__(
         self,

@@ -15,15 +15,7 @@ from tagmatch.model.arrays import U64Array
 
 
 class Prepared:
-    """Arrays whose addresses are handed over, and which stay as long as this object.
-
-    Attributes
-    ----------
-    arrays : tuple of arrays
-        In the order of C, of one dimension as the kernel sees them.
-    addresses : uint64 array
-        Where each begins, and how many elements it has; `array_at` makes them arrays again.
-    """
+    """Arrays whose addresses are handed over, and which stay as long as this object."""
 
     def __init__(self, *arrays: npt.NDArray[Any]) -> None:
         assert all(array.flags.c_contiguous for array in arrays)

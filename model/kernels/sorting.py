@@ -219,19 +219,7 @@ def _place_by_label(labels, first_label, last_label, next_place, order):
 
 
 def group_by(labels: UIntArray, count: int, *, threads: int = 1) -> tuple[I64Array, U32Array]:
-    """Rows grouped by label, in row order within a group.
-
-    Parameters
-    ----------
-    labels : uint32 array
-        A number below `count` for each row.
-
-    Returns
-    -------
-    first_rows : int64 array, length count + 1
-    order : uint32 array
-        Rows of label `g` are `order[first_rows[g]:first_rows[g + 1]]`.
-    """
+    """Rows grouped by label, in row order within a group."""
     first_rows = offsets_of(count_values(labels, count))
     order = np.empty(len(labels), np.uint32)
     next_place = first_rows[:-1].copy()
@@ -268,18 +256,7 @@ def _first_values(offsets, values, first, last, out):
 
 
 def sort_rows(rows: Lists, labels: int, *, threads: int = 1) -> tuple[Lists, I64Array, U32Array]:
-    """Ascending rank lists in lexicographic order.
-
-    Returns
-    -------
-    rows : Lists of uint32
-        In order.
-    first_rows : int64 array, length labels + 2
-        Rows `first_rows[0]` to `first_rows[1]` are the empty lists; `first_rows[r + 1]` to `first_rows[r + 2]` those
-        that begin with rank `r`.
-    order : uint32 array
-        For each place the row that came there.
-    """
+    """Ascending rank lists in lexicographic order."""
     firsts = np.empty(len(rows), np.uint32)
     ranges = even_ranges(len(rows), threads)
     offsets, values = rows.offsets, rows.values

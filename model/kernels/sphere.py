@@ -212,16 +212,7 @@ def reaches(limits: F64Array, *, plane: bool) -> F64Array:
 def circles_have(
     lon: F64Array, lat: F64Array, metres: F64Array, at_lon: F64Array, at_lat: F64Array, *, plane: bool
 ) -> BoolArray:
-    """Whether circle `i` has place `i`; all columns have one length.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from tagmatch.model.kernels.sphere import circles_have
-    >>> lon, lat, metres = np.array([180.0]), np.array([0.0]), np.array([1000.0])
-    >>> circles_have(lon, lat, metres, np.array([-179.999]), lat, plane=False)
-    array([ True])
-    """
+    """Whether circle `i` has place `i`; all columns have one length."""
     out = np.empty(len(lon), np.bool_)
     _circles_have(lon, lat, metres, at_lon, at_lat, plane, out)
     return out

@@ -114,13 +114,7 @@ def _in_bucket(tag_hash, home, slots):
 
 @kernel
 def find(tag_hash, data, start, stop, slots, offsets, heap):
-    """Find the tag `data[start:stop]`, whose XXH64 is `tag_hash`.
-
-    Returns
-    -------
-    place, tag_hash, number
-        The slot with the tag, the hash by which it goes, and its number; UNKNOWN if the slot is free.
-    """
+    """Find the tag `data[start:stop]`, whose XXH64 is `tag_hash`."""
     secret = False
     place = _home(tag_hash, slots)
     while slots[place] != _U(0):
@@ -221,21 +215,14 @@ def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out
 
 
 class _Table(NamedTuple):
-    """A table that grows: the tags added so far, and room for more.
-
-    Attributes
-    ----------
-    slots : uint64 array
-    offsets, hashes, data : int64, uint64 and uint8 arrays
-        Strings and hashes of the tags, by number.
-    known : int64[1] array
-        How many tags there are. Kernels write it, so that a call of a kernel adds a tag wholly or not at all.
-    """
+    """A table that grows: the tags added so far, and room for more."""
 
     slots: U64Array
-    offsets: I64Array
+    offsets: I64Array  # Strings and hashes of the tags, by number
     hashes: U64Array
     data: U8Array
+    # int64[1] array: how many tags there are. Kernels write it, so that a call of a kernel adds a tag wholly or not at
+    # all.
     known: I64Array
 
 

@@ -128,17 +128,7 @@ class Serializer:
     def scatter(
         self, groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
     ) -> None:
-        """Take rows by groups.
-
-        Parameters
-        ----------
-        groups : uint32 array
-            The group of each row.
-        labels, numbers : int64 arrays
-            Label and number of each group.
-        rows : callable
-            Gives the rows with these places in `groups`, uint32.
-        """
+        """Take rows by groups."""
         firsts, order = group_by(groups, len(labels))
         self.add_groups(firsts, labels, numbers, rows(order))
 
@@ -298,10 +288,6 @@ class Scratch:
 
     A task may run twice, after a failure or beside a slow twin: a file appears whole and under its name in one step,
     and what a task writes depends on its input alone, so that it does not matter whose file stays.
-
-    Attributes
-    ----------
-    files : Files
     """
 
     files: Files

@@ -51,38 +51,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """How the job goes about it; the snapshot does not depend on these.
+    """How the job goes about it; the snapshot does not depend on these."""
 
-    Attributes
-    ----------
-    sets_per_task : int
-        Sets that one task lays out, about; it has them in memory, some 500 bytes each.
-    skip_invalid : bool
-        Leave rows out that cannot be stored, and tell how many; else they are an error.
-    """
-
-    sets_per_task: int = 1 << 20
-    skip_invalid: bool = False
+    sets_per_task: int = 1 << 20  # Sets that one task lays out, about; it has them in memory, some 500 bytes each
+    skip_invalid: bool = False  # Leave rows out that cannot be stored, and tell how many; else they are an error
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """What a job has made.
+    """What a job has made."""
 
-    Attributes
-    ----------
-    sets, keys, tags, partitions : int
-        Distinct sets, pairs of a set and a key, different tags, and partitions (clusters, in the layout `rarest`): of
-        the segment that it has made, which is the whole index, or what was added to it.
-    skipped : dict of str to int
-        Rows that were left out, by what is wrong with them.
-    """
-
+    # Distinct sets, pairs of a set and a key, different tags, and partitions (clusters, in the layout `rarest`): of the
+    # segment that it has made, which is the whole index, or what was added to it
     sets: int
     keys: int
     tags: int
     partitions: int
-    skipped: dict[str, int]
+    skipped: dict[str, int]  # Rows that were left out, by what is wrong with them
 
 
 def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, options: JobOptions) -> Partitioned:
@@ -90,14 +75,6 @@ def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, opti
 
     The index has keys that are strings where `key` has.
     What a job that was killed has left at the index's place goes; so only one job at a time may work on an index.
-
-    Raises
-    ------
-    InvalidValueError
-        Rows cannot be stored, and are not to be skipped; tells how many there are of each kind. Or there are more
-        sets than an index can hold.
-    IndexExistsError
-        The path holds something that is not an index.
     """
     index.has_index()
     with index.scratch() as files:
@@ -111,13 +88,6 @@ def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options:
     """Add the sets of a DataFrame, columns `tags` and `key`, to an index, as a segment of their own.
 
     The segment also has what `consolidated` takes in. Keys that have expired go.
-
-    Raises
-    ------
-    InvalidValueError
-        As of `partition_sets`.
-    IndexChangedError
-        Another program has saved to the index in the meantime. It stays as it is.
     """
     spark = rows.sparkSession
     with stored.index.scratch() as files:

@@ -57,20 +57,11 @@ Read: TypeAlias = Callable[[int, int, int], npt.NDArray[Any]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Joined:
-    """An array of runs, of which any bytes can be read: see `Piece`.
-
-    Attributes
-    ----------
-    dtype : dtype
-    starts : int64 array
-        The place of the first element of each run, and how many elements there are.
-    read_run : callable
-        As `Read`; of any type that `dtype` has room for.
-    """
+    """An array of runs, of which any bytes can be read: see `Piece`."""
 
     dtype: np.dtype[Any]
-    starts: I64Array
-    read_run: Read
+    starts: I64Array  # The place of the first element of each run, and how many elements there are
+    read_run: Read  # As `Read`; of any type that `dtype` has room for
 
     def __len__(self) -> int:
         return int(self.starts[-1]) * self.dtype.itemsize
@@ -90,14 +81,7 @@ class Joined:
 
 
 class JoinedTable:
-    """Puts the columns of a table together, of which it has only the shapes in the place of the elements.
-
-    Parameters
-    ----------
-    scratch : Scratch
-    source, numbers
-        Name and numbers of the tables of which the columns are joined, in order.
-    """
+    """Puts the columns of a table together, of which it has only the shapes in the place of the elements."""
 
     def __init__(self, scratch: Scratch, source: str, numbers: Sequence[int]) -> None:
         self._scratch, self._source, self._numbers = scratch, source, tuple(numbers)
@@ -191,13 +175,7 @@ def _offsets_and_values(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[
 
 
 def write_files(spark: SparkSession, scratch: Scratch, files: Sequence[TableFile]) -> list[dict[str, Entry]]:
-    """Have the files of tables written to the scratch folder, by as many tasks as there are large parts.
-
-    Returns
-    -------
-    list of dict
-        For each table, what manifests say of its files, by their names.
-    """
+    """Have the files of tables written to the scratch folder, by as many tasks as there are large parts."""
     parts = [(table, number) for table, file in enumerate(files) for number in range(file.parts)]
     sizes = [files[table].part_size(number) for table, number in parts]
     groups = grouped(range(len(parts)), sizes, table_files.PART_BYTES)
@@ -229,27 +207,13 @@ _GROUP = "number long"
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Numbers of strings, which tasks look up.
+    """Numbers of strings, which tasks look up."""
 
-    Attributes
-    ----------
-    scratch : Scratch
-        Has slots.
-    name : str
-        Of the slots.
-    groups : int
-        Of hashes.
-    found : frozenset of int
-        The groups that have strings.
-    seed : int
-        Of the hash.
-    """
-
-    scratch: Scratch
-    name: str
-    groups: int
-    found: frozenset[int]
-    seed: int = 0
+    scratch: Scratch  # Has slots
+    name: str  # Of the slots
+    groups: int  # Of hashes
+    found: frozenset[int]  # The groups that have strings
+    seed: int = 0  # Of the hash
 
     def of(self, strings: Strings, known: Strings) -> U32Array:
         """The number of each string in a table of `known` ones, UNKNOWN if it has none."""
@@ -269,23 +233,12 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A table of different strings.
+    """A table of different strings."""
 
-    Attributes
-    ----------
-    name : str
-        Of the slots that are made for it.
-    strings : callable
-        Gives the strings to a task.
-    count : int
-    seed : int
-        Of their hash.
-    """
-
-    name: str
-    strings: Callable[[], Strings]
+    name: str  # Of the slots that are made for it
+    strings: Callable[[], Strings]  # Gives the strings to a task
     count: int
-    seed: int = 0
+    seed: int = 0  # Of their hash
 
     def groups(self, strings_per_task: int) -> int:
         """How many groups of hashes there are to be."""

@@ -37,23 +37,12 @@ _BATCH_NAMES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The keys of the sets of shards.
+    """The keys of the sets of shards."""
 
-    Attributes
-    ----------
-    scratch : Scratch
-        Has the shards and, where keys are strings, what `number_names` leaves there.
-    type : KeyType
-    expire : bool
-        Whether some may expire: then tables have a time for each key, which of most is `NEVER`.
-    names : Names, optional
-        Those that are strings, of all shards, once they are numbered.
-    """
-
-    scratch: Scratch
+    scratch: Scratch  # Has the shards and, where keys are strings, what `number_names` leaves there
     type: KeyType
-    expire: bool = False
-    names: Names | None = None
+    expire: bool = False  # Whether some may expire: then tables have a time for each key, which of most is `NEVER`
+    names: Names | None = None  # Those that are strings, of all shards, once they are numbered
 
     def columns(self, table: KeyTable) -> dict[str, pa.Array]:
         """The columns of a shard, or of a slice, with these keys."""
@@ -88,15 +77,9 @@ class Names:
     """The keys of a job that are strings, whose files are those that the segment will have.
 
     Each is the key of a set, as a shard has no others.
-
-    Attributes
-    ----------
-    files : dict
-        What manifests say of the files, by their names.
-    numbers : Numbers
     """
 
-    files: dict[str, Entry]
+    files: dict[str, Entry]  # What manifests say of the files, by their names
     numbers: Numbers
 
 

@@ -53,45 +53,23 @@ class Routes(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The slices of a job.
-
-    Attributes
-    ----------
-    routes : Routes
-    slices : int
-        How many there are.
-    roots : dict of int to Root
-        Of slices that are subtrees of Algorithm 1, where each begins.
-    """
+    """The slices of a job."""
 
     routes: Routes
-    slices: int
+    slices: int  # How many there are
+    # Of slices that are subtrees of Algorithm 1, where each begins
     roots: dict[int, Root] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaidOut:
-    """What a layout says of the sets of a slice.
+    """What a layout says of the sets of a slice."""
 
-    Attributes
-    ----------
-    columns : dict of str to Array
-        What the slice has beside sets and keys: its partitions or clusters.
-    signatures : uint64[n, 3] array
-        Of the sets, in their order.
-    groups : int
-        How many of these there are.
-    order : uint32 array, optional
-        In which the sets are to come; `None`: as they do.
-    first_tag, last_tag : int
-        Of clusters, ranks of their tags; -1 where there is none.
-    """
-
-    columns: dict[str, pa.Array]
-    signatures: U64Array
-    groups: int
-    order: U32Array | None = None
-    first_tag: int = -1
+    columns: dict[str, pa.Array]  # What the slice has beside sets and keys: its partitions or clusters
+    signatures: U64Array  # uint64[n, 3] array: of the sets, in their order
+    groups: int  # How many of these there are
+    order: U32Array | None = None  # In which the sets are to come; `None`: as they do
+    first_tag: int = -1  # Of clusters, ranks of their tags; -1 where there is none
     last_tag: int = -1
 
 
@@ -160,18 +138,10 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Splits:
-    """Which node a signature comes to.
+    """Which node a signature comes to."""
 
-    Attributes
-    ----------
-    pivots : int64 array
-        The bit by which each node is split; -1: it is not.
-    children : int64[n, 2] array
-        Nodes of the sets without and with that bit.
-    """
-
-    pivots: I64Array
-    children: I64Array
+    pivots: I64Array  # The bit by which each node is split; -1: it is not
+    children: I64Array  # int64[n, 2] array: nodes of the sets without and with that bit
 
     def nodes(self, signatures: U64Array) -> I64Array:
         """Node of each signature, uint64[n, 3]; -1 for signatures without a bit, which only the empty set has."""
@@ -254,15 +224,7 @@ def _steps(pivot: int) -> tuple[str, str]:
 def grow_tree(
     spark: SparkSession, scratch: Scratch, shards: Sequence[int], sets: int, max_partition_size: int, sets_per_task: int
 ) -> Tree:
-    """Split nodes until each has at most `sets_per_task` sets, or is a partition.
-
-    Parameters
-    ----------
-    shards
-        Numbers of the tables `ranked`, whose column `signatures` is read.
-    sets : int
-        How many there are, without the empty one.
-    """
+    """Split nodes until each has at most `sets_per_task` sets, or is a partition."""
     tree = Tree([_Node(sets, Root())])
     passes, large = 0, [0] if sets > sets_per_task else []
     while large:
@@ -343,17 +305,10 @@ def _record(counted: _Counted) -> pa.RecordBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subtrees:
-    """Slices of the layout `balanced`: the empty set, then the nodes of the tree that are not split.
-
-    Attributes
-    ----------
-    splits : Splits
-    places : int64 array
-        Slice of each node; one more, for the empty set.
-    """
+    """Slices of the layout `balanced`: the empty set, then the nodes of the tree that are not split."""
 
     splits: Splits
-    places: I64Array
+    places: I64Array  # Slice of each node; one more, for the empty set
 
     def slices(self, scratch: Scratch, shard: int) -> I64Array:
         """Slice of each set of a shard."""
@@ -438,14 +393,9 @@ _LONGEST_FIRST_RANKS = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankRanges:
-    """Slices of the layout `rarest`: slice `i` begins with the first set whose first four ranks are `bounds[i - 1]`.
+    """Slices of the layout `rarest`: slice `i` begins with the first set whose first four ranks are `bounds[i - 1]`."""
 
-    Attributes
-    ----------
-    bounds : uint64[slices - 1, 2] array
-        The first two words, as `first_words` gives them, in lexicographic order.
-    """
-
+    # uint64[slices - 1, 2] array: the first two words, as `first_words` gives them, in lexicographic order
     bounds: U64Array
 
     def slices(self, scratch: Scratch, shard: int) -> I64Array:

@@ -79,40 +79,19 @@ _SHARD = "shard long, sets long, rows long, problems array<long>"
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """What step 1 made.
+    """What step 1 made."""
 
-    Attributes
-    ----------
-    numbers : tuple of int
-        Of the shards with sets.
-    sets : int
-        Distinct sets of all shards.
-    rows : int
-        Rows that these are of.
-    problems : dict of str to int
-        Rows that were left out, by what is wrong with them.
-    other_rows : int
-        Rows of tables that the index has beside these sets.
-    """
-
-    numbers: tuple[int, ...]
-    sets: int
-    rows: int
-    problems: dict[str, int]
-    other_rows: int = 0
+    numbers: tuple[int, ...]  # Of the shards with sets
+    sets: int  # Distinct sets of all shards
+    rows: int  # Rows that these are of
+    problems: dict[str, int]  # Rows that were left out, by what is wrong with them
+    other_rows: int = 0  # Rows of tables that the index has beside these sets
 
 
 def make_shards(rows: DataFrame, keys: Keys, *, skip_invalid: bool) -> Shards:
     """Make shards of columns `tags`, array<string>, and `key`, string or an integer or decimal.
 
     Rows may also have `where`, `constraints` and `area`, as of `TagMatch.add_subscriptions`.
-
-    Raises
-    ------
-    FilterError
-        The first expression with a mistake, unless rows that cannot be stored are skipped.
-    InvalidTypeError, InvalidValueError, NullError
-        The first constraint or area that cannot be used.
     """
     clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
     made = clean.repartition("label").mapInArrow(partial(_write_shard, keys), _SHARD).collect()

@@ -147,15 +147,7 @@ def _lay_out(
 def write_slices(
     spark: SparkSession, scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys, tags: Tags
 ) -> tuple[int, Entry]:
-    """Leave the files of a segment in the scratch folder, under the names that they have in the segment.
-
-    Returns
-    -------
-    partitions : int
-        How many it has.
-    entry : dict
-        What manifests say of the segment.
-    """
+    """Leave the files of a segment in the scratch folder, under the names that they have in the segment."""
     table = JoinedTable(scratch, "slice", slices.numbers)
     tagsets = table.file(
         "tagsets",

@@ -49,20 +49,11 @@ _LEFT = "place long, deleted string"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The snapshot to which rows are appended.
-
-    Attributes
-    ----------
-    index : Location
-    manifest : dict, optional
-        `None` if there is no index yet.
-    now : int
-        Keys that have expired by then no longer count, in microseconds since 1970, UTC.
-    """
+    """The snapshot to which rows are appended."""
 
     index: Location
-    manifest: dict[str, Any] | None
-    now: int
+    manifest: dict[str, Any] | None  # `None` if there is no index yet
+    now: int  # Keys that have expired by then no longer count, in microseconds since 1970, UTC
 
     @classmethod
     def at(cls, index: Location) -> Stored:
@@ -90,13 +81,7 @@ class Stored:
         return any(parts_of(segment["files"], EXPIRES) for segment in self.segments)
 
     def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
-        """The layout of the index or, where there is none, that which was asked for.
-
-        Raises
-        ------
-        InvalidValueError
-            Another one was asked for than the index has.
-        """
+        """The layout of the index or, where there is none, that which was asked for."""
         of_index = {} if self.manifest is None else self.manifest
         found = {}
         for name, asked in (("layout", layout), ("max_partition_size", max_partition_size)):
@@ -117,13 +102,7 @@ class Stored:
             )
 
     def open(self) -> Snapshot:
-        """The snapshot itself, if it is still the current one, without a look at its files.
-
-        Raises
-        ------
-        IndexChangedError
-            It is not.
-        """
+        """The snapshot itself, if it is still the current one, without a look at its files."""
         assert self.name is not None
         try:
             return self.index.open_unverified(self.name)
@@ -148,18 +127,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Where the rows are of sets of which keys have expired.
+    """Where the rows are of sets of which keys have expired."""
 
-    Attributes
-    ----------
-    counts : dict of int to int
-        How many there are in each segment that has some.
-    chunks : dict of int to tuple of int
-        In which tables of the scratch folder those of a segment are, in order.
-    """
-
-    counts: dict[int, int]
-    chunks: dict[int, tuple[int, ...]]
+    counts: dict[int, int]  # How many there are in each segment that has some
+    chunks: dict[int, tuple[int, ...]]  # In which tables of the scratch folder those of a segment are, in order
 
     def rows(self, scratch: Scratch, place: int) -> U32Array:
         """Those of a segment, ascending."""
@@ -169,17 +140,10 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The segments that stay, with their deletions.
+    """The segments that stay, with their deletions."""
 
-    Attributes
-    ----------
-    entries : list of dict
-        What manifests say of each.
-    written : dict of str to str
-        Names in the scratch folder of files that the index lacks, by their names in the index.
-    """
-
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)  # What manifests say of each
+    # Names in the scratch folder of files that the index lacks, by their names in the index
     written: dict[str, str] = field(default_factory=dict)
 
 
@@ -187,12 +151,6 @@ def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, set
     """Give the sets of shards the keys that they have in an index already, and make shards of its small segments.
 
     In other segments, sets of which some keys have expired are gone; if they have keys left, there are shards of them.
-
-    Returns
-    -------
-    shards : Shards
-        Of all sets of the new segment.
-    kept : Kept
     """
     scratch = keys.scratch
     _verify_all(spark, stored)

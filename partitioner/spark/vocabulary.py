@@ -70,18 +70,10 @@ _RANKS = "ranks-of-tasks"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TaskRanks:
-    """The ranks of the tags of one task.
+    """The ranks of the tags of one task."""
 
-    Attributes
-    ----------
-    places : int64 array
-        Where the tags of each frequency begin in the task's table, and how many tags it has.
-    ranks : int64 array
-        Of the tags with which each begins.
-    """
-
-    places: I64Array
-    ranks: I64Array
+    places: I64Array  # Where the tags of each frequency begin in the task's table, and how many tags it has
+    ranks: I64Array  # Of the tags with which each begins
 
     def of(self, places: U32Array) -> U32Array:
         """The ranks of the tags at these places."""
@@ -116,20 +108,11 @@ def _ranks_of(places, starts, ranks, out):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The ranks of the tags of all tasks, which lie in the scratch folder.
-
-    Attributes
-    ----------
-    scratch : Scratch
-    tasks : tuple of int
-        By their hashes.
-    count : int
-        Tags of all tasks.
-    """
+    """The ranks of the tags of all tasks, which lie in the scratch folder."""
 
     scratch: Scratch
-    tasks: tuple[int, ...]
-    count: int
+    tasks: tuple[int, ...]  # By their hashes
+    count: int  # Tags of all tasks
 
     @classmethod
     def of(cls, scratch: Scratch, totals: Sequence[Any]) -> Ranks:
@@ -265,24 +248,13 @@ _COLUMNS = ["strings", "hashes", "frequencies"]
 
 @dataclass(frozen=True, slots=True)
 class Tags:
-    """The vocabulary of a job, whose files are those that the segment will have; tasks memory-map them.
-
-    Attributes
-    ----------
-    count : int
-    files : dict
-        What manifests say of the files, by their names.
-    kinds : dict
-        What `kinds_of` says of the tags.
-    ranks : Ranks
-        Of the tags of each task, in whose tables it also is where those of each shard are.
-    """
+    """The vocabulary of a job, whose files are those that the segment will have; tasks memory-map them."""
 
     scratch: Scratch
     count: int
-    files: dict[str, Entry]
-    kinds: Entry
-    ranks: Ranks
+    files: dict[str, Entry]  # What manifests say of the files, by their names
+    kinds: Entry  # What `kinds_of` says of the tags
+    ranks: Ranks  # Of the tags of each task, in whose tables it also is where those of each shard are
 
     def hashes(self) -> U64Array:
         """The hash of each tag, by rank."""
@@ -370,16 +342,7 @@ def _add_up(scratch: Scratch, groups: int, batches: Batches) -> Iterator[pa.Reco
 
 
 def _received(batches: Batches) -> tuple[list[int], I64Array, pa.RecordBatch]:
-    """What shards have sent, one after the other, each in the order in which it had it.
-
-    Returns
-    -------
-    shards : list of int
-        Ascending.
-    firsts : int64 array
-        Where what each has sent begins, and the end.
-    records : RecordBatch
-    """
+    """What shards have sent, one after the other, each in the order in which it had it."""
     by_shard: dict[int, list[pa.RecordBatch]] = {}
     for shard, records in deserialized(batches):
         # Large strings, as those of many batches come together

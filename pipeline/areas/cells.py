@@ -335,11 +335,6 @@ class MoveLog:
     """Moves that were made, in their order, for one who makes them, too, and takes them whenever that is needed.
 
     Who falls too far behind has to copy all positions instead.
-
-    Parameters
-    ----------
-    most : int
-        So many moves are kept.
     """
 
     def __init__(self, most: int) -> None:

@@ -53,33 +53,19 @@ _NO_PLACES = Places(np.empty(0), np.empty(0))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
-    """What does not change: entries, their spaces, and clients' entries.
-
-    Attributes
-    ----------
-    spaces, clients : uint32 arrays
-    limits : float64 array
-        The space of each entry, its client, and what says how far from it the entry is found, as of `limits`.
-    client_offsets : int array
-    client_entries : uint32 array
-        The entries of client `i` are `client_entries[client_offsets[i] : client_offsets[i + 1]]`.
-    group_spaces : int64 array
-        Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`.
-    space_reaches : float64 array
-        How far from their middles the points of the greatest entries of each space are, on each axis.
-    marked : bool
-        Whether some limits are.
-    plane : bool
-    """
+    """What does not change: entries, their spaces, and clients' entries."""
 
     spaces: U32Array
     clients: U32Array
+    # The space of each entry, its client, and what says how far from it the entry is found, as of `limits`
     limits: F64Array
     client_offsets: npt.NDArray[Any]
+    # The entries of client `i` are `client_entries[client_offsets[i] : client_offsets[i + 1]]`
     client_entries: U32Array
-    group_spaces: I64Array
+    group_spaces: I64Array  # Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
+    # How far from their middles the points of the greatest entries of each space are, on each axis
     space_reaches: F64Array
-    marked: bool
+    marked: bool  # Whether some limits are
     plane: bool
 
     @classmethod
@@ -190,21 +176,6 @@ class ClientCells:
 
     All methods may be called by several threads at once. A search sees each client either before or after a move, in
     all of its entries; a search that begins after `move` has returned sees it after that.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from tagmatch.model.arrays import Lists
-    >>> from tagmatch.pipeline.areas.clients import ClientCells
-    >>> from tagmatch.pipeline.areas.packing import Places
-    >>> both, metres = np.array([0, 1]), np.array([500.0, 500.0])
-    >>> cells = ClientCells.of(np.array([0, 0]), 1, both, metres, np.zeros(2), np.array([50.0, np.nan]), plane=False)
-    >>> place, group = Places(np.zeros(1), np.array([50.001])), Lists(np.array([0, 1]), np.zeros(1, np.uint32))
-    >>> cells.near(place, group).values
-    array([0], dtype=uint32)
-    >>> cells.move(both, np.zeros(2), np.array([np.nan, 50.0]))
-    >>> cells.near(place, group).values
-    array([1], dtype=uint32)
     """
 
     def __init__(self, entries: Entries, lon: F64Array, lat: F64Array) -> None:
@@ -229,20 +200,7 @@ class ClientCells:
         *,
         plane: bool,
     ) -> ClientCells:
-        """Put entries into cells.
-
-        Parameters
-        ----------
-        groups, clients : int64 arrays, length n
-            The group of each entry, from 0 to `group_count - 1`, and its client, a place in `lon` and `lat`.
-        group_count : int
-        metres : float64 array, length n
-            How far from its client an entry is found; on the plane in its unit.
-        lon, lat : float64 arrays
-            Where each client is; NaN for one that is nowhere.
-        plane : bool
-            Whether places are x and y on a plane, not degrees.
-        """
+        """Put entries into cells."""
         entries = Entries.of(groups, group_count, clients, metres, len(lon), plane=plane)
         return cls(entries, lon.astype(np.float64), lat.astype(np.float64))
 
@@ -257,39 +215,11 @@ class ClientCells:
         return self._cells.prepared
 
     def near(self, places: Places, groups: Lists) -> Lists:
-        """Entries whose client is within their radius of each message's place, in no order.
-
-        Parameters
-        ----------
-        places : Places
-            Of each message; one without a place finds none.
-        groups : Lists
-            Among which groups each message's entries are looked for, each group once.
-
-        Returns
-        -------
-        Lists
-            For each message, the entries as uint32.
-        """
+        """Entries whose client is within their radius of each message's place, in no order."""
         return self._find(None, places, groups)
 
     def inside(self, shapes: Shapes, places: Places | None, groups: Lists) -> Lists:
-        """Entries whose client is in each message's area, and near its place, if there are places; in no order.
-
-        Parameters
-        ----------
-        shapes : Shapes
-            The area of each message; one whose first value is NaN has none, and finds none.
-        places : Places, optional
-            As for `near`.
-        groups : Lists
-            As for `near`.
-
-        Returns
-        -------
-        Lists
-            For each message, the entries as uint32.
-        """
+        """Entries whose client is in each message's area, and near its place, if there are places; in no order."""
         return self._find(shapes, places, groups)
 
     def _find(self, shapes: Shapes | None, places: Places | None, groups: Lists) -> Lists:
@@ -312,19 +242,7 @@ class ClientCells:
         return Lists(ends, out[: ends[-1]])
 
     def move(self, clients: I64Array, lon: F64Array, lat: F64Array) -> None:
-        """Move clients, one after the other: of several moves of a client, the last one counts. Searches go on.
-
-        Parameters
-        ----------
-        clients : int64 array
-        lon, lat : float64 arrays
-            Where each is now; NaN for one that leaves.
-
-        Raises
-        ------
-        IndexError
-            There is no such client; then none is moved.
-        """
+        """Move clients, one after the other: of several moves of a client, the last one counts. Searches go on."""
         self.make(self.ready(clients, lon, lat))
 
     def ready(self, clients: I64Array, lon: F64Array, lat: F64Array) -> Moves:

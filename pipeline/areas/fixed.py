@@ -312,22 +312,7 @@ def longer(out: U32Array, used: int, more: int, done: float) -> U32Array:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedAreas:
-    """Areas in groups; area `i` is the one that was given at place `i`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from tagmatch.model.arrays import Lists
-    >>> from tagmatch.pipeline.areas.fixed import FixedAreas
-    >>> from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes
-    >>> shapes = Shapes(
-    ...     np.array([CIRCLE, BOX], np.uint8), np.array([[10.0, 50.0, 1000.0, 0.0], [170.0, -10.0, -170.0, 10.0]])
-    ... )
-    >>> areas = FixedAreas.of(np.array([0, 0]), 1, shapes, plane=False)
-    >>> places = Places(np.array([10.001, 180.0]), np.array([50.0, 0.0]))
-    >>> areas.holding(places, Lists(np.array([0, 1, 2]), np.array([0, 0], np.uint32))).values
-    array([0, 1], dtype=uint32)
-    """
+    """Areas in groups; area `i` is the one that was given at place `i`."""
 
     circles: Packed
     boxes: Packed
@@ -335,18 +320,7 @@ class FixedAreas:
 
     @classmethod
     def of(cls, groups: I64Array, group_count: int, shapes: Shapes, *, plane: bool) -> FixedAreas:
-        """Pack areas.
-
-        Parameters
-        ----------
-        groups : int64 array, length n
-            Which group each is in, from 0 to `group_count - 1`.
-        group_count : int
-        shapes : Shapes
-            The areas, at most 2**32, without NaN.
-        plane : bool
-            Whether places are x and y on a plane, not degrees.
-        """
+        """Pack areas."""
         parts = [np.flatnonzero(shapes.kinds == kind) for kind in (CIRCLE, BOX)]
         (circles, boxes) = ((groups[at], group_count, at.astype(np.uint32), shapes.values[at]) for at in parts)
         return cls(packed_circles(*circles, plane=plane), packed_boxes(*boxes), plane)
@@ -368,20 +342,7 @@ class FixedAreas:
         return Places(one, other), packed.groups_of(slots)
 
     def holding(self, places: Places, groups: Lists) -> Lists:
-        """Areas that have the place of each message, in no order.
-
-        Parameters
-        ----------
-        places : Places
-            Of each message; one without a place is in no area.
-        groups : Lists
-            Among which groups each message's areas are looked for, each group once.
-
-        Returns
-        -------
-        Lists
-            For each message, the areas as uint32.
-        """
+        """Areas that have the place of each message, in no order."""
         messages, done = len(places), 0
         offsets = frozen(groups.offsets.astype(np.int64, copy=False))
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)

@@ -47,23 +47,12 @@ from tagmatch.pipeline.filters.parsing import Parsed, parsed
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contents:
-    """The different contents of some sets.
-
-    Attributes
-    ----------
-    count : int
-    numbers : int64 array
-        The content of each set.
-    asked : Asked
-        What each content asks, but for the one that asks nothing; its `rows` are their numbers.
-    of_nothing : int
-        The content that asks nothing; -1 if no set has it.
-    """
+    """The different contents of some sets."""
 
     count: int
-    numbers: I64Array
-    asked: Asked
-    of_nothing: int
+    numbers: I64Array  # The content of each set
+    asked: Asked  # What each content asks, but for the one that asks nothing; its `rows` are their numbers
+    of_nothing: int  # The content that asks nothing; -1 if no set has it
 
 
 @kernel
@@ -80,18 +69,7 @@ def _without(ranks, offsets, rows, left_out, ends, out):
 
 
 def contents_of(ranks: Lists, rows: I64Array, is_area: BoolArray, found: Parsed, is_constraint: BoolArray) -> Contents:
-    """The contents of some rows, without areas.
-
-    Parameters
-    ----------
-    ranks : Lists
-        Of all rows of a segment.
-    rows : int64 array
-    is_area, is_constraint : bool arrays
-        Of each rank; areas are constraints, too.
-    found : Parsed
-        The other constraints.
-    """
+    """The contents of some rows, without areas."""
     ends = np.zeros(len(rows) + 1, np.int64)
     left = np.empty(int((ranks.offsets[rows + 1] - ranks.offsets[rows]).sum()), np.uint32)
     left = left[: _without(ranks.values, ranks.offsets, frozen(rows), frozen(is_area), ends, left)]
@@ -132,72 +110,35 @@ _SAMPLE = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tests:
-    """What is left to be tested of sets that have several areas, or one that must not have the message's place.
+    """What is left to be tested of sets that have several areas, or one that must not have the message's place."""
 
-    Attributes
-    ----------
-    of_rows : int64 array
-        Of each row of the segment, its number here; -1 for most.
-    offsets : int64 array
-    shapes : Shapes
-    negated : bool array
-        Row number `i` has those from `offsets[i]` to `offsets[i + 1]`.
-    """
-
-    of_rows: I64Array
+    of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
     offsets: I64Array
     shapes: Shapes
-    negated: BoolArray
+    negated: BoolArray  # Row number `i` has those from `offsets[i]` to `offsets[i + 1]`
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Followers:
-    """Keys of sets that ask for what is near the client.
-
-    Attributes
-    ----------
-    cells : ClientCells
-    rows : uint32 array
-        The row of each entry, ascending.
-    places : int64 array
-        Where in the key table its key stands.
-    """
+    """Keys of sets that ask for what is near the client."""
 
     cells: ClientCells
-    rows: U32Array
-    places: I64Array
+    rows: U32Array  # The row of each entry, ascending
+    places: I64Array  # Where in the key table its key stands
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AreaIndex:
-    """The sets of a segment that have areas.
-
-    Attributes
-    ----------
-    plane : bool
-    filters : FilterIndex, optional
-        Of those contents that are found first, which ask something: what it finds are their groups.
-    of_tokens : TokenGroups, optional
-        The groups of the others, whose areas are found first.
-    every : uint32 array
-        Groups that every message has.
-    fixed : FixedAreas
-        One area of each set that has one which stays where it is.
-    fixed_rows : uint32 array
-        The row of each of these, ascending.
-    loose : Lists
-        Of each group, the rows that have no area which a message's place must be in.
-    tests : Tests
-    followers : Followers, optional
-    """
+    """The sets of a segment that have areas."""
 
     plane: bool
+    # Of those contents that are found first, which ask something: what it finds are their groups
     filters: FilterIndex | None
-    of_tokens: TokenGroups | None
-    every: U32Array
-    fixed: FixedAreas
-    fixed_rows: U32Array
-    loose: Lists
+    of_tokens: TokenGroups | None  # The groups of the others, whose areas are found first
+    every: U32Array  # Groups that every message has
+    fixed: FixedAreas  # One area of each set that has one which stays where it is
+    fixed_rows: U32Array  # The row of each of these, ascending
+    loose: Lists  # Of each group, the rows that have no area which a message's place must be in
     tests: Tests
     followers: Followers | None
 
@@ -241,13 +182,7 @@ class _Asked:
 def areas_of(
     segment: Segment, clients: Clients, *, plane: bool, before: Sequence[AreaIndex | None] = ()
 ) -> AreaIndex | None:
-    """Index the sets of a segment that have areas; `None` if there are none.
-
-    Raises
-    ------
-    InvalidValueError
-        There is an area of the other geometry.
-    """
+    """Index the sets of a segment that have areas; `None` if there are none."""
     tags = segment.vocabulary.tags
     is_area = areas_among(tags)
     if not is_area.any():
@@ -454,15 +389,6 @@ class Finders:
     """The CPU's finder of an index, and perhaps a device's: small packets are the CPU's, and all once the device fails.
 
     A packet that a device cannot answer, is answered by the CPU.
-
-    Parameters
-    ----------
-    index : AreaIndex
-    device : DeviceFinder, optional
-    fewest : int
-        Packets of fewer messages are the CPU's.
-    notes : tuple of str
-        Why there is no device.
     """
 
     def __init__(

@@ -28,18 +28,6 @@ class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
     """Two matchers of one segment: no set with areas is a subset of tags, so the other one never finds it.
 
     Contents of messages are found by the CPU, areas by it or by a device, whatever matches the others.
-
-    Parameters
-    ----------
-    segment : Segment
-    others : SegmentMatcher
-        Answers for sets without areas.
-    tags : TagIndex
-        Of the segment.
-    index : AreaIndex
-        Of sets with areas.
-    finders : Finders, optional
-        Who finds these areas; by default, the CPU.
     """
 
     def __init__(

@@ -327,18 +327,11 @@ CIRCLE, BOX = 0, 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shapes:
-    """Areas; `tagmatch.model.kernels.sphere` says which places each has.
+    """Areas; `tagmatch.model.kernels.sphere` says which places each has."""
 
-    Attributes
-    ----------
-    kinds : uint8 array, length n
-        `CIRCLE` or `BOX`.
-    values : float64 array, shape (n, 4)
-        Of a circle its middle and radius: lon, lat, metres, 0. Of a box: west, south, east, north. Degrees and metres;
-        on the plane, x, y and their unit.
-    """
-
-    kinds: U8Array
+    kinds: U8Array  # uint8 array, length n: `CIRCLE` or `BOX`
+    # Of a circle its middle and radius: lon, lat, metres, 0. Of a box: west, south, east, north. Degrees and metres; on
+    # the plane, x, y and their unit.
     values: F64Array
 
     def __post_init__(self) -> None:
@@ -351,15 +344,9 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
-    """A place for each message.
+    """A place for each message."""
 
-    Attributes
-    ----------
-    lon, lat : float64 arrays, length n
-        Degrees, or x and y on the plane; NaN for a message that has no place.
-    """
-
-    lon: F64Array
+    lon: F64Array  # float64 arrays, length n: degrees, or x and y on the plane; NaN for a message that has no place
     lat: F64Array
 
     def __post_init__(self) -> None:
@@ -513,28 +500,15 @@ def _fill(lanes, ids, circles, axes, words, numbers, bounds, levels):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """Areas of one kind in chunks, and the tree of their bounds.
+    """Areas of one kind in chunks, and the tree of their bounds."""
 
-    Attributes
-    ----------
-    group_offsets : int64 array
-        Areas of group `g` are slots `group_offsets[g]` to `group_offsets[g + 1]`.
-    words, numbers : float64 and uint32 arrays
-        Chunks: slot `s` is in chunk `s // 16`. Its number is the area's.
-    bounds : float32 array
-        Records, `AXIS` words for each axis of space.
-    levels : int64 array
-        Of each level its first record, from the level above the chunks on; at last how many records there are.
-    marked : bool
-        Whether some are marked circles.
-    """
-
-    group_offsets: I64Array
-    words: F64Array
+    group_offsets: I64Array  # Areas of group `g` are slots `group_offsets[g]` to `group_offsets[g + 1]`
+    words: F64Array  # Chunks: slot `s` is in chunk `s // 16`. Its number is the area's.
     numbers: U32Array
-    bounds: npt.NDArray[np.float32]
+    bounds: npt.NDArray[np.float32]  # Records, `AXIS` words for each axis of space
+    # Of each level its first record, from the level above the chunks on; at last how many records there are
     levels: I64Array
-    marked: bool
+    marked: bool  # Whether some are marked circles
 
     def __post_init__(self) -> None:
         for name in ("group_offsets", "words", "numbers", "bounds", "levels"):

@@ -75,18 +75,7 @@ def _put(numbers, lon, lat, all_lon, all_lat):
 
 
 class Clients:
-    """Positions of clients by key, and what follows them. Any number of threads may share it.
-
-    Parameters
-    ----------
-    has_strings : bool
-        Whether keys are strings.
-
-    Attributes
-    ----------
-    lock : threading.RLock
-        Held by who changes positions, one at a time.
-    """
+    """Positions of clients by key, and what follows them. Any number of threads may share it."""
 
     def __init__(self, *, has_strings: bool) -> None:
         self.lock = threading.RLock()
@@ -240,14 +229,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class WithinAreas:
-    """A matcher whose answers to messages that have an area are the keys of clients within it.
-
-    Parameters
-    ----------
-    matcher : Matcher
-    clients : Clients
-    plane : bool
-    """
+    """A matcher whose answers to messages that have an area are the keys of clients within it."""
 
     by_partition = None
 

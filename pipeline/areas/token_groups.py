@@ -32,30 +32,15 @@ _NONE = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenGroups:
-    """Groups of sets by a token, and what each of these sets asks.
+    """Groups of sets by a token, and what each of these sets asks."""
 
-    Attributes
-    ----------
-    first : int
-        The number of the group of sets without a token, which all messages have; that of token `i` is `first + i`.
-    count : int
-        How many groups there are.
-    cells : Cells
-        The tokens by which sets are grouped, and no others.
-    constraints : Constraints
-        Those that are more than an interval.
-    of_rows : int64 array
-        Of each row of the segment, its number here; -1 for those that are not in these groups.
-    record_offsets, records : int64 and uint32[n, 3] arrays
-        What a set asks of a message, as of `Records`.
-    """
-
+    # The number of the group of sets without a token, which all messages have; that of token `i` is `first + i`
     first: int
-    count: int
-    cells: Cells
-    constraints: Constraints
-    of_rows: I64Array
-    record_offsets: I64Array
+    count: int  # How many groups there are
+    cells: Cells  # The tokens by which sets are grouped, and no others
+    constraints: Constraints  # Those that are more than an interval
+    of_rows: I64Array  # Of each row of the segment, its number here; -1 for those that are not in these groups
+    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message, as of `Records`
     records: U32Array
 
     @property
@@ -90,15 +75,7 @@ class TokenGroups:
 
 
 def areas_come_first(required: Requirements, at_a_place: F64Array) -> BoolArray:
-    """For which contents it takes less time to find areas first.
-
-    Parameters
-    ----------
-    required : Requirements
-        What contents ask.
-    at_a_place : float64 array
-        How many of the areas of each content probably have a message's place.
-    """
+    """For which contents it takes less time to find areas first."""
     first: BoolArray = at_a_place < _CLEARLY
     unsure = ~first & (at_a_place < _WORTH)
     if unsure.any():

@@ -244,26 +244,14 @@ def find_areas(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Askings:
-    """Messages' places on the device, and among which groups each is looked for: an asking is one group of a message.
-
-    Attributes
-    ----------
-    workspace : Workspace
-    messages, count : int
-        Of messages, and of askings.
-    owners, groups : uint32 device arrays
-        Of each asking.
-    lon, lat, x, y, z : float64 device arrays
-        Of each message; on the plane, `z` is not used, nor are `x` to `z` where nobody asks for points.
-    plane : bool
-    """
+    """Messages' places on the device, and the groups to seek each in: an asking is one group of a message."""
 
     workspace: Workspace
-    messages: int
+    messages: int  # Of messages, and of askings
     count: int
-    owners: Any
+    owners: Any  # Of each asking
     groups: Any
-    lon: Any
+    lon: Any  # Of each message; on the plane, `z` is not used, nor are `x` to `z` where nobody asks for points
     lat: Any
     x: Any
     y: Any
@@ -299,16 +287,7 @@ class Askings:
 
 
 class Answers:
-    """Makes lists of what askings find in some trees, with as much room as earlier ones needed.
-
-    Parameters
-    ----------
-    trees : list of (tuple of device arrays, bool)
-        Each as of `Packed`, and whether it has boxes.
-    room : int
-        Answers for which there is room at first.
-    device : int
-    """
+    """Makes lists of what askings find in some trees, with as much room as earlier ones needed."""
 
     def __init__(self, trees: list[tuple[tuple[Any, ...], bool]], room: int, device: int) -> None:
         self._trees, self._room, self._pool = trees, Room(room), PinnedPool(device)

@@ -126,20 +126,7 @@ def bound_records(first_below, below, first, children, axes, bounds):
 
 
 class CudaClients:
-    """Entries of clients that move, as of `ClientCells`, on a device. Any number of threads may share it.
-
-    Parameters
-    ----------
-    cells : ClientCells
-        Where they move.
-    device : int
-
-    Raises
-    ------
-    DeviceError
-        From all methods, when the device has failed; `DeviceMemoryError` when its memory is too small for the clients,
-        or for what a packet finds.
-    """
+    """Entries of clients that move, as of `ClientCells`, on a device. Any number of threads may share it."""
 
     def __init__(self, cells: ClientCells, device: int = 0) -> None:
         entries = cells.entries
@@ -285,21 +272,7 @@ def _sent(packed: Packed) -> tuple[Any, ...]:
 
 
 class CudaFixedAreas:
-    """Areas in groups, as of `FixedAreas`, on a device. Any number of threads may share it.
-
-    Parameters
-    ----------
-    areas : FixedAreas
-    device : int
-    streams : int
-        Packets that are matched at once.
-
-    Raises
-    ------
-    DeviceError
-        From all methods, when the device has failed; `DeviceMemoryError` when its memory is too small for the areas, or
-        for what a packet finds.
-    """
+    """Areas in groups, as of `FixedAreas`, on a device. Any number of threads may share it."""
 
     def __init__(self, areas: FixedAreas, device: int = 0, streams: int = 1) -> None:
         self._device, self._plane = device, areas.plane
@@ -344,20 +317,7 @@ class CudaFixedAreas:
 
 
 class CudaAreas:
-    """What finds areas and clients of an index on a device, as of `DeviceFinder`.
-
-    Parameters
-    ----------
-    index : AreaIndex
-    device : int
-    streams : int
-        Packets that are matched at once; of clients that move, one.
-
-    Raises
-    ------
-    DeviceError
-        As of `CudaFixedAreas`.
-    """
+    """What finds areas and clients of an index on a device, as of `DeviceFinder`."""
 
     def __init__(self, index: AreaIndex, device: int = 0, streams: int = 1) -> None:
         self._fixed = CudaFixedAreas(index.fixed, device, streams) if len(index.fixed_rows) else None

@@ -342,24 +342,13 @@ def _make_items(runs, offsets, first_items, item_queries, item_runs, item_firsts
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Items:
-    """Batches of queries, each to be matched with one run of rows.
-
-    Attributes
-    ----------
-    count : int
-    runs : uint32 device array
-        The run of each item.
-    firsts, sizes : int64 and int32 device arrays
-        Item `i` has the queries `queued[firsts[i]:firsts[i] + sizes[i]]`.
-    queued : uint32 device array
-        Numbers of queries.
-    """
+    """Batches of queries, each to be matched with one run of rows."""
 
     count: int
-    runs: Any
-    firsts: Any
+    runs: Any  # The run of each item
+    firsts: Any  # Item `i` has the queries `queued[firsts[i]:firsts[i] + sizes[i]]`
     sizes: Any
-    queued: Any
+    queued: Any  # Numbers of queries
 
 
 def route(queries: int, not_queries: Any, runs: int, masks: Any, item_queries: int, workspace: Workspace) -> Items:
@@ -367,14 +356,6 @@ def route(queries: int, not_queries: Any, runs: int, masks: Any, item_queries: i
 
     Every query is tested with every mask: threads of a warp that walked the one-bits of their own queries would read
     masks from different places.
-
-    Parameters
-    ----------
-    queries : int
-    not_queries : uint64 device array, queries x 3
-        Signatures with all bits inverted.
-    runs : int
-    masks : uint64 device array, runs x 3
     """
     stream = workspace.stream
     by_run = (*grid(runs, _ROUTING_BLOCK), stream)
@@ -398,19 +379,7 @@ def route(queries: int, not_queries: Any, runs: int, masks: Any, item_queries: i
 
 
 def items_of(batches: Batches, first_runs: I64Array, item_queries: int, workspace: Workspace) -> tuple[Items, I64Array]:
-    """Batches that were routed on the CPU: every item is a part of a batch and a run of its partition.
-
-    Parameters
-    ----------
-    batches : Batches
-    first_runs : int64 array, partitions + 1
-        Run that each partition begins with.
-
-    Returns
-    -------
-    (Items, int64 array)
-        The array has the `firsts` on the host.
-    """
+    """Batches that were routed on the CPU: every item is a part of a batch and a run of its partition."""
     runs = np.diff(first_runs)[batches.partitions]
     parts = -(-np.diff(batches.offsets) // item_queries)
     counts = runs * parts

@@ -182,11 +182,6 @@ class PinnedPool:
     """Lends memory that comes back when nothing refers to the keys in it any more. Any number of threads may ask.
 
     Callers may keep their answers, so that there is a limit to what is lent.
-
-    Parameters
-    ----------
-    device : int
-        All devices can write the memory; this one pins it.
     """
 
     def __init__(self, device: int) -> None:

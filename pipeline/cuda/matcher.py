@@ -50,36 +50,18 @@ class DevicePacket:
     """Queries on the device, and the sets found for them: what goes from one stage to the next.
 
     Gives its workspace back at the latest when nothing refers to it any more.
-
-    Attributes
-    ----------
-    matcher : CudaMatcher
-        Whose tables the packet is matched with.
-    tags, first, last
-        The queries, should they have to be matched in smaller packets.
-    workspace : Workspace, optional
-        None once it was given back.
-    free : queue of Workspace
-        Where it goes back.
-    queries : DeviceQueries, optional
-        None if there was no memory for them.
-    pairs : Pairs, optional
-    lists : Lists, optional
-        The results, where they had to be fetched in parts.
-    found, rejected : int
-        As of `Matched`.
     """
 
-    matcher: CudaMatcher
-    tags: TagLists
+    matcher: CudaMatcher  # Whose tables the packet is matched with
+    tags: TagLists  # The queries, should they have to be matched in smaller packets
     first: int
     last: int
-    workspace: Workspace | None
-    free: queue.SimpleQueue[Workspace]
-    queries: DeviceQueries | None = None
+    workspace: Workspace | None  # None once it was given back
+    free: queue.SimpleQueue[Workspace]  # Where it goes back
+    queries: DeviceQueries | None = None  # None if there was no memory for them
     pairs: Pairs | None = None
-    lists: Lists | None = None
-    found: int = 0
+    lists: Lists | None = None  # The results, where they had to be fetched in parts
+    found: int = 0  # As of `Matched`
     rejected: int = 0
 
     def subset_match(self) -> DevicePacket:
@@ -115,20 +97,11 @@ class DevicePacket:
 
 
 class LayoutMatch(Protocol):
-    """The subset match of a layout over tables in device memory.
+    """The subset match of a layout over tables in device memory."""
 
-    Attributes
-    ----------
-    nbytes : int
-        Bytes of device memory.
-    per_device : bool
-        As of `PacketSize`.
-    match_batches : callable or None
-        Matches batches with their partitions, in a workspace, where the layout has partitions.
-    """
-
-    nbytes: int
-    per_device: bool
+    nbytes: int  # Bytes of device memory
+    per_device: bool  # As of `PacketSize`
+    # Matches batches with their partitions, in a workspace, where the layout has partitions
     match_batches: Callable[[Batches, Workspace], Found] | None
 
     def launch(self, queries: DeviceQueries, *results: Any) -> None:
@@ -140,22 +113,7 @@ MakeLayoutMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 
 
 class CudaMatcher:
-    """Matches on one device within one segment. Any number of threads may share it.
-
-    Parameters
-    ----------
-    segment : Segment
-    options : MatchOptions
-    device : int
-    filters : FilterIndex, optional
-        Its sets that have constraints, if there are some.
-
-    Raises
-    ------
-    DeviceError
-        From all methods, when the device has failed; `DeviceMemoryError` when its memory is too small for the
-        tables, or for the results of a single query.
-    """
+    """Matches on one device within one segment. Any number of threads may share it."""
 
     by_partition = None
     one_query = None

@@ -139,20 +139,7 @@ class Room:
 
 
 class Pairs:
-    """The pairs of one packet, which become lists of keys or, without keys on the device, of set ids.
-
-    Parameters
-    ----------
-    queries : int
-    has_empty : bool
-        Whether the empty set is stored, which every query contains.
-    keys : (device array, device array) or None
-        Offsets and values of the key table.
-    deleted : device array
-        Bits of the sets that are deleted; empty if there are none.
-    workspace : Workspace
-    room : Room
-    """
+    """The pairs of one packet, which become lists of keys or, without keys on the device, of set ids."""
 
     def __init__(
         self,
@@ -171,18 +158,7 @@ class Pairs:
         self._room = room
 
     def find(self, launch: Callable[..., None]) -> tuple[int, int]:
-        """Have kernels append what they find; once more, with more room, if there was too little.
-
-        Parameters
-        ----------
-        launch : callable
-            Gets the last arguments of `append`.
-
-        Returns
-        -------
-        (int, int)
-            Pairs, and candidates that verification turned away.
-        """
+        """Have kernels append what they find; once more, with more room, if there was too little."""
         workspace = self._workspace
         while True:
             queries = workspace.device("pair queries", np.uint32, self._room.pairs)
@@ -281,25 +257,14 @@ def _sort(queries, starts, base, ranks, offsets, counts, owners):
 
 @dataclass(slots=True, eq=False)
 class DeviceQueries:
-    """Queries as ranks on the device.
-
-    Attributes
-    ----------
-    workspace : Workspace
-    count, places : int
-        Of queries, and of all their tags, the unknown ones included.
-    offsets, counts : int32 device arrays
-        Query `i` has the ranks `ranks[offsets[i]:offsets[i] + counts[i]]`, ascending, each once.
-    ranks, owners : uint32 device arrays
-        `owners` has the query of each place.
-    """
+    """Queries as ranks on the device."""
 
     workspace: Workspace
-    count: int
+    count: int  # Of queries, and of all their tags, the unknown ones included
     places: int
-    offsets: Any
+    offsets: Any  # Query `i` has the ranks `ranks[offsets[i]:offsets[i] + counts[i]]`, ascending, each once
     counts: Any
-    ranks: Any
+    ranks: Any  # `owners` has the query of each place
     owners: Any
 
 

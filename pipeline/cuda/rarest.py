@@ -84,20 +84,7 @@ def _fill(offsets, ranks, seconds, first_rows, slots, shift):
 
 
 class Subclusters:
-    """The hash table, in device memory.
-
-    Parameters
-    ----------
-    rows : int
-        Of the device arrays:
-    offsets, ranks, seconds, first_rows : device arrays
-        The sets' ranks, their second ranks, and where each rarest tag's cluster begins.
-
-    Attributes
-    ----------
-    table : (uint64 device array of slots x 2, np.uint64)
-        The last arguments of `find_subcluster`.
-    """
+    """The hash table, in device memory."""
 
     def __init__(self, rows: int, *tables: Any) -> None:
         counted = to_device(np.zeros(1, np.int64))

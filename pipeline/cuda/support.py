@@ -22,13 +22,7 @@ _at_exit = ExitStack()
 
 
 def devices() -> int:
-    """Count the devices that can be used.
-
-    Raises
-    ------
-    DeviceError
-        There is none; says why.
-    """
+    """Count the devices that can be used."""
     if not (_has_driver() or _config.ENABLE_CUDASIM):
         raise DeviceError(f"no CUDA device can be used: there is no NVIDIA driver ({_DRIVER})")
     try:

@@ -88,26 +88,13 @@ def _by_message(values, owners, attributes, codes, ends, counts, sorted_attribut
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GivenValues:
-    """The values of some messages, of which the device is to make codes.
+    """The values of some messages, of which the device is to make codes."""
 
-    Attributes
-    ----------
-    messages : int
-        How many there are, from message `first` of all on.
-    first : int
-    numbers : KnownColumns, optional
-        The columns of numbers.
-    sizes : int64 array
-        How many values each of them has.
-    owners, attributes, codes : uint32 arrays
-        The other values, as of `values_of`.
-    """
-
-    messages: int
+    messages: int  # How many there are, from message `first` of all on
     first: int
-    numbers: KnownColumns | None
-    sizes: I64Array
-    owners: U32Array
+    numbers: KnownColumns | None  # The columns of numbers
+    sizes: I64Array  # How many values each of them has
+    owners: U32Array  # The other values, as of `values_of`
     attributes: U32Array
     codes: U32Array
 
@@ -125,27 +112,15 @@ _NO_COLUMNS = np.zeros(0, np.int64)
 
 @dataclass(slots=True, eq=False)
 class DeviceValues:
-    """Attributes of messages on the device, in any order within a message.
-
-    Attributes
-    ----------
-    offsets : int64 device array
-    attributes, codes : uint32 device arrays
-        As of `tagmatch.pipeline.filters.messages.Messages`.
-    """
+    """Attributes of messages on the device, in any order within a message."""
 
     offsets: Any
-    attributes: Any
+    attributes: Any  # As of `tagmatch.pipeline.filters.messages.Messages`
     codes: Any
 
 
 class CudaValueIndex:
-    """Looks up the codes of values on the device.
-
-    Parameters
-    ----------
-    index : FilterIndex
-    """
+    """Looks up the codes of values on the device."""
 
     def __init__(self, index: FilterIndex) -> None:
         self._known, self._seen = index.attributes, index.seen
@@ -238,46 +213,26 @@ def _tokenize(
 
 @dataclass(slots=True, eq=False)
 class DeviceTokens:
-    """Tokens of messages on the device.
+    """Tokens of messages on the device."""
 
-    Attributes
-    ----------
-    places : int
-        Of all messages.
-    offsets : int64 device array
-    counts : int32 device array
-    values, owners : uint32 device arrays
-        Message `i` has the tokens `values[offsets[i]:offsets[i] + counts[i]]`, ascending, each once. The owners name
-        the message of each place.
-    signatures : uint64 device array
-        Of each message's tokens.
-    """
-
-    places: int
+    places: int  # Of all messages
     offsets: Any
     counts: Any
+    # Message `i` has the tokens `values[offsets[i]:offsets[i] + counts[i]]`, ascending, each once. The owners name the
+    # message of each place.
     values: Any
     owners: Any
-    signatures: Any
+    signatures: Any  # Of each message's tokens
 
 
 @dataclass(slots=True, eq=False)
 class DeviceMessages(DeviceQueries):
-    """Queries with attributes on the device.
-
-    Attributes
-    ----------
-    attribute_offsets : int64 device array
-    attributes, codes : uint32 device arrays
-        As of `tagmatch.pipeline.filters.messages.Messages`.
-    tokens : DeviceTokens, optional
-        For a trie, if there is one.
-    """
+    """Queries with attributes on the device."""
 
     attribute_offsets: Any
-    attributes: Any
+    attributes: Any  # As of `tagmatch.pipeline.filters.messages.Messages`
     codes: Any
-    tokens: DeviceTokens | None = None
+    tokens: DeviceTokens | None = None  # For a trie, if there is one
 
 
 class CudaMessageIndex(CudaTagIndex):

@@ -43,18 +43,6 @@ def descend(tokens, ends, signatures, trie, fewest):
     """Rows at the ends of all paths of each message's tokens, whose signature fits.
 
     It goes to no node from which all paths are longer than the tokens that the message has left.
-
-    Parameters
-    ----------
-    tokens, ends, signatures
-        As of `write_tokens`.
-    trie, fewest
-        `Trie.arrays` and `Trie.fewest`.
-
-    Returns
-    -------
-    owners, rows, used, touched
-        Message and row of each of `used` candidates.
     """
     roots, nodes, edges, children, row_signatures = trie
     mask, last_row = _U(len(edges) - 1), len(row_signatures) - 1

@@ -86,24 +86,7 @@ def match_few(
     ranks, ranks_begin, ranks_end, attributes, codes, begin, end, cells, trie, fewest, constraints,
     rows, record_offsets, records, first_codes, room,
 ):  # fmt: skip
-    """Write into the last of `room` which rows a message satisfies.
-
-    Parameters
-    ----------
-    ranks, ranks_begin, ranks_end, attributes, codes, begin, end
-        The message's, as of `verified`.
-    cells, trie, fewest, constraints, rows, record_offsets, records
-        `TrieIndex.arrays`.
-    first_codes : uint32 array
-        A zero for each attribute, and so again afterwards.
-    room : tuple
-        Of `room_for_few`.
-
-    Returns
-    -------
-    (int, int)
-        How many rows there are, and how many candidates were turned away; or `TOO_MANY`, and nothing is written.
-    """
+    """Write into the last of `room` which rows a message satisfies."""
     first_cells, bits, levels, known, first_tag = cells
     tokens, waiting, nexts, begins, ends, found = room
     if most_room(ranks_end - ranks_begin, end - begin) > len(tokens):

@@ -30,25 +30,13 @@ _LIKELY, _FEW = 0.125, BLOCK
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FilterIndex:
-    """The sets of a segment that have constraints.
-
-    Attributes
-    ----------
-    attributes : Attributes
-    constraints : Constraints
-        Those that are more than an interval.
-    trie : TrieIndex, optional
-    lines : LineIndex, optional
-        The sets are in either.
-    seen : Seen
-        Counts the messages that come.
-    """
+    """The sets of a segment that have constraints."""
 
     attributes: Attributes
-    constraints: Constraints
+    constraints: Constraints  # Those that are more than an interval
     trie: TrieIndex | None
-    lines: LineIndex | None
-    seen: Seen
+    lines: LineIndex | None  # The sets are in either
+    seen: Seen  # Counts the messages that come
 
     @property
     def parts(self) -> Mapping[Path, TrieIndex | LineIndex]:
@@ -116,28 +104,15 @@ def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | Non
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Requirements:
-    """What some sets ask, and how likely messages have it.
-
-    Attributes
-    ----------
-    asked : Asked
-    attributes, constraints, tests
-        Of all constraints of the vocabulary.
-    likely : Likelihoods
-        Of what these sets ask.
-    ranks : int
-        Of the vocabulary.
-    seen : Seen
-        Counts the messages that come.
-    """
+    """What some sets ask, and how likely messages have it."""
 
     asked: Asked
-    attributes: Attributes
+    attributes: Attributes  # Of all constraints of the vocabulary
     constraints: Constraints
     tests: Tests
-    likely: Likelihoods
-    ranks: int
-    seen: Seen
+    likely: Likelihoods  # Of what these sets ask
+    ranks: int  # Of the vocabulary
+    seen: Seen  # Counts the messages that come
 
     def __len__(self) -> int:
         return len(self.asked)

@@ -42,23 +42,12 @@ _NO_ADDRESSES, _NO_TEXTS = (0,) * 2 * _ARRAYS, (0,) * 2 * len((BEGINS, ENDS, DAT
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownColumns:
-    """Columns of attributes that sets ask for.
+    """Columns of attributes that sets ask for."""
 
-    Attributes
-    ----------
-    addresses : uint64 array, columns x 12
-        Of the arrays of each column, as of `Prepared`.
-    heads : int64 array, columns x 3
-        The attribute, and the column's `kind` and `first_bit`.
-    kept : list
-        What must stay as long as the addresses.
-    places : list of (int, int)
-        Of columns that `_read` is still to see to, the number and the place among all that are given.
-    """
-
-    addresses: U64Array
-    heads: I64Array
-    kept: list[object]
+    addresses: U64Array  # Of the arrays of each column, as of `Prepared`
+    heads: I64Array  # The attribute, and the column's `kind` and `first_bit`
+    kept: list[object]  # What must stay as long as the addresses
+    # Of columns that `_read` is still to see to, the number and the place among all that are given
     places: list[tuple[int, int]]
 
     @classmethod
@@ -104,16 +93,7 @@ class KnownColumns:
         return counts
 
     def gather(self, first: int, last: int, owners: U32Array, bits: U64Array) -> None:
-        """Write the values of messages `first` to `last` in columns of numbers, column by column, as `counts` says.
-
-        Parameters
-        ----------
-        first, last : int
-        owners : uint32 array
-            Gets the message of each value, counted from `first`.
-        bits : uint64 array
-            Gets its bits, as of `Column`.
-        """
+        """Write the values of messages `first` to `last` in columns of numbers, column by column, as `counts` says."""
         _gather(self.addresses, self.heads, first, last, owners, bits)
 
 

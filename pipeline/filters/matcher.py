@@ -35,15 +35,7 @@ class HasBytes(Protocol):
 
 
 class Beside(Generic[Others, Index]):
-    """What a matcher of some sets of a segment has from the one of the others, beside which it stands.
-
-    Parameters
-    ----------
-    segment : Segment
-    others : SegmentMatcher
-    index : HasBytes
-        Of the sets that are not the other one's.
-    """
+    """What a matcher of some sets of a segment has from the one of the others, beside which it stands."""
 
     by_partition = None
 
@@ -77,16 +69,7 @@ class Beside(Generic[Others, Index]):
 
 
 class FilterMatcher(Beside[CpuMatcher, FilterIndex]):
-    """Two matchers of one segment: no set with constraints is a subset of tags, so the other one never finds it.
-
-    Parameters
-    ----------
-    segment : Segment
-    others : CpuMatcher
-        Answers for sets without constraints.
-    index : FilterIndex
-        Of those with constraints.
-    """
+    """Two matchers of one segment: no set with constraints is a subset of tags, so the other one never finds it."""
 
     def __init__(self, segment: Segment, others: CpuMatcher, index: FilterIndex) -> None:
         super().__init__(segment, others, index)

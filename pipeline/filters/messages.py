@@ -29,17 +29,10 @@ _NO_INDICES = frozen(np.zeros(0, np.uint32))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Messages:
-    """Attributes that sets ask for: message `i` has those from `offsets[i]` to `offsets[i + 1]`.
+    """Attributes that sets ask for: message `i` has those from `offsets[i]` to `offsets[i + 1]`."""
 
-    Attributes
-    ----------
-    offsets : int64 array, length n + 1
-    attributes, codes : uint32 arrays
-        An attribute with several values is there as often.
-    """
-
-    offsets: I64Array
-    attributes: U32Array
+    offsets: I64Array  # int64 array, length n + 1
+    attributes: U32Array  # An attribute with several values is there as often
     codes: U32Array
 
     def __len__(self) -> int:
@@ -153,19 +146,7 @@ def _encode_columns(columns, heads, first, last, constants, patterns, owners, at
 
 @kernel
 def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, constants, patterns):
-    """The attributes and codes of one message, as `Messages` has them.
-
-    Parameters
-    ----------
-    offsets, hashes, tags
-        The message's tags: tag `i` is `tags[offsets[i]:offsets[i + 1]]`, whose XXH64 with seed 0 is `hashes[i]`.
-    data, values
-        Its packed attributes, and what `read_values` wrote of them.
-    names, absent : tuple
-        `Names.arrays`.
-    constants, patterns : tuple
-        `Constants.arrays` and `Patterns.arrays`.
-    """
+    """The attributes and codes of one message, as `Messages` has them."""
     name_slots, name_offsets, name_bytes = names
     absent_slots, absent_offsets, absent_bytes = absent
     number_starts, doubles, rests, text_starts, text_offsets, texts = constants
@@ -222,13 +203,7 @@ def _by_message(owners, attributes, codes, used, ends):
 def values_of(
     tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
 ) -> tuple[U32Array, U32Array, U32Array]:
-    """Of each value that messages `first` to `last` have among their tags and in some columns of theirs: what it is.
-
-    Returns
-    -------
-    (uint32 array, uint32 array, uint32 array)
-        The value's message, counted from `first`, its attribute, and its code.
-    """
+    """Of each value that messages `first` to `last` have among their tags and in some columns of theirs: what it is."""
     *found, used = _values(tags, first, last, known, columns)
     owners, attributes, codes = (array[:used] for array in found)
     return owners, attributes, codes

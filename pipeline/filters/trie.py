@@ -19,30 +19,14 @@ INNER = np.uint32(1 << 31)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trie:
-    """Node 0 is the root. The rows of a node from its begin to its end are scanned.
+    """Node 0 is the root. The rows of a node from its begin to its end are scanned."""
 
-    Attributes
-    ----------
-    roots : int32 array
-        The child of the root for each token, 0 if there is none.
-    nodes : uint32[n, 2] array
-        Begin and end; the end's highest bit is `INNER`.
-    edges : uint64 array
-        An open hash table: a node and a token, `node << 32 | token`.
-    children : int32 array
-        Where the edge at the same place leads, 0 where it is free.
-    signatures : uint64 array
-        A bit for each token of a row.
-    fewest : uint8 array
-        Of each node, how many more tokens a message must have for any of the rows there and below.
-    """
-
-    roots: IntArray
-    nodes: U32Array
-    edges: U64Array
-    children: IntArray
-    signatures: U64Array
-    fewest: U8Array
+    roots: IntArray  # The child of the root for each token, 0 if there is none
+    nodes: U32Array  # uint32[n, 2] array: begin and end; the end's highest bit is `INNER`
+    edges: U64Array  # An open hash table: a node and a token, `node << 32 | token`
+    children: IntArray  # Where the edge at the same place leads, 0 where it is free
+    signatures: U64Array  # A bit for each token of a row
+    fewest: U8Array  # Of each node, how many more tokens a message must have for any of the rows there and below
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:

@@ -23,26 +23,14 @@ DEEPEST = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrieIndex:
-    """Sets with constraints, in a trie.
+    """Sets with constraints, in a trie."""
 
-    Attributes
-    ----------
-    attributes, constraints, cells
-        See the classes; the constraints are those that are more than an interval.
-    trie : Trie
-        Over the tokens of each set.
-    rows : uint32 array
-        The segment's row of each set, in the order of the trie.
-    record_offsets, records : int64 and uint32[n, 3] arrays
-        What a set asks of a message, as of `Records`.
-    """
-
-    attributes: Attributes
+    attributes: Attributes  # See the classes; the constraints are those that are more than an interval
     constraints: Constraints
     cells: Cells
-    trie: Trie
-    rows: U32Array
-    record_offsets: I64Array
+    trie: Trie  # Over the tokens of each set
+    rows: U32Array  # The segment's row of each set, in the order of the trie
+    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message, as of `Records`
     records: U32Array
 
     def __len__(self) -> int:

@@ -266,13 +266,7 @@ class PartitionQueues:
         return taken, self._complete(nowhere)
 
     def take(self, *, until: float = np.inf, most: int | None = None) -> list[Taken]:
-        """Take the queues of the partitions in which a query has waited since `until`: one piece of work, or none.
-
-        Parameters
-        ----------
-        most : int, optional
-            The oldest queues that make up this many queries are enough.
-        """
+        """Take the queues of the partitions in which a query has waited since `until`: one piece of work, or none."""
         partitions = np.flatnonzero((self._sizes > 0) & (self._since <= until))
         if most is not None and self.waiting > most:
             partitions = partitions[np.argsort(self._since[partitions], kind="stable")]
@@ -366,26 +360,7 @@ _log = logging.getLogger(__name__)
 
 
 class Batcher:
-    """The partition queues of every matcher in use.
-
-    Parameters
-    ----------
-    flush_timeout : float or None
-        Seconds that a query waits at most for others while all threads are busy; `None`: no limit.
-    threads : int
-        Threads of the subset match.
-    hand_over : int
-        What is left of a packet of fewer queries does not wait.
-    announce : callable
-        Called when there is something to `take`; must not wait.
-    due : callable
-        Called by the timer, with batches that have waited enough.
-    held : callable
-        Called with the bytes of all lists whenever they have changed.
-    lost : callable
-        Called with those whose queries are lost, and the error: when something fails halfway, for want of memory say,
-        what the queues hold is no longer whole.
-    """
+    """The partition queues of every matcher in use."""
 
     def __init__(
         self,
@@ -573,14 +548,7 @@ Query: TypeAlias = tuple[Matcher, list[str], Caller]
 
 
 class Gathering:
-    """Queries of one loop's tasks.
-
-    Parameters
-    ----------
-    loop : event loop
-    submit : callable
-        Gets queries, and sees to it that each caller gets an answer or an error.
-    """
+    """Queries of one loop's tasks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, submit: Callable[[list[Query]], object]) -> None:
         #: Gives the loop, which this does not keep alive

@@ -67,13 +67,7 @@ _NAMES = ("queries", "matches", "verified", "rejected")
 
 
 class Counts:
-    """Counts queries, keys, and sets that were found or turned away; many threads may add.
-
-    Attributes
-    ----------
-    of_kernels : int64[4] array
-        The same counts, of queries that kernels have counted; these add in one step, whatever other threads do.
-    """
+    """Counts queries, keys, and sets that were found or turned away; many threads may add."""
 
     def __init__(self) -> None:
         self.of_kernels: I64Array = np.zeros(len(_NAMES), np.int64)
@@ -116,15 +110,6 @@ class CostModel:
 
     How far a task is from what is expected is taken as a share of that, so that no long task outweighs the short ones.
     Older samples count less. One thread at a time may call this.
-
-    Attributes
-    ----------
-    once, each : float
-        Seconds of a task, and of each message in it.
-    spread : float
-        How far tasks are from what is expected, as a share of that.
-    largest : int
-        Messages of the largest task that was measured.
     """
 
     def __init__(self) -> None:

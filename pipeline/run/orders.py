@@ -43,14 +43,6 @@ class Dfgs:
     """A queue of tasks for each thread, which has a way for every channel.
 
     A message is a block of one task; a call with many is a block of as many tasks as it has packets.
-
-    Parameters
-    ----------
-    classes : sequence of Class
-    threads : int
-        Threads that take.
-    limit : int
-        Messages of a task at most.
     """
 
     #: Of the threads, only the one that it goes to may take what comes
@@ -169,16 +161,7 @@ class _Line:
 
 
 class _Lines(ABC):
-    """Lines of all channels, from which any thread takes.
-
-    Parameters
-    ----------
-    classes : sequence of Class
-    threads : int
-        Threads that take.
-    limit : int
-        Messages of a task at most.
-    """
+    """Lines of all channels, from which any thread takes."""
 
     #: Any thread may take what comes
     by_thread = False

@@ -48,13 +48,6 @@ class Answers:
 
     A packet's place is known when those before it have said how many keys they have. Where that takes too long, or
     the memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
-
-    Parameters
-    ----------
-    queries : sequence of int
-        How many each packet has.
-    memory : Space
-        Makes memory that packets write into best; where it has none, they have their own, which is copied.
     """
 
     def __init__(self, queries: Sequence[int], memory: Space) -> None:
@@ -204,15 +197,7 @@ class Answered:
 
 
 class Awaited:
-    """The answer to a query for a task of an event loop; to the stages it is what a future is to them.
-
-    Attributes
-    ----------
-    future : asyncio.Future
-        What the task awaits.
-    outcomes : Outcomes
-        Of the future's loop.
-    """
+    """The answer to a query for a task of an event loop; to the stages it is what a future is to them."""
 
     __slots__ = ("_cancelled", "_given", "_outcomes", "future")
 
@@ -310,27 +295,13 @@ class Caller(NamedTuple):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Packet(ABC):
-    """A micro-batch of queries; its methods are the stages.
+    """A micro-batch of queries; its methods are the stages."""
 
-    Attributes
-    ----------
-    matcher : Matcher
-        What answers.
-    unique : bool array
-        Of each query: whether its keys are wanted once each.
-    queries : Preprocessed
-        From the preprocess stage on.
-    matched : Matched
-        From the subset match on.
-    keys : Lists of uint32 or uint64
-        From the key lookup on: those of each query.
-    """
-
-    matcher: Matcher
-    unique: BoolArray
-    queries: Preprocessed = field(init=False)
-    matched: Matched = field(init=False)
-    keys: Lists = field(init=False)
+    matcher: Matcher  # What answers
+    unique: BoolArray  # Of each query: whether its keys are wanted once each
+    queries: Preprocessed = field(init=False)  # From the preprocess stage on
+    matched: Matched = field(init=False)  # From the subset match on
+    keys: Lists = field(init=False)  # From the key lookup on: those of each query
 
     def __len__(self) -> int:
         return len(self.unique)
@@ -367,21 +338,13 @@ class Packet(ABC):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Asked(Packet):
-    """Some of the queries of a call that asks many: `first` to `last` of `rows`.
-
-    Attributes
-    ----------
-    number : int
-        Which of the call's packets it is.
-    answers : Answers
-        Where the keys go.
-    """
+    """Some of the queries of a call that asks many: `first` to `last` of `rows`."""
 
     rows: TagLists
     first: int
     last: int
-    number: int
-    answers: Answers
+    number: int  # Which of the call's packets it is
+    answers: Answers  # Where the keys go
 
     def tags(self) -> tuple[TagLists, int, int]:
         """As `Packet` says."""
@@ -399,21 +362,11 @@ class Asked(Packet):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Submitted(Packet):
-    """Queries that were submitted one by one.
+    """Queries that were submitted one by one."""
 
-    Attributes
-    ----------
-    callers : list of Caller
-        The caller of each.
-    rows : list of list of str
-        The queries.
-    result_bytes : int
-        With how many bytes of results the packet is counted as on its way.
-    """
-
-    callers: list[Caller]
-    rows: list[list[str]] = field(default_factory=list)
-    result_bytes: int = 0
+    callers: list[Caller]  # The caller of each
+    rows: list[list[str]] = field(default_factory=list)  # The queries
+    result_bytes: int = 0  # With how many bytes of results the packet is counted as on its way
 
     def tags(self) -> tuple[TagLists, int, int]:
         """As `Packet` says."""

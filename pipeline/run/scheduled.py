@@ -129,20 +129,7 @@ class Cuts:
 
 
 class Scheduled:
-    """The channels' messages, and the threads that match them.
-
-    Parameters
-    ----------
-    options : MatchOptions
-    counts : Counts
-        Counts what comes out.
-    limits : Limits
-        Of the queries that have entered, by submission.
-    timed : callable
-        Does what counts as a stage's service.
-    clock : callable
-        Gives seconds.
-    """
+    """The channels' messages, and the threads that match them."""
 
     def __init__(
         self,
@@ -179,13 +166,7 @@ class Scheduled:
             start(thread)
 
     def submit(self, of: Class, matcher: Matcher, tags: list[str], caller: Caller, timeout: float | None) -> None:
-        """Have a query answered, or fail, in time. Waits at most so long for its turn to enter.
-
-        Raises
-        ------
-        Overloaded, ClosedError
-            It may not enter.
-        """
+        """Have a query answered, or fail, in time. Waits at most so long for its turn to enter."""
         since = self._clock()
         if at_work():
             self._limits.admit_at_once(caller)

@@ -91,26 +91,7 @@ class StoppedError(Exception):
 
 
 class Stage(Generic[Work]):
-    """Threads that do one kind of work.
-
-    Parameters
-    ----------
-    name : str
-    do : callable
-        Works on one piece; returns the pieces that come of it, each with the stage that it is for.
-    fail : callable
-        `fail(work, error)` is called when `do(work)` has raised, or nobody will do it any more; perhaps twice, if it
-        raises `MemoryError`.
-    threads : int
-    bound : int
-        Pieces that wait at most.
-    queue : callable
-        Makes the queue, which says in what order the work is done.
-    hand_over : int
-        Pieces of a smaller length are done by the thread that brings them.
-    otherwise : callable, optional
-        Asked, after a `nudge`, by a thread that finds nothing queued: gives a piece of work or `None`.
-    """
+    """Threads that do one kind of work."""
 
     def __init__(
         self,

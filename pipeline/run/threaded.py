@@ -37,17 +37,7 @@ from tagmatch.pipeline.tags import merge_all
 
 
 class Intake:
-    """Gathers queries while no thread is free to take them, so that batches grow with the load and nobody waits idly.
-
-    Parameters
-    ----------
-    packet_queries : int
-        Queries of a packet at most.
-    announce
-        Called by `take` when there is more; must not wait.
-    dropped
-        Called with those whose futures were cancelled before their queries were taken, or whom `take` has failed.
-    """
+    """Gathers queries while no thread is free to take them, so that batches grow with the load."""
 
     def __init__(
         self, packet_queries: int, *, announce: Callable[[], object], dropped: Callable[[list[Caller]], None]
@@ -120,16 +110,7 @@ class Intake:
 
 
 class Limits:
-    """Counts queries and bytes of results in flight, and has callers wait that would add one too many.
-
-    Parameters
-    ----------
-    queries : int
-        Most queries in flight.
-    result_bytes : int
-        Bytes of answers in flight; with more, no more matching is begun. No more queries are admitted either, while
-        answers and the partial results of queries in the partition queues have more bytes together.
-    """
+    """Counts queries and bytes of results in flight, and has callers wait that would add one too many."""
 
     def __init__(self, queries: int, result_bytes: int) -> None:
         self._most_queries, self._most_bytes = queries, result_bytes
@@ -148,15 +129,7 @@ class Limits:
         return len(self._inside)
 
     def admit(self, caller: Caller, *, timeout: float | None = None) -> None:
-        """Let a query in; waits for room, at most `timeout` seconds.
-
-        Raises
-        ------
-        Overloaded
-            There was no room in time.
-        ClosedError
-            Nothing is admitted any more.
-        """
+        """Let a query in; waits for room, at most `timeout` seconds."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             while not self._closed and (too_much := self._too_much()):
@@ -169,13 +142,7 @@ class Limits:
             self._inside.add(caller)
 
     def admit_some(self, callers: Sequence[Caller]) -> list[Overloaded]:
-        """Let queries in, the first ones first, while there is room; returns an error for each of the others.
-
-        Raises
-        ------
-        ClosedError
-            Nothing is admitted any more.
-        """
+        """Let queries in, the first ones first, while there is room; returns an error for each of the others."""
         with self._lock:
             if self._closed:
                 raise ClosedError
@@ -263,23 +230,7 @@ Following = Iterable[tuple[Stage[Any], Work]]
 
 
 class Threaded:
-    """The stages, what stands before them, and the limits of what is in them.
-
-    Parameters
-    ----------
-    options : MatchOptions
-    counts : Counts
-        Counts what comes out.
-    queue : callable
-        Makes the queue of each stage, which says in what order its work is done.
-
-    Attributes
-    ----------
-    intake : Intake
-        Where queries enter.
-    limits : Limits
-        Of the queries that have entered.
-    """
+    """The stages, what stands before them, and the limits of what is in them."""
 
     def __init__(self, options: MatchOptions, counts: Counts, queue: QueuePolicy = Fifo) -> None:
         pipeline = options.pipeline
@@ -458,15 +409,7 @@ def match_inline(
     counts: Counts,
     timed: Timed = untimed,
 ) -> Lists:
-    """Keys, uint64, of each of many queries, in order.
-
-    Parameters
-    ----------
-    counts : Counts
-        Counts what comes out.
-    timed : callable
-        Does what each stage does; called by several threads at once.
-    """
+    """Keys, uint64, of each of many queries, in order."""
 
     def work(number: int) -> None:
         rows, first, last = parts[number]

@@ -20,26 +20,13 @@ _LEARN_ALL, _LEARN_ONE_IN, _BRIEF_S = 64, 8, 0.0005
 
 @dataclass(slots=True, eq=False)
 class Class:
-    """A channel, with what is known of its messages.
-
-    Attributes
-    ----------
-    channel : Channel
-    cost : CostModel
-        What its tasks take.
-    counts : ChannelCounts
-        What became of its messages.
-    tasks : int
-        Tasks that were done.
-    due, expires : float
-        The channel's, which computes them.
-    """
+    """A channel, with what is known of its messages."""
 
     channel: Channel
-    cost: CostModel = field(default_factory=CostModel)
-    counts: ChannelCounts = field(default_factory=ChannelCounts)
-    tasks: int = 0
-    due: float = field(init=False)
+    cost: CostModel = field(default_factory=CostModel)  # What its tasks take
+    counts: ChannelCounts = field(default_factory=ChannelCounts)  # What became of its messages
+    tasks: int = 0  # Tasks that were done
+    due: float = field(init=False)  # The channel's, which computes them
     expires: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,36 +55,18 @@ class Call(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A message, or a packet of a call with many, that waits. Times are seconds of one clock.
-
-    Attributes
-    ----------
-    of : Class
-    since, due : float
-        When it was handed in, and when its answer is late.
-    count : int
-        Its messages.
-    work : object
-        What is to be done.
-    matcher : Matcher, optional
-        Of a message that may share a task with others of the same matcher; `None`: it is a task of its own.
-    call : Call, optional
-        The call whose packet it is.
-    rest : int
-        Messages of its call in packets that were handed in with it, from this one on.
-    number : int
-        Entries are numbered as they come.
-    """
+    """A message, or a packet of a call with many, that waits. Times are seconds of one clock."""
 
     of: Class
-    since: float
+    since: float  # When it was handed in, and when its answer is late
     due: float
-    count: int
-    work: Any
+    count: int  # Its messages
+    work: Any  # What is to be done
+    # Of a message that may share a task with others of the same matcher; `None`: it is a task of its own
     matcher: Matcher | None = None
-    call: Call | None = None
-    rest: int = 0
-    number: int = field(default_factory=itertools.count().__next__)
+    call: Call | None = None  # The call whose packet it is
+    rest: int = 0  # Messages of its call in packets that were handed in with it, from this one on
+    number: int = field(default_factory=itertools.count().__next__)  # Entries are numbered as they come
 
     @property
     def over(self) -> bool:

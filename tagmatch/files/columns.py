@@ -56,28 +56,16 @@ from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a file and how its values are checked.
-
-    Attributes
-    ----------
-    name : str
-    kinds : tuple of pyarrow.DataType
-        Types that the column may have in a file without types; the first that fits some rows is taken for them.
-    check : callable
-        `check(array, name, first_row)` raises a `TagMatchError` for values that cannot be used.
-    check_one : callable
-        The same for one Python value, `check_one(value, name)`.
-    is_optional : bool
-        Whether a file need not have it, nor a row of it.
-    instead : tuple of str
-        Names of optional columns: a row that has a value in one of them need have none here, and has an empty list.
-    """
+    """A column of a file and how its values are checked."""
 
     name: str
+    # Types that the column may have in a file without types; the first that fits some rows is taken for them
     kinds: tuple[pa.DataType, ...]
+    # `check(array, name, first_row)` raises a `TagMatchError` for values that cannot be used
     check: Callable[[pa.Array, str, int], object]
-    check_one: Callable[[Any, str], object]
-    is_optional: bool = False
+    check_one: Callable[[Any, str], object]  # The same for one Python value, `check_one(value, name)`
+    is_optional: bool = False  # Whether a file need not have it, nor a row of it
+    # Names of optional columns: a row that has a value in one of them need have none here, and has an empty list
     instead: tuple[str, ...] = ()
 
     def is_missing(self, found: Mapping[str, object]) -> bool:
@@ -105,18 +93,10 @@ def _one_of(names: tuple[str, ...]) -> str:
 
 
 class Rows(NamedTuple):
-    """Rows of a file that can be used.
+    """Rows of a file that can be used."""
 
-    Attributes
-    ----------
-    batch : pyarrow.RecordBatch
-        Their columns.
-    numbers : int64 array
-        Their numbers among all rows of the file or folder, also those that cannot be used.
-    """
-
-    batch: pa.RecordBatch
-    numbers: I64Array
+    batch: pa.RecordBatch  # Their columns
+    numbers: I64Array  # Their numbers among all rows of the file or folder, also those that cannot be used
 
 
 def rows_from(batch: pa.RecordBatch, first: int) -> Rows:
@@ -142,13 +122,7 @@ def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def with_all_tags(batch: pa.RecordBatch, columns: tuple[Column, ...], path: str, first_row: int) -> pa.RecordBatch:
-    """Rows that all have tags: none where other columns are there instead.
-
-    Raises
-    ------
-    NullError
-        These are missing, too.
-    """
+    """Rows that all have tags: none where other columns are there instead."""
     (column,) = (column for column in columns if column.name == TAGS)
     place = batch.schema.get_field_index(TAGS)
     if place < 0:
@@ -190,13 +164,7 @@ ATTRIBUTE_TAGS = pa.list_(pa.binary())
 
 
 def attribute_lists(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
-    """Attributes of rows, null where there are none, as `ATTRIBUTE_TAGS`.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        As `message`.
-    """
+    """Attributes of rows, null where there are none, as `ATTRIBUTE_TAGS`."""
     return pa.array([None if row is None else _tags_of(row) for row in rows], ATTRIBUTE_TAGS)
 
 
@@ -365,13 +333,7 @@ EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)
 
 
 def require_columns(found: list[str], path: str, columns: tuple[Column, ...]) -> None:
-    """See that a file, which messages call `path`, has each column that it must have, and each one once.
-
-    Raises
-    ------
-    InputFileError
-        One is missing, or is there more than once.
-    """
+    """See that a file, which messages call `path`, has each column that it must have, and each one once."""
     counts = Counter(found)
     for column in columns:
         if column.is_missing(counts):
@@ -399,22 +361,7 @@ def beside(attributes: tuple[Column, ...], columns: tuple[Column, ...]) -> tuple
 
 
 def attribute_columns(names: tuple[str, ...], path: str, *, are_texts: bool) -> tuple[Column, ...]:
-    """The columns of a file that are attributes of queries, one each.
-
-    Parameters
-    ----------
-    names : tuple of str
-        Their names.
-    path : str
-        What messages call the file.
-    are_texts : bool
-        Whether the file has no types: values are then read as `ATTRIBUTE_TAGS`, and checked meanwhile.
-
-    Raises
-    ------
-    InputFileError
-        A name is none of an attribute.
-    """
+    """The columns of a file that are attributes of queries, one each."""
     for name in names:
         try:
             check_name(name)
@@ -439,21 +386,6 @@ class OtherColumns:
     """What becomes of columns that have no meaning.
 
     A column is taken for a misspelt one if its name is nearly that of a known one, which is not there itself.
-
-    Parameters
-    ----------
-    known : iterable of str
-        Names that have a meaning.
-    ignored : tuple of str
-        Names that are left aside without a word, or `EVERY_OTHER`.
-    attributes : tuple of str
-        Names of columns that are an attribute of queries each, whatever they are nearly called, or `EVERY_OTHER`.
-        Without any, columns are those of sets.
-
-    Attributes
-    ----------
-    seen : dict
-        Its keys are those that were left aside, and noted.
     """
 
     def __init__(self, known: Iterable[str], ignored: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> None:
@@ -482,20 +414,7 @@ class OtherColumns:
         return True
 
     def check(self, names: Collection[str], place: str) -> None:
-        """See that no column is misspelt, and take note of those that are left aside.
-
-        Parameters
-        ----------
-        names : collection of str
-            All columns of a file or a row.
-        place : str
-            What messages call it.
-
-        Raises
-        ------
-        InputFileError
-            One is; the message names it, and what is most likely meant.
-        """
+        """See that no column is misspelt, and take note of those that are left aside."""
         missing = self._known.difference(names)
         for name in self._without_meaning(names):
             if near := self._near(name, missing):
@@ -524,15 +443,7 @@ class OtherColumns:
 
 
 class InvalidRows:
-    """What becomes of rows that cannot be used: the first ends the reading, or all are skipped and counted.
-
-    Attributes
-    ----------
-    count : int
-        Rows that were skipped.
-    first : TagMatchError or None
-        What is wrong with the first of them.
-    """
+    """What becomes of rows that cannot be used: the first ends the reading, or all are skipped and counted."""
 
     def __init__(self, *, skip: bool = False) -> None:
         self._skip = skip

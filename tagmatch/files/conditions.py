@@ -37,13 +37,7 @@ CONSTRAINT_LISTS = pa.list_(
 
 
 def constraint_lists(rows: Iterable[Any]) -> pa.Array:
-    """Constraints of rows, null where there are none, as `CONSTRAINT_LISTS`.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        A row has none, or a value is none that an attribute can have.
-    """
+    """Constraints of rows, null where there are none, as `CONSTRAINT_LISTS`."""
     return pa.array(
         [None if row is None else list(map(_typed_constraint, _list(row, "constraints"))) for row in rows],
         CONSTRAINT_LISTS,
@@ -98,13 +92,7 @@ AREA_STRUCTS = pa.struct({KIND: pa.string(), **dict.fromkeys(NUMBERS, pa.float64
 
 
 def area_structs(rows: Iterable[Any]) -> pa.Array:
-    """Areas of rows, null where there are none, as `AREA_STRUCTS`.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        A row has none, or a field is not what it must be.
-    """
+    """Areas of rows, null where there are none, as `AREA_STRUCTS`."""
     return pa.array([None if row is None else _typed_area(row) for row in rows], AREA_STRUCTS)
 
 
@@ -147,13 +135,7 @@ def place_structs(*, plane: bool) -> pa.StructType:
 
 
 def locations_of_json(rows: Iterable[Any], kind: pa.StructType) -> pa.Array:
-    """Locations of rows, null where there are none, as one of `place_structs`.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        A row has none: neither two numbers, nor an object of them.
-    """
+    """Locations of rows, null where there are none, as one of `place_structs`."""
     names = [kind.field(i).name for i in range(kind.num_fields)]
     return pa.array([None if row is None else _typed_location(row, names) for row in rows], kind)
 

@@ -300,18 +300,7 @@ def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
 
 
 def value_in(cell: str) -> Any:
-    """The value of an attribute that a cell has: a number, a bool, a text; several in a JSON list; or none.
-
-    Raises
-    ------
-    InvalidValueError
-        It begins as a list or a text of JSON does, and is none.
-
-    Examples
-    --------
-    >>> [value_in(cell) for cell in ("9.50", "007", "Rome", '"9"', "True", '["Rome", 7]', "")]
-    [9.5, '007', 'Rome', '9', True, ['Rome', 7], None]
-    """
+    """The value of an attribute that a cell has: a number, a bool, a text; several in a JSON list; or none."""
     text = cell.strip()
     if _JSON.match(text):
         return read_json(text, shown(cell))
@@ -332,13 +321,7 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def csv_cells(values: pa.Array) -> pa.Array:
-    """Cells with integers, times, strings, or lists of strings as JSON; nulls are empty.
-
-    Raises
-    ------
-    InvalidValueError
-        A string has U+0000, which no text file has.
-    """
+    """Cells with integers, times, strings, or lists of strings as JSON; nulls are empty."""
     if pa.types.is_integer(values.type):
         return json_values(values)
     if values.type == TIME:

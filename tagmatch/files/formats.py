@@ -44,17 +44,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How rows are written in a file.
-
-    Attributes
-    ----------
-    kind : Kind
-    compression : {"gzip", "zstd"}, optional
-        Of the whole file.
-    """
+    """How rows are written in a file."""
 
     kind: Kind
-    compression: str | None = None
+    compression: str | None = None  # Of the whole file
 
 
 JSON_LINES = Format(Kind.json_lines)
@@ -73,15 +66,7 @@ class FormatName(StrEnum):
 
 
 def format_of(path: str, name: str | None = None) -> Format:
-    """The format called `name`, or that of the path; streams are JSON Lines.
-
-    Raises
-    ------
-    InvalidValueError
-        The path is empty.
-    InputFileError
-        There is neither a name nor a suffix that is known.
-    """
+    """The format called `name`, or that of the path; streams are JSON Lines."""
     if not (path or name):
         raise InvalidValueError("the name of a file is empty; give a path, or - for a standard stream")
     found = format_of_suffix(Path(f"-.{name}" if name else path))
@@ -157,13 +142,7 @@ def objects_of(values: list[Any], field: pa.Field) -> pa.Array:
 
 
 def columns_of(records: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of rows, by name; a row may lack some.
-
-    Raises
-    ------
-    pyarrow.ArrowException, TagMatchError, OverflowError
-        A value does not have the type of its column.
-    """
+    """The columns of rows, by name; a row may lack some."""
     columns = [_column([row.get(field.name) for row in records], field) for field in schema]
     return pa.record_batch(columns, schema=schema)
 

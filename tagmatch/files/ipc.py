@@ -22,27 +22,6 @@ class IpcReader:
 
     What is unsound is an error, and never a crash, now or later: lengths, offsets, nulls, indices, run ends, views and
     texts are checked.
-
-    Parameters
-    ----------
-    most_bytes : int, optional
-        Bytes of a batch, and of all dictionaries together, as they are when nothing is compressed. Values that are
-        there many times, in dictionaries, runs and views, may be four times as large when they are written out.
-    most_rows : int, optional
-        Rows of a batch.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema, optional
-        None before its message.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> reader = IpcReader()
-    >>> reader.feed(pa.schema({"n": pa.int8()}).serialize().slice(8), b"")
-    >>> reader.schema.names
-    ['n']
     """
 
     def __init__(self, *, most_bytes: int | None = None, most_rows: int | None = None) -> None:
@@ -54,25 +33,7 @@ class IpcReader:
         self._held = 0
 
     def feed(self, header: Any, body: Any = None) -> pa.RecordBatch | None:
-        """Take the next message.
-
-        Parameters
-        ----------
-        header : buffer
-            The flatbuffer of the message.
-        body : buffer, optional
-            What follows it.
-
-        Returns
-        -------
-        pyarrow.RecordBatch or None
-            None for a schema, and for a dictionary.
-
-        Raises
-        ------
-        InvalidTypeError, InvalidValueError
-            The message is damaged, too large, or not one that may come now; the text names the column.
-        """
+        """Take the next message."""
         header = bytes(header)
         found = header_of(header)
         if isinstance(found, SchemaHeader):

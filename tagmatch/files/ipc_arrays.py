@@ -55,28 +55,7 @@ _MORE = 4
 
 
 class Body:
-    """The arrays and buffers of one batch, in their order, each of them checked as it is taken.
-
-    Parameters
-    ----------
-    header : BatchHeader
-    data : pyarrow.Buffer
-        The body of the message.
-    most_bytes : int, optional
-        Bytes of all buffers together, not compressed; elements that have no bytes of their own count as one each.
-        Values that are there many times may be four times as large when they are written out.
-    dictionaries : dict
-
-    Attributes
-    ----------
-    nbytes : int
-        Those of all that was taken.
-
-    Raises
-    ------
-    InvalidValueError
-        Of all methods: something is missing or out of bounds; the message does not name the column.
-    """
+    """The arrays and buffers of one batch, in their order, each of them checked as it is taken."""
 
     def __init__(
         self, header: BatchHeader, data: pa.Buffer, most_bytes: int | None, dictionaries: Dictionaries
@@ -200,18 +179,7 @@ _VIEW_INLINE = 12
 
 
 class Reader:
-    """Makes the arrays of one field. Arrays of length 0 are made anew, whatever is in their buffers.
-
-    Parameters
-    ----------
-    kind : pyarrow.DataType
-    children : list of Reader
-
-    Attributes
-    ----------
-    nodes, buffers, views : int
-        How many arrays and buffers a field has with its children, without those of views, and how many of views.
-    """
+    """Makes the arrays of one field. Arrays of length 0 are made anew, whatever is in their buffers."""
 
     _has_validity = True
     _own_buffers = 0
@@ -225,13 +193,7 @@ class Reader:
         self._nothing: pa.Array | None = None
 
     def read(self, body: Body) -> pa.Array:
-        """The next array of a body.
-
-        Raises
-        ------
-        InvalidValueError
-            It is not sound; the message does not name the column.
-        """
+        """The next array of a body."""
         length, nulls = body.node()
         if not length:
             body.pass_over(self.nodes - 1, self.buffers, self.views)
@@ -528,13 +490,7 @@ class Dictionary:
 
 
 def reader_of(name: str, kind: pa.DataType, shape: FieldShape, dictionaries: dict[int, Dictionary]) -> Reader:
-    """The reader of a field, whose dictionaries are added to those that are known.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        The type is one that is not read here, or it is damaged; the message does not name the column.
-    """
+    """The reader of a field, whose dictionaries are added to those that are known."""
     if isinstance(kind, pa.BaseExtensionType):
         return Extensions(kind, reader_of(name, kind.storage_type, shape, dictionaries))
     if _is.is_dictionary(kind):

@@ -46,26 +46,13 @@ class SchemaHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchHeader:
-    """A batch of rows: lengths of its arrays, and where their buffers are in the body.
-
-    Attributes
-    ----------
-    rows : int
-    nodes : tuple of int
-        Of each array, its length and the nulls in it.
-    buffers : tuple of int
-        Of each buffer, its place in the body and its bytes there.
-    codec : {"lz4", "zstd"}, optional
-        How buffers are compressed.
-    view_buffers : tuple of int
-        Of each array of views, how many buffers of data it has.
-    """
+    """A batch of rows: lengths of its arrays, and where their buffers are in the body."""
 
     rows: int
-    nodes: tuple[int, ...]
-    buffers: tuple[int, ...]
-    codec: str | None
-    view_buffers: tuple[int, ...]
+    nodes: tuple[int, ...]  # Of each array, its length and the nulls in it
+    buffers: tuple[int, ...]  # Of each buffer, its place in the body and its bytes there
+    codec: str | None  # How buffers are compressed
+    view_buffers: tuple[int, ...]  # Of each array of views, how many buffers of data it has
 
 
 class DictionaryHeader(NamedTuple):
@@ -77,15 +64,7 @@ class DictionaryHeader(NamedTuple):
 
 
 def header_of(header: bytes) -> SchemaHeader | DictionaryHeader | BatchHeader:
-    """Read the header of a message.
-
-    Raises
-    ------
-    InvalidValueError
-        It is damaged or too large, or the fields are too many or too deep.
-    InvalidTypeError
-        It is of a kind that nobody here takes.
-    """
+    """Read the header of a message."""
     if len(header) > MOST_BYTES:
         raise InvalidValueError(f"the header of an Arrow message must have at most {MOST_BYTES:,} bytes")
     try:
@@ -251,15 +230,7 @@ _is = pa.types
 
 
 def sizes_of(array: pa.Array) -> I64Array:
-    """Bytes of each value of a sound array, or a few more, without those that say what is null.
-
-    Examples
-    --------
-    >>> sizes_of(pa.array([["a", "bcd"], None, []])).tolist()
-    [4, 0, 0]
-    >>> sizes_of(pa.array(["abc", "d", "abc"]).dictionary_encode()).tolist()
-    [3, 1, 3]
-    """
+    """Bytes of each value of a sound array, or a few more, without those that say what is null."""
     kind, length = array.type, len(array)
     sizes: I64Array
     if isinstance(kind, pa.BaseExtensionType):

@@ -41,39 +41,14 @@ _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class Repeated(dict[str, Any]):
-    """An object in which a name stands more than once; it has the last value of that name.
+    """An object in which a name stands more than once; it has the last value of that name."""
 
-    Attributes
-    ----------
-    names : list of str
-        Such names.
-    seen : object
-        Another one as soon as there is another of these.
-    """
-
-    names: list[str]
+    names: list[str]  # Such names
     seen = object()
 
 
 def read_json(text: str | bytes, what: str) -> Any:
-    """The value that a text has.
-
-    Parameters
-    ----------
-    text : str or bytes
-    what : str
-        What messages call it.
-
-    Raises
-    ------
-    InvalidValueError
-        It is no JSON, or such as the module says that it must not be.
-
-    Examples
-    --------
-    >>> read_json(b'{"price": [9, 1e400]}', "the payload")
-    {'price': [9, inf]}
-    """
+    """The value that a text has."""
     try:
         value, has_repeated = parsed(text)
         if has_repeated:
@@ -84,13 +59,7 @@ def read_json(text: str | bytes, what: str) -> Any:
 
 
 def parsed(text: str | bytes) -> tuple[Any, bool]:
-    """The value that a text has, and whether there may be `Repeated` objects in it.
-
-    Raises
-    ------
-    ValueError
-        As `read_json`; the message says why, but not of what.
-    """
+    """The value that a text has, and whether there may be `Repeated` objects in it."""
     if isinstance(text, str):
         try:
             text.encode()
@@ -122,13 +91,7 @@ def parsed(text: str | bytes) -> tuple[Any, bool]:
 
 
 def utf8_text(data: bytes) -> str:
-    """The text whose UTF-8 the bytes are.
-
-    Raises
-    ------
-    ValueError
-        They are none; the message says which byte is wrong.
-    """
+    """The text whose UTF-8 the bytes are."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -136,13 +99,7 @@ def utf8_text(data: bytes) -> str:
 
 
 def refuse_repeated(value: Any) -> None:
-    """See that no object in a value of `parsed` has a name twice.
-
-    Raises
-    ------
-    ValueError
-        One has.
-    """
+    """See that no object in a value of `parsed` has a name twice."""
     waiting = [value]
     while waiting:
         some = waiting.pop()
@@ -206,15 +163,7 @@ _NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
 
 
 class JsonLines:
-    """Rows as JSON objects; a `TextFormat`.
-
-    Parameters
-    ----------
-    columns : tuple of Column
-        Those that have a meaning: in their values, and among them, no name may stand twice.
-    others : OtherColumns, optional
-        What becomes of columns that have no meaning; default: they are left aside.
-    """
+    """Rows as JSON objects; a `TextFormat`."""
 
     name = "a JSON object"
     ids = None
@@ -357,13 +306,7 @@ def _read(data: bytes | memoryview, schema: pa.Schema, others: str) -> pa.Table:
 
 
 def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
-    """Lists of strings, each of a JSON text; some that are none are errors, but not all.
-
-    Raises
-    ------
-    InvalidValueError, pyarrow.ArrowException
-        A text is no JSON, or no list of strings.
-    """
+    """Lists of strings, each of a JSON text; some that are none are errors, but not all."""
     plain = pc.match_substring_regex(texts, _PLAIN_LIST)
     lists = pa.array([read_json(text, "a cell") for text in texts.filter(pc.invert(plain)).to_pylist()], kind)
     if not pc.any(plain).as_py():
@@ -376,13 +319,7 @@ def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
 
 
 def in_place(values: pa.Array, *others: pa.Array) -> pa.Array:
-    """Values; others take the place of those that the mask before them chooses.
-
-    Examples
-    --------
-    >>> in_place(pa.array([1, 2, 3]), pa.array([True, False, True]), pa.array([7, 8])).to_pylist()
-    [7, 2, 8]
-    """
+    """Values; others take the place of those that the mask before them chooses."""
     found = np.arange(len(values))
     count = len(values)
     for mask, chosen in zip(others[::2], others[1::2], strict=True):

@@ -31,27 +31,14 @@ _FEW_ROWS = 16
 
 
 class Block(NamedTuple):
-    """Some rows of a text file, without lines that are blank, which are none.
-
-    Attributes
-    ----------
-    data : bytes
-    begins, ends : int64 array
-        Where each row begins, and where the next line does.
-    lines : int64 array
-        The lines on which rows begin, the first one of the block being 0.
-    odd : bool array
-        Rows that are to be read one by one, as Arrow's readers have other rules for them, or none.
-    line_count : int
-        Lines of the block.
-    """
+    """Some rows of a text file, without lines that are blank, which are none."""
 
     data: bytes
-    begins: I64Array
+    begins: I64Array  # Where each row begins, and where the next line does
     ends: I64Array
-    lines: I64Array
-    odd: BoolArray
-    line_count: int
+    lines: I64Array  # The lines on which rows begin, the first one of the block being 0
+    odd: BoolArray  # Rows that are to be read one by one, as Arrow's readers have other rules for them, or none
+    line_count: int  # Lines of the block
 
     def part(self, first: int, last: int) -> bytes:
         """The bytes of rows from one to before another."""
@@ -89,31 +76,13 @@ class TextFormat(Protocol):
         """The type that all ids have, where that does not depend on the file."""
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of a schema that some rows have; no row is odd.
-
-        Raises
-        ------
-        pyarrow.ArrowException, TagMatchError
-            A row is none, or a value does not have the type of its column. Or there is a doubt.
-        """
+        """The columns of a schema that some rows have; no row is odd."""
 
     def record(self, row: bytes, line: int, /) -> dict[str, Any]:
-        """The values of one row by column; `line` is the number of its first line, from 1.
-
-        Raises
-        ------
-        ValueError
-            It is none.
-        """
+        """The values of one row by column; `line` is the number of its first line, from 1."""
 
     def whole(self, record: dict[str, Any], place: str, /) -> dict[str, Any]:
-        """A row, which messages call `place`, whose attributes are together in one column.
-
-        Raises
-        ------
-        InputFileError
-            One of its columns is misspelt, or an attribute is there twice.
-        """
+        """A row, which messages call `place`, whose attributes are together in one column."""
 
 
 class TextReader:
@@ -122,23 +91,6 @@ class TextReader:
     What is a row, and whether it can be used, depends on its own bytes only, and on the ids before it: those of a file
     are all integers or all strings. `TextFormat.record` decides. Arrow's readers, which are fast, only read rows of
     which it would say the same; where they refuse some, each of these is read by itself.
-
-    Parameters
-    ----------
-    path : str
-        What messages call the file.
-    form : TextFormat
-    columns : tuple of Column
-        What a row must have, unless they are optional.
-    invalid : InvalidRows
-        Takes the rows that cannot be used.
-    row : int
-        Rows before.
-
-    Attributes
-    ----------
-    row : int
-        Rows so far, also those that cannot be used.
     """
 
     def __init__(

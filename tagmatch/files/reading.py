@@ -64,13 +64,6 @@ def parquet_rows(
     """The rows of the file at a path, which messages call `name`; returns the number of the row after its last.
 
     Columns that are attributes come after the others.
-
-    Raises
-    ------
-    InputFileError
-        It is no whole Parquet file, lacks a column, or has one that is misspelt.
-    InvalidTypeError
-        A column has another type.
     """
     try:
         with (
@@ -145,37 +138,7 @@ def read_sets(
     plane: bool = False,
     match_all: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `tags` and `key`, validated.
-
-    Parameters
-    ----------
-    path : str
-        A file, a folder of files, a stream such as a pipe, or `-` for standard input.
-    form : str, optional
-        The format, one of `FormatName`; default: by suffix, JSON Lines for a stream.
-    invalid : InvalidRows, optional
-        Takes rows that cannot be used; default: they are errors.
-    key_type : {"integer", "string"}
-        What the keys must be.
-    others : OtherColumns, optional
-        What becomes of columns that have no meaning; default: they are left aside.
-    where : bool
-        Whether batches have columns `where` as well, of expressions, `constraints`, and `area`, where the file may have
-        them. A row that has a value there need have no tags.
-    expires : bool
-        Whether batches have a column `expires` as well, of timestamps with a time zone, where the file may have one.
-    plane : bool
-        Whether areas are on the plane.
-    match_all : bool
-        Whether a row that has neither tags nor a value in their place has no tags; else it is an error.
-
-    Raises
-    ------
-    InputFileError
-        The file cannot be read, lacks a column, or has one that is misspelt; names file, column and row.
-    InvalidTypeError, InvalidValueError, NullError
-        For values that cannot be used; names file, column and row.
-    """
+    """Batches with columns `tags` and `key`, validated."""
     tags = replace(STORED_TAGS, instead=STORED_TAGS.instead if where else (), is_optional=match_all)
     columns = (tags, KEYS[key_type], *(conditions(plane=plane) if where else []), *([EXPIRES] if expires else []))
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows(), others))

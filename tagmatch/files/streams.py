@@ -36,14 +36,7 @@ Read = Callable[[int], bytes]
 
 
 class Output(io.RawIOBase):
-    """A descriptor as a file: `write` writes everything, also where the descriptor takes a part at a time or none yet.
-
-    Parameters
-    ----------
-    descriptor : int
-    name : str
-        What the `OSError` of a write that fails has as its `filename`.
-    """
+    """A descriptor as a file: `write` writes everything, even if the descriptor takes a part at a time."""
 
     def __init__(self, descriptor: int, name: str) -> None:
         self._descriptor = descriptor
@@ -158,13 +151,7 @@ def _named(name: str) -> Iterator[None]:
 
 
 def text_only(read: Read, name: str) -> Read:
-    """The same function, which refuses what begins as UTF-16 or UTF-32 does.
-
-    Raises
-    ------
-    InputFileError
-        When it reads that.
-    """
+    """The same function, which refuses what begins as UTF-16 or UTF-32 does."""
     is_first = True
 
     def checked(size: int) -> bytes:
@@ -206,13 +193,7 @@ def seekable(descriptor: int) -> Iterator[str]:
 
 @contextlib.contextmanager
 def write_whole(target: Path) -> Iterator[Path]:
-    """A hidden path to write to, which gets the name `target` at the end, or is removed after an error.
-
-    Raises
-    ------
-    TagMatchError
-        For an `OSError` in between; the message names `target`.
-    """
+    """A hidden path to write to, which gets the name `target` at the end, or is removed after an error."""
     part = target.with_name(f".{target.name}.part")
     try:
         yield part
@@ -229,13 +210,7 @@ Stream = BinaryIO | Output
 
 @contextlib.contextmanager
 def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
-    """Open a stream, such as a pipe or standard output (`-`), or a file that appears only when it is whole.
-
-    Raises
-    ------
-    TagMatchError
-        Writing a file fails.
-    """
+    """Open a stream, such as a pipe or standard output (`-`), or a file that appears only when it is whole."""
     with output_stream(path) if is_stream(path) else _whole_file(Path(path)) as stream:
         if compression is None:
             yield stream

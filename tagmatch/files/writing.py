@@ -32,19 +32,6 @@ def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iter
     """A writer of rows (`id`, `keys`); a file appears under its name only when it is whole.
 
     What is written to a stream, such as a pipe or standard output (`-`), goes out with every batch.
-
-    Parameters
-    ----------
-    path : str
-    keys : pyarrow.ListType
-        Of all answers.
-    form : str, optional
-        The format, one of `FormatName` but CSV; default: by suffix, JSON Lines for a stream.
-
-    Raises
-    ------
-    TagMatchError
-        The format is none that can be written, or writing fails.
     """
     found = format_of(path, form)
     if found.kind == Kind.csv:
@@ -103,21 +90,7 @@ Write = Callable[[pa.RecordBatch], object]
 
 @contextlib.contextmanager
 def set_writer(path: str, schema: pa.Schema, form: str | None = None) -> Iterator[Write]:
-    """Give a function that writes rows, which `read_sets` reads; a file appears only when it is whole.
-
-    Parameters
-    ----------
-    path : str
-    schema : pyarrow.Schema
-        Of all rows: `tags`, `key` and, if some expire, `expires`.
-    form : str, optional
-        The format, one of `FormatName`; default: by suffix, JSON Lines for a stream. In CSV, tags are JSON lists.
-
-    Raises
-    ------
-    TagMatchError
-        The format is not known, or writing fails.
-    """
+    """Give a function that writes rows, which `read_sets` reads; a file appears only when it is whole."""
     found = format_of(path, form)
     with open_output(path, found.compression) as stream:
         if found.kind == Kind.parquet:

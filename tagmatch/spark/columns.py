@@ -55,27 +55,7 @@ def answer_field(output: Output, key_type: KeyType) -> StructField:
 
 
 def with_keys(output: Output, queries: pa.RecordBatch, answers: pa.ListArray) -> Iterator[pa.RecordBatch]:
-    """Add the answers as `output` says, in batches of bounded size.
-
-    Parameters
-    ----------
-    output : {"rows", "lists"}
-        One row for each key of a query, or one row for each query.
-    queries : pyarrow.RecordBatch
-        Any columns.
-    answers : pyarrow.ListArray of uint64 or large_string
-        The keys of each query.
-
-    Yields
-    ------
-    pyarrow.RecordBatch
-        All columns, then `key`, int64 or large_string, or `keys`, lists of these.
-
-    Raises
-    ------
-    InvalidValueError
-        A key does not fit a `long`.
-    """
+    """Add the answers as `output` says, in batches of bounded size."""
     offsets, keys = answers.offsets.to_numpy(), answers.values
     if pa.types.is_integer(keys.type):
         keys = signed(keys)
@@ -122,21 +102,11 @@ Messages: TypeAlias = pa.Array | pa.RecordBatch
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Which columns of the queries are asked for.
+    """Which columns of the queries are asked for."""
 
-    Attributes
-    ----------
-    tags : int
-        Number of the column of tags.
-    attributes : tuple of int
-        Numbers of those that are attributes, or structs of them.
-    location, within : int, optional
-        Numbers of those that say where messages are, and for which clients.
-    """
-
-    tags: int
-    attributes: tuple[int, ...] = ()
-    location: int | None = None
+    tags: int  # Number of the column of tags
+    attributes: tuple[int, ...] = ()  # Numbers of those that are attributes, or structs of them
+    location: int | None = None  # Numbers of those that say where messages are, and for which clients
     within: int | None = None
 
     @property
@@ -174,13 +144,7 @@ class Asked:
 
 
 def reject_nulls(tags: pa.Array, name: str) -> None:
-    """See that every query has tags, and every tag is one.
-
-    Raises
-    ------
-    NullError
-        Names the column and how to leave the nulls out.
-    """
+    """See that every query has tags, and every tag is one."""
     if tags.null_count:
         raise NullError(
             f"column {name!r} of the queries holds a null where a set of tags must be; "
@@ -194,20 +158,7 @@ def reject_nulls(tags: pa.Array, name: str) -> None:
 
 
 def check_types(asked: Asked, schema: pa.Schema, called: Mapping[str, str]) -> None:
-    """See that columns have types with which they can be asked, and attributes have names of their own.
-
-    Parameters
-    ----------
-    asked : Asked
-    schema : pyarrow.Schema
-        Of the queries.
-    called : mapping
-        What messages of errors call the columns `location` and `within`.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-    """
+    """See that columns have types with which they can be asked, and attributes have names of their own."""
     messages = asked.messages(pa.RecordBatch.from_pylist([], schema=schema))
     if not isinstance(messages, pa.RecordBatch):
         return
@@ -286,20 +237,7 @@ def one_of(kind: Any) -> Callable[[str], Any]:
 
 
 def parsed(given: Mapping[str, str], known: Parsers, what: str) -> dict[str, Any]:
-    """The values of options by name, whatever the case of their names.
-
-    Parameters
-    ----------
-    given : mapping of str to str
-    known : Parsers
-    what : str
-        What these are called, for messages.
-
-    Raises
-    ------
-    InvalidValueError
-        For a name that is not known, with those that are; and for a value that cannot be used.
-    """
+    """The values of options by name, whatever the case of their names."""
     names = {name.lower(): name for name in known}
     found = {}
     for given_name, text in given.items():
@@ -315,32 +253,18 @@ def parsed(given: Mapping[str, str], known: Parsers, what: str) -> dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a session says of the arguments that a call of `partition` or `subset_join` leaves out.
+    """What a session says of the arguments that a call of `partition` or `subset_join` leaves out."""
 
-    Attributes
-    ----------
-    layout, max_partition_size, sets_per_task, skip_invalid
-        As of `partition`; of the first two, `None` means that nothing is said.
-    strategy, ship_limit
-        As of `subset_join`.
-    """
-
-    layout: Layout | None = None
+    layout: Layout | None = None  # As of `partition`; of the first two, `None` means that nothing is said
     max_partition_size: int | None = None
     sets_per_task: int = 1 << 20
     skip_invalid: bool = False
-    strategy: Strategy = "auto"
+    strategy: Strategy = "auto"  # As of `subset_join`
     ship_limit: int = 8 << 30
 
     @classmethod
     def of(cls, spark: SparkSession) -> Settings:
-        """Those of a session, classic or Connect.
-
-        Raises
-        ------
-        InvalidValueError
-            There is another setting that begins `spark.tagmatch.`, or one has a value that cannot be used.
-        """
+        """Those of a session, classic or Connect."""
         given = {name: text for name, text in spark.conf.getAll.items() if name.startswith(_PREFIX)}
         found = parsed(given, _SETTINGS, "setting")
         return cls(**{_FIELDS[name]: value for name, value in found.items()})
@@ -386,24 +310,10 @@ _ZONE: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """The type of a column; timestamps are in UTC.
-
-    Examples
-    --------
-    >>> from pyspark.sql.types import ArrayType, StringType
-    >>> arrow_type(ArrayType(StringType()))
-    ListType(list<element: string>)
-    """
+    """The type of a column; timestamps are in UTC."""
     return to_arrow_type(kind, **_ZONE)
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The types of columns, as `arrow_type` has them.
-
-    Examples
-    --------
-    >>> from pyspark.sql.types import LongType, StructType
-    >>> arrow_schema(StructType().add("key", LongType()))
-    key: int64
-    """
+    """The types of columns, as `arrow_type` has them."""
     return to_arrow_schema(schema, **_ZONE)

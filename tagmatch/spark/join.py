@@ -52,13 +52,7 @@ _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 
 
 def column_type(frame: DataFrame, column: str) -> DataType:
-    """Return the type of a column.
-
-    Raises
-    ------
-    InvalidTypeError
-        There is no such column.
-    """
+    """Return the type of a column."""
     if column not in frame.columns:
         raise InvalidTypeError(
             f"there is no column {column!r}; there are {', '.join(map(repr, frame.columns)) or 'none'}"
@@ -67,25 +61,13 @@ def column_type(frame: DataFrame, column: str) -> DataType:
 
 
 def check_strings(kind: DataType, name: str) -> None:
-    """See that a column holds arrays of strings.
-
-    Raises
-    ------
-    InvalidTypeError
-        It does not; `name` says which column.
-    """
+    """See that a column holds arrays of strings."""
     if not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StringType)):
         raise InvalidTypeError(f"{name} must be array<string>, not {kind.simpleString()}")
 
 
 def check_names(names: list[str], taken: tuple[str, ...]) -> None:
-    """See that no column that is left aside would be missed: one that sets may have, or one that is misspelt.
-
-    Raises
-    ------
-    InvalidValueError
-        One would be; the message names it.
-    """
+    """See that no column that is left aside would be missed: one that sets may have, or one that is misspelt."""
     if "expires" in names and "expires" not in taken:
         raise InvalidValueError(
             "column 'expires': keys that `partition` stores never expire; save such rows with Spark's data source, "
@@ -230,15 +212,7 @@ def partition(
 
 
 def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Location:
-    """Build an index of sets and keys, columns `tags` and `key`, and return where it is.
-
-    Parameters
-    ----------
-    interests : DataFrame
-    folder : str or path, optional
-        Path or URI where it stays. By default a temporary folder of this machine, which goes when this
-        process ends: for Spark in local mode.
-    """
+    """Build an index of sets and keys, columns `tags` and `key`, and return where it is."""
     if folder is None:
         folder = folder_of_this_process()
     partition(interests, folder)

@@ -50,13 +50,7 @@ def spark_session(name: str, master: str | None = None, settings: Mapping[str, s
 
 
 def read_table(spark: SparkSession, path: str, format: str) -> DataFrame:  # noqa: A002
-    """Read a table in any format that Spark knows.
-
-    Raises
-    ------
-    InputFileError
-        Spark cannot read it.
-    """
+    """Read a table in any format that Spark knows."""
     try:
         return spark.read.format(format).load(path)
     except AnalysisException as error:
@@ -64,13 +58,7 @@ def read_table(spark: SparkSession, path: str, format: str) -> DataFrame:  # noq
 
 
 def check_java() -> None:
-    """See that there is a Java that Spark can run on.
-
-    Raises
-    ------
-    SparkUnavailableError
-        There is none, or it is too old.
-    """
+    """See that there is a Java that Spark can run on."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else "java"
     found = shutil.which(java)

@@ -64,13 +64,7 @@ def matched(
 
 
 def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
-    """The index as it is now; opened where this worker has not opened it, or an older snapshot of it.
-
-    Raises
-    ------
-    InvalidValueError
-        Its keys have become others than `key_type`, which the columns of the join are for; or it is on the plane.
-    """
+    """The index as it is now; opened where this worker has not opened it, or an older snapshot of it."""
     try:
         return _reloaded(location, key_type)
     except InvalidValueError:

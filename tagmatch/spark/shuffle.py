@@ -76,21 +76,13 @@ PLACE = ""
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the sets of a segment are met by: a *place*, of which each tag and each attribute has one.
+    """What the sets of a segment are met by: a *place*, of which each tag and each attribute has one."""
 
-    Attributes
-    ----------
-    hashes : uint64 array
-        Of each place; those of tags come first. The place after all of them is that of what is met by nothing.
-    names : tuple of str
-        Of the attributes, those that fewest sets ask for first.
-    places : int64 array, optional
-        Of each rank, the place of the tag, or of the attribute that its condition needs: a set is met by the least
-        place of its ranks. `None` where there are no conditions: by its first rank.
-    """
-
+    # Of each place; those of tags come first. The place after all of them is that of what is met by nothing.
     hashes: U64Array
-    names: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()  # Of the attributes, those that fewest sets ask for first
+    # Of each rank, the place of the tag, or of the attribute that its condition needs: a set is met by the least place
+    # of its ranks. `None` where there are no conditions: by its first rank.
     places: I64Array | None = None
 
     def of_sets(self, sets: Lists, rows: U32Array) -> I64Array:
@@ -144,39 +136,20 @@ def hashes_of_attributes(names: Iterable[str]) -> U64Array:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """A bucket for each hash of a tag or an attribute, and several for one that very many sets are met by.
-
-    Attributes
-    ----------
-    count : int
-    salted : uint64 array
-        Hashes of the tags and attributes whose sets are spread over several buckets, ascending.
-    spreads : int64 array
-        Over how many, for each of them.
-    names : frozenset of str
-        Attributes that sets are met by.
-    has_others : bool
-        Whether there are sets that are met by nothing.
-    """
+    """A bucket for each hash of a tag or an attribute, and several for one that very many sets are met by."""
 
     count: int
-    salted: U64Array
-    spreads: I64Array
-    names: frozenset[str]
-    has_others: bool
+    salted: U64Array  # Hashes of the tags and attributes whose sets are spread over several buckets, ascending
+    spreads: I64Array  # Over how many, for each of them
+    names: frozenset[str]  # Attributes that sets are met by
+    has_others: bool  # Whether there are sets that are met by nothing
 
     def of_sets(self, hashes: U64Array, rows: UIntArray) -> I64Array:
         """The bucket of each set, given the hash of what it is met by, and its row."""
         return (self._first(hashes) + rows.astype(np.int64) % self._spread(hashes)) % self.count
 
     def of_hashes(self, hashes: U64Array) -> tuple[I64Array, I64Array]:
-        """The buckets with sets that are met by what has one of these hashes.
-
-        Returns
-        -------
-        places, buckets : int64 arrays of the same length
-            A place in `hashes`, ascending, and one of its buckets.
-        """
+        """The buckets with sets that are met by what has one of these hashes."""
         spreads = self._spread(hashes)
         places = np.repeat(np.arange(len(hashes)), spreads)
         nth = np.arange(len(places)) - np.repeat(np.cumsum(spreads) - spreads, spreads)
@@ -273,28 +246,14 @@ BUCKET_SETS = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """What all tasks of a join have to agree on.
-
-    Attributes
-    ----------
-    index : Location
-    snapshot : str
-        Name of the snapshot.
-    now : int
-        Keys that have expired at this time, in microseconds since 1970, are no answers.
-    key_type : {"integer", "string"}
-    buckets : Buckets
-    labels : int64 array, 2 x buckets
-        Labels of batches for the buckets and, behind them, for the homes of queries.
-    asked : Asked
-    """
+    """What all tasks of a join have to agree on."""
 
     index: Location
-    snapshot: str
-    now: int
+    snapshot: str  # Name of the snapshot
+    now: int  # Keys that have expired at this time, in microseconds since 1970, are no answers
     key_type: KeyType
     buckets: Buckets
-    labels: I64Array
+    labels: I64Array  # Labels of batches for the buckets and, behind them, for the homes of queries
     asked: Asked
 
     @property

@@ -70,45 +70,17 @@ class HandedOver(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Where rows go, and how.
-
-    Attributes
-    ----------
-    index : Location
-    overwrite : bool
-        They replace the index; else they are added to it.
-    layout : {"rarest", "balanced"}, optional
-    max_partition_size : int, optional
-        As of `TagMatch`; `None`: as the index has it.
-    plane : bool
-        Areas are on the plane.
-    match_all : bool
-        As of `TagMatch.add_subscriptions`.
-    """
+    """Where rows go, and how."""
 
     index: Location
-    overwrite: bool
+    overwrite: bool  # They replace the index; else they are added to it
     layout: Layout | None
-    max_partition_size: int | None
-    plane: bool
-    match_all: bool
+    max_partition_size: int | None  # As of `TagMatch`; `None`: as the index has it
+    plane: bool  # Areas are on the plane
+    match_all: bool  # As of `TagMatch.add_subscriptions`
 
     def save(self, messages: Sequence[HandedOver], schema: pa.Schema, epoch: int | None = None) -> None:
-        """Make the rows the index, or add them; in one step, at the end.
-
-        Parameters
-        ----------
-        messages : sequence of HandedOver
-        schema : pyarrow.Schema
-            The columns of the rows.
-        epoch : int, optional
-            Number of a micro-batch of a stream: one that the index has already is not added once more.
-
-        Raises
-        ------
-        TagMatchError
-            As of `TagMatch.add_subscriptions`, for rows; for the index, as of `partition`.
-        """
+        """Make the rows the index, or add them; in one step, at the end."""
         changes, key_type = self._changes(messages, schema), key_type_in(schema)
         if self.overwrite:
             options = Stored(self.index, None, 0).options(self.layout, self.max_partition_size)
@@ -160,13 +132,7 @@ def _after(snapshot: Snapshot, changes: Changes, options: LayoutOptions) -> Snap
 
 
 def key_type_in(schema: pa.Schema) -> KeyType:
-    """What the keys of rows are.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        There is no column `key`, or it is of another type.
-    """
+    """What the keys of rows are."""
     if "key" not in schema.names:
         raise InvalidValueError(f"there is no column 'key'; there are {', '.join(map(repr, schema.names)) or 'none'}")
     kind = schema.field("key").type
@@ -178,13 +144,7 @@ def key_type_in(schema: pa.Schema) -> KeyType:
 
 
 def check_columns(schema: pa.Schema, *, removals: bool, match_all: bool) -> None:
-    """See that rows have columns that can be saved.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        They do not; names the column.
-    """
+    """See that rows have columns that can be saved."""
     key_type_in(schema)
     names = schema.names
     if REMOVED in names:

@@ -63,14 +63,9 @@ _TENANT = re.compile(r"https://login\.microsoftonline\.com/(?P<tenant>[^/]+)/.*"
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """What a session says of stores; its text has no secrets.
+    """What a session says of stores; its text has no secrets."""
 
-    Attributes
-    ----------
-    values : mapping of str to str
-        Hadoop's settings by name, without `spark.hadoop.` before it.
-    """
-
+    # Hadoop's settings by name, without `spark.hadoop.` before it
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -96,13 +91,7 @@ class StoreSettings:
         return cls({name: text.strip() for name, text in found.items() if text.strip()})
 
     def location(self, given: object, name: str, number: int | None = None) -> Location:
-        """`location_of`, for all processes, with the settings for the store of a URI.
-
-        Raises
-        ------
-        InvalidValueError
-            Settings for this store have nothing that corresponds in Arrow.
-        """
+        """`location_of`, for all processes, with the settings for the store of a URI."""
         options = self.options(given) if isinstance(given, str) else None
         return location_of(given, name, number, options).absolute()
 

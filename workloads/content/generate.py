@@ -159,26 +159,6 @@ class Content:
     Filters and messages are drawn independently. Attributes are named `a0`, `a1`, ..., the most frequent first. Their
     values are integers from 0 to `values` - 1 or, of a share of the names, spread evenly over all of them, strings:
     such an integer with leading zeros, of at least two digits.
-
-    Parameters
-    ----------
-    options : ContentOptions
-
-    Attributes
-    ----------
-    filters : int
-        Filters of all interfaces.
-    attributes : list of str
-        Names of the attributes.
-    messages_schema : pyarrow.Schema
-        A column for each attribute.
-
-    Examples
-    --------
-    >>> from tagmatch.workloads.content import Content, ContentOptions
-    >>> content = Content(ContentOptions(interfaces=2, min_filters=3, max_filters=3))
-    >>> content.subscriptions(0, content.filters)["key"].to_pylist()
-    [0, 0, 0, 1, 1, 1]
     """
 
     def __init__(self, options: ContentOptions) -> None:
@@ -210,26 +190,11 @@ class Content:
         self.messages_schema = pa.schema(list(zip(self.attributes, kinds, strict=True)))
 
     def subscriptions(self, first: int, last: int, *, threads: int = 1) -> pa.Table:
-        """Generate filters `first` to `last`, in the order of their interfaces.
-
-        Returns
-        -------
-        pyarrow.Table
-            `key` (uint64), the interface's number; `tags` (list of string), all empty; `constraints` (list of struct),
-            without `repeats` each on another attribute: `attr`, `op` (=, !=, <, >, between, prefix or contains) and
-            the operand, `value` (int64), for "between" from `value` to `upper`, both included, or `text` (string).
-            Others are null.
-        """
+        """Generate filters `first` to `last`, in the order of their interfaces."""
         return pa.Table.from_batches(self.stream_subscriptions(first, last, threads=threads), SUBSCRIPTIONS_SCHEMA)
 
     def messages(self, first: int, last: int, *, threads: int = 1) -> pa.Table:
-        """Generate messages `first` to `last`.
-
-        Returns
-        -------
-        pyarrow.Table
-            A column for each attribute, int64 or string; null where a message does not have it.
-        """
+        """Generate messages `first` to `last`."""
         return pa.Table.from_batches(self.stream_messages(first, last, threads=threads), self.messages_schema)
 
     def stream_subscriptions(self, first: int, last: int, *, threads: int = 1) -> Iterator[pa.RecordBatch]:

@@ -17,11 +17,6 @@ class ContentOptions:
 
     PCM and CCM: see the package. Where a range is given, each number in it is as likely as any other. The operators'
     numbers are weights, so that only their ratios count.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        An option is of the wrong type or out of range, or does not go with another; the message names it.
     """
 
     seed: int = number(1, 0, 2**63 - 1, "Workloads with different seeds share their statistics only.")

@@ -35,19 +35,11 @@ _LEAST_DEGREES, _MOST_DEGREES = 0.5, 5.0
 
 @dataclass(frozen=True, slots=True)
 class RealData:
-    """Subscriptions and messages.
+    """Subscriptions and messages."""
 
-    Attributes
-    ----------
-    subscriptions, messages : pyarrow.Table
-        As `TagMatch.add_subscriptions` and `match_many` take them.
-    in_numbers, messages_in_numbers : pyarrow.Table
-        The same in numbers only.
-    """
-
-    subscriptions: pa.Table
+    subscriptions: pa.Table  # As `TagMatch.add_subscriptions` and `match_many` take them
     messages: pa.Table
-    in_numbers: pa.Table
+    in_numbers: pa.Table  # The same in numbers only
     messages_in_numbers: pa.Table
 
 
@@ -67,16 +59,7 @@ class _Test(NamedTuple):
 
 
 def cities(data: pa.Table, filters: int, messages: int, seed: int) -> RealData:
-    """Filters on name, country, time zone, population and place.
-
-    Parameters
-    ----------
-    data : pyarrow.Table
-        Columns `name`, `country`, `timezone`, `population`, `lat` and `lon`.
-    filters, messages : int
-        As many are drawn of the data's rows.
-    seed : int
-    """
+    """Filters on name, country, time zone, population and place."""
     random = np.random.default_rng(seed)
     columns = {name: data[name].combine_chunks() for name in ("name", "country", "timezone")}
     orders = {name: _Order(column) for name, column in columns.items()}
@@ -113,16 +96,7 @@ def cities(data: pa.Table, filters: int, messages: int, seed: int) -> RealData:
 
 
 def packages(data: pa.Table, filters: int, messages: int, seed: int) -> RealData:
-    """Filters on the facets of Debian's tags, such as `role` in `role::program`, of several values, and on names.
-
-    Parameters
-    ----------
-    data : pyarrow.Table
-        Columns `package` and `tags`.
-    filters, messages : int
-        As many are drawn of the data's rows.
-    seed : int
-    """
+    """Filters on the facets of Debian's tags, such as `role` in `role::program`, of several values, and on names."""
     random = np.random.default_rng(seed)
     data = data.filter(pc.greater(pc.list_value_length(data["tags"]), 0))
     tags, names = data["tags"].combine_chunks(), data["package"].combine_chunks()
@@ -254,17 +228,7 @@ WHERE_SCHEMA = SUBSCRIPTIONS_SCHEMA.append(WHERE)
 
 
 def where_texts(constraints: pa.ListArray) -> pa.Array:
-    """Return each filter as an expression, such as `a1 = 5 and a7 between 2 and 8 and a9 prefix "4"`.
-
-    Parameters
-    ----------
-    constraints
-        Column `constraints` of the workload: their texts have no quotes, which would have to be escaped.
-
-    Returns
-    -------
-    pyarrow.LargeStringArray
-    """
+    """Return each filter as an expression, such as `a1 = 5 and a7 between 2 and 8 and a9 prefix "4"`."""
     flat = constraints.flatten()
     attributes, operators, values, uppers, texts = flat.flatten()
     numbers = pc.if_else(uppers.is_valid(), concatenated(values, " and ", uppers), values.cast(pa.large_string()))

@@ -180,25 +180,6 @@ class Location:
     A filter has an area, and content: constraints on attributes, `a0`, `a1`, ..., whose values are integers from 0 to
     `values` - 1, or tags, `t0`, `t1`, .... Constraints and tags are drawn independently of each other, and each alone
     selects `selectivity` of the messages; who asks for both selects next to nothing. Places have single precision.
-
-    Parameters
-    ----------
-    options : LocationOptions
-
-    Attributes
-    ----------
-    filters : int
-        Filters of all subscribers.
-    attributes : list of str
-        Names of the attributes.
-    subscriptions_schema, messages_schema, moves_schema : pyarrow.Schema
-
-    Examples
-    --------
-    >>> from tagmatch.workloads.location import Location, LocationOptions
-    >>> location = Location(LocationOptions(subscribers=2, filters_each=3))
-    >>> location.subscriptions(0, location.filters)["key"].to_pylist()
-    [0, 0, 0, 1, 1, 1]
     """
 
     def __init__(self, options: LocationOptions) -> None:
@@ -219,40 +200,17 @@ class Location:
     def subscriptions(
         self, first: int, last: int, *, content: ContentKind = "constraints", threads: int = 1
     ) -> pa.Table:
-        """Generate filters `first` to `last`, in the order of their subscriptions.
-
-        Returns
-        -------
-        pyarrow.Table
-            `key` (uint64), the subscription's number; `tags` (list of string) and `constraints` (list of struct, as of
-            `tagmatch.workloads.content`: `attr`, `op`, which is =, !=, < or >, and `value`, int64, are not null), of
-            which the one that `content` does not name is empty; `area`, a struct of double, of `x`, `y` and `radius`,
-            or with `degrees` of `lon`, `lat` and `metres`.
-        """
+        """Generate filters `first` to `last`, in the order of their subscriptions."""
         batches = self.stream_subscriptions(first, last, content=content, threads=threads)
         return pa.Table.from_batches(batches, self.subscriptions_schema)
 
     def messages(self, first: int, last: int, *, content: ContentKind = "constraints", threads: int = 1) -> pa.Table:
-        """Generate messages `first` to `last`.
-
-        Returns
-        -------
-        pyarrow.Table
-            `tags` (list of string), `location`, a struct of double, of `x` and `y`, or with `degrees` of `lon` and
-            `lat`, and a column for each attribute, int64, null where a message does not have it. Tags are empty and
-            attributes null where `content` does not name them.
-        """
+        """Generate messages `first` to `last`."""
         batches = self.stream_messages(first, last, content=content, threads=threads)
         return pa.Table.from_batches(batches, self.messages_schema)
 
     def moves(self, first: int, last: int) -> pa.Table:
-        """Generate moves `first` to `last`, each of a random filter to anywhere (CLCB §5).
-
-        Returns
-        -------
-        pyarrow.Table
-            `filter` (uint32), the filter's row; `key` (uint64), its subscription; `location`, as of messages.
-        """
+        """Generate moves `first` to `last`, each of a random filter to anywhere (CLCB §5)."""
         _check_rows(first, last, MAX_ROWS)
         filters = np.empty(last - first, np.int64)
         draw_counts(first, self._seeds["moved"], 0, self.filters - 1, filters)

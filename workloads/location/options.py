@@ -20,18 +20,6 @@ class LocationOptions:
     """What the workload is drawn from; each option's meaning and source is its `text`, from which its help is made.
 
     CLCB: see the package. Where a range is given, each number in it is as likely as any other.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        An option is of the wrong type or out of range, or does not go with another; the message names it.
-
-    Examples
-    --------
-    >>> from tagmatch.workloads.location import LocationOptions
-    >>> options = LocationOptions(subscribers=1000, coverage=0.01)
-    >>> options.filters, round(options.radius, 4)
-    (10000, 0.0564)
     """
 
     seed: int = number(1, 0, 2**63 - 1, "Workloads with different seeds share their statistics only.")

@@ -54,19 +54,6 @@ def near_me(places: pa.Table, filters: int, messages: int, seed: int, *, moves: 
     100 km and least populations from 100 to a million, both evenly on a logarithmic scale. Half of the filters also ask
     for the tag of the place's country. A message is about a place, each as likely: from where it is, with tags of its
     country and time zone, and its population as an attribute. A move brings a filter to a subscriber elsewhere.
-
-    Parameters
-    ----------
-    places : pyarrow.Table
-        Columns `country` and `timezone` (string), `population` (integer), `lat` and `lon` (degrees).
-    filters, messages, moves : int
-        Rows of each table; a filter's key is its number.
-    seed : int
-
-    Raises
-    ------
-    InvalidValueError
-        A column is missing, or there are no places.
     """
     missing = [name for name in COLUMNS if name not in places.column_names]
     if missing:

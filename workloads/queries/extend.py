@@ -28,20 +28,12 @@ _DRAWS = 100
 
 @dataclass(frozen=True, slots=True)
 class QueryOptions:
-    """How stored sets are extended.
-
-    Attributes
-    ----------
-    seed : int
-    min_extra, max_extra : int
-        Tags that a query has besides its stored set; each number as often as any other.
-    draw : {"frequency", "uniform"}
-        Draw the tags in proportion to the number of stored sets that hold them, or each as often as any other.
-    """
+    """How stored sets are extended."""
 
     seed: int = 1
-    min_extra: int = 2
+    min_extra: int = 2  # Tags that a query has besides its stored set; each number as often as any other
     max_extra: int = 4
+    # Draw the tags in proportion to the number of stored sets that hold them, or each as often as any other
     draw: Draw = "frequency"
 
     def __post_init__(self) -> None:
@@ -113,19 +105,7 @@ def _extend(first, seed, stored_offsets, stored, sums, rows, extra, seen, offset
 
 
 class Extender:
-    """Makes queries of stored sets; each depends on the sets, the options and its number alone.
-
-    Parameters
-    ----------
-    stored : StoredSets
-        At least one.
-    options : QueryOptions
-
-    Raises
-    ------
-    InvalidValueError
-        There are no sets, or fewer tags than `max_extra`.
-    """
+    """Makes queries of stored sets; each depends on the sets, the options and its number alone."""
 
     def __init__(self, stored: StoredSets, options: QueryOptions) -> None:
         if not len(stored):
@@ -140,13 +120,7 @@ class Extender:
         self._sums = np.cumsum(stored.frequencies if options.draw == "frequency" else np.zeros(0, np.int64))
 
     def queries(self, first: int, count: int, *, threads: int = 1) -> pa.ListArray:
-        """Make queries `first` to `first + count`, lists of strings.
-
-        Raises
-        ------
-        InvalidValueError
-            A query is to have more tags than there are.
-        """
+        """Make queries `first` to `first + count`, lists of strings."""
         edges = [*range(first, first + count, _QUERIES_PER_BLOCK), first + count]
         return pa.concat_arrays(run_rows(self._block, list(pairwise(edges)), threads) or [self._block(first, first)])
 

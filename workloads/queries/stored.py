@@ -40,21 +40,11 @@ SAMPLE_SETS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class StoredSets:
-    """Stored sets as lists of tag numbers.
+    """Stored sets as lists of tag numbers."""
 
-    Attributes
-    ----------
-    tags : pyarrow.LargeStringArray
-        The vocabulary: every tag, by number.
-    frequencies : int64 array
-        How many sets hold each tag.
-    offsets, numbers : int64 array, uint32 array
-        Set `i` has tags `numbers[offsets[i]:offsets[i + 1]]`; a sample of all sets where they are many.
-    """
-
-    tags: pa.LargeStringArray
-    frequencies: I64Array
-    offsets: I64Array
+    tags: pa.LargeStringArray  # The vocabulary: every tag, by number
+    frequencies: I64Array  # How many sets hold each tag
+    offsets: I64Array  # Set `i` has tags `numbers[offsets[i]:offsets[i + 1]]`; a sample of all sets where they are many
     numbers: U32Array
 
     @classmethod
@@ -143,13 +133,7 @@ def _filtered(part: tuple[U64Array, I64Array, U32Array], kept: BoolArray) -> tup
 
 
 def read_tags(path: str) -> Iterator[pa.Array]:
-    """Read the column `tags` of a Parquet or JSON Lines file, or of all Parquet files in a folder, in their order.
-
-    Raises
-    ------
-    InputFileError
-        A file cannot be read or lacks the column, a folder has no Parquet files or is not whole.
-    """
+    """Read the column `tags` of a Parquet or JSON Lines file, or of all Parquet files in a folder, in their order."""
     if path != STANDARD_STREAM and Path(path).is_dir():
         read_facts(Path(path))
     for batch in read_queries(path, ignored=EVERY_OTHER):
@@ -184,13 +168,7 @@ def stream_to_stdout(pairs: Iterable[tuple[F64Array, pa.RecordBatch]]) -> Iterat
 def stream_to_folder(
     pairs: Iterable[tuple[F64Array, pa.RecordBatch]], folder: Path, interval: float
 ) -> Iterator[pa.Table]:
-    """Write one Parquet file for the rows of every interval of `seconds`, at its end; yields what it has.
-
-    Raises
-    ------
-    TagMatchError
-        The folder is not empty, or cannot be written.
-    """
+    """Write one Parquet file for the rows of every interval of `seconds`, at its end; yields what it has."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

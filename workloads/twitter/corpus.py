@@ -26,21 +26,11 @@ _WORD = r"^(?P<word>[\p{L}\p{M}\p{N}_]+)"
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """Tweets by publisher, those with the most tweets first.
+    """Tweets by publisher, those with the most tweets first."""
 
-    Attributes
-    ----------
-    tweets : RealTweets
-        As kernels take them; the number of frequent writers is not yet known.
-    languages : tuple of (str, float)
-        Number of tweets by language; empty where the file has no languages.
-    most_hashtags, most_bytes : int
-        Hashtags of a tweet; bytes of a tweet's hashtags, and of its author as a tag.
-    """
-
-    tweets: RealTweets
-    languages: Shares
-    most_hashtags: int
+    tweets: RealTweets  # As kernels take them; the number of frequent writers is not yet known
+    languages: Shares  # Number of tweets by language; empty where the file has no languages
+    most_hashtags: int  # Hashtags of a tweet; bytes of a tweet's hashtags, and of its author as a tag
     most_bytes: int
 
     def facts(self) -> dict[str, int]:
@@ -60,12 +50,6 @@ def read_tweets(path: str, *, threads: int = 1) -> Corpus:
     strings, or strings separated by blanks or commas; with or without `#`) or else `text`, of which words after a `#`
     are the hashtags. Hashtags are taken in lower case. Tweets without hashtags are left out. Authors with equally many
     tweets are ordered by their names.
-
-    Raises
-    ------
-    InputFileError
-        The file cannot be read, lacks a column, has one of the wrong type or an author that is null, or has no tweet
-        with hashtags; the message names file, column and row.
     """
     table = Table(path, ("author", "language", "hashtags", "text"), strings=("author", "language", "hashtags", "text"))
     table.require("author")
@@ -208,12 +192,6 @@ def read_followed(path: str) -> Followed:
 
     The file has a column `followers` (integers, zero or more) and optionally `users` (numbers, zero or more), how many
     users a row stands for.
-
-    Raises
-    ------
-    InputFileError
-        The file cannot be read, lacks the column, or has values that cannot be used; the message names file, column
-        and row.
     """
     table = Table(path, ("followers", "users"))
     table.require("followers")

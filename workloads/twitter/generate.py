@@ -308,28 +308,7 @@ _NO_TWEETS = RealTweets(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _
 
 
 class Twitter:
-    """The Twitter-like workload of §4.2.1 of the TagMatch paper.
-
-    Parameters
-    ----------
-    options : TwitterOptions
-    corpus : Corpus, optional
-        Real tweets in place of synthetic ones. Options of the number of publishers, of tweets and of hashtags then
-        have no meaning, nor has `languages` where the corpus has languages. With a `popularity_exponent`, publishers
-        are as popular as they rank by number of tweets.
-    followed : Followed, optional
-        A real distribution of the number of followed publishers, in place of the options'.
-
-    Raises
-    ------
-    InvalidValueError
-        `mean_followed` cannot be had with so few publishers.
-
-    Notes
-    -----
-    With a `popularity_exponent`, an interest's publisher is drawn without regard to the user's other interests, so that
-    a user may follow a popular publisher twice, with different tweets or with the same.
-    """
+    """The Twitter-like workload of §4.2.1 of the TagMatch paper."""
 
     def __init__(
         self, options: TwitterOptions, *, corpus: Corpus | None = None, followed: Followed | None = None
@@ -370,14 +349,7 @@ class Twitter:
         return sum(run_rows(lambda *chunk: int(self._counts(*chunk).sum()), _chunks(first_user, last_user), threads))
 
     def sets(self, first_user: int, last_user: int, *, threads: int = 1) -> pa.Table:
-        """Generate the interests of users `first_user` to `last_user`.
-
-        Returns
-        -------
-        pyarrow.Table
-            One row per interest, in the order of users: `tags` (list of string, none twice) and `key` (uint64), the
-            user's number. Rows depend on the options and the user's number alone.
-        """
+        """Generate the interests of users `first_user` to `last_user`."""
         _check_range(first_user, last_user)
         batches = run(lambda block: self._interests(*block), self._blocks(first_user, last_user), threads)
         return pa.Table.from_batches(batches, SETS_SCHEMA)
@@ -420,11 +392,6 @@ class Twitter:
         A publisher is drawn in proportion to its number of tweets, then one of its tweets, and a language by the
         distribution of first languages. Streams with different `seed` are of the same tweets. This takes 8 bytes of
         memory a publisher.
-
-        Returns
-        -------
-        pyarrow.ListArray
-            Of strings: a tweet's hashtags and its publisher, whether a frequent writer or not.
         """
         blocks = []
         for begin in range(first, first + count, self._rows_per_block):

@@ -72,14 +72,10 @@ def draw_power_law(law, u):
 
 
 def followed_law(mean: float, exponent: float, most: int) -> Followed:
-    """Return the discrete power law from 1 to `most` with P(K > k) proportional to (1 + k / q)^-(exponent - 1) less its
-    value at `most`; q is such that the mean is `mean`.
+    """Return the discrete power law from 1 to `most`; its scale q is such that the mean is `mean`.
 
-    Raises
-    ------
-    InvalidValueError
-        No q gives that mean.
-    """  # noqa: D205
+    P(K > k) is proportional to (1 + k / q)^-(exponent - 1) less its value at `most`.
+    """
     if not 1 <= mean <= (most + 1) / 2:
         raise InvalidValueError(
             f"mean_followed must be from 1 to {(most + 1) / 2:g}, where users follow at most {most} publishers "
@@ -137,21 +133,7 @@ _BLOCK_BYTES = 8 << 20
 
 
 class Table:
-    """An open table.
-
-    Parameters
-    ----------
-    path : str
-    columns : iterable of str
-        Columns that are of use; of these, `names` has those that the file has.
-    strings : iterable of str
-        Columns whose text in CSV files is not to be taken for numbers.
-
-    Raises
-    ------
-    InputFileError
-        The file cannot be read; the message names it.
-    """
+    """An open table."""
 
     def __init__(self, path: str, columns: Iterable[str], *, strings: Iterable[str] = ()) -> None:
         self.path = path
@@ -245,11 +227,6 @@ class TwitterOptions:
 
     Kwak: H. Kwak, C. Lee, H. Park, S. Moon, "What is Twitter, a social network or a news media?", WWW 2010 (the
     paper's [8]). TREC: the Tweets2011 collection of the TREC microblog track, which the paper takes its tweets from.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        An option is of the wrong type or out of range; the message names it.
     """
 
     seed: int = number(1, 0, 2**63 - 1, "Workloads with different seeds share their statistics only.")
