@@ -20,7 +20,7 @@ from tagmatch.broker.flight import Incoming
 from tagmatch.broker.messages import check_schema
 from tagmatch.broker.wire import ChangeOptions, Options, area_of, write_json
 from tagmatch.contents import pairs, schema_of
-from tagmatch.interface import TagMatch
+from tagmatch.local import TagMatch
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
 from tagmatch.model.filters.where import Where
 from tagmatch.model.version import VERSION

@@ -6,40 +6,43 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar, cast
+from functools import partial
+from typing import Any, NoReturn
 
+import numpy as np
 import pyarrow as pa
 
-from tagmatch.broker.connection import Connection
+from tagmatch.broker.connection import SCHEMA, Connection, MessageStream, Pipelined
 from tagmatch.broker.gateways.options import Guarantee, WhenFull
 from tagmatch.broker.hub import Published, table_of
-from tagmatch.broker.pipelined import SCHEMA, Pipelined
-from tagmatch.broker.remote_matching import match_stream
-from tagmatch.broker.remote_rows import change_table, one_change, query_batches
 from tagmatch.broker.subscriber import Subscriber, listed_keys
-from tagmatch.broker.wire import area_row
+from tagmatch.broker.wire import AREA_TYPE, area_row
+from tagmatch.index import Engine, Index, K
+from tagmatch.locations import coordinates, names_of_places
 from tagmatch.messages import message
+from tagmatch.model import clock
+from tagmatch.model.arrays import Strings, U64Array
+from tagmatch.model.arrow import from_strings, from_tag_lists
+from tagmatch.model.arrow_input import as_table
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.columns import KEY_CHECKS, tag_list
+from tagmatch.model.columns import KEY_CHECKS, NO_SEQUENCES, arrow_chunks, shown, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.conditions.areas import area_column, is_area
 from tagmatch.model.errors import (
     ClosedError,
+    InvalidTypeError,
     InvalidValueError,
+    ResultTooLargeError,
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.filters.areas import Box, Circle
+from tagmatch.model.expiry import TIME, expiry_times
 from tagmatch.model.filters.locations import location_tags
 from tagmatch.model.filters.where import Where
-from tagmatch.model.options import KeyType, Missing, PipelineOptions
-from tagmatch.notebook import Explanation, Stats
-from tagmatch.removals import is_error
-from tagmatch.subscriptions import columns_of
-from tagmatch.subscriptions import table_of as table_of_subscriptions
-
-K = TypeVar("K", int, str)
+from tagmatch.model.options import KeyType, PipelineOptions
+from tagmatch.model.place import Place
+from tagmatch.model.tables import NEVER
 
 _MOST_IN_FLIGHT = PipelineOptions().max_queries
 # Rows of a batch of many queries: several are on their way at once
@@ -47,221 +50,28 @@ _ROWS = 16_384
 _AGAIN_S = 0.1
 
 
-class RemoteTagMatch(Generic[K]):
+class RemoteTagMatch(Index[K]):
     """An index that a service has, with the methods of `TagMatch`; `tagmatch.connect` makes one.
 
-    All methods may be called from many threads. They do what those of `TagMatch` do, take the same arguments and raise
-    the same errors, and beside them `AccessError` where the token has not the right, and `UnavailableError` where the
-    service is gone: then the next call connects anew. Single messages (`match`, `submit`, `amatch`) share a stream.
+    The methods take the same arguments as those of `TagMatch` and raise the same errors. They also raise `AccessError`
+    if the token has not the right, and `UnavailableError` if the service is gone: then the next call connects anew.
 
-    `snapshot` and `save` are for programs that have the index themselves, and raise a `TagMatchError`.
+    - Single messages (`match`, `submit`, `amatch`) share a stream. `match_many` sends batches over one of its own.
+    - Deadlines of channels count from when the service has a message, or a batch. So there is no `waited`.
+    - `consolidate` makes the changes of all clients take effect, and counts them all.
+    - `reload` and `check` need the role `admin`.
+    - `snapshot` and `save` are for programs that have the index themselves, and raise a `TagMatchError`.
+    - `close` waits for the answers to what was submitted.
     """
 
+    _engine: RemoteEngine
+
     def __init__(self, connection: Connection, wait: float = 0.0) -> None:
-        self._connection, self._closed = connection, False
-        info = _first_answer(connection, wait)
-        self._key_type: KeyType = info["key_type"]
-        self._plane = bool(info["plane"])
-        self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
-        self._lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-        self._pipelined: dict[Any, Pipelined] = {unique: self._single(unique, None) for unique in (False, True)}
+        self._engine = RemoteEngine(connection, wait)
 
-    def _single(self, unique: bool, channel: str | None) -> Pipelined:
-        """What asks single messages of a channel; each has a stream, which opens with the first."""
-        command = _matching(unique, channel)
-        return Pipelined(
-            lambda: self._connection.open_stream(SCHEMA, command),
-            set if unique else list,
-            self._most_rows,
-            _MOST_IN_FLIGHT,
-        )
-
-    def _single_of(self, unique: bool, channel: str | None) -> Pipelined:
-        found = self._pipelined.get(unique if channel is None else (unique, channel))
-        if found is None:
-            with self._lock:
-                self._check_open()
-                found = self._pipelined.setdefault((unique, channel), self._single(unique, channel))
-        return found
-
-    # -- changes -----------------------------------------------------------------------------------------------------
-
-    def add_set(
-        self, tags: Iterable[str], key: K, *, where: str | None = None, area: Any = None, expires: Any = None
-    ) -> int:
-        """Stage the addition of a key to a set, as `TagMatch.add_set`."""
-        return self._stage("add", one_change(tags, key, self._key_type, where, area, expires))
-
-    def remove_set(
-        self,
-        tags: Iterable[str],
-        key: K,
-        *,
-        where: str | None = None,
-        area: Any = None,
-        missing: Missing = "ignore",
-    ) -> int:
-        """Stage the removal of a key from a set, as `TagMatch.remove_set`."""
-        return self._stage("remove", one_change(tags, key, self._key_type, where, area), missing)
-
-    def add_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, expires: Any = None) -> int:
-        """Stage many additions, or none, as `TagMatch.add_sets`."""
-        return self._stage("add", change_table(tags, keys, self._key_type, where, area, expires))
-
-    def remove_sets(
-        self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, missing: Missing = "ignore"
-    ) -> int:
-        """Stage many removals, or none, as `TagMatch.remove_sets`."""
-        return self._stage("remove", change_table(tags, keys, self._key_type, where, area), missing)
-
-    def add_subscriptions(self, table: Any, *, match_all: bool = False) -> int:
-        """Stage the addition of the rows of a table, or none, as `TagMatch.add_subscriptions`."""
-        return self._stage("add", _checked(table, match_all=match_all), match_all=match_all)
-
-    def remove_subscriptions(self, table: Any, *, match_all: bool = False, missing: Missing = "ignore") -> int:
-        """Stage the removal of the rows of a table, or none, as `TagMatch.remove_subscriptions`."""
-        return self._stage("remove", _checked(table, match_all=match_all), missing, match_all=match_all)
-
-    def consolidate(self, *, full: bool = False) -> ChangeCounts:
-        """Make all changes that any client has staged take effect, as `TagMatch.consolidate`, and count them all."""
-        return ChangeCounts(**self._act("consolidate", {"full": bool(full)})["changes"])
-
-    def reload(self) -> bool:
-        """Have the service take over a newer snapshot, as `TagMatch.reload`; needs the role `admin`."""
-        return bool(self._act("reload")["reloaded"])
-
-    # -- queries -----------------------------------------------------------------------------------------------------
-
-    def match(
-        self,
-        tags: Iterable[str],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
-    ) -> list[K]:
-        """Keys of all sets that are contained in `tags`, as `TagMatch.match`."""
-        return cast("list[K]", self._submit(tags, attributes, location, within, False, None).result())
-
-    def match_unique(
-        self,
-        tags: Iterable[str],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
-    ) -> set[K]:
-        """Keys of all sets that are contained in `tags`, as `TagMatch.match_unique`."""
-        return cast("set[K]", self._submit(tags, attributes, location, within, True, None).result())
-
-    def match_many(self, queries: Any, *, unique: bool = False, channel: str | None = None) -> pa.ListArray:
-        """Answers to many queries, as `TagMatch.match_many`; they go in batches over a stream of their own.
-
-        The deadline of a channel holds for each batch, from when the service has it.
-        """
-        self._check_open()
-        rows = min(self._most_rows, _ROWS)
-        schema, batches = query_batches(queries, rows, self._most_bytes)
-        kind = pa.list_(pa.large_string() if self._key_type == "string" else pa.uint64())
-        command = _matching(bool(unique), channel)
-        return match_stream(lambda: self._connection.open_stream(schema, command), list(batches), kind)
-
-    def submit(
-        self,
-        tags: Iterable[str],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
-        unique: bool = False,
-        block: bool = True,
-        timeout: float | None = None,
-        channel: str | None = None,
-    ) -> Future[Any]:
-        """`match` or `match_unique` as a future, as `TagMatch.submit`; many are on their way at once.
-
-        The deadline of a channel counts from when the service has the message.
-        """
-        return self._submit(tags, attributes, location, within, bool(unique), timeout if block else 0.0, channel)
-
-    async def amatch(
-        self,
-        tags: Iterable[str],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
-        unique: bool = False,
-        channel: str | None = None,
-    ) -> list[K] | set[K]:
-        """`match` or `match_unique` for asyncio, as `TagMatch.amatch`."""
-        future = self._submit(tags, attributes, location, within, bool(unique), 0.0, channel)
-        found: list[K] | set[K] = await asyncio.wrap_future(future)
-        return found
-
-    def _submit(
-        self,
-        tags: Any,
-        attributes: Any,
-        location: Any,
-        within: Any,
-        unique: bool,
-        timeout: float | None,
-        channel: str | None = None,
-    ) -> Future[Any]:
-        row = tag_list(tags) if attributes is None else message(tags, attributes)
-        if location is not None or within is not None:
-            place = location_tags(location, within, plane=self._plane)
-            if within is not None:
-                return self._submit_within(row, location, within, unique, channel)
-            row += place
-        return self._single_of(unique, channel).submit(row, timeout)
-
-    def _submit_within(
-        self, row: list[str], location: Any, within: Circle | Box, unique: bool, channel: str | None
-    ) -> Future[Any]:
-        """A message for clients within an area: a stream of its own, as its columns are others."""
-        columns: dict[str, Any] = {"tags": pa.array([row], pa.list_(pa.string()))}
-        if location is not None:
-            names = ("x", "y") if self._plane else ("lon", "lat")
-            columns["location"] = pa.array([dict(zip(names, map(float, location), strict=True))])
-        columns["within"] = pa.array([area_row(within)])
-        with self._lock:
-            self._check_open()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(4, "tagmatch-within")
-            pool = self._pool
-        return pool.submit(self._keys_within, pa.table(columns), unique, channel)
-
-    def _keys_within(self, table: pa.Table, unique: bool, channel: str | None) -> list[K] | set[K]:
-        (keys,) = self.match_many(table, unique=unique, channel=channel).to_pylist()
-        return set(keys) if unique else list(keys)
-
-    def explain(
-        self,
-        tags: Iterable[str],
-        attributes: Mapping[str, Any] | None = None,
-        *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
-    ) -> list[tuple[frozenset[str], tuple[K, ...]]]:
-        """Every matching set with its keys, as `TagMatch.explain`."""
-        if attributes is not None:
-            message([], attributes)
-        location_tags(location, within, plane=self._plane)
-        body = {
-            "tags": tag_list(tags),
-            "attributes": None if attributes is None else dict(attributes),
-            "location": None if location is None else [float(each) for each in location],
-            "within": area_row(within),
-        }
-        found: list[dict[str, Any]] = self._act("explain", body)["sets"]
-        return Explanation(
-            _stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found
-        )
-
-    # -- subscribers -------------------------------------------------------------------------------------------------
+    def __bool__(self) -> bool:
+        """True, whatever is stored: to ask must not need the service."""
+        return True
 
     def publish(
         self, messages: Any, payloads: Iterable[bytes | None] | None = None, *, channel: str | None = None
@@ -292,7 +102,7 @@ class RemoteTagMatch(Generic[K]):
             The messages were late, or could not be in time any more; none of them is matched.
         """
         table = table_of(messages, payloads)
-        found = self._put("publish", table, {} if channel is None else {"channel": channel})
+        found = self._engine.put("publish", table, {} if channel is None else {"channel": channel})
         return Published(int(found["messages"]), int(found["matched"]))
 
     def subscriber(
@@ -332,7 +142,7 @@ class RemoteTagMatch(Generic[K]):
         InvalidTypeError
             `keys` is a single key, not an iterable of keys.
         """
-        self._check_open()
+        self._engine.check_open()
         command = {
             "session": session,
             "keys": None if keys is None else listed_keys(keys),
@@ -341,7 +151,7 @@ class RemoteTagMatch(Generic[K]):
             "when_full": when_full,
             "linger": linger,
         }
-        return Subscriber(self._connection, self._key_type, command)
+        return Subscriber(self._engine.connection, self._engine.key_type, command)
 
     def sessions(self) -> list[dict[str, Any]]:
         """Your sessions of notifications; with the role `admin`, those of all users.
@@ -353,7 +163,7 @@ class RemoteTagMatch(Generic[K]):
             `keys` it follows (`None`: every key), how many notifications are `waiting`, of how many `bytes`, and in how
             many seconds it ends (`ends_in`; `None`: it is connected).
         """
-        found: list[dict[str, Any]] = self._act("sessions")["sessions"]
+        found: list[dict[str, Any]] = self._engine.act("sessions")["sessions"]
         return found
 
     def end_session(self, session: str) -> bool:
@@ -364,142 +174,244 @@ class RemoteTagMatch(Generic[K]):
         bool
             Whether there was one.
         """
-        return bool(self._act("end_session", {"session": session})["ended"])
+        return bool(self._engine.act("end_session", {"session": session})["ended"])
+
+
+class RemoteEngine(Engine):
+    """Lets a service do the work of an index."""
+
+    def __init__(self, connection: Connection, wait: float) -> None:
+        self.connection, self._closed = connection, False
+        info = _first_answer(connection, wait)
+        self.key_type: KeyType = info["key_type"]
+        self._plane = bool(info["plane"])
+        self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
+        self._lock = threading.Lock()
+        # What asks for the keys of messages within an area, as their columns are others than those of single messages
+        self._pool: ThreadPoolExecutor | None = None
+        # What asks single messages: for each channel, and for lists and sets, over a stream that opens with the first
+        self._singles: dict[tuple[bool, str | None], Pipelined] = {}
+
+    # -- changes -----------------------------------------------------------------------------------------------------
+
+    def stage_one(
+        self,
+        tags: object,
+        key: object,
+        *,
+        where: object = None,
+        area: object = None,
+        expires: object = None,
+        removed: bool = False,
+        must_exist: bool = False,
+    ) -> int:
+        plain, conditions = _apart(stored_tag_list(tags))
+        if where is not None:
+            if not isinstance(where, str):
+                raise InvalidTypeError(f"where must be a string, not {shown(where)}")
+            conditions.append(where)
+        value = KEY_CHECKS[self.key_type].one(key, "key")
+        if area is not None and not is_area(area):
+            raise InvalidTypeError(f"area must be a Circle, a Box or a Near, not {shown(area)}")
+        joined = conditions[0] if len(conditions) == 1 else " and ".join(f"({each})" for each in conditions)
+        columns = {"tags": [plain], "key": [value], "where": joined if conditions else None, "area": area}
+        return self.stage(columns | {"expires": expires}, removed=removed, must_exist=must_exist)
+
+    def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
+        table = change_table(columns, self.key_type)
+        options = {"missing": "error"} if must_exist else None
+        return int(self.put("remove" if removed else "add", table, options)["staged"])
+
+    def consolidate(self, *, full: bool) -> ChangeCounts:
+        return ChangeCounts(**self.act("consolidate", {"full": bool(full)})["changes"])
+
+    def reload(self) -> bool:
+        return bool(self.act("reload")["reloaded"])
+
+    # -- queries -----------------------------------------------------------------------------------------------------
+
+    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
+        return self.submit(tags, attributes, place, unique=unique).result()
+
+    def match_many(
+        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
+    ) -> pa.ListArray:
+        self.check_open()
+        if waited:
+            raise InvalidValueError(
+                "over a connection, deadlines count from when the service has the queries: no waited"
+            )
+        schema, batches = _query_batches(queries, min(self._most_rows, _ROWS), self._most_bytes)
+        kind = pa.list_(pa.large_string() if self.key_type == "string" else pa.uint64())
+        return _match_stream(partial(self._matching, schema, unique, channel), list(batches), kind)
+
+    def submit(
+        self,
+        tags: Iterable[str],
+        attributes: object,
+        place: Place,
+        *,
+        unique: bool,
+        timeout: float | None = None,
+        channel: str | None = None,
+    ) -> Future[Any]:
+        row = tag_list(tags) if attributes is None else message(tags, attributes)
+        if place.is_given:
+            located = location_tags(place.location, place.within, plane=self._plane)
+            if place.within is not None:
+                return self._submit_within(row, place, unique, channel)
+            row += located
+        singles = self._singles.get((unique, channel)) or self._new_singles(unique, channel)
+        return singles.submit(row, timeout)
+
+    def awaited(
+        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
+    ) -> Awaitable[Any]:
+        future = self.submit(tags, attributes, place, unique=unique, timeout=0.0, channel=channel)
+        return asyncio.wrap_future(future)
+
+    def explain(
+        self, tags: Iterable[str], attributes: object, place: Place
+    ) -> Iterator[tuple[frozenset[str], tuple[Any, ...]]]:
+        given: Any = attributes
+        if given is not None:
+            message([], given)
+        location: Any = place.location
+        within: Any = place.within
+        location_tags(location, within, plane=self._plane)
+        body = {
+            "tags": tag_list(tags),
+            "attributes": None if given is None else dict(given),
+            "location": None if location is None else [float(each) for each in location],
+            "within": area_row(within),
+        }
+        found: list[dict[str, Any]] = self.act("explain", body)["sets"]
+        return (_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found)
+
+    def _new_singles(self, unique: bool, channel: str | None) -> Pipelined:
+        with self._lock:
+            self.check_open()
+            open_stream = partial(self._matching, SCHEMA, unique, channel)
+            singles = Pipelined(open_stream, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
+            return self._singles.setdefault((unique, channel), singles)
+
+    def _submit_within(self, row: list[str], place: Place, unique: bool, channel: str | None) -> Future[Any]:
+        """Ask a message for clients within an area."""
+        location: Any = place.location
+        within: Any = place.within
+        columns: dict[str, Any] = {
+            "tags": pa.array([row], pa.list_(pa.string())),
+            "within": pa.array([area_row(within)]),
+        }
+        if location is not None:
+            names = names_of_places(plane=self._plane)
+            columns["location"] = pa.array([dict(zip(names, map(float, location), strict=True))])
+
+        def keys() -> list[Any] | set[Any]:
+            (found,) = self.match_many(pa.table(columns), unique=unique, channel=channel).to_pylist()
+            return set(found) if unique else list(found)
+
+        with self._lock:
+            self.check_open()
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(4, "tagmatch-within")
+            return self._pool.submit(keys)
 
     # -- clients -----------------------------------------------------------------------------------------------------
 
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
-        """Say where clients are, in effect when this returns, as `TagMatch.move`."""
-        from tagmatch.locations import coordinates
-        from tagmatch.model.arrays import Strings
-        from tagmatch.model.arrow import from_strings
-
-        keys = KEY_CHECKS[self._key_type].many(clients, "clients")
+        keys = KEY_CHECKS[self.key_type].many(clients, "clients")
         lons, lats = coordinates(lon, lat, len(keys), plane=self._plane)
-        column = from_strings(keys) if isinstance(keys, Strings) else pa.array(keys)
-        self._put("move", pa.table({"client": column, "lon": lons, "lat": lats}))
+        self.put("move", pa.table({"client": _key_column(keys), "lon": lons, "lat": lats}))
 
     def save_positions(self) -> None:
-        """Have the service save where clients are, as `TagMatch.save_positions`."""
-        self._act("save_positions")
+        self.act("save_positions")
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
-    def __len__(self) -> int:
-        """Distinct stored sets, not counting staged changes."""
+    def count(self) -> int:
         return int(self.stats()["sets"])
 
-    def __bool__(self) -> bool:
-        """True, whatever is stored: to ask must not need the service."""
-        return True
-
-    def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[K, ...]]]:
-        """Every stored set with its keys, as iteration over a `TagMatch`."""
-        self._check_open()
-        _, batches = self._connection.get("sets")
+    def every_set(self) -> Iterator[tuple[frozenset[str], tuple[Any, ...]]]:
+        self.check_open()
+        _, batches = self.connection.get("sets")
         for batch in batches:
             columns: list[list[Any]] = [column.to_pylist() for column in batch.columns]
             yield from map(_stored, columns[0], (map(Where, each) for each in columns[1]), columns[2])
 
-    def __contains__(self, tags: object) -> bool:
-        """Whether exactly the set `tags` is stored, not counting staged changes."""
-        row = tag_list(tags)
-        where = [str(tag) for tag in row if isinstance(tag, Where)]
-        plain = [tag for tag in row if not isinstance(tag, Where)]
-        return bool(self._act("contains", {"tags": plain, "where": where})["contains"])
+    def contains(self, tags: object) -> bool:
+        plain, where = _apart(tag_list(tags))
+        return bool(self.act("contains", {"tags": plain, "where": where})["contains"])
 
     def to_arrow(self) -> pa.Table:
-        """All stored sets and keys as columns, as `TagMatch.to_arrow`."""
-        self._check_open()
-        schema, batches = self._connection.get("rows")
+        self.check_open()
+        schema, batches = self.connection.get("rows")
         return pa.Table.from_batches(batches, schema)
 
     # -- the object --------------------------------------------------------------------------------------------------
 
-    def stats(self) -> dict[str, Any]:
-        """Figures of the index, as `TagMatch.stats`."""
-        return Stats(self._act("stats"))
-
-    def check(self) -> None:
-        """Have the service verify every invariant, as `TagMatch.check`; needs the role `admin`."""
-        self._act("check")
-
     @property
     def snapshot(self) -> NoReturn:
-        """Only who has an index itself has its tables.
-
-        Raises
-        ------
-        TagMatchError
-        """
         raise TagMatchError(
             "the tables of an index are where it is; over a connection, `to_arrow` gives what is stored"
         )
 
-    def save(self, path: object, *, keep_snapshots: int | None = None) -> NoReturn:
-        """Only who has an index itself can save it.
+    def stats(self) -> dict[str, Any]:
+        return self.act("stats")
 
-        Raises
-        ------
-        TagMatchError
-        """
-        del path, keep_snapshots
+    def check(self) -> None:
+        self.act("check")
+
+    def save(self, path: object, keep_snapshots: int | None) -> NoReturn:  # noqa: ARG002
         raise TagMatchError("a service saves its own index, at `consolidate`; copy it where it is: tagmatch backup")
 
     def close(self, *, drain: bool = True) -> None:
-        """Wait for the answers to what was submitted, or cancel it without `drain`, and end the connection.
-
-        Within a callback of a future this returns at once, and the rest is done in the background.
-        """
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-        if any(each.is_at_work() for each in [*self._pipelined.values()]):
+        if any(each.is_at_work() for each in self._singles.values()):
             threading.Thread(target=self._end, args=[drain], name="tagmatch-close", daemon=True).start()
         else:
             self._end(drain)
 
     def _end(self, drain: bool) -> None:
-        for each in [*self._pipelined.values()]:
+        for each in self._singles.values():
             each.close(drain=drain)
         if self._pool is not None:
             self._pool.shutdown(wait=drain, cancel_futures=not drain)
-        self._connection.close()
+        self.connection.close()
 
-    def __enter__(self) -> Self:
-        self._check_open()
-        return self
+    def check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("this connection is closed; connect again")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close(drain=kind is None)
+    def leave(self, *, failed: bool) -> None:
+        self.close(drain=not failed)
 
-    def __repr__(self) -> str:
-        return f"<RemoteTagMatch at {self._connection.url!r}{', closed' if self._closed else ''}>"
+    def described(self) -> str:
+        return f"<RemoteTagMatch at {self.connection.url!r}{', closed' if self._closed else ''}>"
 
-    def _act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        self._check_open()
-        return self._connection.act(name, body)
+    # -- the wire ----------------------------------------------------------------------------------------------------
 
-    def _stage(self, command: str, table: pa.Table, missing: Missing = "ignore", *, match_all: bool = False) -> int:
-        options: dict[str, Any] = {"match_all": True} if match_all else {}
-        if is_error(missing):
-            options["missing"] = missing
-        return int(self._put(command, table, options)["staged"])
+    def act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Ask for an action."""
+        self.check_open()
+        return self.connection.act(name, body)
 
-    def _put(self, command: str, table: pa.Table, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        self._check_open()
+    def put(self, command: str, table: pa.Table, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Send a table."""
+        self.check_open()
         if table.nbytes > self._most_bytes:
             raise InvalidValueError(
                 f"the service takes at most {self._most_bytes:,} bytes at once, not {table.nbytes:,}; send fewer rows"
             )
-        return self._connection.put({"command": command, **(options or {})}, table, self._most_rows)
+        return self.connection.put({"command": command, **(options or {})}, table, self._most_rows)
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("this connection is closed; connect again")
+    def _matching(self, schema: pa.Schema, unique: bool, channel: str | None) -> MessageStream:
+        """Begin a stream that matches messages."""
+        command = {"command": "match", "unique": unique, "plain": True, "coalesce": True}
+        return self.connection.open_stream(schema, command if channel is None else {**command, "channel": channel})
 
 
 def _first_answer(connection: Connection, wait: float) -> dict[str, Any]:
@@ -514,19 +426,148 @@ def _first_answer(connection: Connection, wait: float) -> dict[str, Any]:
         time.sleep(_AGAIN_S)
 
 
-def _matching(unique: bool, channel: str | None) -> dict[str, Any]:
-    """What asks for a stream that matches."""
-    command = {"command": "match", "unique": unique, "plain": True, "coalesce": True}
-    return command if channel is None else {**command, "channel": channel}
-
-
-def _checked(given: Any, *, match_all: bool) -> pa.Table:
-    """A table of subscriptions, with the columns that it must have."""
-    table = table_of_subscriptions(given)
-    columns_of(table, match_all=match_all)
-    return pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-
-
 def _stored(tags: Iterable[str], where: Iterable[Where], keys: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:
     """A stored set with its conditions and its keys."""
     return frozenset(itertools.chain(tags, where)), tuple(keys)
+
+
+def _apart(tags: list[str]) -> tuple[list[str], list[str]]:
+    """The plain tags of a set, and its conditions."""
+    return [tag for tag in tags if not isinstance(tag, Where)], [str(tag) for tag in tags if isinstance(tag, Where)]
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
+    """Columns of subscriptions as a table that goes over the wire; the service finds mistakes in expressions."""
+    chunks, keys = tag_lists(columns["tags"], "tags", stored=True), KEY_CHECKS[key_type].many(columns["key"], "keys")
+    rows = sum(map(len, chunks))
+    if rows != len(keys):
+        raise InvalidValueError(f"tags and keys must have the same length; there are {rows} sets, {len(keys)} keys")
+    table = {
+        "tags": pa.chunked_array(map(from_tag_lists, chunks), pa.large_list(pa.large_string())),
+        "key": _key_column(keys),
+    }
+    if (where := columns.get("where")) is not None:
+        table["where"] = _expressions(where, rows)
+    if (constraints := columns.get("constraints")) is not None:
+        table["constraints"] = constraints
+    if (area := columns.get("area")) is not None:
+        table["area"] = _areas(area, rows)
+    times = expiry_times(columns.get("expires"), rows, clock.now_us())
+    if times is not None:
+        table["expires"] = pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
+    return pa.table(table)
+
+
+def _key_column(keys: U64Array | Strings) -> pa.Array:
+    return from_strings(keys) if isinstance(keys, Strings) else pa.array(keys)
+
+
+def _expressions(where: Any, rows: int) -> Any:
+    if isinstance(where, str):
+        return pa.array([where]).take(pa.array(np.zeros(rows, np.int32)))
+    chunks = arrow_chunks(where, "where")
+    if chunks is None:
+        if isinstance(where, NO_SEQUENCES) or not isinstance(where, Iterable):
+            raise InvalidTypeError(f"where must be an expression, or one for each row, not {shown(where)}")
+        try:
+            chunks = [pa.array([None if each is None else str.__str__(each) for each in where], pa.string())]
+        except TypeError:
+            raise InvalidTypeError("where must be strings, and nulls for sets without") from None
+    column = pa.chunked_array(chunks, None if chunks else pa.string())
+    if len(column) != rows:
+        raise InvalidValueError(
+            f"where must have an expression or a null for each of the {rows} sets, not {len(column)}"
+        )
+    return column
+
+
+def _areas(area: Any, rows: int) -> Any:
+    if is_area(area):
+        return pa.array([area_row(area)], AREA_TYPE).take(pa.array(np.zeros(rows, np.int32)))
+    column = area_column(area, rows)
+    if not isinstance(column, list):
+        return column
+    for row, each in enumerate(column):
+        if each is not None and not is_area(each):
+            raise InvalidTypeError(f"area: row {row} must be a Circle, a Box or a Near, not {shown(each)}")
+    return pa.array([area_row(each) for each in column], AREA_TYPE)
+
+
+# -- many queries ------------------------------------------------------------------------------------------------------
+
+
+def _query_batches(queries: Any, most_rows: int, most_bytes: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """The queries of `match_many` as batches that a service takes."""
+    table = as_table(queries)
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if table is None:
+        chunks = tag_lists(queries, "queries")
+        given = arrow_chunks(queries, "queries")
+        columns = list(map(from_tag_lists, chunks)) if given is None else given
+        kind = columns[0].type if columns else pa.list_(pa.string())
+        table = pa.table({"tags": pa.chunked_array(columns, kind)})
+    return table.schema, _split(table.to_batches(most_rows), most_bytes)
+
+
+def _split(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        if batch.nbytes <= most_bytes // 2 or len(batch) < 2:
+            yield batch
+        else:
+            half = len(batch) // 2
+            yield from _split([batch.slice(0, half), batch.slice(half)], most_bytes)
+
+
+def _match_stream(open_stream: partial[MessageStream], batches: Sequence[pa.RecordBatch], kind: Any) -> pa.ListArray:
+    """The keys of all rows, in order: batches go out while answers come in."""
+    rows = sum(map(len, batches))
+    if not rows:
+        return pa.array([], kind)
+    stream = open_stream()
+    try:
+        if len(batches) == 1:
+            stream.write(batches[0])
+            stream.done_writing()
+            found = _answers(stream, rows)
+        else:
+            # What is written waits until it is read, and so must go on by itself
+            writer = threading.Thread(target=_write, args=[stream, batches], name="tagmatch-write", daemon=True)
+            writer.start()
+            try:
+                found = _answers(stream, rows)
+            finally:
+                writer.join()
+    finally:
+        stream.close()
+    if sum(len(keys.values) for keys in found) >= 2**31:
+        raise ResultTooLargeError(f"{rows} queries have more keys than one Arrow list array can hold; ask with fewer")
+    return pa.concat_arrays(found) if len(found) > 1 else found[0]
+
+
+def _write(stream: MessageStream, batches: Sequence[pa.RecordBatch]) -> None:
+    try:
+        for batch in batches:
+            stream.write(batch)
+        stream.done_writing()
+    except TagMatchError:
+        pass  # who reads gets it, too
+
+
+def _answers(stream: MessageStream, rows: int) -> list[pa.ListArray]:
+    found, count = [], 0
+    while count < rows:
+        batch = stream.read()
+        if batch is None:
+            if stream.is_draining and not stream.was_told:
+                stream.was_told = True  # all that is sent will still be answered
+                continue
+            raise UnavailableError(f"the service ended with {rows - count} of {rows} queries not answered; ask again")
+        if stream.refused is not None:
+            raise stream.refused
+        found.append(batch.column("keys"))
+        count += len(batch)
+    return found

@@ -1,23 +1,41 @@
-"""One client's connection to a service: its calls, whose errors are those that the service has raised."""
+"""One client's connection to a service: its calls, its streams, and single messages, which share a stream.
+
+Errors are those that the service has raised. Single messages that gather while others are sent go together, a row each,
+in one batch, and so do their answers: to send one costs the interpreter as much as a hundred.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, InvalidStateError
+from itertools import chain
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker.files import check_certificates, check_pair
 from tagmatch.broker.wire import error_of_flight, error_of_text, read_json, write_json
 from tagmatch.model.columns import shown
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError, UnavailableError
+from tagmatch.model.errors import (
+    ClosedError,
+    InvalidTypeError,
+    InvalidValueError,
+    Overloaded,
+    TagMatchError,
+    UnavailableError,
+)
 
 #: What Flight raises
 FAULTS = (pa.ArrowException, flight.FlightError, OSError)
+#: The columns of a stream of single messages
+SCHEMA = pa.schema([("tags", pa.list_(pa.string()))])
 
 _URL = re.compile(r"grpc(\+tls|\+tcp)?://(\[[^\]]+\]|[^:/@?#]+):\d+/?")
 # Where a service is gone, it is looked for again so soon
@@ -27,17 +45,18 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", -1),
 ]
+_MOST_ROWS = 4096
+# Single messages do not wait for others where there are so many, or for longer
+_ENOUGH = 512
+_PATIENCE_S = 0.001
+# The place of an answer that has not come
+_NOT_YET = object()
+# The garbage collector may run within it, and whatever it finalizes with it
+_MAKING = threading.RLock()
 
 
 class Connection:
-    """A connection, which comes back by itself when the service does.
-
-    Parameters are those of `tagmatch.connect`.
-
-    Attributes
-    ----------
-    url : str
-    """
+    """A connection, which comes back by itself when the service does; its parameters are those of `connect`."""
 
     def __init__(
         self,
@@ -151,23 +170,15 @@ def _pem(name: str, given: object) -> bytes:
 
 
 class MessageStream:
-    """A stream of messages and their answers. One thread may write while another reads.
-
-    Attributes
-    ----------
-    is_draining : bool
-        The service asks to end it.
-    was_told : bool
-        Whether its reader has taken notice of that.
-    refused : TagMatchError, optional
-        Why the messages of the last batch that was read have no answers, if so.
-    """
+    """A stream of messages and their answers. One thread may write while another reads."""
 
     def __init__(self, url: str, writer: Any, reader: Any) -> None:
         self._url, self._writer, self._reader = url, writer, reader
         # gRPC ends the process where a thread says that all is written while another writes, or says so
         self._writing = threading.Lock()
-        self.is_draining = self.was_told = False
+        self.is_draining = False  # the service asks to end the stream
+        self.was_told = False  # its reader has taken notice of that
+        #: Why the messages of the last batch that was read have no answers, if so
         self.refused: TagMatchError | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -220,3 +231,282 @@ class MessageStream:
         if type(found_error) is TagMatchError:
             return UnavailableError(f"the service at {self._url} has ended the stream: {found_error}")
         return found_error
+
+
+class Reply(Future[Any]):
+    """The future of one message, which is made a future only if somebody needs more than its answer.
+
+    To make one takes longest of all that a message costs here. Any method and attribute that is not below makes it.
+    """
+
+    def __init__(self) -> None:
+        self._is_made, self._answer = False, _NOT_YET
+
+    def __getattr__(self, name: str) -> Any:
+        # Only where the attribute is missing: it is one of those that a future has
+        with _MAKING:
+            if not self._is_made:
+                super().__init__()
+                self._is_made = True
+                if self._answer is not _NOT_YET:
+                    self.set_result(self._answer)
+        return object.__getattribute__(self, name)
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The answer, when it comes."""
+        return super().result(timeout) if self._answer is _NOT_YET else self._answer
+
+    def done(self) -> bool:
+        """Whether there is an answer, an error, or it was cancelled."""
+        return self._answer is not _NOT_YET or (self._is_made and super().done())
+
+
+def give(replies: Sequence[Reply], answers: Callable[[int], Any]) -> None:
+    """Give the reply at place `i` the answer `answers(i)`; those that were cancelled get none."""
+    awaited = []
+    with _MAKING:
+        for place, reply in enumerate(replies):
+            if not reply._is_made:
+                reply._answer = answers(place)
+            if reply._is_made:  # also if the garbage collector has just had it made
+                awaited.append(place)
+    for place in awaited:
+        with contextlib.suppress(InvalidStateError):
+            replies[place].set_result(answers(place))
+
+
+class _Sent:
+    """A stream, and the futures of the messages that are on it, in order."""
+
+    def __init__(self, stream: MessageStream) -> None:
+        self.stream = stream
+        self.futures: deque[Reply] = deque()
+        self.has_ended = False
+
+
+class Pipelined:
+    """Asks single messages over streams with the columns of `SCHEMA`, and gives keys as lists or, if `unique`, as sets.
+
+    A batch has at most `most_rows` messages, and at most `most` messages are on their way at once.
+    """
+
+    def __init__(self, open_stream: Callable[[], MessageStream], *, unique: bool, most_rows: int, most: int) -> None:
+        self._open, self._unique, self._most = open_stream, unique, most
+        self._most_rows = min(most_rows, _MOST_ROWS)
+        self._lock = threading.Lock()
+        self._some, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._tags: list[list[str]] = []
+        self._futures: list[Reply] = []
+        self._in_flight = self._waiting = 0
+        self._sleeps = self._gathers = self._closed = False
+        self._last_sent = 0.0
+        self._sent: _Sent | None = None
+        self._sender: threading.Thread | None = None
+        self._receivers: list[threading.Thread] = []
+
+    def submit(self, tags: list[str], timeout: float | None) -> Reply:
+        """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds."""
+        future = Reply()
+        with self._lock:
+            if self._in_flight >= self._most:
+                self._wait(timeout)
+            if self._closed:
+                raise ClosedError("this connection is closed; connect again")
+            self._in_flight += 1
+            self._tags.append(tags)
+            self._futures.append(future)
+            if self._sleeps or (self._gathers and len(self._tags) == _ENOUGH):
+                self._sleeps = False
+                self._some.notify()
+            elif self._sender is None:
+                self._sender = threading.Thread(target=self._send_all, name="tagmatch-send", daemon=True)
+                self._sender.start()
+        return future
+
+    def _wait(self, timeout: float | None) -> None:
+        until = None if timeout is None else time.monotonic() + timeout
+        self._waiting += 1
+        try:
+            while self._in_flight >= self._most and not self._closed:
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    raise Overloaded(f"{self._most:,} messages are on their way to the service; try again later")
+                self._room.wait(left)
+        finally:
+            self._waiting -= 1
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def _send_all(self) -> None:
+        """Send what gathers; the body of a thread, which alone writes."""
+        while True:
+            with self._lock:
+                while not (self._tags or self._closed or (self._sent is not None and self._sent.stream.is_draining)):
+                    self._sleeps = True
+                    self._some.wait()
+                self._sleeps = False
+                self._gather()
+                tags, futures = self._tags[: self._most_rows], self._futures[: self._most_rows]
+                del self._tags[: self._most_rows], self._futures[: self._most_rows]
+                if not tags and self._closed:
+                    break
+            if self._sent is not None and self._sent.stream.is_draining:
+                self._retire(self._sent)
+            if tags:
+                self._send(tags, futures)
+        if self._sent is not None:
+            self._retire(self._sent)
+
+    def _gather(self) -> None:
+        """Let more messages come while answers are awaited: few large batches take less of the processors than many.
+
+        A message that is alone goes at once; others wait for the answers to those before them, at most so long.
+        """
+        until = self._last_sent + _PATIENCE_S
+        while (
+            self._sent is not None
+            and self._sent.futures
+            and len(self._tags) < _ENOUGH
+            and not self._closed
+            and (left := until - time.monotonic()) > 0
+        ):
+            self._gathers = True
+            self._some.wait(left)
+        self._gathers = False
+
+    def _send(self, tags: list[list[str]], futures: list[Reply]) -> None:
+        try:
+            batch = _batch(tags)
+            sent = self._stream_for(futures)
+        except Exception as error:
+            self._give_error(futures, _known(error))
+            return
+        try:
+            self._last_sent = time.monotonic()
+            sent.stream.write(batch)
+        except Exception as error:
+            self._fail(sent, _known(error))
+
+    def _stream_for(self, futures: list[Reply]) -> _Sent:
+        """The stream on which these go."""
+        while True:
+            if self._sent is None:
+                self._sent = sent = _Sent(self._open())
+                receiver = threading.Thread(target=self._receive, args=[sent], name="tagmatch-receive", daemon=True)
+                self._receivers = [*(each for each in self._receivers if each.is_alive()), receiver]
+                receiver.start()
+            sent = self._sent
+            with self._lock:
+                if not sent.has_ended:
+                    sent.futures.extend(futures)
+                    return sent
+            self._sent = None
+
+    def _retire(self, sent: _Sent) -> None:
+        """End a stream whose last answers are still to come."""
+        try:
+            sent.stream.done_writing()
+        except Exception as error:
+            self._fail(sent, _known(error))
+        self._sent = None
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def _receive(self, sent: _Sent) -> None:
+        """Give answers to futures; the body of a thread."""
+        try:
+            while True:
+                batch = sent.stream.read()
+                if batch is not None:
+                    self._answer(sent, batch)
+                elif sent.stream.is_draining and not sent.has_ended:
+                    with self._lock:
+                        sent.has_ended = True  # no more messages on this one
+                        self._sleeps = False
+                        self._some.notify()
+                else:
+                    break
+            error: TagMatchError = UnavailableError("the service has ended the stream; ask again")
+        except Exception as found:
+            error = _known(found)
+        self._fail(sent, error)
+        sent.stream.close()
+
+    def _answer(self, sent: _Sent, batch: pa.RecordBatch) -> None:
+        if (refused := sent.stream.refused) is not None:
+            with self._lock:
+                futures = [sent.futures.popleft() for _ in range(len(batch))]
+            self._give_error(futures, refused)
+            return
+        column = batch.column("keys")
+        offsets, values = column.offsets.to_numpy().tolist(), column.values
+        keys = values.to_numpy().tolist() if pa.types.is_uint64(values.type) else values.to_pylist()
+        with self._lock:
+            popleft = sent.futures.popleft
+            futures = [popleft() for _ in range(len(batch))]
+            if self._gathers and not sent.futures:
+                self._some.notify()
+        if self._unique:
+            give(futures, lambda place: set(keys[offsets[place] : offsets[place + 1]]))
+        else:
+            give(futures, lambda place: keys[offsets[place] : offsets[place + 1]])
+        self._leave(len(futures))
+
+    def _leave(self, count: int) -> None:
+        with self._lock:
+            self._in_flight -= count
+            if self._waiting or self._closed:
+                self._room.notify_all()
+
+    def _fail(self, sent: _Sent, error: TagMatchError) -> None:
+        """Give an error to all that are on a stream, which is over."""
+        with self._lock:
+            sent.has_ended = True
+            futures = list(sent.futures)
+            sent.futures.clear()
+        if isinstance(error, UnavailableError) and futures:
+            error = UnavailableError(f"{error} ({len(futures)} messages were on their way; ask them again)")
+        self._give_error(futures, error)
+
+    def _give_error(self, futures: list[Reply], error: TagMatchError) -> None:
+        for future in futures:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(error)
+        self._leave(len(futures))
+
+    def is_at_work(self) -> bool:
+        """Whether the calling thread is one of those that `close` waits for, as in the callback of a future."""
+        return threading.current_thread() in (self._sender, *self._receivers)
+
+    def close(self, *, drain: bool) -> None:
+        """Wait for all answers, or without `drain` give up; ends the threads."""
+        with self._lock:
+            self._closed = True
+            left = [] if drain else self._futures
+            if not drain:
+                self._tags, self._futures = [], []
+            self._sleeps = False
+            self._some.notify()
+            self._room.notify_all()
+        for future in left:
+            future.cancel()
+        self._leave(len(left))
+        if self._sender is not None:
+            self._sender.join()
+        if drain:
+            with self._lock:
+                while self._in_flight:
+                    self._room.wait()
+        for receiver in self._receivers:
+            receiver.join(None if drain else 1.0)
+
+
+def _batch(rows: list[list[str]]) -> pa.RecordBatch:
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
+    tags = pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(chain.from_iterable(rows)), pa.string()))
+    return pa.RecordBatch.from_arrays([tags], schema=SCHEMA)
+
+
+def _known(error: Exception) -> TagMatchError:
+    return error if isinstance(error, TagMatchError) else TagMatchError(f"a message could not be sent: {error}")

@@ -15,8 +15,8 @@ from tagmatch.broker.access import Call
 from tagmatch.broker.flight import Incoming, Outgoing, told
 from tagmatch.broker.messages import Gathering, Messages, check_messages, check_schema, id_type, messages_of, together
 from tagmatch.broker.wire import MatchOptions, error_text, name_of, write_json
+from tagmatch.messages import ID
 from tagmatch.model.errors import DeadlineMissed, Overloaded, TagMatchError
-from tagmatch.queries import ID
 
 KEYS = "keys"
 #: The metadata, without data, that asks a client to end a stream

@@ -15,11 +15,10 @@ import pyarrow as pa
 from tagmatch.broker.wire import MAX_JSON, MatchOptions
 from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
 from tagmatch.files.json import read_json
-from tagmatch.messages import TAGS
+from tagmatch.messages import ATTRIBUTES, ID, TAGS, queries_in
 from tagmatch.model.columns import repeated, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.extensions import without_extensions
-from tagmatch.queries import ATTRIBUTES, ID, queries_in
 
 #: Columns of a stream, with the fields of structs: each is some work for each batch
 MAX_FIELDS = 4_096

@@ -63,13 +63,19 @@ def _described(name: str, value: Any) -> Iterator[str]:
             yield f"{name}.{field.name}: {field.type}{default}"
     elif not issubclass(value, Exception):
         yield f"{name}.__init__{inspect.signature(value)}"
-    for member, given in vars(value).items():
+    for member, given in _members(value).items():
         if member.startswith("_") and not (member.startswith("__") and callable(given) and member in _SPECIAL):
             continue
         if isinstance(given, property):
             yield f"{name}.{member}: {_result(given)}"
         elif isinstance(given, staticmethod | classmethod) or inspect.isfunction(given):
             yield f"{name}.{member}{inspect.signature(getattr(value, member))}"
+
+
+def _members(kind: type) -> dict[str, Any]:
+    """What a class has, also of a base class of the product."""
+    own = [base for base in reversed(kind.__mro__) if base.__module__.partition(".")[0] == "tagmatch"]
+    return {name: given for base in own for name, given in vars(base).items()}
 
 
 #: Methods that operators and statements call

@@ -1,6 +1,6 @@
-"""Threads that work for an object in the background, and end with it; and locks that outlast forks.
+"""Threads in the background of an index, which end with it, and locks that outlast forks.
 
-A subclass of `Background` says what is to be done, as `merging.py` does.
+They merge segments, drop keys that have expired, and take over snapshots that another program saves.
 """
 
 from __future__ import annotations
@@ -8,36 +8,40 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from tagmatch.model.errors import ClosedError
+from tagmatch.model import clock
+from tagmatch.model.errors import ClosedError, IndexChangedError, TagMatchError
 from tagmatch.model.parallel import GivenUpError, join, start, unless
+from tagmatch.model.tables import NEVER
 
 R = TypeVar("R")
 
-# By how much other threads are preferred (as of `nice`)
+_log = logging.getLogger(__name__)
+
+# By how much other threads are preferred, in the unit of `nice`
 _NICENESS = 10
+# Seconds between looks whether all is merged
+_WAIT_S = 0.01
+# Seconds between looks at the clock for keys that expire: it may have been set, and the machine may have slept
+_LOOK_S = 1.0
+# Keys that expire within so many seconds are dropped together; where that takes long, within so many times what it took
+_REST_S, _REST_RATIO = 1.0, 3
 
 
 class Background(Generic[R]):
-    """A thread that calls a method of an object when it is asked to, and again as long as there is a reason to.
+    """A thread that calls a bound method of an object when it is asked to, and again as long as there is a reason to.
 
-    It ends when there is none, with `end`, with the object, which it refers to weakly, or with the program. A kernel
-    that works is waited for.
-
-    Parameters
-    ----------
-    method : callable
-        Bound method of the object. Whatever it has `tagmatch.model.parallel.run` do is given up at the end.
-    name : str
-        Of the thread.
-    in_forks : bool
-        A forked child, which has none of its parent's threads, begins anew by itself.
+    It ends when there is none, with `end`, with the object, which it refers to weakly, or with the program. What the
+    method has `tagmatch.model.parallel.run` do is given up at the end; a kernel that works is waited for. With
+    `in_forks`, a forked child, which has none of its parent's threads, begins anew by itself.
     """
 
     def __init__(self, method: Callable[[], R], name: str, *, in_forks: bool = False) -> None:
@@ -50,14 +54,9 @@ class Background(Generic[R]):
         self._thread: threading.Thread | None = None
 
     def once(self, method: Callable[[], R]) -> float | None:
-        """Call the method, and see to its errors.
+        """Call the method, see to its errors, and return the seconds until the next call; `None`: until `begin`.
 
         `ClosedError` and `GivenUpError`, which end the thread, are to be passed on.
-
-        Returns
-        -------
-        float or None
-            Seconds until it is to be called again; `None`: when `begin` is called.
         """
         raise NotImplementedError
 
@@ -134,6 +133,105 @@ class Background(Generic[R]):
             self._follow(owner)
             if worked and self._in_forks:
                 self.begin()
+
+
+class Merging(Background[bool]):
+    """Merges segments until there are none to merge and, when an index has been at rest, everything.
+
+    `merge` returns whether it had something to merge. `merge_all`, a method of the same object, gets for how many
+    seconds nothing has changed, and merges everything if these are enough; else it returns how many more it takes.
+    """
+
+    def __init__(self, merge: Callable[[], bool], merge_all: Callable[[float], float | None]) -> None:
+        super().__init__(merge, "tagmatch-merge")
+        self._merge_all = weakref.WeakMethod(merge_all)
+        self._changed = 0.0
+        # How often something was to be merged, and how often of these all that is left to do is to merge everything
+        self._wanted = self._merged = 0
+
+    def begin(self, after: float = 0.0) -> None:
+        """Have the method called after a change."""
+        self._wanted, self._changed = self._wanted + 1, time.monotonic()
+        super().begin(after)
+
+    def wait(self) -> None:
+        """Return when there is nothing to merge before the index has been at rest."""
+        wanted = self._wanted
+        while self._merged < wanted and not self._ended:
+            time.sleep(_WAIT_S)
+
+    def once(self, method: Callable[[], bool]) -> float | None:
+        """Merge what there is to merge."""
+        wanted, merge_all = self._wanted, self._merge_all()
+        try:
+            while method():
+                pass
+            return None if merge_all is None else merge_all(time.monotonic() - self._changed)
+        except ClosedError:
+            raise
+        except IndexChangedError:
+            pass  # who stages changes is told, and what there is after a `reload` can be merged then
+        except (TagMatchError, MemoryError) as error:
+            _log.warning("segments are not merged: %s", error)
+        finally:
+            self._merged = wanted
+        return None
+
+
+class Expiring(Background[int]):
+    """Drops keys when they expire; the method returns when the next do, in microseconds since 1970."""
+
+    def __init__(self, expire: Callable[[], int]) -> None:
+        super().__init__(expire, "tagmatch-expiry", in_forks=True)
+        # When keys expire, as the last call said
+        self._at = NEVER
+
+    def expect(self, at: int) -> None:
+        """Have keys dropped that expire at a time, in microseconds since 1970; `NEVER` if there are none."""
+        if at < NEVER:
+            self.begin()
+
+    def once(self, method: Callable[[], int]) -> float | None:
+        """Drop what has expired; the next call is when keys expire, with a rest after each time that some did."""
+        began, some_expired = time.monotonic(), self._at <= clock.now_us()
+        try:
+            self._at = method()
+        except ClosedError:
+            raise
+        except (TagMatchError, MemoryError) as error:
+            some_expired = True
+            _log.warning("keys that have expired are not dropped yet: %s", error)
+        if self._at == NEVER:
+            return None
+        rest = max(_REST_S, _REST_RATIO * (time.monotonic() - began)) if some_expired else 0.0
+        return max(rest, min((self._at - clock.now_us()) / 1e6, _LOOK_S))
+
+
+class Following(Background[bool]):
+    """Looks each so many seconds for a newer snapshot, if there are any seconds, and has the method take it over."""
+
+    def __init__(self, reload: Callable[[], bool], seconds: float | None) -> None:
+        super().__init__(reload, "tagmatch-reload", in_forks=True)
+        self._seconds = seconds
+        #: Why the newest snapshot could not be looked for, or not be taken over, when that was last tried
+        self.error: str | None = None
+        if seconds is not None:
+            self.begin(after=seconds)
+
+    def once(self, method: Callable[[], bool]) -> float | None:
+        """Look. Whatever fails is tried again: the old snapshot goes on answering."""
+        try:
+            method()
+        except (ClosedError, GivenUpError):
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            if told != self.error:  # once, not each time
+                _log.warning("a newer snapshot is not taken over: %s", told)
+            self.error = told
+        else:
+            self.error = None
+        return self._seconds
 
 
 def renew_in_forks(owner: object, *names: str) -> None:

@@ -1,20 +1,24 @@
-"""How the snapshot that answers becomes another: by a consolidation, a merge, another program, or as keys expire."""
+"""The snapshot that answers now, and how another takes its place: consolidated, merged, newer or without old keys."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from tagmatch.background import renew_in_forks
-from tagmatch.current import Answering, Current
-from tagmatch.expiring import Expiring
-from tagmatch.following import Following
-from tagmatch.merging import Merging
+from tagmatch.background import Expiring, Following, Merging, renew_in_forks
 from tagmatch.model import clock
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.errors import IndexNotFoundError, InvalidValueError
+from tagmatch.model.errors import (
+    ClosedError,
+    IndexCorruptError,
+    IndexNotFoundError,
+    InvalidValueError,
+    TagMatchError,
+)
 from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.storage.format import Entry
 from tagmatch.model.storage.history import Commit
@@ -28,42 +32,118 @@ from tagmatch.partitioner.consolidation import (
     rest_before_all,
     to_merge,
     with_merged,
+    without_expired,
 )
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.devices import parts_for
+from tagmatch.pipeline.devices import Part, matcher_of, parts_for
+from tagmatch.pipeline.matcher import Matcher
 from tagmatch.staging import Staging
+
+# Seconds between looks whether files that are mapped are as they were: to ask the system takes as long as to answer
+_LOOK_S = 0.05
+
+
+class Answering(NamedTuple):
+    """A snapshot, and what answers from it: a part for each segment, and a matcher for all of them."""
+
+    snapshot: Snapshot
+    parts: list[Part]
+    matcher: Matcher
+
+
+class Current:
+    """The snapshot that answers now, which any number of threads may share.
+
+    The staging's lock is held in the step in which one snapshot takes the place of another.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        layout_options: LayoutOptions,
+        options: MatchOptions,
+        staging: Staging,
+        clients: Clients,
+    ) -> None:
+        self.layout_options, self.clients = layout_options, clients
+        self._options, self._staging = options, staging
+        self._look_at = time.monotonic() + _LOOK_S
+        self._answering: Answering | None = self.prepared(self.without_expired(snapshot))
+        # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
+        self._replacing = threading.Lock()
+        renew_in_forks(self, "_replacing")
+
+    @property
+    def held(self) -> Answering:
+        """What answers now, even if its files have changed; ClosedError after `end`."""
+        answering = self._answering
+        if answering is None:
+            raise ClosedError
+        return answering
+
+    @property
+    def answering(self) -> Answering:
+        """What answers now; IndexCorruptError if its files were cut short or overwritten, ClosedError after `end`."""
+        answering = self._answering
+        if answering is None:
+            raise ClosedError
+        if (now := time.monotonic()) > self._look_at:
+            try:
+                answering.snapshot.verify()
+            except IndexCorruptError:
+                raise
+            except TagMatchError:  # the system cannot say
+                pass
+            self._look_at = now + _LOOK_S
+        return answering
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The tables that answer now; errors as `answering`."""
+        return self.answering.snapshot
+
+    @property
+    def matcher(self) -> Matcher:
+        """The matcher that answers now; errors as `answering`."""
+        return self.answering.matcher
+
+    def prepared(self, snapshot: Snapshot, earlier: Answering | None = None) -> Answering:
+        """A snapshot with what answers from it; tables that an earlier one has, too, keep their parts."""
+        if earlier is not None and snapshot is earlier.snapshot:
+            return earlier
+        parts = parts_for(snapshot, self._options, () if earlier is None else earlier.parts, self.clients)
+        return Answering(snapshot, parts, matcher_of(parts))
+
+    def without_expired(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot without keys that have expired by now."""
+        if snapshot.earliest > (now := clock.now_us()):
+            return snapshot
+        with snapshot.verified():
+            return without_expired(snapshot, self.layout_options, now=now, threads=self._options.threads)
+
+    def replace(self, by: Answering | None = None, also: Callable[[], None] = lambda: None) -> Answering:
+        """Let a snapshot answer, or the one that does, without keys that have expired; calls `also` in that step."""
+        with self._replacing:
+            ready = self.held if by is None else by
+            ready = self.prepared(self.without_expired(ready.snapshot), ready)
+            with self._staging.lock:
+                if self._answering is not None:
+                    self._answering = ready
+                also()
+        return ready
+
+    def end(self) -> None:
+        """Let nothing answer any more."""
+        with self._staging.lock:
+            self._answering = None
 
 
 class Changing:
-    """Changes what answers and, where there is one, the index on disk. Any number of threads may share it.
+    """Changes what answers and, where there is one, the index on disk; any number of threads may share it.
 
-    Threads in the background merge segments, drop keys that have expired and take over newer snapshots; they end with
-    this object, which must not be part of a cycle of references.
-
-    Parameters
-    ----------
-    location : Location, optional
-        Of the index.
-    snapshot : Snapshot
-        That was opened there, or of no sets.
-    staging : Staging
-        What is staged for the index.
-    layout_options : LayoutOptions
-        The layout that the sets are to have.
-    options : MatchOptions
-    keep : int, optional
-        As of `Commit`.
-    clients : Clients
-        Where clients are.
-
-    Attributes
-    ----------
-    current : Current
-        What answers.
-    merging : Merging
-    following : Following
-    became : ChangeCounts
-        What became of all changes so far.
+    The snapshot was opened at the location, or has no sets. `keep` is as in `Commit`. Threads in the background merge
+    segments, drop keys that have expired and take over newer snapshots; they end with this object, which must not be
+    part of a cycle of references.
     """
 
     def __init__(
@@ -78,7 +158,7 @@ class Changing:
     ) -> None:
         self._location, self._staging, self._keep = location, staging, keep
         self._layout_options, self._options = layout_options, options
-        self.became = ChangeCounts()
+        self.became = ChangeCounts()  # what became of all changes so far
         # Of the snapshots of the index on disk, those that are contained in the one in memory
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._consolidating = threading.Lock()
@@ -90,7 +170,7 @@ class Changing:
         self._expiring.expect(self.current.snapshot.earliest)
 
     def consolidate(self, *, full: bool) -> ChangeCounts:
-        """Make staged changes take effect; what became of them."""
+        """Make staged changes take effect; returns what became of them."""
         with self._consolidating:
             current = self.current.held
             changes, log = self._staging.take()
@@ -116,14 +196,11 @@ class Changing:
             return became
 
     def merge(self) -> bool:
-        """Merge segments, if there are some that are best merged; returns whether there were. One thread may at a time.
-
-        Only the last step holds up who consolidates.
-        """
+        """Merge the segments that are best merged; returns whether there were any. One thread at a time may."""
         return self._merge(to_merge)
 
     def merge_all(self, rested: float) -> float | None:
-        """Merge everything, if nothing has changed for long enough, in seconds; returns how long it still has to be."""
+        """Merge everything after so many seconds without changes; returns how many more it takes, if any."""
         rest = rest_before_all(self.current.snapshot)
         if rest is None or rested < rest:
             return None if rest is None else rest - rested
@@ -140,7 +217,7 @@ class Changing:
         return snapshot.earliest
 
     def reload(self) -> bool:
-        """Take over the snapshot that is on disk; whether there was another one."""
+        """Take over the snapshot that is on disk; returns whether it is another one."""
         with self._consolidating:
             before = self.current.held
             if self._location is None:
@@ -162,7 +239,7 @@ class Changing:
             return True
 
     def follow(self) -> bool:
-        """`reload`, but where nothing has been saved yet, nothing is to be taken over."""
+        """`reload`, which finds nothing where nothing has been saved yet."""
         try:
             return self.reload()
         except IndexNotFoundError:
@@ -171,7 +248,7 @@ class Changing:
             return False
 
     def end(self) -> None:
-        """End the threads in the background, and have nothing answer any more."""
+        """End the threads in the background, and let nothing answer any more."""
         self.merging.end()
         self.following.end()
         self._expiring.end()
@@ -189,7 +266,7 @@ class Changing:
 
     @property
     def _can_be_changed(self) -> bool:
-        """Whether this is no index on a store, of which keys that have expired are dropped in memory alone."""
+        """Whether this is no index on a store, whose keys that have expired are dropped in memory alone."""
         return self._location is None or self._location.log_folder is not None
 
     def _saved(self, snapshot: Snapshot, ahead: Sequence[Entry] = (), log: int | None = None) -> Snapshot:
@@ -202,12 +279,13 @@ class Changing:
         return snapshot
 
     def _take_over(self, ready: Answering, also: Callable[[], None] = lambda: None) -> Answering:
-        """Have another snapshot answer; in the same step, `also` is called."""
+        """Let another snapshot answer, and call `also` in the same step."""
         ready = self.current.replace(ready, also)
         self._expiring.expect(ready.snapshot.earliest)
         return ready
 
     def _merge(self, choose: Callable[[Snapshot], list[Segment]]) -> bool:
+        """Merge the chosen segments; only the last step holds up who consolidates."""
         before = self.current.held
         segments = [] if self._is_laid_out_anew else choose(before.snapshot)
         if not segments:

@@ -6,6 +6,7 @@ Batches are small whatever the segment: one has many tags or bytes only where a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import Lists
-from tagmatch.model.arrow import from_lists, from_strings, to_strings
+from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array
+from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_strings
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.expiry import TIME
 from tagmatch.model.filters.values import is_reserved
@@ -211,12 +212,28 @@ def _set_of(tags: list[str]) -> frozenset[str]:
     return frozenset(Where.of_tag(tag) if is_reserved(tag) else tag for tag in tags)
 
 
-def shown_set(tags: list[str]) -> str:
+def _shown_set(tags: list[str]) -> str:
     """A stored row in messages of errors: its tags, and its conditions as one expression."""
     found = _set_of(tags)
     plain = sorted(tag for tag in found if not isinstance(tag, Where))
     conditions = sorted(str(tag) for tag in found if isinstance(tag, Where))
     return f"{plain}" + (f" where {' and '.join(conditions)}" if conditions else "")
+
+
+def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Array) -> str:
+    """What an error says of rows that are not there, of which it names the first."""
+    place = first = int(gone[0])
+    for chunk in chunks:
+        if place < len(chunk):
+            break
+        place -= len(chunk)
+    (tags,) = from_tag_lists(replace(chunk, offsets=chunk.offsets[place : place + 2])).to_pylist()
+    key = from_strings(keys)[first].as_py() if isinstance(keys, Strings) else int(keys[first])
+    others = f", nor are {len(gone) - 1} more of what is to be removed" if len(gone) > 1 else ""
+    return (
+        f"key {key!r:.80} is not stored with the set {_shown_set(tags):.300}{others}: nothing is removed; give tags "
+        'and conditions as they were added, or the option missing as "ignore"'
+    )
 
 
 def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:

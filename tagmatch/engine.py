@@ -1,4 +1,4 @@
-"""What `TagMatch` does: it opens an index, stages changes, answers queries, and says what there is."""
+"""The engine of a `TagMatch`: it opens an index, stages changes, answers queries, and says what there is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import compress
@@ -18,9 +18,10 @@ import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing
-from tagmatch.contents import every_set, explained, is_among, pairs, schema_of
+from tagmatch.contents import every_set, explained, is_among, missing_text, pairs, schema_of
+from tagmatch.index import Engine
 from tagmatch.locations import area_has, coordinates
-from tagmatch.messages import message
+from tagmatch.messages import message, queries_in
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
 from tagmatch.model.arrow_input import as_table
@@ -44,7 +45,7 @@ from tagmatch.model.place import NOWHERE, Place
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.storage.log_files import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
-from tagmatch.model.tables import Snapshot
+from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
 from tagmatch.partitioner.missing import missing_rows
 from tagmatch.partitioner.staging import StagedChanges
@@ -53,11 +54,8 @@ from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, alone
 from tagmatch.pipeline.service import Pipeline
-from tagmatch.queries import queries_in
-from tagmatch.removals import is_error, missing_text
 from tagmatch.staging import Check, Staging
-from tagmatch.storing import rows_to_store
-from tagmatch.subscriptions import alternatives, nears_of
+from tagmatch.subscriptions import alternatives, nears_of, rows_to_store
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -87,17 +85,8 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-class Engine:
-    """An index, what changes it, and the pipeline that answers from it; `TagMatch` says what each method does.
-
-    Attributes
-    ----------
-    changing : Changing
-    current : Current
-        What answers.
-    clients : Clients
-        Where clients are.
-    """
+class LocalEngine(Engine):
+    """An index of this process: what changes it, and the pipeline that answers from it."""
 
     def __init__(
         self,
@@ -170,71 +159,47 @@ class Engine:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The tables that answer now."""
         return self.current.snapshot
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
-    def _check_writable(self) -> None:
-        """Refuse changes that could not be saved now, not when they are to be."""
-        if self._location is not None:
-            self._location.check_writable()
-
     @_interrupted_plainly
     def stage_one(
         self,
-        tags: Iterable[str],
+        tags: object,
         key: object,
         *,
         where: object = None,
         area: object = None,
-        removed: bool,
         expires: object = None,
-        missing: str = "ignore",
+        removed: bool = False,
+        must_exist: bool = False,
     ) -> int:
-        """Stage one change: of as many rows as its expression has alternatives, all or none; how many there are."""
-        self._check_writable()
+        if self._location is not None:  # what could not be saved is refused now
+            self._location.check_writable()
         rows, checks = alternatives(tags, where, area, plane=self._options.plane), KEY_CHECKS[self._key_type]
-        value, time = checks.one(key, "key"), expiry_time(expires, clock.now_us())
-        check = None
-        if len(rows) > 1 or is_error(missing):
-            keys, chunks = checks.many([value] * len(rows), "keys"), [rows_of_tags(rows)]
-            check = self._check_of(missing, chunks, keys)
-        if len(rows) == 1:
-            self._staging.append(rows[0], value, removed=removed, expires=time, check=check)
+        value = checks.one(key, "key")
+        time = NEVER if expires is None else expiry_time(expires, clock.now_us())
+        if len(rows) == 1 and not must_exist:
+            self._staging.append(rows[0], value, removed=removed, expires=time)
         else:
+            keys, chunks = checks.many([value] * len(rows), "keys"), [rows_of_tags(rows)]
+            check = self._check_of(chunks, keys) if must_exist else None
             times = np.full(len(rows), time)
             self._staging.extend(chunks, keys, removed=removed, expires=times, is_single=True, check=check)
         return len(rows)
 
     @_interrupted_plainly
-    def stage_many(
-        self,
-        tags: Any,
-        keys: Any,
-        *,
-        where: object = None,
-        constraints: Any = None,
-        area: Any = None,
-        removed: bool,
-        expires: object = None,
-        missing: str = "ignore",
-    ) -> int:
-        """Stage many changes, or none if one of them cannot be; how many rows there are."""
-        self._check_writable()
-        options = self._options
-        columns = {"tags": tags, "key": keys, "where": where, "constraints": constraints, "area": area}
-        rows = rows_to_store(
-            columns | {"expires": expires}, self._key_type, plane=options.plane, threads=options.threads
-        )
-        check = self._check_of(missing, rows.chunks, rows.keys)
+    def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
+        if self._location is not None:
+            self._location.check_writable()
+        rows = rows_to_store(columns, self._key_type, plane=self._options.plane, threads=self._options.threads)
+        check = self._check_of(rows.chunks, rows.keys) if must_exist else None
         self._staging.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires, check=check)
         return len(rows.keys)
 
-    def _check_of(self, missing: str, chunks: list[TagLists], keys: U64Array | Strings) -> Check | None:
-        """What sees, before rows are removed, that all are there; `None` if that is not asked for."""
-        if not is_error(missing):
-            return None
+    def _check_of(self, chunks: list[TagLists], keys: U64Array | Strings) -> Check:
+        """What raises an error, before rows are removed, unless all of them are there."""
 
         def check(staged: StagedChanges) -> None:
             snapshot, threads = self.current.snapshot, self._options.threads
@@ -247,22 +212,20 @@ class Engine:
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> ChangeCounts:
-        """Make staged changes take effect; before that, save where clients are: what fails then changes nothing."""
         _ = self.current.held
+        # Before the changes take effect: what fails then changes nothing
         if self.clients.version != self._positions_saved and self._positions_folder is not None:
             self._save_positions(self._positions_folder)
         return self.changing.consolidate(full=full)
 
     @_interrupted_plainly
     def reload(self) -> bool:
-        """Take over the snapshot that is on disk."""
         return self.changing.reload()
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
-        """Keys of one query."""
         matcher = self._matcher_for(place)
         asked = alone(matcher, tags, attributes, self._packed(place))
         if asked is not None:
@@ -271,9 +234,8 @@ class Engine:
 
     @_interrupted_plainly
     def match_many(
-        self, queries: Any, *, unique: bool, channel: str | None = None, waited: float = 0.0
+        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
     ) -> pa.ListArray:
-        """Keys of many queries."""
         matcher = self.current.matcher
         table = as_table(queries)
         if table is None:
@@ -296,7 +258,6 @@ class Engine:
         timeout: float | None,
         channel: str | None = None,
     ) -> Future[Any]:
-        """Keys of one query, in the future."""
         matcher = self._matcher_for(place)
         asked = alone(matcher, tags, attributes, self._packed(place))
         row = partial(self._message, tags, attributes, place)
@@ -306,7 +267,6 @@ class Engine:
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
     ) -> Awaitable[Any]:
-        """Keys of one query, for a task of the running event loop."""
         matcher = self._matcher_for(place)
         asked = alone(matcher, tags, attributes, self._packed(place))
         row = partial(self._message, tags, attributes, place)
@@ -340,14 +300,12 @@ class Engine:
 
     @_interrupted_plainly
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
-        """Have clients be elsewhere."""
         _ = self.current.held
         keys = KEY_CHECKS[self._key_type].many(clients, "clients")
         self.clients.move(keys, *coordinates(lon, lat, len(keys), plane=self._options.plane))
 
     @_interrupted_plainly
     def save_positions(self) -> None:
-        """Save where clients are."""
         _ = self.current.held
         folder = self._positions_folder
         if folder is None:
@@ -398,13 +356,14 @@ class Engine:
 
     # -- contents ----------------------------------------------------------------------------------------------------
 
+    def count(self) -> int:
+        return len(self.snapshot)
+
     def every_set(self) -> Iterator[Any]:
-        """Stored sets with their keys."""
         return every_set(self.snapshot)
 
     @_interrupted_plainly
-    def contains(self, tags: Any) -> bool:
-        """Whether exactly this set is stored."""
+    def contains(self, tags: object) -> bool:
         snapshot, _, matcher = self.current.answering
         query = tag_list(tags)
         if Where not in map(type, query):
@@ -415,14 +374,12 @@ class Engine:
         return len(sets) == 1 and any(len(rows_with(segment, rows.tags, sets)) for segment in snapshot.segments)
 
     def to_arrow(self) -> pa.Table:
-        """Stored sets and keys as columns."""
         snapshot = self.snapshot
         return pa.Table.from_batches(pairs(snapshot), schema_of(snapshot))
 
     # -- the object --------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """Figures."""
         snapshot, parts, matcher = self.current.answering
         segments, options = snapshot.segments, snapshot.segments[0].options
         return {
@@ -459,18 +416,15 @@ class Engine:
 
     @_interrupted_plainly
     def check(self) -> None:
-        """Verify every invariant of the snapshot."""
         for segment in self.snapshot.segments:
             check_segment(segment, threads=self._options.threads)
 
     @_interrupted_plainly
     def save(self, path: object, keep_snapshots: int | None) -> None:
-        """Save the snapshot elsewhere."""
         keep = StagingOptions(keep_snapshots=keep_snapshots).keep_snapshots
         location_of(path, "path").save(self.snapshot, keep)
 
     def close(self, *, drain: bool = True) -> None:
-        """End all threads and let go of all memory; warn of changes that are lost."""
         self._close(drain=drain)
         self._warning()
 
@@ -480,12 +434,10 @@ class Engine:
         self._pipeline.close(drain=drain)
         self._finalizer.detach()
 
-    def enter(self) -> None:
-        """Begin a `with` block."""
+    def check_open(self) -> None:
         _ = self.current.held
 
     def leave(self, *, failed: bool) -> None:
-        """End a `with` block."""
         self._close()
         if not failed:
             self._warning()
@@ -493,7 +445,6 @@ class Engine:
             self._warning.detach()
 
     def described(self) -> str:
-        """What `repr` gives."""
         try:
             snapshot = self.current.held.snapshot
         except ClosedError:

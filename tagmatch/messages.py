@@ -1,7 +1,7 @@
-"""Messages: tags and attributes, as matchers know both.
+"""Messages as matchers take them: tags, attributes and places, of one message or of the rows of a table.
 
-The attributes of one message come as tags. Many messages come as a table, a column `tags` and a column for each
-attribute; these stay columns, in Arrow's own memory where that can be. The entries of maps come as tags.
+The attributes of one message become tags. Those of a table stay columns, in Arrow's own memory where that can be; only
+the entries of maps become tags.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.locations import locations_of_table, without_locations
 from tagmatch.model.arrays import Strings, TagLists, frozen
 from tagmatch.model.columns import repeated, shown, tag_list, tag_lists
 from tagmatch.model.conditions.attribute_columns import AttributeColumns, check_columns
@@ -21,23 +22,17 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.filters.values import attribute_tags
 from tagmatch.model.kernels.message_tags import rows_of_columns
 from tagmatch.model.kernels.value_columns import NO_BYTES, TAG, Column
+from tagmatch.model.names import MESSAGE_COLUMNS, check_names
 
-#: The column of tags; each other one is an attribute
-TAGS = "tags"
+#: The columns of a message's tags, of its attributes by their names, and of what it is called
+TAGS, ATTRIBUTES, ID = "tags", "attributes", "id"
 
 _NO_STRINGS = Strings(np.zeros(1, np.int64), NO_BYTES)
 
 
 def message(tags: object, attributes: object) -> list[str]:
-    r"""The tags of one message, and those that stand for its attributes.
+    r"""The tags of one message, and those that stand for its attributes; InvalidTypeError, InvalidValueError.
 
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        As `tag_list` and `attribute_tags`; or `attributes` is no mapping.
-
-    Examples
-    --------
     >>> message(["fr"], {"new": True})
     ['fr', '\x00=new\x00b1']
     """
@@ -46,30 +41,33 @@ def message(tags: object, attributes: object) -> list[str]:
     return [*tag_list(tags), *attribute_tags(attributes)]
 
 
+def queries_in(
+    table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int = 0, threads: int = 1
+) -> list[TagLists]:
+    """The rows of a table, as `Index.match_many` takes it, as messages; a chunk for each batch.
+
+    Errors (InvalidTypeError, InvalidValueError, NullError) name the row, counted from `first_row`, and the column.
+
+    >>> table = pa.table({"id": [7], "tags": [["fr"]], "attributes": [{"new": True}]})
+    >>> [rows] = queries_in(table, plane=False)
+    >>> len(rows), rows.attributes.names
+    (1, ['new'])
+    """
+    names = table.schema.names
+    check_names(names, MESSAGE_COLUMNS)
+    places = None
+    if len(set(names)) == len(names):  # else `messages_in` says which there is twice
+        places = locations_of_table(table, plane=plane, first_row=first_row)
+        table = with_own_columns(without_locations(table))
+    chunks = messages_in(table, first_row=first_row, threads=threads)
+    if places is None:
+        return chunks
+    return [replace(rows, locations=each) for rows, each in zip(chunks, places, strict=True)]
+
+
 def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads: int = 1) -> list[TagLists]:
-    r"""The rows of a table as messages.
+    """The rows of a table with columns `tags`, which may be missing, and one for each attribute, as messages.
 
-    Parameters
-    ----------
-    table : pyarrow.Table or pyarrow.RecordBatch
-        A column `tags`, as `tag_lists` takes it, which may be missing. Each other column is an attribute: of bools,
-        integers, floats, strings (also in a dictionary), or of lists of these, which are several values. A null says
-        that there is no value. A column of maps from names to such values has an attribute for each entry.
-    first_row : int
-        Number of the first row, in messages of errors.
-    threads : int
-        Threads that may make tags of maps.
-
-    Raises
-    ------
-    InvalidTypeError
-        A column has another type.
-    InvalidValueError
-        A name or an integer is none that an attribute can have, or two columns have one name. Both name the column,
-        and the row if there is one.
-
-    Examples
-    --------
     >>> [rows] = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
     >>> len(rows), bytes(rows.tags.data), [column.name for column in rows.attributes.columns]
     (1, b'fr', [b'new'])
@@ -98,11 +96,35 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads
     return found
 
 
+def with_own_columns(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    """The table with a column for each field of its column `attributes`, and without `id`.
+
+    InvalidTypeError or InvalidValueError if `attributes` is neither a struct nor a map, or a field has a column's name.
+    """
+    if ID in table.schema.names:
+        table = table.drop_columns([ID])
+    if ATTRIBUTES not in table.schema.names:
+        return table
+    given, kind = table.column(ATTRIBUTES), table.schema.field(ATTRIBUTES).type
+    if pa.types.is_map(kind):
+        return table
+    table = table.drop_columns([ATTRIBUTES])
+    if pa.types.is_null(kind):
+        return table
+    if not pa.types.is_struct(kind):
+        raise InvalidTypeError(
+            f"column {ATTRIBUTES!r} must be a struct with a field for each attribute, or a map, not {kind}"
+        )
+    names, columns = [field.name for field in kind], table.schema.names
+    if taken := {TAGS, *columns}.intersection(names):
+        name = next(name for name in names if name in taken)
+        raise InvalidValueError(f"column {ATTRIBUTES!r} must have no field {name[:60]!r}, as a column is called so")
+    return type(table).from_arrays([*table.columns, *given.flatten()], names=[*columns, *names])
+
+
 def side_by_side(parts: list[TagLists], threads: int = 1) -> TagLists:
     r"""Rows with all that rows of the same number have in each part, as tags.
 
-    Examples
-    --------
     >>> parts = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
     >>> bytes(side_by_side(parts).tags.data)
     b'fr\x00=new\x00b1'

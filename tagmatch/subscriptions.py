@@ -1,37 +1,51 @@
-"""Subscriptions: tags and `where` expressions, as the rows of tags that are stored for them."""
+"""Subscriptions as callers give them, one by one or in columns, and the rows of tags that are stored for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.model import clock
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.arrow_input import as_table, without_null_lists
-from tagmatch.model.columns import shown, stored_tag_list
+from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_lists
 from tagmatch.model.conditions.areas import area_tag
 from tagmatch.model.conditions.located import Alternatives, located
+from tagmatch.model.conditions.rows import (
+    conditions_of,
+    keys_of,
+    located_conditions,
+    with_areas,
+    with_conditions,
+    with_constraints,
+)
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.expiry import expiry_times
 from tagmatch.model.filters.areas import Near
 from tagmatch.model.filters.constraints import AREA_TAGS, Constraint
 from tagmatch.model.filters.language import rows_of
 from tagmatch.model.filters.where import Where
 from tagmatch.model.names import check_names
+from tagmatch.model.options import KeyType
+
+#: The columns of a table of subscriptions that have constraints
+WHERE, AREA = "where", "area"
+CONDITIONS = (WHERE, "constraints", AREA)
+
+#: The columns that a table of subscriptions may have
+COLUMNS = ("key", "tags", *CONDITIONS, "expires")
 
 
 def alternatives(tags: object, where: object, area: object = None, *, plane: bool = False) -> Alternatives:
-    r"""The rows that are stored for one subscription: one for each conjunction that its expression becomes.
+    """The rows that are stored for one subscription: one for each conjunction that its expression becomes.
 
-    Entries of `tags` that are `Where`, as iteration gives them, are conditions, too.
+    Entries of `tags` that are `Where`, as iteration gives them, are conditions, too. InvalidTypeError,
+    InvalidValueError and FilterError say what is wrong.
 
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, FilterError
-        As `stored_tag_list`, as `rows_of` for the expression, and as `area_tag` and `located` for areas.
-
-    Examples
-    --------
     >>> alternatives(["fr"], 'tags {"new"} or tags {"sale"}')
     [['fr', 'new'], ['fr', 'sale']]
     """
@@ -43,7 +57,8 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
     rows = [plain]
     for condition in conditions:
         rows = [[*row, *other.tags, *other.constraints] for other in rows_of(condition) for row in rows]
-    rows = located(rows, plane=plane)
+    if conditions:
+        rows = located(rows, plane=plane)
     if area is not None:
         own = area_tag(area, plane=plane)
         rows = [[*row, own] for row in rows]
@@ -51,10 +66,8 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
 
 
 def nears_of(stored: Iterable[str]) -> list[float]:
-    """How far away what is near may be, of each condition of a set, as users see it, that asks for that.
+    """How far away what is near may be, for each condition of a set, as users see it, that asks for that.
 
-    Examples
-    --------
     >>> nears_of(["fr", Where("within near(500)"), Where("x = 1")])
     [500.0]
     """
@@ -64,43 +77,48 @@ def nears_of(stored: Iterable[str]) -> list[float]:
     return [area.metres for area in areas if isinstance(area, Near)]
 
 
-#: The columns of a table of subscriptions that have constraints
-WHERE, AREA = "where", "area"
-CONDITIONS = (WHERE, "constraints", AREA)
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsToStore:
+    """What is stored for subscriptions: one row for each conjunction that the expression of one becomes."""
 
-#: The columns that a table of subscriptions may have
-COLUMNS = ("key", "tags", *CONDITIONS, "expires")
+    chunks: list[TagLists]  # tags of the rows, among them those that stand for conditions
+    keys: U64Array | Strings  # the key of each row
+    expires: I64Array | None  # when each row's key expires, in microseconds since 1970; `None` where none does
+    sources: I64Array | None  # the subscription of each row; `None` where each has one
 
 
-def table_of(given: Any) -> pa.Table | pa.RecordBatch:
-    """A table of subscriptions; InvalidTypeError."""
+def rows_to_store(columns: Mapping[str, Any], key_type: KeyType, *, plane: bool, threads: int) -> RowsToStore:
+    """The rows that are stored for columns `tags` and `key`, and perhaps others of `COLUMNS`.
+
+    InvalidTypeError, InvalidValueError and FilterError name the row that cannot be stored.
+    """
+    chunks = tag_lists(columns["tags"], "tags", stored=True)
+    keys, sources = KEY_CHECKS[key_type].many(columns["key"], "keys"), None
+    rows = sum(map(len, chunks))
+    if rows != len(keys):
+        raise InvalidValueError(f"tags and keys must have the same length; there are {rows} sets, {len(keys)} keys")
+    times = expiry_times(columns.get("expires"), rows, clock.now_us())
+    if (constraints := columns.get("constraints")) is not None:
+        chunks = with_constraints(chunks, constraints, threads=threads)
+    if (area := columns.get("area")) is not None:
+        chunks = with_areas(chunks, area, plane=plane, threads=threads)
+    if (where := columns.get("where")) is not None:
+        conditions = located_conditions(conditions_of(where, rows), plane=plane)
+        chunks, sources = with_conditions(chunks, conditions)
+        keys, times = keys_of(keys, sources), None if times is None else times[sources]
+    return RowsToStore(chunks, keys, times, sources)
+
+
+def columns_of(given: Any, *, match_all: bool = False) -> dict[str, Any]:
+    """The columns of a table of subscriptions, as `Index.add_subscriptions` takes it, by name; errors as there.
+
+    Without a column `tags`, or where that is null, a row has no tags if it has a condition, or with `match_all`.
+    """
     table = as_table(given)
     if table is None:
         raise InvalidTypeError(
             f"subscriptions must be a table of Arrow or a DataFrame of pandas, polars or DuckDB, not {shown(given)}"
         )
-    return table
-
-
-def columns_of(given: Any, *, match_all: bool = False) -> dict[str, Any]:
-    """The columns of a table of subscriptions, by name.
-
-    Without a column `tags`, or where that is null, a row has no tags if it has constraints.
-
-    Parameters
-    ----------
-    given
-        The table.
-    match_all : bool
-        Whether a row that has neither has no tags either, so that it matches every message; else it is an error.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        It is no table, has no column `key`, or has a column that subscriptions do not have, or one twice; or a row has
-        nothing that it asks for.
-    """
-    table = table_of(given)
     names = table.schema.names
     check_names(names, COLUMNS, f"subscriptions have columns {', '.join(COLUMNS)}")
     for name in names:

@@ -61,7 +61,7 @@ from tagmatch.cli.shared import (
 )
 from tagmatch.files.formats import STANDARD_STREAM, FormatName
 from tagmatch.files.json import read_json
-from tagmatch.interface import TagMatch
+from tagmatch.local import TagMatch
 from tagmatch.model.errors import (
     IndexChangedError,
     IndexExistsError,

@@ -27,13 +27,12 @@ from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructF
 
 import tagmatch.model.errors
 from tagmatch.locations import LOCATION, WITHIN, is_place_column, places_in
-from tagmatch.messages import TAGS, messages_in
+from tagmatch.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.location import Location
-from tagmatch.queries import ATTRIBUTES, with_own_columns
 
 Output = Literal["rows", "lists"]
 

@@ -14,9 +14,9 @@ from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
 from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
-from tagmatch.interface import TagMatch
+from tagmatch.local import TagMatch
 from tagmatch.locations import LOCATION, WITHIN, names_of_places
-from tagmatch.messages import TAGS
+from tagmatch.messages import ATTRIBUTES, TAGS
 from tagmatch.model.conditions.areas import KIND, shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.filters.areas import Box, Circle
@@ -24,7 +24,6 @@ from tagmatch.model.kernels.area_shapes import BOX
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
-from tagmatch.queries import ATTRIBUTES
 from tagmatch.spark.columns import (
     KEY_TYPES,
     Asked,

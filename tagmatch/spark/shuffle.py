@@ -32,9 +32,9 @@ import pyarrow.compute as pc
 from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
-from tagmatch.engine import Engine
+from tagmatch.engine import LocalEngine
 from tagmatch.locations import LOCATION, WITHIN, is_place_column, locations_of_table
-from tagmatch.messages import TAGS
+from tagmatch.messages import TAGS, with_own_columns
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, U64Array, UIntArray, offsets_of
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.clock import now_us
@@ -64,7 +64,6 @@ from tagmatch.partitioner.spark.batches import (
 )
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.filters.parsing import parsed, parts_of
-from tagmatch.queries import with_own_columns
 from tagmatch.spark.columns import Asked, Messages, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:
@@ -486,7 +485,7 @@ class _Bucket:
         keys = _key_table([batch.column("keys") for batch in batches], plan.key_type).of_sets(numbered.keys.keys.values)
         snapshot = Snapshot((replace(numbered, keys=keys),))
         try:
-            self._engine = Engine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
+            self._engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
             self._place_clients(keys, plan)
         except InvalidValueError:  # of areas and places alone
             raise on_plane(plan.index) from None

@@ -47,8 +47,7 @@ from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.spark.columns import KEY_TYPES, Parsers, arrow_schema, one_of, parsed, signed, truth, whole
 from tagmatch.spark.stores import StoreSettings
-from tagmatch.storing import rows_to_store
-from tagmatch.subscriptions import columns_of
+from tagmatch.subscriptions import columns_of, rows_to_store
 
 #: The column that says whether a row is to be removed
 REMOVED = "removed"

@@ -120,7 +120,7 @@ def test_administrators_get_in_when_all_calls_are_taken(index):
         with connect(service.url, token="token-admin") as tm:
             assert tm.match(["a"]) == [1]
             assert tm.stats()["sets"] == 2
-            found = tm._connection.act("calls")["users"]
+            found = tm._engine.act("calls")["users"]
             expected = {"user-read": 4, "user-write": 4, "user-admin": 2}
             assert {name: each["calls"] for name, each in found.items()} == expected
         assert list(client.do_action(("health", b""), options()))
@@ -228,7 +228,7 @@ def test_memory_is_counted_and_given_back(index, monkeypatch):
         found = [threads.submit(tm.match_many, [["a" * 1000]] * 3000) for _ in range(4)]
         until(lambda: service.limits.held > 3 << 20)
         assert value(service, "tagmatch_held_bytes") == service.limits.held <= 4 << 20
-        assert tm._connection.act("calls")["users"]["anyone"]["bytes"] == service.limits.held
+        assert tm._engine.act("calls")["users"]["anyone"]["bytes"] == service.limits.held
         with pytest.raises(Overloaded, match="sends too much at once"):
             tm.add_sets([["a" * 1000]] * 900, range(900))
         slow.let.set()

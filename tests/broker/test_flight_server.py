@@ -21,8 +21,7 @@ from support.service import Slowed, command, exchanged, messages, options, put, 
 from support.waiting import wait_until
 
 from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, Where, connect
-from tagmatch.broker.connection import MessageStream
-from tagmatch.broker.reply import Reply, give
+from tagmatch.broker.connection import MessageStream, Reply, give
 from tagmatch.broker.running import serving
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError
 

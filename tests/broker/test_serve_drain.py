@@ -175,7 +175,7 @@ def test_closing_a_client_in_the_callback_of_a_future():
 def test_more_messages_than_may_be_on_their_way(monkeypatch):
     with remote() as (index, tm):
         slow = Slowed(index, monkeypatch)
-        monkeypatch.setattr(tm._pipelined[False], "_most", 10)
+        monkeypatch.setattr("tagmatch.broker.client._MOST_IN_FLIGHT", 10)
         futures = [tm.submit(["a"]) for _ in range(10)]
         for given in ({"block": False}, {"timeout": 0.05}):
             with pytest.raises(Overloaded, match="10 messages"):

@@ -23,7 +23,7 @@ from interface.test_state_machine import DROPPING, Index
 from support.expiring import set_clock
 
 from tagmatch import TagMatch, warm_up
-from tagmatch.expiring import Expiring
+from tagmatch.background import Expiring
 from tagmatch.model.options import KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 

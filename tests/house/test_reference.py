@@ -9,6 +9,7 @@ import pytest
 from support.documents import ROOT
 
 import tagmatch
+from tagmatch.index import Index
 
 REFERENCE, SITE = ROOT / "docs" / "reference", ROOT / "docs" / "site"
 NAMES = [name for name in tagmatch.__all__ if name != "__version__"]
@@ -18,7 +19,8 @@ ERRORS = {name for name in NAMES if isinstance(kind := getattr(tagmatch, name), 
 def described() -> dict[str, object]:
     """What must have an example: public names but errors, and public methods of `TagMatch`."""
     names = {name: getattr(tagmatch, name) for name in NAMES if name not in ERRORS}
-    methods = {name: value for name, value in vars(tagmatch.TagMatch).items() if not name.startswith("_")}
+    kinds = (Index, tagmatch.TagMatch)
+    methods = {name: value for kind in kinds for name, value in vars(kind).items() if not name.startswith("_")}
     return names | {
         f"TagMatch.{name}": inspect.unwrap(getattr(value, "__func__", value)) for name, value in methods.items()
     }
@@ -56,7 +58,8 @@ def test_parameters_have_their_types_and_a_text() -> None:
     extensions = griffe.load_extensions(SITE / "parameters.py")
     package = griffe.load("tagmatch", search_paths=[ROOT], docstring_parser="numpy", extensions=extensions)
     named = [package[name].final_target if package[name].is_alias else package[name] for name in set(NAMES) - ERRORS]
-    members = [each for kind in named if kind.is_class for each in kind.members.values() if not each.is_alias]
+    kinds = [package["index.Index"], *(kind for kind in named if kind.is_class)]
+    members = [each for kind in kinds for each in kind.members.values() if not each.is_alias]
     for each in (each for each in [*named, *members] if each.is_function and not each.name.startswith("_")):
         sections = [section.value for section in each.docstring.parsed if section.kind.value == "parameters"]
         shown = {parameter.name: parameter for section in sections for parameter in section}

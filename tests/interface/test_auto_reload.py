@@ -131,7 +131,7 @@ def test_an_index_that_is_away_for_a_while(path: Path, looks: Any, caplog: Any) 
         wait_until(lambda: tm.stats()["reload_error"] == told)
         looks()
         assert (tm.match(["t1"]), tm.stats()["reload_error"]) == ([0], told)
-        assert [told for name, _, told in caplog.record_tuples if name == "tagmatch.following"] == [
+        assert [told for name, _, told in caplog.record_tuples if name == "tagmatch.background"] == [
             f"a newer snapshot is not taken over: {told}"
         ]
         caplog.clear()
@@ -139,7 +139,7 @@ def test_an_index_that_is_away_for_a_while(path: Path, looks: Any, caplog: Any) 
         away.rename(path)
         wait_until(lambda: tm.match(["t1"]) == [1])
         wait_until(lambda: tm.stats()["reload_error"] is None)
-        assert "tagmatch.following" not in {name for name, *_ in caplog.record_tuples}
+        assert "tagmatch.background" not in {name for name, *_ in caplog.record_tuples}
 
 
 @pytest.mark.parametrize("durability", ["os", "none"])

@@ -11,7 +11,7 @@ from support.waiting import wait_until
 
 import tagmatch
 from tagmatch import TagMatch, changing
-from tagmatch.merging import Merging
+from tagmatch.background import Merging
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 pytestmark = pytest.mark.usefixtures("segments_stay")

@@ -32,7 +32,7 @@ from support.expiring import BEGIN, set_clock, times_of
 from support.waiting import wait_until
 
 from tagmatch import NotStoredError, TagMatch, backup, restore
-from tagmatch.expiring import Expiring
+from tagmatch.background import Expiring
 from tagmatch.model.options import Durability, KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 

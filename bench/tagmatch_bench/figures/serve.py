@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from tagmatch import TagMatch, connect
-from tagmatch.broker.connection import Connection
-from tagmatch.broker.pipelined import SCHEMA
+from tagmatch.broker.connection import SCHEMA, Connection
 from tagmatch_bench.harness.load import closed_loop_rate, poisson_times, serve_in_order
 from tagmatch_bench.harness.results import Answers, Target
 from tagmatch_bench.harness.served import ServedIndex

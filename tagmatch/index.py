@@ -1,346 +1,178 @@
-"""What users call: `TagMatch` (Table 2 of the paper).
+"""What users call: `Index` says once what all indexes do, and `Engine` what does it for them.
 
-Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the help of commands come at once; they are
-imported with the engine, when the first index is made or opened.
+Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the help of commands come at once.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, overload
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Generic, TypeVar, get_args, overload
 
-from tagmatch.model.errors import ClosedError
-from tagmatch.model.options import (
-    LAYOUT_DEFAULTS,
-    MATCH_DEFAULTS,
-    CudaOptions,
-    LayoutOptions,
-    MatchOptions,
-    PipelineOptions,
-    StagingOptions,
-    available_threads,
-    checked_channels,
-)
+from tagmatch.model.errors import InvalidValueError, TagMatchError
+from tagmatch.model.options import Missing
 from tagmatch.model.place import NOWHERE, Place
 from tagmatch.notebook import Explanation, Stats, overview
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Iterable, Iterator, Mapping
     from concurrent.futures import Future
     from datetime import datetime, timedelta
     from types import TracebackType
-    from typing import Any, Literal, Self, Unpack
+    from typing import Any, Literal, Self, TypedDict, Unpack
 
     import pyarrow as pa
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from tagmatch.engine import Engine
     from tagmatch.model.change_counts import ChangeCounts
     from tagmatch.model.filters.areas import Area, Box, Circle
-    from tagmatch.model.options import (
-        Channel,
-        Device,
-        Durability,
-        KeyType,
-        Layout,
-        Missing,
-        NewOptions,
-        OpenOptions,
-        Order,
-    )
-    from tagmatch.model.storage.history import SnapshotInfo
     from tagmatch.model.tables import Snapshot
 
     #: Type of keys
     K = TypeVarWithDefault("K", int, str, default=int)
+
+    class AwaitOptions(TypedDict, total=False):
+        """Keyword arguments of `Index.amatch`."""
+
+        location: tuple[float, float] | None
+        within: Circle | Box | None
+        channel: str | None
+
+    class SubmitOptions(AwaitOptions, total=False):
+        """Keyword arguments of `Index.submit`."""
+
+        block: bool
+        timeout: float | None
 else:
     K = TypeVar("K", int, str)
 
 
-class TagMatch(Generic[K]):
-    """A database of tag sets with keys, and the keys of all sets that are contained in a query.
+class Engine(ABC):
+    """What does the work of an `Index`: `tagmatch.engine` in this process, `tagmatch.broker.client` by a service."""
 
-    Changes are *staged* by `add_set`, `remove_set` and their bulk forms, and take effect, in order, when
-    `consolidate` is called (Table 2 of the paper). With a path they are logged in its folder: what a program that ended
-    had staged, is still staged when the index is opened again. One program at a time has changes staged. A set holds
-    each of its keys once. All methods may be called from many threads; matching during a consolidation answers from the
-    snapshot before it, wholly.
+    @abstractmethod
+    def stage_one(
+        self,
+        tags: object,
+        key: object,
+        *,
+        where: object = None,
+        area: object = None,
+        expires: object = None,
+        removed: bool = False,
+        must_exist: bool = False,
+    ) -> int:
+        """Stage one change, all of its rows or none; returns how many these are."""
 
-    A key of a set may expire (`expires` of `add_set`): within about a second of that time, nothing gives it any more.
-    The system's clock says what time it is. What has expired goes from memory at once, and from the disk with the next
-    `consolidate`; if the clock is set back, it may come back when the index is opened again before that.
+    @abstractmethod
+    def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
+        """Stage the changes in columns `tags`, `key` and others of a table of subscriptions; all of them or none."""
 
-    Parameters
-    ----------
-    path : str or Path, optional
-        Folder of the index, as a path, which may begin with `~`, or as a URI `file:///…`. If one is there it is loaded;
-        `consolidate` saves to it. Without a path the sets are kept in memory only. An index on a store cannot be
-        changed: `open` reads it.
-    key_type : {"integer", "string"}, optional
-        Whether keys are integers in [0, 2**64) or strings, such as names and UUIDs. Default: as they are in the index
-        at `path`, integers if there is none. It cannot be changed later.
-    layout : {"rarest", "balanced"}
-        `rarest` orders sets by their rarest tag and is the faster; `balanced` is the paper's partitioning.
-    exact : bool
-        With `False`, the `balanced` layout answers by signature alone, as the paper does: every exact answer and
-        some wrong ones. The `rarest` layout compares tags in any case.
-    device : {"auto", "cpu", "cuda"}
-        Where to match; `auto` takes CUDA devices if it can, else the CPU, and `stats` tells which and why.
-    threads : int, optional
-        Threads that build and match; default: the processors this process may use.
-    max_partition_size : int
-        Most sets in a partition of the `balanced` layout.
-    batch_size : int
-        Queries matched together against a partition of the `balanced` layout.
-    flush_timeout : float or None
-        Seconds that a query of the `balanced` layout may wait, while all threads are busy, until as many as
-        `batch_size` are to be matched against the same partition; `None`: no limit.
-    auto_reload : float or None
-        Seconds between looks, by a thread in the background, whether another program has saved a newer snapshot, which
-        `reload` then takes over; `None`: never. Queries never wait for that. What cannot be read is tried again, and
-        `stats()["reload_error"]` says why. It goes on in forked children.
-    plane : bool
-        Areas of sets (`area` of `add_set`) are on the plane, where `lon` and `lat` are any x and y, and `metres` are of
-        the same unit; else they are on the sphere. It is not saved: give it each time the index is opened.
-    pipeline : PipelineOptions, optional
-        How queries that are asked one by one go through the stages, and how many at once.
-    cuda : CudaOptions, optional
-        Which CUDA devices, and how.
-    durability : {"fsync", "os", "none"}, optional
-        What staged changes of an index in a folder outlast when their call returns: the end of the machine, the end of
-        the program, or neither. Default: `fsync` for `add_sets` and `remove_sets`, `os` for single changes.
-    keep_snapshots : int, optional
-        How many earlier snapshots stay in the index beside the current one, from the next `consolidate` on that saves
-        one; `open` opens them by number. Default: as many as the index at `path` says, none if there is none.
-    channels : iterable of Channel
-        Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
-        are no deadlines.
-    order : {"fifo", "edf", "dfgs"}
-        In which order threads take what waits of all channels. `fifo`: as it came; deadlines are only measured. `edf`:
-        the earliest deadline first; what could not be in time is refused as it comes, or dropped. `dfgs`: as "Pub/Sub
-        on Stream" (DEBS 2012) has it, each thread with a queue of its own; what fits into none is deserted. Messages
-        without a channel are in none of these.
+    @abstractmethod
+    def consolidate(self, *, full: bool) -> ChangeCounts:
+        """Make staged changes take effect."""
 
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        For an option or a path that cannot be used; the URI of a store is such a path.
-    DeviceError
-        The device asked for is not there.
-    IndexExistsError, IndexCorruptError, IndexVersionError
-        For what stands at `path`.
+    @abstractmethod
+    def reload(self) -> bool:
+        """Take over the snapshot that is on disk; returns whether it is another one."""
 
-    Examples
-    --------
-    >>> with TagMatch(threads=2) as tm:
-    ...     tm.add_set(["cat", "fr"], 7)
-    ...     tm.add_sets([["cat"], ["dog", "fr"]], [8, 9])
-    ...     tm.consolidate()
-    ...     sorted(tm.match(["cat", "fr", "new"])), tm
-    1
-    2
-    ChangeCounts(added=3, already_there=0, removed=0, missing=0)
-    ([7, 8], ...3 sets...)
+    @abstractmethod
+    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
+        """The keys of one message: a list or, if `unique`, a set."""
+
+    @abstractmethod
+    def match_many(self, queries: Any, *, unique: bool, channel: str | None, waited: float) -> pa.ListArray:
+        """The keys of many messages."""
+
+    @abstractmethod
+    def submit(
+        self,
+        tags: Iterable[str],
+        attributes: object,
+        place: Place,
+        *,
+        unique: bool,
+        timeout: float | None,
+        channel: str | None,
+    ) -> Future[Any]:
+        """The keys of one message, in a future."""
+
+    @abstractmethod
+    def awaited(
+        self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None
+    ) -> Awaitable[Any]:
+        """The keys of one message, for a task of the running event loop."""
+
+    @abstractmethod
+    def explain(self, tags: Iterable[str], attributes: object, place: Place) -> Iterable[tuple[frozenset[str], Any]]:
+        """The matching sets with their keys."""
+
+    @abstractmethod
+    def move(self, clients: Any, lon: Any, lat: Any) -> None:
+        """Say where clients are."""
+
+    @abstractmethod
+    def save_positions(self) -> None:
+        """Save where clients are."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many distinct sets are stored."""
+
+    @abstractmethod
+    def every_set(self) -> Iterator[Any]:
+        """The stored sets with their keys."""
+
+    @abstractmethod
+    def contains(self, tags: object) -> bool:
+        """Whether exactly this set is stored."""
+
+    @abstractmethod
+    def to_arrow(self) -> pa.Table:
+        """The stored sets and keys as columns."""
+
+    @property
+    @abstractmethod
+    def snapshot(self) -> Snapshot:
+        """The tables that answer now."""
+
+    @abstractmethod
+    def stats(self) -> dict[str, Any]:
+        """Figures of the index and of the work done."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Verify every invariant."""
+
+    @abstractmethod
+    def save(self, path: object, keep_snapshots: int | None) -> None:
+        """Save the snapshot elsewhere."""
+
+    @abstractmethod
+    def close(self, *, drain: bool = True) -> None:
+        """End all work and let go of all memory."""
+
+    @abstractmethod
+    def check_open(self) -> None:
+        """Raise `ClosedError` after `close`."""
+
+    @abstractmethod
+    def leave(self, *, failed: bool) -> None:
+        """End a `with` block."""
+
+    @abstractmethod
+    def described(self) -> str:
+        """What `repr` gives."""
+
+
+class Index(ABC, Generic[K]):
+    """Tag sets with keys, and the keys of all sets that are contained in a query.
+
+    `TagMatch` is an index that the program has itself, and `connect` gives one that a service has. All methods may be
+    called from many threads.
     """
 
-    @overload
-    def __init__(
-        self: TagMatch[int],
-        path: str | os.PathLike[str] | None = None,
-        *,
-        key_type: Literal["integer"] | None = None,
-        **options: Unpack[NewOptions],
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self: TagMatch[str],
-        path: str | os.PathLike[str] | None = None,
-        *,
-        key_type: Literal["string"],
-        **options: Unpack[NewOptions],
-    ) -> None: ...
-
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        *,
-        key_type: KeyType | None = None,
-        layout: Layout = LAYOUT_DEFAULTS.layout,
-        exact: bool = MATCH_DEFAULTS.exact,
-        device: Device = MATCH_DEFAULTS.device,
-        threads: int | None = None,
-        max_partition_size: int = LAYOUT_DEFAULTS.max_partition_size,
-        batch_size: int = MATCH_DEFAULTS.batch_size,
-        flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
-        auto_reload: float | None = MATCH_DEFAULTS.auto_reload,
-        plane: bool = MATCH_DEFAULTS.plane,
-        pipeline: PipelineOptions | None = None,
-        cuda: CudaOptions | None = None,
-        durability: Durability | None = None,
-        keep_snapshots: int | None = None,
-        channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
-        order: Order = MATCH_DEFAULTS.order,
-    ) -> None:
-        self._engine = _engine().new(
-            path,
-            key_type,
-            LayoutOptions(layout, max_partition_size),
-            StagingOptions(durability, keep_snapshots),
-            _match_options(
-                exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, channels, order
-            ),
-        )
-
-    @overload
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        key_type: Literal["integer"] | None = None,
-        snapshot: int | None = None,
-        **options: Unpack[OpenOptions],
-    ) -> TagMatch[int]: ...
-
-    @overload
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        key_type: Literal["string"],
-        snapshot: int | None = None,
-        **options: Unpack[OpenOptions],
-    ) -> TagMatch[str]: ...
-
-    @classmethod
-    def open(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        key_type: KeyType | None = None,
-        snapshot: int | None = None,
-        layout: Layout | None = None,
-        exact: bool = MATCH_DEFAULTS.exact,
-        device: Device = MATCH_DEFAULTS.device,
-        threads: int | None = None,
-        max_partition_size: int | None = None,
-        batch_size: int = MATCH_DEFAULTS.batch_size,
-        flush_timeout: float | None = MATCH_DEFAULTS.flush_timeout,
-        auto_reload: float | None = MATCH_DEFAULTS.auto_reload,
-        plane: bool = MATCH_DEFAULTS.plane,
-        pipeline: PipelineOptions | None = None,
-        cuda: CudaOptions | None = None,
-        durability: Durability | None = None,
-        keep_snapshots: int | None = None,
-        channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
-        order: Order = MATCH_DEFAULTS.order,
-    ) -> Any:
-        """An existing index, in its own layout.
-
-        An index on a store is read-only: it is copied to a temporary folder of this process (`TMPDIR` says where),
-        `reload` takes over a newer snapshot, and changes are refused at once.
-
-        Parameters
-        ----------
-        path : str or Path
-            Folder of the index, as of `TagMatch`, or the URI of one on a store, such as `s3://bucket/animals.index`:
-            whatever `pyarrow.fs.FileSystem.from_uri` takes. Messages and `stats` show it without passwords.
-        key_type
-            What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
-        snapshot : int, optional
-            Number of the snapshot to open, of those that `snapshots` lists; it is read-only and never changes.
-            Default: the current one.
-        layout, max_partition_size
-            Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
-        exact, device, threads, batch_size, flush_timeout, auto_reload, plane
-            As of `TagMatch`.
-        pipeline, cuda, durability, keep_snapshots, channels, order
-            As of `TagMatch`.
-
-        Raises
-        ------
-        IndexNotFoundError, IndexCorruptError, IndexVersionError
-            There is no index at `path`, it does not keep this snapshot, it is damaged, or a newer version wrote it.
-        InvalidTypeError, InvalidValueError
-            Its keys are not of the type `key_type`; or another option, or the path, cannot be used.
-        TagMatchError
-            It cannot be read, the store does not answer, or there is no room for a copy.
-
-        Examples
-        --------
-        A `file:` URI is the folder itself; the URIs of stores are given the same way:
-
-        >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
-        >>> with TagMatch(folder) as tm:
-        ...     tm.add_set(["cat"], 7)
-        ...     tm.consolidate()
-        1
-        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
-        >>> with TagMatch.open(folder.as_uri()) as tm:
-        ...     tm.match(["cat", "dog"])
-        [7]
-        """
-        opened = cls.__new__(cls)
-        opened._engine = _engine().open(
-            path,
-            key_type,
-            layout,
-            max_partition_size,
-            snapshot,
-            StagingOptions(durability, keep_snapshots),
-            _match_options(
-                exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, channels, order
-            ),
-        )
-        return opened
-
-    @staticmethod
-    def snapshots(path: str | os.PathLike[str]) -> list[SnapshotInfo]:
-        """The snapshots of the index at `path` that `open` opens by number: those that are kept, and the current one.
-
-        Each `consolidate` that changes what is stored, and each `save` over the index, makes the snapshot with the next
-        number; to merge segments keeps it.
-
-        Returns
-        -------
-        list
-            In order, each with `number`, `sets` (how many are stored) and `until`: when a newer one took its place, a
-            `datetime` in UTC, or `None` of the current one.
-
-        Raises
-        ------
-        IndexNotFoundError, IndexCorruptError, IndexVersionError
-            There is no index at `path`, its manifest is damaged, or a newer version wrote it.
-        InvalidTypeError, InvalidValueError
-            The path cannot be used.
-
-        Examples
-        --------
-        >>> import pathlib, tempfile
-        >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
-        >>> with TagMatch(folder, keep_snapshots=1) as tm:
-        ...     for number, animal in enumerate(["cat", "dog", "cow"]):
-        ...         tm.add_set([animal], number)
-        ...         tm.consolidate()
-        1
-        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
-        1
-        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
-        1
-        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
-        >>> [(each.number, each.sets) for each in TagMatch.snapshots(folder)]
-        [(2, 2), (3, 3)]
-        >>> with TagMatch.open(folder, snapshot=2) as tm:
-        ...     tm.match(["cow", "dog"])
-        [1]
-        """
-        from tagmatch.model.storage.history import snapshots_in
-        from tagmatch.model.storage.location import location_of
-
-        return snapshots_in(location_of(path, "path").manifest())
+    _engine: Engine
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -411,7 +243,7 @@ class TagMatch(Generic[K]):
         >>> tm.to_arrow()["where"].drop_null().to_pylist()
         ['within circle(9.19, 45.46, 5000)']
         """
-        return self._engine.stage_one(tags, key, where=where, area=area, removed=False, expires=expires)
+        return self._engine.stage_one(tags, key, where=where, area=area, expires=expires)
 
     def remove_set(
         self,
@@ -459,7 +291,8 @@ class TagMatch(Generic[K]):
         >>> tm.match(["cat"])
         [8]
         """
-        return self._engine.stage_one(tags, key, where=where, area=area, removed=True, missing=missing)
+        must_exist = _is_error(missing)
+        return self._engine.stage_one(tags, key, where=where, area=area, removed=True, must_exist=must_exist)
 
     def add_sets(self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, expires: Any = None) -> int:
         """Stage the addition of many sets, each with one key.
@@ -504,7 +337,7 @@ class TagMatch(Generic[K]):
         >>> sorted(tm.match(["cat", "fr"], {"price": 9})), tm.match(["cat", "fr"])
         ([7, 8], [8])
         """
-        return self._engine.stage_many(tags, keys, where=where, area=area, removed=False, expires=expires)
+        return self._engine.stage({"tags": tags, "key": keys, "where": where, "area": area, "expires": expires})
 
     def add_subscriptions(self, table: Any, *, match_all: bool = False) -> int:
         """Stage the addition of the rows of a table: `add_sets` with its columns, as `to_arrow` has them.
@@ -565,8 +398,7 @@ class TagMatch(Generic[K]):
         """
         from tagmatch.subscriptions import columns_of
 
-        columns = columns_of(table, match_all=match_all)
-        return self._engine.stage_many(columns.pop("tags"), columns.pop("key"), removed=False, **columns)
+        return self._engine.stage(columns_of(table, match_all=match_all))
 
     def remove_subscriptions(self, table: Any, *, match_all: bool = False, missing: Missing = "ignore") -> int:
         """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside.
@@ -591,9 +423,7 @@ class TagMatch(Generic[K]):
 
         columns = columns_of(table, match_all=match_all)
         columns.pop("expires", None)
-        return self._engine.stage_many(
-            columns.pop("tags"), columns.pop("key"), removed=True, missing=missing, **columns
-        )
+        return self._engine.stage(columns, removed=True, must_exist=_is_error(missing))
 
     def remove_sets(
         self, tags: Any, keys: Any, *, where: Any = None, area: Any = None, missing: Missing = "ignore"
@@ -612,7 +442,8 @@ class TagMatch(Generic[K]):
         >>> dict(tm)
         {frozenset({'cat'}): (8,)}
         """
-        return self._engine.stage_many(tags, keys, where=where, area=area, removed=True, missing=missing)
+        columns = {"tags": tags, "key": keys, "where": where, "area": area}
+        return self._engine.stage(columns, removed=True, must_exist=_is_error(missing))
 
     def consolidate(self, *, full: bool = False) -> ChangeCounts:
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
@@ -822,12 +653,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
         unique: Literal[False] = False,
-        block: bool = True,
-        timeout: float | None = None,
-        channel: str | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> Future[list[K]]: ...
 
     @overload
@@ -836,12 +663,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
         unique: Literal[True],
-        block: bool = True,
-        timeout: float | None = None,
-        channel: str | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> Future[set[K]]: ...
 
     @overload
@@ -850,12 +673,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
         unique: bool,
-        block: bool = True,
-        timeout: float | None = None,
-        channel: str | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> Future[list[K]] | Future[set[K]]: ...
 
     def submit(
@@ -925,10 +744,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
         unique: Literal[False] = False,
-        channel: str | None = None,
+        **options: Unpack[AwaitOptions],
     ) -> list[K]: ...
 
     @overload
@@ -937,10 +754,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
         unique: Literal[True],
-        channel: str | None = None,
+        **options: Unpack[AwaitOptions],
     ) -> set[K]: ...
 
     @overload
@@ -949,10 +764,8 @@ class TagMatch(Generic[K]):
         tags: Iterable[str],
         attributes: Mapping[str, Any] | None = None,
         *,
-        location: tuple[float, float] | None = None,
-        within: Circle | Box | None = None,
         unique: bool,
-        channel: str | None = None,
+        **options: Unpack[AwaitOptions],
     ) -> list[K] | set[K]: ...
 
     async def amatch(
@@ -1092,7 +905,7 @@ class TagMatch(Generic[K]):
 
     def __len__(self) -> int:
         """Distinct stored sets, not counting staged changes."""
-        return len(self._engine.snapshot)
+        return self._engine.count()
 
     def __iter__(self) -> Iterator[tuple[frozenset[str], tuple[K, ...]]]:
         """Every stored set with its keys, ascending: those stored now, whatever is consolidated meanwhile.
@@ -1304,7 +1117,7 @@ class TagMatch(Generic[K]):
         self._engine.close(drain=drain)
 
     def __enter__(self) -> Self:
-        self._engine.enter()
+        self._engine.check_open()
         return self
 
     def __exit__(
@@ -1316,10 +1129,10 @@ class TagMatch(Generic[K]):
         return self._engine.described()
 
     def _repr_html_(self) -> str | None:
-        """What notebooks show; a closed index is shown as `repr` has it."""
+        """What notebooks show; an index that is closed, or out of reach, is shown as `repr` has it."""
         try:
             return overview(self._engine.stats())
-        except ClosedError:
+        except TagMatchError:
             return None
 
 
@@ -1327,35 +1140,8 @@ def _place(location: object, within: object) -> Place:
     return NOWHERE if location is None and within is None else Place(location, within)
 
 
-def _engine() -> type[Engine]:
-    from tagmatch.engine import Engine
-
-    return Engine
-
-
-def _match_options(
-    exact: bool,
-    device: Device,
-    threads: int | None,
-    batch_size: int,
-    flush_timeout: float | None,
-    auto_reload: float | None,
-    plane: bool,
-    pipeline: PipelineOptions | None,
-    cuda: CudaOptions | None,
-    channels: Iterable[Channel],
-    order: Order,
-) -> MatchOptions:
-    return MatchOptions(
-        exact,
-        device,
-        available_threads() if threads is None else threads,
-        batch_size,
-        flush_timeout,
-        auto_reload,
-        plane,
-        MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,
-        MATCH_DEFAULTS.cuda if cuda is None else cuda,
-        checked_channels(channels),
-        order,
-    )
+def _is_error(missing: object) -> bool:
+    """Whether it is an error to remove what is not there."""
+    if missing not in get_args(Missing):
+        raise InvalidValueError(f'missing must be "ignore" or "error", not {missing!r:.80}')
+    return missing == "error"
