@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from support.servers import needs
 
-from tagmatch_bench.systems.postgres_server import PostgresServer
-from tagmatch_bench.systems.redis_server import RedisServer
+from tagmatch_bench.systems.servers import PostgresServer, RedisServer
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,9 +24,8 @@ from tagmatch.model.arrays import Lists
 from tagmatch.model.errors import TagMatchError
 from tagmatch.workloads.content import SCENARIOS
 from tagmatch_bench.broker import broker
-from tagmatch_bench.broker.broker import Broker, Traffic
+from tagmatch_bench.broker.broker import Broker, InputQueue, Traffic
 from tagmatch_bench.broker.client import source_and_sink
-from tagmatch_bench.broker.input_queue import InputQueue
 from tagmatch_bench.broker.wire import Events, Names, WireError, decoded, deliveries, encoded, received
 from tagmatch_bench.figures.broker import ENGINES
 from tagmatch_bench.systems.ocm import Ocm

@@ -28,12 +28,12 @@ from tagmatch_bench.figures.host import PACKETS
 from tagmatch_bench.harness import timing
 from tagmatch_bench.harness.data import make_workload
 from tagmatch_bench.harness.load import serve, serve_tasks
+from tagmatch_bench.harness.processes import forget_peak, resident
 from tagmatch_bench.harness.report import markdown
-from tagmatch_bench.harness.resident import forget_peak, resident
 from tagmatch_bench.harness.results import Answers, Result, Row, Target
 from tagmatch_bench.harness.timing import Samples, rates
-from tagmatch_bench.systems.duckdb_lists import DuckDBFile
 from tagmatch_bench.systems.matcher import CallSize
+from tagmatch_bench.systems.on_disk import DuckDBFile
 from tagmatch_bench.systems.tagmatch import TagmatchOnDisk
 
 BAD = {
@@ -157,7 +157,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     author = ["-c", "user.name=Test", "-c", "user.email=test@example.org"]
     for command in (["init", "--quiet"], ["add", "."], [*author, "commit", "--quiet", "--message", "Code"]):
         subprocess.run(["git", *command], cwd=folder, check=True)
-    monkeypatch.setattr("tagmatch_bench.harness.circumstances._CHECKOUT", folder / "tagmatch")
+    monkeypatch.setattr("tagmatch_bench.harness.results._CHECKOUT", folder / "tagmatch")
     return folder
 
 

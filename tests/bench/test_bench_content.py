@@ -14,10 +14,11 @@ from support.systems import KINDS, check, matching_keys, subscriptions, tables
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch_bench.figures import content as content_figure
-from tagmatch_bench.figures import pcm_throughput, published_content
-from tagmatch_bench.figures.content_beside import BEST_PATH
-from tagmatch_bench.harness.content_latency import ALL as TIMED
-from tagmatch_bench.harness.content_latency import OCM_CALLED, OURS, OURS_ON_GPU
+from tagmatch_bench.figures import pcm as pcm_figure
+from tagmatch_bench.figures import published as papers
+from tagmatch_bench.figures.pcm import BEST_PATH
+from tagmatch_bench.harness.content import ALL as TIMED
+from tagmatch_bench.harness.content import OCM_CALLED, OURS, OURS_ON_GPU
 from tagmatch_bench.harness.results import Target
 from tagmatch_bench.systems.catalogue import (
     CONTENT,
@@ -248,13 +249,13 @@ def is_complete(found: Found, places: dict[str, set[Any]], pairs: set[str], publ
 def test_pcm(tmp_path: Path) -> None:
     """Also, speed-ups are those of the medians."""
     found = measured("pcm", tmp_path, *SMALL["pcm"], "--call", 1, "--call", 16, "--call", 64)
-    of_many = {*pcm_throughput.PUBLISHED_SYSTEMS, pcm_throughput.ONE_THREAD, pcm_throughput.ALL_THREADS}
+    of_many = {*pcm_figure.PUBLISHED_SYSTEMS, pcm_figure.ONE_THREAD, pcm_figure.ALL_THREADS}
     throughput, calls = "PCM §4.2: throughput", "PCM §4.3: CPU or GPU, by the events of a call"
     published = {
-        "PCM Table 2": published_content.PCM_TABLE2,
-        "PCM Table 2: speed-ups": published_content.PCM_TABLE2_TIMES,
-        **{f"PCM Figure {number}: speed-ups": rows for number, rows in published_content.PCM_TIMES.items()},
-        throughput: published_content.PCM_THROUGHPUT,
+        "PCM Table 2": papers.PCM_TABLE2,
+        "PCM Table 2: speed-ups": papers.PCM_TABLE2_TIMES,
+        **{f"PCM Figure {number}: speed-ups": rows for number, rows in papers.PCM_TIMES.items()},
+        throughput: papers.PCM_THROUGHPUT,
     }
     is_complete(found, PCM_PLACES, PCM_PAIRS, published)
     assert found.places(throughput) == at(of_many - {"CCM, one at a time", "CCM, several at once"}, {"default"})
@@ -279,12 +280,12 @@ def test_ccm(tmp_path: Path) -> None:
     assert (Found(tmp_path, "ccm").panels, Found(tmp_path, "ccm").unavailable.keys()) == ({}, {"Memset", "Kernel"})
     found = measured("ccm", tmp_path, *SMALL["ccm"])
     published = {
-        "CCM Table 2": published_content.CCM_TABLE2,
-        "CCM Table 2: speed-ups": published_content.CCM_TABLE2_TIMES,
-        "CCM Table 2: size": published_content.CCM_TABLE2_SIZE,
-        "CCM Table 2: deployment": published_content.CCM_TABLE2_BUILD,
-        **{f"CCM Figure {number}: speed-ups": rows for number, rows in published_content.CCM_TIMES.items()},
-        "CCM Figure 11: interfaces selected": published_content.CCM_FIGURE11_SELECTED,
+        "CCM Table 2": papers.CCM_TABLE2,
+        "CCM Table 2: speed-ups": papers.CCM_TABLE2_TIMES,
+        "CCM Table 2: size": papers.CCM_TABLE2_SIZE,
+        "CCM Table 2: deployment": papers.CCM_TABLE2_BUILD,
+        **{f"CCM Figure {number}: speed-ups": rows for number, rows in papers.CCM_TIMES.items()},
+        "CCM Figure 11: interfaces selected": papers.CCM_FIGURE11_SELECTED,
     }
     is_complete(found, CCM_PLACES, CCM_PAIRS, published)
     for title in ("CCM Table 2: size", "CCM Table 2: deployment"):

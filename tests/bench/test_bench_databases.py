@@ -21,16 +21,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.tables import answers, right_answers, table_of, tag_rows
 
-from tagmatch_bench.systems import postgres_server
+from tagmatch_bench.systems import servers
 from tagmatch_bench.systems.catalogue import DATABASES
-from tagmatch_bench.systems.clickhouse import ClickHouseScan
-from tagmatch_bench.systems.duckdb_lists import DuckDBScan
+from tagmatch_bench.systems.databases import ClickHouseScan, MongoDB, Operator, PostgresGin, PostgresScan, Sharded
 from tagmatch_bench.systems.matcher import Matcher, UnavailableError
-from tagmatch_bench.systems.mongodb import MongoDB, Operator
-from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, SystemOnDisk
-from tagmatch_bench.systems.postgres_server import PostgresServer
-from tagmatch_bench.systems.postgresql import PostgresGin, PostgresScan
-from tagmatch_bench.systems.sharded import Sharded
+from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, DuckDBScan, SystemOnDisk
+from tagmatch_bench.systems.servers import PostgresServer
 
 Build = Callable[[pa.Table], Matcher[Any]]
 
@@ -187,7 +183,7 @@ def pid_of(folder: Path) -> int:
 
 WAITING = """
 import time
-from tagmatch_bench.systems.postgres_server import PostgresServer
+from tagmatch_bench.systems.servers import PostgresServer
 server = PostgresServer()
 print(server.folder, flush=True)
 time.sleep(600)
@@ -201,13 +197,13 @@ def test_server_ends_with_its_process(monkeypatch: pytest.MonkeyPatch, tmp_path:
     if number is None:
         server = PostgresServer()
         folder, pid = server.folder, pid_of(server.folder)
-        monkeypatch.setattr("tagmatch_bench.systems.postgresql.PostgresServer", lambda: server)
+        monkeypatch.setattr("tagmatch_bench.systems.databases.PostgresServer", lambda: server)
         matcher = PostgresScan(table_of([]))
         assert is_alive(pid)
         matcher.close()
         monkeypatch.undo()
         monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(postgres_server, "_DEBIAN_FOLDERS", "/nowhere")
+        monkeypatch.setattr(servers, "_DEBIAN_FOLDERS", "/nowhere")
         with pytest.raises(UnavailableError, match=r"initdb and pg_ctl \(Debian package postgresql\)"):
             PostgresScan(table_of([]))
     else:

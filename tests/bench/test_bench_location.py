@@ -17,23 +17,18 @@ from support.systems import Case, cases, check_circles, check_located, one_radiu
 
 from tagmatch.model.errors import TagMatchError
 from tagmatch.workloads.location import Location, LocationOptions
-from tagmatch_bench.figures import location_content, location_exact, location_live, location_spatial
-from tagmatch_bench.figures import published_location as published
-from tagmatch_bench.harness.as_constraints import tags_as_attributes, tags_as_constraints
-from tagmatch_bench.harness.located import WHOLE, great_circle
-from tagmatch_bench.systems import redis_server
+from tagmatch_bench.figures import location_content, location_live, location_spatial, published
+from tagmatch_bench.harness.located import WHOLE, great_circle, tags_as_attributes, tags_as_constraints
+from tagmatch_bench.systems import servers
 from tagmatch_bench.systems.catalogue import ALERTS, CIRCLES, LOCATED, OWN_CIRCLES, OWN_CIRCLES_GPU, System
+from tagmatch_bench.systems.circle_databases import PostGis, RedisGeo
+from tagmatch_bench.systems.circle_trees import RStarTree, ScipyTree
 from tagmatch_bench.systems.circles import Circles
 from tagmatch_bench.systems.circles import Found as FoundCircles
 from tagmatch_bench.systems.matcher import UnavailableError, answers_to_pylist
-from tagmatch_bench.systems.postgis import PostGis
-from tagmatch_bench.systems.postgres_server import PostgresServer
-from tagmatch_bench.systems.redis_geo import RedisGeo
-from tagmatch_bench.systems.redis_server import RedisServer
-from tagmatch_bench.systems.rstar_tree import RStarTree
-from tagmatch_bench.systems.scipy_tree import ScipyTree
+from tagmatch_bench.systems.servers import PostgresServer, RedisServer
 from tagmatch_bench.systems.tagmatch_circles import ClientCircles, FixedCircles
-from tagmatch_bench.systems.tagmatch_located import LocatedMatching, LocatedOneByOne, TagmatchLocated
+from tagmatch_bench.systems.tagmatch_content import LocatedMatching, LocatedOneByOne, TagmatchLocated
 
 Build = Callable[..., Any]
 
@@ -113,13 +108,13 @@ def test_nothing_is_left_behind(
     for name in ON_SERVERS:  # with a server of its own
         with closing(CIRCLES[name].build(Circles.checked([0.5], [0.5], [0.1]), 1)) as system:
             assert system.within(*np.full((3, 1), 0.5)).ids.tolist() == [0]
-    monkeypatch.setattr(redis_server.shutil, "which", lambda _: None)
+    monkeypatch.setattr(servers.shutil, "which", lambda _: None)
     with pytest.raises(UnavailableError, match="needs the program redis-server"):
         RedisServer()
-    monkeypatch.setattr(redis_server.shutil, "which", lambda _: "/bin/false")
+    monkeypatch.setattr(servers.shutil, "which", lambda _: "/bin/false")
     with pytest.raises(RuntimeError, match="Redis's server does not start"):
         RedisServer()
-    monkeypatch.setattr("tagmatch_bench.systems.postgis._EXTENSION", "postgis_of_another_world")
+    monkeypatch.setattr("tagmatch_bench.systems.circle_databases._EXTENSION", "postgis_of_another_world")
     with pytest.raises(UnavailableError, match="needs PostGIS"):
         PostGis(case.circles, server=postgis)
 
@@ -252,8 +247,8 @@ def test_table2(tmp_path: Path) -> None:
     with_areas = at(("CLCB, CPU", "tagmatch, a call each"), {published.WITH_LOCATION})
     assert found.places("CLCB Table 2") == both | with_areas
     for title, rows in (
-        ("", published.TABLE2), (": speed-ups", published.TABLE2_TIMES),
-        (": times as long with areas", published.TABLE2_SLOWER), (": update", published.TABLE2_UPDATE),
+        ("", published.CLCB_TABLE2), (": speed-ups", published.CLCB_TABLE2_TIMES),
+        (": times as long with areas", published.CLCB_TABLE2_SLOWER), (": update", published.CLCB_TABLE2_UPDATE),
     ):  # fmt: skip
         assert found.published(f"CLCB Table 2{title}") == facts(rows)
     assert found.places("CLCB Table 2: update").keys() == {"CLCB, CPU", "tagmatch, clients, end to end", "SFF"}
@@ -280,9 +275,9 @@ def test_figures(tmp_path: Path) -> None:
         assert found.places(title) == at(
             {f"{name} against R*-tree" for name in names - {"R*-tree"}}, published.COVERAGES
         )
-        assert found.published(title) == facts(published.TIMES[number])
-    assert found.published("CLCB Figure 5 (a), uniform") == facts(published.FIGURE5)
-    assert found.published("CLCB Figure 7: subscriptions in 1 GB") == facts(published.FIGURE7_AT_LEAST)
+        assert found.published(title) == facts(published.CLCB_TIMES[number])
+    assert found.published("CLCB Figure 5 (a), uniform") == facts(published.CLCB_FIGURE5)
+    assert found.published("CLCB Figure 7: subscriptions in 1 GB") == facts(published.CLCB_FIGURE7_AT_LEAST)
 
 
 def test_live_exact_and_cities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,14 +331,14 @@ def test_a_wrong_system_of_areas_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("way", ["_fixed", "_of_clients"])
 def test_one_wrong_pair_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    right = getattr(location_exact, way)
+    right = getattr(location_live, way)
 
     def wrong(some: Any) -> Any:
         given = right(some)
         given[np.argmax(np.abs(great_circle(*some[:2], *some[3:]) - some.metres))] ^= True
         return given
 
-    monkeypatch.setattr(location_exact, way, wrong)
+    monkeypatch.setattr(location_live, way, wrong)
     done = run("location", tmp_path, *SMALL, *of("exact"))
     assert isinstance(done.exception, TagMatchError)
     assert "wrong answers" in str(done.exception)

@@ -28,14 +28,11 @@ from tagmatch_bench.harness.bench import Bench, BenchOptions
 from tagmatch_bench.harness.data import extend, make_workload
 from tagmatch_bench.harness.results import Result
 from tagmatch_bench.systems.catalogue import PYTHON_DICT, RAREST, SYSTEMS, Build
-from tagmatch_bench.systems.icn_tree import IcnTree
-from tagmatch_bench.systems.kernels import Kernels
+from tagmatch_bench.systems.hash_tables import RarestTagDict, SubsetEnumeration
 from tagmatch_bench.systems.matcher import CallSize
-from tagmatch_bench.systems.numpy_scan import SignatureScan
-from tagmatch_bench.systems.prefix_tree import PrefixTree
-from tagmatch_bench.systems.python import RarestTagDict
-from tagmatch_bench.systems.signatures import SignatureMatcher
-from tagmatch_bench.systems.subset_enumeration import SubsetEnumeration
+from tagmatch_bench.systems.signatures import SignatureMatcher, SignatureScan
+from tagmatch_bench.systems.tagmatch import Kernels
+from tagmatch_bench.systems.trees import IcnTree, PrefixTree
 
 FEW = ("--threads", "2", "--queries", "20", "--rounds", "1", "--seconds", "0.001", "--allow-changes", "--output")
 

@@ -16,16 +16,14 @@ from support.qos import Asked, Scenario, Sent, scenarios
 from support.systems import matching_keys
 
 from tagmatch.model.errors import InvalidValueError
-from tagmatch_bench.figures import published_qos
-from tagmatch_bench.figures.qos_figures import PARTS
+from tagmatch_bench.figures import published
+from tagmatch_bench.figures.qos import PARTS
 from tagmatch_bench.qos import SCENARIOS, Channel, QosOptions
-from tagmatch_bench.qos.brokers import BROKERS
-from tagmatch_bench.qos.channels import NANOSECONDS, Flow
-from tagmatch_bench.qos.driving import Channels, Driven, run_virtual
+from tagmatch_bench.qos.driving import BROKERS, Channels, Driven, run_virtual
 from tagmatch_bench.qos.kernels import DROPPED, EXACT, Messages, Work
-from tagmatch_bench.qos.matching import Matching, check, times_of
+from tagmatch_bench.qos.matching import Matching, check, events, subscriptions, times_of
+from tagmatch_bench.qos.options import NANOSECONDS, Flow
 from tagmatch_bench.qos.simulator import Policy, arrivals, count_results, run, work_of
-from tagmatch_bench.qos.subscriptions import events, subscriptions
 
 
 def messages_of(sent: list[Sent]) -> Messages:
@@ -291,13 +289,13 @@ def test_real_failure_rates(tmp_path: Path) -> None:
 def test_on_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dds: bool) -> None:
     policies = {*THREE, "FIFO"}
     if not dds:
-        monkeypatch.delitem(sys.modules, "tagmatch_bench.systems.cyclone_dds", raising=False)
+        monkeypatch.delitem(sys.modules, "tagmatch_bench.qos.dds", raising=False)
         monkeypatch.setitem(sys.modules, "cyclonedds.core", None)
         found = matched(tmp_path, "dds", more=("--messages", 20))
         assert "needs the Python package cyclonedds" in found.unavailable["CycloneDDS"]
         return
-    assert published_qos.TABLE1.keys() == {6_000, 60_000, 600_000}
-    monkeypatch.setattr(published_qos, "TABLE1", {600: (0.034, 65.0), 6_000: (0.15, 14.0)})  # which takes less
+    assert published.QOS_TABLE1.keys() == {6_000, 60_000, 600_000}
+    monkeypatch.setattr(published, "QOS_TABLE1", {600: (0.034, 65.0), 6_000: (0.15, 14.0)})  # which takes less
     found = matched(tmp_path, "table1", "threads", "dds")
     printed = found.published("Table 1: a message alone")
     assert printed == {("a message", "600"): 0.034, ("a message", "6,000"): 0.15}

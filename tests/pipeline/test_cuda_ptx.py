@@ -61,7 +61,7 @@ systems.ccm _clear n u32 n u8
 systems.clcb_cuda _loc n uint32 float32 float32 f32x2 f32 u32 u32 uint32 u32 u32 u8 u32
 systems.clcb_cuda _cont u32 xs i64 i64 u8 operands operands u32 u32 uint32 uint32 u32 u32 u8
 systems.clcb_cuda _zip n u8 u32
-systems.ccm_2011 _evaluate u32 xs i64 i64 structs u32 u32 u32 u8 yes u32 u8
+systems.ccm _evaluate_2011 u32 xs i64 i64 structs u32 u32 u32 u8 yes u32 u8
 """
 
 # In a process of its own: the tests of this process's other files may have chosen Numba's simulator, or a context

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import Layout
 from tagmatch_bench.commands.app import app
-from tagmatch_bench.spark import partitioning, skew
+from tagmatch_bench.spark import join, partitioning
 
 pytestmark = [pytest.mark.nightly, pytest.mark.usefixtures("session")]
 
@@ -72,8 +72,8 @@ def test_skew(tmp_path: Path) -> None:
     bench(tmp_path, "--part", "skew", "--join-sets", "400", "--queries", "60")
     found = Found(tmp_path, "spark-skew")
     both = [f"{where}, {each}" for where in ("Spark", "local") for each in get_args(Layout)]
-    assert list(map(found.places, found.panels)) == [at(both, skew.INPUTS), at(JOINS[:2], skew.INPUTS)]
-    assert [(row["wrong"], row["missing"]) for row in found.answers] == [(0, 0)] * 2 * len(skew.INPUTS)
+    assert list(map(found.places, found.panels)) == [at(both, join.INPUTS), at(JOINS[:2], join.INPUTS)]
+    assert [(row["wrong"], row["missing"]) for row in found.answers] == [(0, 0)] * 2 * len(join.INPUTS)
 
 
 def test_indexes_that_differ_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

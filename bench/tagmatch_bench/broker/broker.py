@@ -8,19 +8,134 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
+from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import sort_values
 from tagmatch.pipeline.run.stage import Stage, StoppedError
-from tagmatch_bench.broker.input_queue import InputQueue
-from tagmatch_bench.broker.wire import Names, decoded, deliveries
+from tagmatch_bench.broker.wire import DELIVERY, INTERFACE, Names, decoded, deliveries, encoded, joined, received
+from tagmatch_bench.systems.content_matcher import Messages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tagmatch.model.arrays import Lists
+    from tagmatch import TagMatch
+    from tagmatch.model.arrays import F64Array, I64Array, U32Array
+    from tagmatch_bench.broker.client import Client, Received, Sent
     from tagmatch_bench.broker.wire import Events
+    from tagmatch_bench.systems.content_matcher import ContentMatcher
+
+
+class InputQueue:
+    """Events that wait. Any number of threads may offer some and take some.
+
+    Parameters
+    ----------
+    most : int
+        Events that wait at most.
+
+    Attributes
+    ----------
+    offered, dropped, taken : int
+        Events that have come, those of them for which there was no room, and those that were taken.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._parts: list[Events] = []
+        self._waiting = self.offered = self.dropped = self.taken = 0
+
+    def is_done(self, count: int) -> bool:
+        """Whether no event waits, and that number of them was taken."""
+        with self._lock:
+            return self._waiting == 0 and self.taken == count
+
+    def offer(self, events: Events) -> None:
+        """Have as many of the events wait as there is room for, the first ones; others are dropped."""
+        count = len(events.numbers)
+        with self._lock:
+            taken = min(count, self._most - self._waiting)
+            self.offered += count
+            self.dropped += count - taken
+            if taken:
+                self._parts.append(events.part(0, taken))
+                self._waiting += taken
+
+    def take(self) -> Events | None:
+        """All events that wait, in the order in which they came; `None` if there are none."""
+        with self._lock:
+            parts, self._parts, self._waiting = self._parts, [], 0
+            self.taken += sum(len(part.numbers) for part in parts)
+        return joined(parts) if parts else None
+
+
+class ContentEngine:
+    """A compared system, which gets all events that wait in one call, as it takes them: attributes by number.
+
+    Parameters
+    ----------
+    matcher : ContentMatcher
+        Its constraints are on integers.
+    """
+
+    def __init__(self, matcher: ContentMatcher) -> None:
+        self.names: Sequence[str] = matcher.names
+        self._matcher = matcher
+
+    def interfaces(self, events: Events) -> Lists:
+        """Of each event the interfaces, each once."""
+        messages = Messages(events.offsets, events.attributes, events.values)
+        return _lists(self._matcher.match_many(messages, unique=True))
+
+
+class TagmatchEngine:
+    """An index of tagmatch, asked as its users ask it: for few events one by one, for more with a table of them.
+
+    Parameters
+    ----------
+    index : TagMatch
+    names : sequence of str
+        Of the attributes that events may have.
+    tables_from : int
+        Events from which on they are asked for in a table with a column of maps, which takes no longer then than
+        single calls.
+    """
+
+    def __init__(self, index: TagMatch, names: Sequence[str], *, tables_from: int = 50) -> None:
+        self.names: Sequence[str] = list(names)
+        self._names = pa.array(self.names)
+        self._index = index
+        self._tables_from = tables_from
+
+    def interfaces(self, events: Events) -> Lists:
+        """Of each event the interfaces, each once."""
+        return self._in_a_table(events) if len(events.numbers) >= self._tables_from else self._one_by_one(events)
+
+    def _one_by_one(self, events: Events) -> Lists:
+        names, values = [self.names[each] for each in events.attributes.tolist()], events.values.tolist()
+        ask = self._index.match_unique
+        found = [
+            ask((), dict(zip(names[begin:end], values[begin:end], strict=True)))
+            for begin, end in pairwise(events.offsets.tolist())
+        ]
+        counts = np.fromiter(map(len, found), np.int64, len(found))
+        return Lists(offsets_of(counts), np.fromiter(chain.from_iterable(found), np.uint64, int(counts.sum())))
+
+    def _in_a_table(self, events: Events) -> Lists:
+        offsets, names = pa.array(events.offsets.astype(np.int32)), self._names.take(pa.array(events.attributes))
+        maps = pa.MapArray.from_arrays(offsets, names, pa.array(events.values))
+        return _lists(self._index.match_many(pa.record_batch({"attributes": maps}), unique=True))
+
+
+def _lists(answers: pa.ListArray) -> Lists:
+    return Lists(answers.offsets.to_numpy().astype(np.int64), answers.values.to_numpy())
+
 
 # Bytes that are read at once
 _READ = 1 << 18
@@ -138,3 +253,134 @@ class Broker:
                 with contextlib.suppress(OSError):
                     self._connection.shutdown(socket.SHUT_RD)  # nothing more is read
             self._changed.notify()
+
+
+# Events of the largest call before anything is measured
+_WARM = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Brokered:
+    """What became of events that a client has sent.
+
+    Attributes
+    ----------
+    sent : Sent
+    traffic : Traffic
+    unaccounted : int
+        Events that were neither delivered nor dropped, or delivered more than once: 0 if sent = processed + dropped,
+        and each that was processed came to the client once, in the order in which they were sent.
+    keys, wrong, missing : int
+        Keys that were delivered, those of them that were not expected, and those that events which were delivered lack.
+    delays : float64 array
+        Of each delivery, seconds from when its event was due to be sent until its last byte came.
+    """
+
+    sent: Sent
+    traffic: Traffic
+    unaccounted: int
+    keys: int
+    wrong: int
+    missing: int
+    delays: F64Array
+
+    @property
+    def offered_rate(self) -> float:
+        """Events a second that the client has sent."""
+        return self.sent.events / self.sent.seconds
+
+    @property
+    def processing_rate(self) -> float:
+        """Events a second that were matched and delivered."""
+        return self.traffic.processed / self.traffic.seconds
+
+    @property
+    def key_rate(self) -> float:
+        """Keys a second that were delivered."""
+        return self.keys / self.traffic.seconds
+
+    @property
+    def dropped(self) -> float:
+        """Share of the events that were dropped."""
+        return self.traffic.dropped / self.sent.events
+
+    def delay(self, share: float) -> float:
+        """Seconds within which this share of the deliveries came; if none did, all that the broker had."""
+        return float(np.quantile(self.delays, share)) if len(self.delays) else self.traffic.seconds
+
+
+@kernel
+def _compare(numbers, offsets, keys, expected_offsets, expected_keys):
+    """Deliveries that do not come in order, and their keys that are wrong and missing; events repeat in turn."""
+    disordered = wrong = missing = 0
+    before = np.int64(-1)
+    for event in range(len(numbers)):
+        number = np.int64(numbers[event])
+        if number <= before:
+            disordered += 1
+        before = number
+        begin, end = offsets[event], offsets[event + 1]
+        sort_values(keys, begin, end)
+        place = number % (len(expected_offsets) - 1)
+        due, last = expected_offsets[place], expected_offsets[place + 1]
+        while begin < end or due < last:
+            if due == last or (begin < end and keys[begin] < expected_keys[due]):
+                wrong += 1
+                begin += 1
+            elif begin == end or expected_keys[due] < keys[begin]:
+                missing += 1
+                due += 1
+            else:
+                begin += 1
+                due += 1
+    return disordered, wrong, missing
+
+
+def brokered(
+    engine: Engine, client: Client, rate: float, seconds: float, expected: Lists, *, queue: int = 100
+) -> Brokered:
+    """Have a client send events at a rate, and a broker match and deliver them.
+
+    Parameters
+    ----------
+    engine : Engine
+    client : Client
+    rate : float
+        Events a second that the client sends, if the broker reads them so fast.
+    seconds : float
+    expected : Lists
+        The keys of each of the client's events, ascending.
+    queue : int
+        Events that wait for the engine at most.
+
+    Raises
+    ------
+    Exception
+        What the engine raises.
+    """
+    for count in (1, min(queue, _WARM)):  # kernels are loaded before anything comes
+        some, _ = decoded(encoded(client.events, 0, count, Names.of(client.names)), Names.of(engine.names))
+        deliveries(some.numbers, engine.interfaces(some))
+    with client.begin(rate, seconds) as connection:
+        traffic = Broker(engine, queue=queue).serve(connection)
+    sent, data = client.end()
+    numbers, keys = received(data.data)
+    disordered, wrong, missing = _compare(
+        numbers, keys.offsets, keys.values.copy(), expected.offsets, expected.values.astype(np.uint64, copy=False)
+    )
+    unaccounted = (
+        int(disordered)
+        + abs(sent.events - traffic.offered)
+        + abs(traffic.offered - traffic.dropped - traffic.processed)
+        + abs(traffic.processed - len(numbers))
+    )
+    delays = _delays(numbers, keys.offsets, data, sent, rate)
+    return Brokered(sent, traffic, int(unaccounted), len(keys.values), int(wrong), int(missing), delays)
+
+
+def _delays(numbers: U32Array, offsets: I64Array, data: Received, sent: Sent, rate: float) -> F64Array:
+    """Seconds from when each event was due until all of its delivery had come."""
+    ends = DELIVERY * np.arange(1, len(numbers) + 1) + INTERFACE * offsets[1:]
+    came = data.times[np.searchsorted(data.ends, ends)]
+    delays: F64Array = came - (sent.begun + (numbers + 1.0) / rate)
+    return delays

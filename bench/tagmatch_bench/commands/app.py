@@ -35,7 +35,7 @@ from tagmatch_bench.commands.serve import serve
 from tagmatch_bench.figures.figure import FIGURES
 
 if TYPE_CHECKING:
-    from tagmatch_bench.harness.run import Experiment
+    from tagmatch_bench.harness.bench import Experiment
 
 app = command_line("Measure tagmatch beside its baselines and against its targets.")
 
@@ -408,9 +408,8 @@ def spark(
     cores = threads or available_threads()
     session = local_spark(cores)  # before pyspark is imported
     from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions
-    from tagmatch_bench.spark.join import join
+    from tagmatch_bench.spark.join import join, skew
     from tagmatch_bench.spark.partitioning import SIZES, partition
-    from tagmatch_bench.spark.skew import skew
 
     parts: dict[str, Experiment] = {
         SparkBenchmark.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),

@@ -16,7 +16,7 @@ Events = Annotated[int, typer.Option(min=1, max=1_000_000, help="Events that com
 
 
 def _skippable(names: list[str] | None) -> list[str] | None:
-    from tagmatch_bench.harness.content_latency import ALL
+    from tagmatch_bench.harness.content import ALL
 
     for name in names or ():
         if name not in ALL:

@@ -13,8 +13,7 @@ from rich.console import Console
 from tagmatch.model.errors import TagMatchError
 
 if TYPE_CHECKING:
-    from tagmatch_bench.harness.bench import BenchOptions
-    from tagmatch_bench.harness.run import Experiment
+    from tagmatch_bench.harness.bench import BenchOptions, Experiment
 
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the workload.")]
 AllowChanges = Annotated[
@@ -36,7 +35,7 @@ def require_committed() -> None:
     TagMatchError
         Code differs from its commit; the message names the files.
     """
-    from tagmatch_bench.harness.circumstances import changed_files, commit
+    from tagmatch_bench.harness.results import changed_files, commit
 
     if changed := changed_files():
         raise TagMatchError(
@@ -47,8 +46,8 @@ def require_committed() -> None:
 
 def measure_all(experiments: Sequence[Experiment], options: BenchOptions, output: Path, *, allow_changes: bool) -> None:
     """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
+    from tagmatch_bench.harness.bench import run as run_experiments
     from tagmatch_bench.harness.report import markdown
-    from tagmatch_bench.harness.run import run as run_experiments
 
     if find_spec("matplotlib") is None:
         raise TagMatchError("plots need matplotlib; install it with: pip install ./bench")

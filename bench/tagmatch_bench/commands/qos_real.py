@@ -61,8 +61,7 @@ def qos_real(
     allow_changes: AllowChanges = False,
 ) -> None:
     """Messages with deadlines and real matching: figures of `qos`, threads, the pipeline, and CycloneDDS."""
-    from tagmatch_bench.figures.qos_pipeline import PipelineSizes
-    from tagmatch_bench.figures.qos_real import RealSizes
+    from tagmatch_bench.figures.qos_real import PipelineSizes, RealSizes
     from tagmatch_bench.figures.qos_real import qos_real as experiment
     from tagmatch_bench.harness.bench import BenchOptions
 

@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists
-from tagmatch_bench.broker.engines import ContentEngine, TagmatchEngine
-from tagmatch_bench.broker.remote import Client
+from tagmatch_bench.broker.broker import Brokered, ContentEngine, TagmatchEngine, brokered
+from tagmatch_bench.broker.client import Client
 from tagmatch_bench.broker.wire import Events
 from tagmatch_bench.figures import content_scenarios as scenarios
 from tagmatch_bench.figures.published import PCM_FIG10
-from tagmatch_bench.harness.brokered import Brokered, brokered
 from tagmatch_bench.harness.results import Answers, Target
 from tagmatch_bench.harness.timing import Samples, without_garbage_collection
 from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_SHARED

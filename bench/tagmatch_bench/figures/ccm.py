@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tagmatch_bench.figures import ccm_scenarios as scenarios
-from tagmatch_bench.figures import published_content as published
-from tagmatch_bench.figures.content_beside import DEVICES, PUBLISHED, Shown, beside
-from tagmatch_bench.figures.published_content import DEFAULT, MICROS
-from tagmatch_bench.harness.content import add_answers
-from tagmatch_bench.harness.content_latency import OURS
+from tagmatch_bench.figures import content_scenarios as scenarios
+from tagmatch_bench.figures import published
+from tagmatch_bench.figures.pcm import DEVICES, PUBLISHED, Shown, beside
+from tagmatch_bench.figures.published import DEFAULT, MICROS
+from tagmatch_bench.harness.content import OURS, add_answers
 from tagmatch_bench.harness.timing import Samples, alternate
 from tagmatch_bench.systems.catalogue import CONTENT_ONE_BY_ONE, ENCODED, System
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from tagmatch_bench.harness.results import Result
     from tagmatch_bench.systems.matcher import Matcher
 
+
 PARTS = ("table2", "figure5", "figure6", "figure7", "figure8", "figure9", "figure10", "figure11")
 
 _CCM = "CCM, 2011"
@@ -34,7 +34,7 @@ _CCM = "CCM, 2011"
 _PAIRS = [(system, "SFF") for system in (_CCM, "CCM", "OCM", OURS, *ENCODED)]
 
 #: How Figure 5's versions clear counters and marks (§4.3)
-_VERSIONS = {name: System("ccm_2011:Ccm2011", {"reset": name.lower()}, needs="gpu") for name in ("Memset", "Kernel")}
+_VERSIONS = {name: System("ccm:Ccm2011", {"reset": name.lower()}, needs="gpu") for name in ("Memset", "Kernel")}
 _COPIES = ("copy in", "copy back")
 
 #: After these many seconds no more builds are begun
@@ -73,7 +73,7 @@ def ccm(bench: Bench, sizes: CcmSizes) -> Result:
         "figure5": partial(_figure5, bench, result, sizes.constraints),
         **{
             f"figure{figure.number}": partial(_figure, bench, result, figure, sizes.constraints)
-            for figure in scenarios.figures(sizes.constraints)
+            for figure in scenarios.ccm_figures(sizes.constraints)
         },
     }
     for part in PARTS:
@@ -83,7 +83,7 @@ def ccm(bench: Bench, sizes: CcmSizes) -> Result:
 
 
 def _table2(bench: Bench, result: Result, constraints: int) -> None:
-    places = scenarios.table2(constraints, bench.options.queries, bench.options.seed)
+    places = scenarios.ccm_table2(constraints, bench.options.queries, bench.options.seed)
     shown = Shown("CCM Table 2", "scenario", micros=published.CCM_TABLE2, times=published.CCM_TABLE2_TIMES)
     beside(bench, result, shown, places.items(), _PAIRS)
     _deployment(bench, result, places[DEFAULT])
@@ -117,7 +117,7 @@ def _tagmatch(subscriptions: pa.Table, threads: int) -> TagmatchContent:
 
 def _figure5(bench: Bench, result: Result, constraints: int) -> None:
     """Add how long each part of an event's way through CCM takes, in both versions."""
-    scenario = scenarios.default(constraints, bench.options.queries, bench.options.seed)
+    scenario = scenarios.ccm_default(constraints, bench.options.queries, bench.options.seed)
     with bench.built(_VERSIONS, scenario.subscriptions, result) as systems:
         if not systems:
             return

@@ -6,23 +6,32 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.model.arrays import offsets_of
 from tagmatch.pipeline.filters.index import filter_index
 from tagmatch_bench.figures import content_scenarios as scenarios
-from tagmatch_bench.figures.content_mixed import tags_and_constraints
-from tagmatch_bench.figures.published_content import MICROS, PCM_TABLE2
+from tagmatch_bench.figures.content_scenarios import BOTH, CONSTRAINTS, TAGS, Mixed, mixed
+from tagmatch_bench.figures.published import MICROS, PCM_TABLE2
 from tagmatch_bench.harness.content import GPU, MATCHING, OCM, SFF, WHOLE, Measured, Scenario, measure
-from tagmatch_bench.harness.results import Target
+from tagmatch_bench.harness.reference import all_true, satisfied_rows
+from tagmatch_bench.harness.results import Answers, Target
 from tagmatch_bench.harness.timing import Samples, alternate, rates
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError
-from tagmatch_bench.systems.tagmatch_content import TagmatchContent
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError, count_keys, wrong_and_missing
+from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchMatching
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from tagmatch.model.arrays import I64Array
     from tagmatch_bench.harness.bench import Bench
     from tagmatch_bench.harness.results import Panel, Result
+    from tagmatch_bench.systems.matcher import Matcher
+
 
 #: Times as fast as OCM and SFF, by the constraints from which on they hold
 _AGAINST_OCM = {1e6: Target(5), 1e7: Target(25)}
@@ -137,7 +146,7 @@ def _pcm(bench: Bench, result: Result, sizes: tuple[int, ...]) -> None:
 
 
 def _figures(bench: Bench, result: Result, constraints: int) -> None:
-    for figure in scenarios.figures(constraints):
+    for figure in scenarios.pcm_figures(constraints):
         panel = result.panel(f"PCM Figure {figure.number}", figure.axis, MICROS, "lines", log_x=figure.log_x)
         for place, scenario in figure.scenarios(constraints, bench.options.queries, bench.options.seed):
             with _built(bench, scenario) as whole:
@@ -213,3 +222,71 @@ def _threads(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchCo
     if GPU in measured.micros:
         on_gpu = Samples(tuple(1e6 / micros for micros in measured.micros[GPU].values))
         result.add(f"{scenario.name}: GPU against two threads", on_gpu.over(found["2"]), "times", _ON_A_GPU)
+
+
+_CHECKED = 50
+_NO_SLOWER = Target(1, at_most=True)
+_END_TO_END, _ALONE = "end to end", "matching alone"
+
+
+def tags_and_constraints(bench: Bench, result: Result, constraints: int) -> None:
+    """Measure messages against subscriptions with tags, with constraints, and with both."""
+    options = bench.options
+    with bench.doing("content: generating tags and constraints"):
+        data = mixed(bench, constraints, options.queries)
+    works: dict[str, Callable[[int], object]] = {}
+    sizes: dict[str, CallSize] = {}
+    with ExitStack() as stack:
+        systems = {}
+        for what, table in data.subscriptions.items():
+            with bench.doing(f"content: building, {what}"):
+                systems[what] = TagmatchContent(table)
+            stack.callback(systems[what].close)
+            alone = TagmatchMatching(systems[what])
+            whole_asked, asked = data.asked(what), alone.prepare(data.asked(what))
+            works[f"{what}, {_END_TO_END}"] = partial(_ask, systems[what], whole_asked)
+            works[f"{what}, {_ALONE}"] = partial(_ask, alone, asked)
+            sizes[f"{what}, {_ALONE}"] = CallSize(whole=asked.packet_size)
+        with bench.doing("content: matching, tags and constraints"):
+            found = rates(works, options.queries, rounds=options.rounds, seconds=options.seconds, sizes=sizes)
+        with bench.doing("content: checking, tags and constraints"):
+            _check(result, data, systems)
+    micros = {name: Samples(tuple(1e6 / rate for rate in each.values)) for name, each in found.items()}
+    panel = result.panel("tags and constraints", "", "µs a message")
+    for what in systems:
+        for how in (_END_TO_END, _ALONE):
+            panel.add(what, how, micros[f"{what}, {how}"])
+    for how in (_ALONE, _END_TO_END):
+        slower = max((micros[f"{what}, {how}"] for what in (TAGS, CONSTRAINTS)), key=lambda each: each.median)
+        ratio = micros[f"{BOTH}, {how}"].over(slower)
+        result.add(
+            f"{BOTH}: {how}, time of the slower one alone", ratio, "times", _NO_SLOWER if how == _ALONE else None
+        )
+
+
+def _ask(system: Matcher[Any], messages: Any, count: int) -> object:
+    return system.match_many(messages[:count])
+
+
+def _check(result: Result, data: Mixed, systems: dict[str, TagmatchContent]) -> None:
+    """Compare the first answers of each index with brute force."""
+    messages = data.messages[:_CHECKED]
+    stored = data.subscriptions[BOTH]["tags"].combine_chunks()
+    satisfied = satisfied_rows(data.subscriptions[CONSTRAINTS], messages.drop_columns(["tags"]))
+    contained = [_contained(stored, tags) for tags in messages["tags"].to_pylist()]
+    right = {
+        TAGS: contained,
+        CONSTRAINTS: satisfied,
+        BOTH: [np.intersect1d(one, other) for one, other in zip(contained, satisfied, strict=True)],
+    }
+    for what, system in systems.items():
+        given = system.match_many(data.asked(what)[:_CHECKED])
+        due = [rows.astype(np.uint64) for rows in right[what]]
+        compared = wrong_and_missing(given, due)
+        result.answers.append(Answers("tags and constraints", what, True, len(due), count_keys(given), *compared))
+
+
+def _contained(stored: pa.ListArray, tags: list[str]) -> I64Array:
+    """The rows whose tags are all among these."""
+    known = pc.is_in(stored.flatten(), value_set=pa.array(tags, pa.string())).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(all_true(known, offsets_of(stored.value_lengths().to_numpy())))

@@ -1,4 +1,4 @@
-"""What `tagmatch-bench content` measures on: PCM's scenarios, dense ones, real data, and tags beside constraints."""
+"""What constraints are measured on: scenarios of PCM and of CCM, dense ones, real data, and tags beside constraints."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 from tagmatch.model.arrays import offsets_of
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch.workloads.content.real import RealData, cities, packages
+from tagmatch_bench.figures.published import DEFAULT, ZIPF
 from tagmatch_bench.harness.content import Scenario
 from tagmatch_bench.systems.matcher import UnavailableError
 
 if TYPE_CHECKING:
     from tagmatch_bench.harness.bench import Bench
+
 
 #: Of the default scenario of both papers, in the mean
 _CONSTRAINTS_OF_A_FILTER = 4
@@ -85,7 +87,7 @@ def exactly(what: str, count: int) -> dict[str, Any]:
     return dict.fromkeys((f"min_{what}", f"max_{what}"), max(1, count))
 
 
-def figures(constraints: int) -> list[Figure]:
+def pcm_figures(constraints: int) -> list[Figure]:
     """Return Figures 6 to 9 of PCM, from this number of constraints in the default one (of which PCM has a million)."""
     of_one = filters_of_an_interface(constraints)
     shorter = {
@@ -181,3 +183,57 @@ def _side_by_side(left: pa.ListArray, right: pa.ListArray) -> pa.ListArray:
     row_of = np.concatenate([pc.list_parent_indices(each).to_numpy() for each in (left, right)])
     flat = pa.concat_arrays([left.flatten(), right.flatten()]).take(pa.array(np.argsort(row_of, kind="stable")))
     return pa.ListArray.from_arrays(pa.array(offsets_of(np.bincount(row_of, minlength=len(left)), np.int32)), flat)
+
+
+INTERFACES = SCENARIOS["ccm"].interfaces
+
+#: With which half of all constraints have the most frequent of 100 names, as §5, Distribution of Names, says
+_EXPONENT = 1.7
+_FEW_NAMES = 10
+_OF_A_DENSE_FILTER = 10
+_FILTERS_OF_AN_INTERFACE = 25_000
+
+#: Places of Table 2's panel that are not of the paper
+TEN_NAMES, DENSE = f"{_FEW_NAMES} names", "dense"
+
+
+def ccm_default(constraints: int, messages: int, seed: int) -> Scenario:
+    """CCM's default scenario, with about this number of constraints."""
+    return of_paper("CCM", constraints, messages, seed)
+
+
+def ccm_table2(constraints: int, messages: int, seed: int) -> dict[str | float, Scenario]:
+    """Return the scenarios of Table 2, and two that match much."""
+    sizes = constraints, messages, seed
+    return {
+        DEFAULT: ccm_default(*sizes),
+        ZIPF: of_paper("CCM", *sizes, f"CCM, {ZIPF}", zipf=_EXPONENT),
+        TEN_NAMES: of_paper("CCM", *sizes, f"CCM, {TEN_NAMES}", names=_FEW_NAMES),
+        DENSE: dense(max(1, constraints // _OF_A_DENSE_FILTER), messages, seed),
+    }
+
+
+def ccm_figures(constraints: int) -> list[Figure]:
+    """Return Figures 6 to 11, from this number of constraints in the default one (of which CCM has a million).
+
+    In Figure 7 the number of filters is fixed, in PCM's that of constraints.
+    """
+    of_one = filters_of_an_interface(constraints)
+    longer = {float(each): exactly("constraints", each) | exactly("filters", of_one) for each in (1, 2, 3, 4, 5, 7, 9)}
+    filters = [
+        max(1, of_one * each // _FILTERS_OF_AN_INTERFACE) for each in (100, 1_000, 10_000, 25_000, 100_000, 250_000)
+    ]
+    as_in_pcm = {figure.number: figure._replace(paper="CCM") for figure in pcm_figures(constraints)}
+    return [
+        as_in_pcm[6],
+        Figure(7, "constraints a filter", longer, "CCM"),
+        Figure(8, "filters an interface", {float(each): exactly("filters", each) for each in filters}, "CCM"),
+        as_in_pcm[9],
+        Figure(10, "names", {float(each): {"names": each} for each in (10, 30, 100, 300, 1_000)}, "CCM"),
+        Figure(
+            11,
+            "% of constraints on numbers",
+            {float(each): {"strings": 1 - each / 100} for each in (0, 25, 50, 75, 100)},
+            "CCM",
+        ),
+    ]

@@ -10,14 +10,13 @@ from tagmatch.cli.shared import status
 from tagmatch.model.layouts import LAYOUTS
 from tagmatch.model.options import Layout
 from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload
-from tagmatch_bench.harness.memory import peak_of_build
+from tagmatch_bench.harness.processes import peak_of_build
 from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import alternate, rates
-from tagmatch_bench.systems.dictionaries import DictionaryEncoded
+from tagmatch_bench.systems.hash_tables import RarestTagDict
 from tagmatch_bench.systems.matcher import Answers, Matcher, count_keys, wrong_and_missing
-from tagmatch_bench.systems.numpy_scan import SignatureScan
-from tagmatch_bench.systems.python import RarestTagDict
-from tagmatch_bench.systems.tagmatch import Tagmatch, build_index
+from tagmatch_bench.systems.signatures import SignatureScan
+from tagmatch_bench.systems.tagmatch import DictionaryEncoded, Tagmatch, build_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -44,8 +44,8 @@ FIGURES: Mapping[str, Figure] = {
     "fig7": Figure("Figure 7: throughput against the size of partitions.", "throughput:fig7"),
     "fig8": Figure("Figure 8: time of partitioning.", "costs:fig8"),
     "fig9": Figure("Figure 9: memory.", "costs:fig9"),
-    "fig10": Figure("Figure 10: databases, by sizes of database, sets and queries.", "databases:fig10"),
-    "fig11": Figure("Figure 11: a database in shards.", "databases:fig11"),
+    "fig10": Figure("Figure 10: databases, by sizes of database, sets and queries.", "costs:fig10"),
+    "fig11": Figure("Figure 11: a database in shards.", "costs:fig11"),
     "keys": Figure("Keys a second against the keys of a set.", "throughput:keys"),
     "layouts": Figure("The layouts rarest and balanced: throughput, build time, memory.", "throughput:layouts"),
 }

@@ -23,8 +23,8 @@ from tagmatch_bench.systems.catalogue import (
     some,
     tagmatch,
 )
-from tagmatch_bench.systems.dictionaries import DictionaryEncoded
 from tagmatch_bench.systems.matcher import count_keys
+from tagmatch_bench.systems.tagmatch import DictionaryEncoded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

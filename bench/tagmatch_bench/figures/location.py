@@ -7,16 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tagmatch_bench.figures import location_figures as figures
-from tagmatch_bench.figures.location_cities import cities
-from tagmatch_bench.figures.location_content import content, table2
-from tagmatch_bench.figures.location_exact import exact
-from tagmatch_bench.figures.location_live import live
-from tagmatch_bench.figures.location_spatial import spatial
+from tagmatch_bench.figures.location_content import cities, content, table2
+from tagmatch_bench.figures.location_live import exact, live
+from tagmatch_bench.figures.location_spatial import memory, messages, moves, parts, spatial
 
 if TYPE_CHECKING:
     from tagmatch_bench.harness.bench import Bench
     from tagmatch_bench.harness.results import Result
+
 
 PARTS = (
     "spatial",
@@ -77,11 +75,11 @@ def location(bench: Bench, sizes: LocationSizes) -> Result:
         "spatial": partial(spatial, bench, result, sizes.filters),
         "content": partial(content, bench, result, sizes.located),
         "table2": partial(table2, bench, result, sizes.figures),
-        "figure3": partial(figures.messages, bench, result, 3, sizes.figures),
-        "figure4": partial(figures.messages, bench, result, 4, sizes.figures),
-        "figure5": partial(figures.moves, bench, result, sizes.figures),
-        "figure6": partial(figures.parts, bench, result, sizes.figures),
-        "figure7": partial(figures.memory, bench, result, sizes.figures),
+        "figure3": partial(messages, bench, result, 3, sizes.figures),
+        "figure4": partial(messages, bench, result, 4, sizes.figures),
+        "figure5": partial(moves, bench, result, sizes.figures),
+        "figure6": partial(parts, bench, result, sizes.figures),
+        "figure7": partial(memory, bench, result, sizes.figures),
         "live": partial(live, bench, result, sizes.live),
         "exact": partial(exact, bench, result, sizes.pairs),
         "cities": partial(cities, bench, result, sizes.alerts, sizes.cities),

@@ -1,17 +1,22 @@
-"""Contents and areas: CLCB's default scenario, and its Table 2."""
+"""Contents and areas: CLCB's workload at any size and alerts near cities, CLCB's default scenario, and its Table 2."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
+from tagmatch.workloads.location import SCENARIOS, Location
 from tagmatch.workloads.location.generate import ContentKind
-from tagmatch_bench.figures import published_location as published
-from tagmatch_bench.figures.location_scenarios import clients, located
-from tagmatch_bench.figures.published_content import DEFAULT, MICROS, against
-from tagmatch_bench.harness.as_constraints import areas_as_constraints, positions_as_attributes
+from tagmatch.workloads.location.real import near_me
+from tagmatch_bench.figures import published
+from tagmatch_bench.figures.published import DEFAULT, MICROS, against
+from tagmatch_bench.harness.circles import CircleScenario
 from tagmatch_bench.harness.content import Scenario
 from tagmatch_bench.harness.content import timed as timed_content
 from tagmatch_bench.harness.located import (
@@ -23,14 +28,24 @@ from tagmatch_bench.harness.located import (
     MATCHING_GPU,
     WHOLE,
     LocatedScenario,
+    areas_as_constraints,
     measure,
+    positions_as_attributes,
+    tags_as_attributes,
+    tags_as_constraints,
+    timed,
 )
 from tagmatch_bench.harness.results import Target
 from tagmatch_bench.harness.timing import Samples, rates, seconds_of
-from tagmatch_bench.systems.catalogue import CONTENT, LOCATED, LOCATED_GPU
+from tagmatch_bench.systems.catalogue import ALERTS, CONTENT, LOCATED, LOCATED_GPU
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError
-from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchMatching
-from tagmatch_bench.systems.tagmatch_located import TagmatchLocated
+from tagmatch_bench.systems.tagmatch_content import (
+    LocatedMatching,
+    LocatedOneByOne,
+    TagmatchContent,
+    TagmatchLocated,
+    TagmatchMatching,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +54,62 @@ if TYPE_CHECKING:
     from tagmatch_bench.harness.bench import Bench
     from tagmatch_bench.harness.located import Located
     from tagmatch_bench.harness.results import Panel, Result
+
+
+#: Distributions by name, as scenarios of the workload
+DISTRIBUTIONS = {"uniform": "clcb", "Zipf": "zipf"}
+
+#: Of the checkout; an installed package has no examples
+_CITIES = Path(__file__).resolve().parents[3] / "examples" / "data" / "cities.parquet"
+
+
+def workload(filters: int, seed: int, scenario: str = "clcb", **changes: Any) -> Location:
+    """CLCB's workload with about this number of filters, at least one subscriber's, and other changes of options."""
+    options = replace(SCENARIOS[scenario], seed=seed, **changes)
+    return Location(replace(options, subscribers=max(1, filters // options.filters_each)))
+
+
+def circles(name: str, filters: int, messages: int, seed: int, distribution: str, coverage: float) -> CircleScenario:
+    """Areas alone."""
+    made = workload(filters, seed, DISTRIBUTIONS[distribution], coverage=coverage, filters_each=1)
+    return CircleScenario.of(name, made, messages, seed)
+
+
+def located(
+    name: str, filters: int, messages: int, seed: int, content: ContentKind = "constraints", **changes: Any
+) -> LocatedScenario:
+    """Contents and areas; tags are constraints for other systems."""
+    made = workload(filters, seed, **changes)
+    stored = made.subscriptions(0, made.filters, content=content).combine_chunks()
+    sent = made.messages(0, messages, content=content).combine_chunks()
+    if content == "constraints":
+        return LocatedScenario(name, stored, sent)
+    sent = sent.select(["tags", "location"])
+    return LocatedScenario(name, stored, sent, tags_as_constraints(stored), tags_as_attributes(sent))
+
+
+def clients(subscriptions: pa.Table) -> pa.Table:
+    """The same subscriptions of clients, `Near` of whom messages must be, as `TagMatch` takes them."""
+    radius = subscriptions["area"].combine_chunks().field("radius")
+    kind = pa.repeat(pa.scalar("near"), len(radius))
+    near = pa.StructArray.from_arrays([kind, radius], ["kind", "metres"])
+    return subscriptions.set_column(subscriptions.column_names.index("area"), "area", near)
+
+
+def alerts(filters: int, messages: int, seed: int, cities: Path | None) -> LocatedScenario:
+    """Alerts "near me", and messages about cities.
+
+    Raises
+    ------
+    UnavailableError
+        The data is not there.
+    """
+    path = cities or _CITIES
+    if not path.is_file():
+        raise UnavailableError(f"there is no {path}")
+    made = near_me(pq.read_table(path), filters, messages, seed)
+    return LocatedScenario("cities", made.subscriptions, made.messages.combine_chunks())
+
 
 #: What filters ask of a message beside its place
 CONTENTS: tuple[ContentKind, ...] = ("constraints", "tags")
@@ -56,7 +127,7 @@ _MOVED = 100_000
 
 
 @contextmanager
-def built(bench: Bench, scenario: LocatedScenario) -> Iterator[TagmatchLocated]:
+def built_located(bench: Bench, scenario: LocatedScenario) -> Iterator[TagmatchLocated]:
     """An index of a scenario's subscriptions."""
     with bench.doing(f"location: building tagmatch, {scenario.name}"):
         whole = TagmatchLocated(scenario.subscriptions)
@@ -75,7 +146,7 @@ def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
             options = bench.options
             with bench.doing(f"location: generating {size:,} filters with {kind}"):
                 scenario = located(f"{size:,} filters with {kind}", size, options.queries, options.seed, kind)
-            with built(bench, scenario) as whole:
+            with built_located(bench, scenario) as whole:
                 found = measure(bench, result, scenario, whole, (*ALL, MATCHING_GPU))
                 used = whole.matcher.nbytes / size
                 result.add(f"{scenario.name}: memory", used, "B a filter")
@@ -112,11 +183,11 @@ def table2(bench: Bench, result: Result, filters: int) -> None:
     with bench.doing(f"location: generating {filters:,} filters"):
         scenario = located("CLCB Table 2", filters, options.queries, options.seed)
     panel = result.panel("CLCB Table 2", "areas", published.MILLIS)
-    panel.published += published.TABLE2
+    panel.published += published.CLCB_TABLE2
     speed_ups = result.panel("CLCB Table 2: speed-ups", "areas", "times")
-    speed_ups.published += published.TABLE2_TIMES
+    speed_ups.published += published.CLCB_TABLE2_TIMES
     slower = result.panel("CLCB Table 2: times as long with areas", "areas", "times")
-    slower.published += published.TABLE2_SLOWER
+    slower.published += published.CLCB_TABLE2_SLOWER
 
     without = Scenario(
         "CLCB Table 2, without areas",
@@ -132,7 +203,7 @@ def table2(bench: Bench, result: Result, filters: int) -> None:
         published.WITHOUT_LOCATION: _as_constraints(bench, result, without, own=True),
         published.WITH_LOCATION: _as_constraints(bench, result, squares, own=False),
     }
-    with built(bench, scenario) as whole:
+    with built_located(bench, scenario) as whole:
         located_found = measure(bench, result, scenario, whole)
     found[published.WITH_LOCATION] |= located_found.micros
     for place, micros in found.items():
@@ -170,7 +241,7 @@ def _as_constraints(bench: Bench, result: Result, scenario: Scenario, *, own: bo
 def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
     """Add what it takes to move one area: SFF is built anew, as in the paper; of ours, all filters of a client move."""
     panel: Panel = result.panel("CLCB Table 2: update", "scenario", "ms a move")
-    panel.published += published.TABLE2_UPDATE
+    panel.published += published.CLCB_TABLE2_UPDATE
     options = bench.options
     with ExitStack() as stack:
         works = _update_systems(bench, result, scenario, stack)
@@ -222,3 +293,43 @@ class _Moves:
         first, to = self._at % max(len(self._whom) - count, 1), self._at % (len(self._x) - count)
         self._at += count
         self._move(self._whom[first : first + count], self._x[to : to + count], self._y[to : to + count])
+
+
+def cities(bench: Bench, result: Result, filters: int, path: Path | None) -> None:
+    """Measure alerts "near me" on real places."""
+    options = bench.options
+    try:
+        with bench.doing(f"location: generating {filters:,} alerts"):
+            scenario = alerts(filters, options.queries, options.seed, path)
+    except UnavailableError as error:
+        result.unavailable["cities"] = str(error)
+        return
+    with built_located(bench, scenario) as whole, ExitStack() as stack:
+        systems: dict[str, Any] = {
+            WHOLE: whole,
+            MATCHING: LocatedMatching(whole),
+            CALLED: LocatedOneByOne(whole),
+        }
+        for name, system in ALERTS.items():
+            if name in options.skip:
+                result.unavailable[name] = "skipped"
+                continue
+            with bench.doing(f"location: building {name}, {scenario.name}"):
+                try:
+                    systems[name] = system.build(scenario.subscriptions, 1)
+                except UnavailableError as error:
+                    result.unavailable[name] = str(error)
+                    continue
+            stack.callback(systems[name].close)
+        found = timed(bench, result, scenario, systems)
+        used = whole.matcher.nbytes / filters
+    panel = result.panel(f"alerts near cities, {filters:,} of them", "", MICROS)
+    for name, micros in found.micros.items():
+        panel.add(name, "cities", micros)
+    result.add("cities: keys of an answer", found.keys_per_message, "keys")
+    result.add("cities: memory", used, "B a filter")
+    for name in ALERTS:
+        if name in found.micros:
+            for own in (WHOLE, MATCHING, CALLED):
+                ratio = found.micros[name].ratios(found.micros[own])
+                result.add(f"cities: {against(own, name)}", ratio, "times")

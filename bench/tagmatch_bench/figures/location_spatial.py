@@ -1,26 +1,32 @@
-"""Areas alone, beside libraries and databases: messages, moves, memory and build."""
+"""Areas alone, beside libraries and databases; and CLCB's Figures 3 to 7, with content too."""
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tagmatch_bench.figures.location_scenarios import DISTRIBUTIONS, circles
-from tagmatch_bench.figures.published_content import MICROS, against
+from tagmatch_bench.figures import published
+from tagmatch_bench.figures.location_content import DISTRIBUTIONS, built_located, circles, located
+from tagmatch_bench.figures.published import DEFAULT, MICROS, against
 from tagmatch_bench.harness.circles import MOST_FOUND, time_messages, time_moves
+from tagmatch_bench.harness.located import CLCB, CLCB_CPU, MATCHING, WHOLE, add_answers, measure
 from tagmatch_bench.harness.results import Target
 from tagmatch_bench.harness.timing import Samples, seconds_of
-from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, OWN_CIRCLES, OWN_CIRCLES_GPU
+from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED, LOCATED_GPU, OWN_CIRCLES, OWN_CIRCLES_GPU
 from tagmatch_bench.systems.circles import Stabs
 from tagmatch_bench.systems.matcher import UnavailableError
+from tagmatch_bench.systems.tagmatch_content import LocatedMatching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tagmatch_bench.harness.bench import Bench
     from tagmatch_bench.harness.circles import CircleScenario
+    from tagmatch_bench.harness.located import LocatedScenario
     from tagmatch_bench.harness.results import Result
+
 
 AREAS, CLIENTS = "tagmatch, areas", "tagmatch, clients"
 END_TO_END, CLIENTS_END_TO_END = "tagmatch, end to end", "tagmatch, clients, end to end"
@@ -64,7 +70,7 @@ def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                     scenario = circles(f"{size:,} {what}", size, options.queries, options.seed, distribution, coverage)
                 with ExitStack() as stack:
                     systems, taken = {}, {}
-                    for name, system, seconds in built(bench, result, scenario, stack):
+                    for name, system, seconds in built_circles(bench, result, scenario, stack):
                         systems[name], taken[name] = system, seconds
                     found = time_messages(bench, result, scenario, systems)
                     if coverage == _DEFAULT_COVERAGE:
@@ -85,7 +91,7 @@ def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                 _compare_on_gpu(result, scenario, found)
 
 
-def built(
+def built_circles(
     bench: Bench, result: Result, scenario: CircleScenario, stack: ExitStack, names: Sequence[str] = tuple(ALL)
 ) -> Iterator[tuple[str, Any, float]]:
     """Build systems, and say how many seconds each took; what cannot run here is noted in the result."""
@@ -158,3 +164,174 @@ def _compare(
                 ratio = micros[R_TREE].ratios(micros[name])
                 limit = target if large and name in with_target[what] else None
                 result.add(f"{scenario.name}: {what}, {against(name, R_TREE)}", ratio, "times", limit)
+
+
+#: Filters of a subscription
+_EACH = 10
+#: Places of each line, as shares of the last one
+_SHARES = (0.01, 0.1, 1.0)
+_BESIDE_R_TREE = (WHOLE, MATCHING, CLCB_CPU, CLCB)
+_SUBSCRIPTIONS = "subscriptions"
+#: Parts of a message's time, of ours, and messages that they are measured on
+_PARTS = ("contents", "areas", "keys")
+_PARTS_OF = 4096
+
+
+def _sizes(filters: int) -> list[int]:
+    """Filters at each place of a line, whole subscriptions."""
+    return sorted({max(1, round(share * filters / _EACH)) * _EACH for share in _SHARES})
+
+
+def messages(bench: Bench, result: Result, number: int, filters: int) -> None:
+    """Measure Figure 3, of areas anywhere, or Figure 4, which gather: messages, by coverage and subscriptions."""
+    distribution = {3: "uniform", 4: "Zipf"}[number]
+    options = bench.options
+    speed_ups = result.panel(
+        f"CLCB Figure {number}: speed-ups over an R*-tree", "% that an area covers", "times", "lines"
+    )
+    speed_ups.published += published.CLCB_TIMES[number]
+    for percent in published.COVERAGES:
+        title = f"CLCB Figure {number}, {distribution}, {percent:g} %"
+        panel = result.panel(title, _SUBSCRIPTIONS, published.MILLIS, "lines")
+        for size in _sizes(filters):
+            name = f"{title}, {size // _EACH:,} subscriptions"
+            with bench.doing(f"location: generating {name}"):
+                alone = circles(name, size, options.queries, options.seed, distribution, percent / 100)
+                both = located(
+                    f"{name}, with content",
+                    size,
+                    options.queries,
+                    options.seed,
+                    scenario=DISTRIBUTIONS[distribution],
+                    coverage=percent / 100,
+                )
+            with ExitStack() as stack:
+                systems = {each: made for each, made, _ in built_circles(bench, result, alone, stack, (R_TREE, AREAS))}
+                micros = time_messages(bench, result, alone, systems)
+            with built_located(bench, both) as whole:
+                micros |= measure(bench, result, both, whole, _BESIDE_R_TREE).micros
+            for each, samples in micros.items():
+                panel.add(each, size / _EACH, samples.times(1e-3))
+            if size == max(_sizes(filters)) and R_TREE in micros:
+                for each in micros.keys() - {R_TREE}:
+                    speed_ups.add(against(each, R_TREE), percent, micros[R_TREE].over(micros[each]))
+
+
+def moves(bench: Bench, result: Result, filters: int) -> None:
+    """Measure Figure 5: moves, by subscriptions, of areas anywhere and of those that gather."""
+    options = bench.options
+    names = (CLIENTS, CLIENTS_END_TO_END, CLCB_CPU, R_TREE, CLCB)
+    for part, distribution in zip("ab", DISTRIBUTIONS, strict=True):
+        panel = result.panel(
+            f"CLCB Figure 5 ({part}), {distribution}", _SUBSCRIPTIONS, published.MICROS_A_MOVE, "lines"
+        )
+        if part == "a":
+            panel.published += published.CLCB_FIGURE5
+        for size in _sizes(filters):
+            name = f"CLCB Figure 5 ({part}), {size // _EACH:,} subscriptions"
+            with bench.doing(f"location: generating {name}"):
+                scenario = circles(name, size, 1000, options.seed, distribution, 1e-4)
+            with ExitStack() as stack:
+                systems = {each: made for each, made, _ in built_circles(bench, result, scenario, stack, names)}
+                micros = time_moves(bench, result, scenario, systems)
+            for each, samples in micros.items():
+                panel.add(each, size / _EACH, samples)
+            if size == max(_sizes(filters)) and R_TREE in micros:
+                for each in micros.keys() - {R_TREE}:
+                    result.add(f"{name}: {against(each, R_TREE)}", micros[R_TREE].ratios(micros[each]), "times")
+
+
+def parts(bench: Bench, result: Result, filters: int) -> None:
+    """Measure Figure 6: where a message's time goes, of CLCB on a CUDA device, and of ours."""
+    options = bench.options
+    for part, scenario_name in (("a", "clcb"), ("b", "every")):
+        title = f"CLCB Figure 6 ({part})"
+        if part == "b":
+            title += ", content selects all"
+        count = min(options.queries, _PARTS_OF)
+        with bench.doing(f"location: generating {title}"):
+            scenario = located(title, filters, count, options.seed, scenario=scenario_name)
+        panel = result.panel(title, "part", published.MILLIS)
+        with built_located(bench, scenario) as whole, bench.doing(f"location: parts of the time, {title}"):
+            rounds = _own_parts(bench, result, scenario, LocatedMatching(whole))
+        for name in _PARTS:
+            panel.add(MATCHING, name, Samples(tuple(1e3 * each[name] for each in rounds)))
+        on_device = _parts_on_device(bench, result, scenario)
+        for name in on_device[0] if on_device else ():
+            panel.add(CLCB, name, Samples(tuple(1e3 * each[name] for each in on_device)))
+    figure6 = {row.what: row for row in published.CLCB_FIGURE6_AT_MOST}
+    result.add("CLCB Figure 6 (a): paper, each copy, at most", figure6["copies"].value, published.MILLIS)
+    most = figure6["copy back, content selects all"].value
+    result.add("CLCB Figure 6 (b): paper, copy of results, at most", most, published.MILLIS)
+
+
+def _own_parts(
+    bench: Bench, result: Result, scenario: LocatedScenario, system: LocatedMatching
+) -> list[dict[str, float]]:
+    """Seconds a message of each part, round by round; answers are compared before, which warms up."""
+    count = len(scenario.messages)
+    packets = system.prepare(scenario.messages)[:count]
+    given = system.match_many(packets, unique=True)
+    add_answers(result, f"{scenario.name}, beside brute force", MATCHING, given[: scenario.sample], scenario.right)
+    rounds = []
+    for _ in range(bench.options.rounds):
+        taken = dict.fromkeys(_PARTS, 0.0)
+        for packet in packets:
+            times = [time.perf_counter()]
+            groups = system.groups(packet)
+            times.append(time.perf_counter())
+            areas = system.areas(packet, groups)
+            times.append(time.perf_counter())
+            system.keys(areas, True)
+            times.append(time.perf_counter())
+            for part, before, after in zip(_PARTS, times, times[1:], strict=False):
+                taken[part] += (after - before) / count
+        rounds.append(taken)
+    return rounds
+
+
+def _parts_on_device(bench: Bench, result: Result, scenario: LocatedScenario) -> list[dict[str, float]]:
+    if CLCB in bench.options.skip:
+        result.unavailable[CLCB] = "skipped"
+        return []
+    stored, sent = scenario.for_others
+    try:
+        system: Any = LOCATED_GPU[CLCB].build(stored, 1)
+    except UnavailableError as error:
+        result.unavailable[CLCB] = str(error)
+        return []
+    try:
+        asked = system.prepare(sent)
+        given = system.match_many(asked[: scenario.sample], unique=True)
+        add_answers(result, f"{scenario.name}, beside brute force", CLCB, given, scenario.right, scenario)
+        return [system.seconds_of_parts(asked[:1000]) for _ in range(bench.options.rounds)]
+    finally:
+        system.close()
+
+
+def memory(bench: Bench, result: Result, filters: int) -> None:
+    """Measure Figure 7: memory, by subscriptions."""
+    panel = result.panel("CLCB Figure 7: memory", _SUBSCRIPTIONS, "MB", "lines")
+    in_a_gigabyte = result.panel("CLCB Figure 7: subscriptions in 1 GB", "scenario", _SUBSCRIPTIONS)
+    in_a_gigabyte.published += published.CLCB_FIGURE7_AT_LEAST
+    for size in _sizes(filters):
+        with bench.doing(f"location: generating {size // _EACH:,} subscriptions"):
+            scenario = located(f"CLCB Figure 7, {size:,} filters", size, 1, bench.options.seed)
+        used: dict[str, int] = {}
+        with built_located(bench, scenario) as whole:
+            used |= {MATCHING: whole.matcher.nbytes, f"{WHOLE}, with the stored rows": whole.nbytes()}
+        for name, system in {**LOCATED, **LOCATED_GPU}.items():
+            if name in bench.options.skip:
+                result.unavailable[name] = "skipped"
+                continue
+            try:
+                other = system.build(scenario.for_others[0], 1)
+            except UnavailableError as error:
+                result.unavailable[name] = str(error)
+                continue
+            used[name] = other.device_nbytes() if name in LOCATED_GPU else other.nbytes()
+            other.close()
+        for name, count in used.items():
+            panel.add(name, size / _EACH, count / 1e6)
+            if size == max(_sizes(filters)):
+                in_a_gigabyte.add(name, DEFAULT, 1e9 / (count / (size / _EACH)))

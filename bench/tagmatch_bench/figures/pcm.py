@@ -1,21 +1,146 @@
-"""`tagmatch-bench pcm`: the table and the figures of PCM's evaluation (§4), and scenarios that match much."""
+"""`tagmatch-bench pcm`: the table and the figures of PCM's evaluation (§4), and what CCM's have in common with them."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
 
 from tagmatch_bench.figures import content_scenarios as scenarios
-from tagmatch_bench.figures.content_beside import DEVICES, PUBLISHED, Shown, beside
-from tagmatch_bench.figures.pcm_throughput import throughput
-from tagmatch_bench.figures.published_content import DEFAULT, PCM_TABLE2, PCM_TABLE2_TIMES, PCM_TIMES
-from tagmatch_bench.harness.content_latency import OURS
-from tagmatch_bench.systems.catalogue import ENCODED
+from tagmatch_bench.figures.published import (
+    DEFAULT,
+    MICROS,
+    PCM_TABLE2,
+    PCM_TABLE2_TIMES,
+    PCM_THROUGHPUT,
+    PCM_TIMES,
+    against,
+)
+from tagmatch_bench.harness.content import GPU, OURS, OURS_ON_GPU, add_answers, latency, timed
+from tagmatch_bench.harness.results import Target
+from tagmatch_bench.harness.timing import Samples, rates
+from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_ONE_BY_ONE, CONTENT_SHARED, ENCODED
+from tagmatch_bench.systems.matcher import UnavailableError
+from tagmatch_bench.systems.tagmatch_content import TagmatchContent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from tagmatch_bench.figures.content_scenarios import Figure
     from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
+    from tagmatch_bench.harness.content import Measured, Scenario
+    from tagmatch_bench.harness.results import Result, Row
+    from tagmatch_bench.systems.matcher import Matcher
+
+
+#: The path of ours by which encoded events are matched sooner
+BEST_PATH = "tagmatch, best path, encoded"
+
+#: Ours is ahead of each published system
+AHEAD = Target(1)
+
+#: What is said of every such benchmark
+DEVICES = """SFF, BE-Tree and *OCM* run on one thread of the CPU; *OCM, sharing tables* has {threads} threads share each
+    event's tables, as published; both *CCM* and *tagmatch, GPU* run on a CUDA device, all others on the CPU. They are
+    written anew after their papers, and get events encoded, all in one call that has them one after the other, and so
+    do *tagmatch, trie, encoded* and *tagmatch, lines, encoded*: on one thread, with all filters in one of the two paths
+    between which *tagmatch* chooses for each; *best path* is the one that is sooner. *OCM, a call each* is called for
+    every event, as *tagmatch* is, which gets a Python `dict` (`match_unique`). Each key comes once. All answers are
+    compared with brute force and with OCM."""
+#: And of numbers beside them
+PUBLISHED = """*paper* are the numbers that it prints, most of them speed-ups, of a million constraints on hardware of
+    {year}: six cores of an AMD Phenom II, an Nvidia GTX 460. The paper's values are means over ten seeds; here they are
+    medians of calls on one seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How a table or figure is shown, and what of it is published.
+
+    Attributes
+    ----------
+    title, axis : str
+    style : "bars" or "lines"
+    log_x : bool
+    micros, times : sequence of Row
+        Published: microseconds an event, and speed-ups.
+    """
+
+    title: str
+    axis: str
+    style: Literal["bars", "lines"] = "bars"
+    log_x: bool = False
+    micros: Sequence[Row] = ()
+    times: Sequence[Row] = ()
+
+    @classmethod
+    def of(cls, figure: Figure, times: Mapping[int, Sequence[Row]]) -> Shown:
+        """A figure with lines, beside the speed-ups that are published of it."""
+        title = f"{figure.paper} Figure {figure.number}"
+        return cls(title, figure.axis, "lines", figure.log_x, times=times[figure.number])
+
+
+def beside(
+    bench: Bench,
+    result: Result,
+    shown: Shown,
+    scenarios: Iterable[tuple[str | float, Scenario]],
+    pairs: Sequence[tuple[str, str]],
+) -> dict[str | float, Measured]:
+    """Measure the latency of all systems in scenarios, and add what is shown to the result.
+
+    That is a panel of microseconds an event, one of speed-ups, and a line for each system that ours is compared with;
+    it has a target if the system is a published one. Another line compares these with ours on encoded events.
+
+    Parameters
+    ----------
+    bench : Bench
+    result : Result
+    shown : Shown
+    scenarios : iterable of (str or float, Scenario)
+        Each with its place on the axis.
+    pairs : sequence of (str, str)
+        Systems, and what the paper compares them with.
+
+    Returns
+    -------
+    dict
+        By place, what was found.
+    """
+    panel = result.panel(shown.title, shown.axis, MICROS, shown.style, log_x=shown.log_x)
+    panel.published += shown.micros
+    speed_ups = result.panel(f"{shown.title}: speed-ups", shown.axis, "times", shown.style, log_x=shown.log_x)
+    speed_ups.published += shown.times
+    measured = {}
+    for place, scenario in scenarios:
+        found = measured[place] = latency(bench, result, scenario)
+        for system, micros in found.micros.items():
+            panel.add(system, place, micros)
+        for system, other in pairs:
+            if {system, other} <= found.micros.keys():
+                speed_ups.add(against(system, other), place, found.micros[other].ratios(found.micros[system]))
+        _compare_ours(result, scenario, found)
+    return measured
+
+
+def _compare_ours(result: Result, scenario: Scenario, found: Measured) -> None:
+    """Add how many times as fast as each other system ours is, and as each published one where both get the same."""
+    micros = found.micros
+    others = [name for name in micros if name not in (OURS, *ENCODED, OURS_ON_GPU)]
+    published = [name for name in others if name in CONTENT_ONE_BY_ONE]
+    if OURS in micros:
+        for other in others:
+            target = AHEAD if other in published else None
+            result.add(f"{scenario.name}: {against(OURS, other)}", micros[other].ratios(micros[OURS]), "times", target)
+    if paths := [micros[path] for path in ENCODED if path in micros]:
+        best = min(paths, key=lambda samples: samples.median)
+        for other in published:
+            result.add(f"{scenario.name}: {against(BEST_PATH, other)}", micros[other].ratios(best), "times", AHEAD)
+
 
 PARTS = ("table2", "figure6", "figure7", "figure8", "figure9", "much", "throughput")
 
@@ -64,7 +189,7 @@ def pcm(bench: Bench, sizes: PcmSizes) -> Result:
         "table2": partial(_table2, bench, result, sizes.constraints),
         **{
             f"figure{figure.number}": partial(_figure, bench, result, figure, sizes.constraints)
-            for figure in scenarios.figures(sizes.constraints)
+            for figure in scenarios.pcm_figures(sizes.constraints)
         },
         "much": partial(_much, bench, result, sizes.constraints),
         "throughput": partial(throughput, bench, result, sizes.constraints, sizes.calls),
@@ -94,3 +219,109 @@ def _much(bench: Bench, result: Result, constraints: int) -> None:
     measured = beside(bench, result, Shown("scenarios that match much", "scenario"), places.items(), _PAIRS)
     for place, found in measured.items():
         result.add(f"{places[str(place)].name}: keys of an answer", found.keys_per_message, "keys")
+
+
+ONE_THREAD, ALL_THREADS = "tagmatch, one thread", "tagmatch, all threads"
+#: Those published: all threads share out events, or one event's tables; the device has 64 events at once, or one
+PUBLISHED_SYSTEMS = {
+    **CONTENT,
+    **CONTENT_SHARED,
+    "CCM, one at a time": CONTENT_ONE_BY_ONE["CCM"],
+    "CCM, several at once": CONTENT_GPU["CCM"],
+}
+_SIDES = ("cpu", "cuda", "auto")
+
+#: Different calls of one size, at most
+_MOST_CALLS = 1_000
+
+
+def throughput(bench: Bench, result: Result, constraints: int, calls: Sequence[int]) -> None:
+    """Measure events a second, and calls of as many events as said, in the default scenario."""
+    with bench.doing(f"pcm: generating {max(calls):,} events"):
+        scenario = scenarios.pcm(constraints, max(calls), bench.options.seed)
+    with bench.doing(f"pcm: building tagmatch, {scenario.name}"):
+        whole = TagmatchContent(scenario.stored)
+    try:
+        _many_at_once(bench, result, scenario, whole)
+        _cpu_or_gpu(bench, result, scenario, whole, calls)
+    finally:
+        whole.close()
+
+
+def _many_at_once(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent) -> None:
+    threads = bench.options.threads
+    ours: dict[str, Callable[[pa.Table, int], Matcher[Any]]] = {
+        ONE_THREAD: lambda *_: whole.again(threads=1, device="cpu"),
+        ALL_THREADS: lambda *_: whole.again(threads=threads, device="cpu"),
+        GPU: lambda *_: whole.again(threads=threads, device="cuda"),
+    }
+    systems_by_name: dict[str, Callable[[pa.Table, int], Matcher[Any]]] = {**PUBLISHED_SYSTEMS, **ours}
+    with bench.built(systems_by_name, scenario.subscriptions, result) as systems:
+        found = timed(bench, result, scenario, systems)
+    panel = result.panel("PCM §4.2: throughput", "scenario", "events/s")
+    panel.published += PCM_THROUGHPUT
+    for system, micros in found.micros.items():
+        panel.add(system, DEFAULT, Samples(tuple(1e6 / each for each in micros.values)))
+    _compare(result, scenario, found)
+
+
+def _compare(result: Result, scenario: Scenario, found: Measured) -> None:
+    for own in (ALL_THREADS, GPU):
+        for other in PUBLISHED_SYSTEMS:
+            if {own, other} <= found.micros.keys():
+                ratio = found.micros[other].ratios(found.micros[own])
+                result.add(f"{scenario.name}, throughput: {against(own, other)}", ratio, "times", AHEAD)
+
+
+def _cpu_or_gpu(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent, calls: Sequence[int]) -> None:
+    """Add what an event takes in calls of as many as said, on each device and where ours chooses."""
+    title = "PCM §4.3: CPU or GPU, by the events of a call"
+    panel = result.panel(title, "events a call", MICROS, "lines")
+    with _on_devices(result, whole, bench.options.threads) as systems:
+        for size in calls:
+            with bench.doing(f"pcm: calls of {size:,} events"):
+                micros = _micros(bench, result, scenario, systems, size)
+            for system, samples in micros.items():
+                panel.add(system, float(size), samples)
+            cpu, cuda, auto = (micros.get(_name(device)) for device in _SIDES)
+            if cpu and cuda and auto:
+                sooner = min(cpu, cuda, key=lambda samples: samples.median)
+                what = f"{scenario.name}, calls of {size:,}: {against(_name('auto'), 'the sooner device')}"
+                result.add(what, sooner.ratios(auto), "times")
+
+
+@contextmanager
+def _on_devices(result: Result, whole: TagmatchContent, threads: int) -> Iterator[dict[str, TagmatchContent]]:
+    systems = {}
+    with ExitStack() as stack:
+        for device in _SIDES:
+            try:
+                systems[_name(device)] = whole.again(threads=threads, device=device)
+            except UnavailableError as error:
+                result.unavailable[_name(device)] = str(error)
+                continue
+            stack.callback(systems[_name(device)].close)
+        yield systems
+
+
+def _name(device: str) -> str:
+    return f'tagmatch, device="{device}"'
+
+
+def _micros(
+    bench: Bench, result: Result, scenario: Scenario, systems: dict[str, TagmatchContent], size: int
+) -> dict[str, Samples]:
+    """Microseconds an event of each system, in calls of one size, whose answers are compared with brute force."""
+    options, events = bench.options, len(scenario.asked) // size * size
+    asked = [scenario.asked[first : first + size] for first in islice(range(0, events, size), _MOST_CALLS)]
+    works = {name: partial(_ask, system, asked) for name, system in systems.items()}
+    found = rates(works, len(asked), rounds=options.rounds, seconds=options.seconds)
+    compared = -(-scenario.sample // size)
+    for name, work in works.items():
+        given = pa.concat_arrays(work(compared))[: scenario.sample]
+        add_answers(result, f"{scenario.name}, calls of {size:,}", name, given, scenario.right[: len(given)])
+    return {name: Samples(tuple(1e6 / (rate * size) for rate in each.values)) for name, each in found.items()}
+
+
+def _ask(system: TagmatchContent, asked: Sequence[pa.Table], calls: int) -> list[pa.ListArray]:
+    return [system.match_many(each, unique=True) for each in asked[:calls]]

@@ -1,26 +1,292 @@
-"""`tagmatch-bench qos`: Table 1 and Figures 6 to 12 of "Pub/Sub on Stream" in the simulator, channel by channel."""
+"""`tagmatch-bench qos`: what "Pub/Sub on Stream" measures, of whatever runs its scenarios, and in a simulator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tagmatch.model.options import Channel
-from tagmatch_bench.figures import published_qos as published
-from tagmatch_bench.figures.qos_figures import PARTS, THREE, Runs, figures
-from tagmatch_bench.harness.results import Row
-from tagmatch_bench.qos.channels import Flow
+from tagmatch_bench.figures import published
+from tagmatch_bench.harness.results import Mean, Row, Target
 from tagmatch_bench.qos.kernels import EXACT, Messages
-from tagmatch_bench.qos.options import QosOptions
-from tagmatch_bench.qos.simulator import POLICIES, ChannelResult, run, simulate, work_of
+from tagmatch_bench.qos.options import CHANNELS, SCENARIOS, Flow, QosOptions
+from tagmatch_bench.qos.simulator import LATENESS, POLICIES, ChannelResult, run, simulate, work_of
 
 if TYPE_CHECKING:
     from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
+    from tagmatch_bench.harness.results import Panel, Result
+
+
+#: Rates that are tried go down from a little over what the cores can do, in coarse steps, then up again in fine ones
+_OVER, _FINE_STEPS = 1.05, 4
+#: Rates under this share of what the cores can do are not tried
+_LEAST = 1e-3
+
+
+class MostMessages:
+    """Searches among rates, as factors of a scenario's.
+
+    It comes from above, as failures need not grow with the rate where messages are periodic: what is found is the most,
+    though there may be lower rates at which more fail. Rates that were tried are not simulated again.
+
+    Parameters
+    ----------
+    fails : callable
+        Simulates a factor; returns the percent that fail by channel.
+    capacity : float
+        The factor at which all cores are busy all the time.
+    coarse, fine : float
+        Steps down, and up again.
+    """
+
+    def __init__(
+        self, fails: Callable[[float], dict[str, float]], capacity: float, *, coarse: float = 0.92, fine: float = 1.02
+    ) -> None:
+        self._fails = cache(fails)
+        self._capacity = capacity
+        self._coarse, self._fine = coarse, fine
+
+    def most(self, good: Callable[[dict[str, float]], bool]) -> float:
+        """Return the greatest factor that was tried at which failures are good, to a fine step; 0 without one."""
+        factor = _OVER * self._capacity
+        while not good(self._fails(factor)):
+            factor *= self._coarse
+            if factor < _LEAST * self._capacity:
+                return 0.0
+        for step in range(_FINE_STEPS - 1, 0, -1):
+            if good(self._fails(factor * self._fine**step)):
+                return factor * self._fine**step
+        return factor
+
+
+PARTS = ("table1", "table2", "figure6", "figure7", "figure8", "figure9", "figure10", "figure11", "figure12")
+
+IGNORANT, DFGS, SMART, BOTH, HEAD_WAITS = tuple(POLICIES)[:5]
+EDF, EDF_BATCHES = tuple(POLICIES)[5:]
+#: By name, whether messages come as a Poisson process
+ARRIVALS = {"periodic": 0, "Poisson": 1}
+
+FAIL, RATE, _TIMES = "% fail", "messages/s", "times"
+_ALL = "all"
+THREE = (IGNORANT, BOTH, EDF)
+FIVE = (IGNORANT, DFGS, SMART, BOTH, EDF)
+#: Of Figure 12, and which share of a task's time a batch takes once: half, which is chosen
+OF_FIGURE12 = {IGNORANT: 0.0, BOTH: 0.0, HEAD_WAITS: 0.0, EDF: 0.0, EDF_BATCHES: 0.5}
+CORES = (1, 2, 3, 4, 5, 6, 7)
+_AHEAD_OF_IGNORANT, _AHEAD_OF_DFGS = Target(10), Target(1.5)
+#: "Near-linear": 85 % of seven times as much
+_NEAR_LINEAR = Target(6)
+
+
+class Runs(ABC):
+    """Runs scenarios, once for each seed.
+
+    Parameters
+    ----------
+    seeds : sequence of int
+    of_figure12 : mapping of str to float, optional
+        Policies of Figure 12, and which share of a task's time a batch takes once.
+    cores : sequence of int, optional
+        Cores of Figure 12.
+    coarse, fine : float, optional
+        Steps by which it searches; see `MostMessages`.
+    """
+
+    def __init__(
+        self,
+        seeds: Sequence[int],
+        *,
+        of_figure12: Mapping[str, float] = OF_FIGURE12,
+        cores: Sequence[int] = CORES,
+        coarse: float = 0.92,
+        fine: float = 1.02,
+    ) -> None:
+        self.seeds, self.of_figure12, self.cores = seeds, of_figure12, cores
+        self.coarse, self.fine = coarse, fine
+
+    @abstractmethod
+    def once(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:
+        """What becomes of the channels' messages."""
+
+    def all(self, options: QosOptions, policy: str) -> list[list[ChannelResult]]:
+        """The same for each seed."""
+        return [self.once(options, policy, seed) for seed in self.seeds]
+
+    def rate(self, options: QosOptions) -> float:
+        """Messages a second of a scenario."""
+        return options.rate
+
+
+def percent_failed(results: Iterable[ChannelResult]) -> dict[str, float]:
+    """Percent of each channel's messages that fail, and of all."""
+    results = list(results)
+    failed = {each.name: 100 * each.failed for each in results}
+    failures = sum(each.late + each.dropped for each in results)
+    return failed | {_ALL: 100 * failures / max(1, sum(each.offered for each in results))}
+
+
+def figures(runs: Runs, result: Result) -> dict[str, Callable[[], object]]:
+    """What adds each part to a result, by name; without Table 1."""
+    table2, figure8 = SCENARIOS["table2"], SCENARIOS["figure8"]
+    figure11 = SCENARIOS["figure11"]
+    times, rate = "channel 2's processing time, × Table 2's", "channel 2's rate, × Table 2's"
+    few, many, slow = (0.25, 0.5, 1, 1.25, 1.5, 2), (0.5, 1, 2, 4, 6, 8, 9, 10, 11), (0.5, 1, 2, 3, 4, 5, 6)
+    failing = partial(_failures, runs, result)
+    return {
+        "table2": partial(_table2, runs, result),
+        "figure6": partial(
+            failing, "Figure 6, 1 core", times, (0.25, 0.5, 1, 1.5, 2, 3, 4), partial(_slower, table2), THREE
+        ),
+        "figure7": partial(failing, "Figure 7, 1 core", rate, few, partial(_oftener, table2), THREE),
+        "figure8": partial(failing, "Figure 8, 7 cores", rate, many, partial(_oftener, figure8), THREE),
+        "figure9": partial(failing, "Figure 9, 7 cores", rate, many, partial(_oftener, figure8), FIVE),
+        "figure10": partial(failing, "Figure 10", "cores", CORES, partial(_with_cores, SCENARIOS["figure10"]), THREE),
+        "figure11": partial(
+            failing, "Figure 11, 7 cores, channel 2 takes twice as long", rate, slow, partial(_oftener, figure11), FIVE
+        ),
+        "figure12": partial(_figure12, runs, result),
+    }
+
+
+# -- scenarios of the figures ------------------------------------------------------------------------------------------
+
+
+def _slower(options: QosOptions, times: float) -> QosOptions:
+    return replace(options, processing2=options.processing2 * times)
+
+
+def _oftener(options: QosOptions, times: float) -> QosOptions:
+    return replace(options, period2=options.period2 / times)
+
+
+def _with_cores(options: QosOptions, cores: float) -> QosOptions:
+    return replace(options, cores=int(cores))
+
+
+# -- tables and figures ------------------------------------------------------------------------------------------------
+
+
+def _table2(runs: Runs, result: Result) -> None:
+    """Simulate Table 2 as it is: what fails, and how late answers are."""
+    bounds = [f"{bound:+g}" for bound in LATENESS]
+    places = [f"to {bounds[0]}", *(f"to {bound}" for bound in bounds[1:]), f"over {bounds[-1]}"]
+    for arrivals, poisson in ARRIVALS.items():
+        options = replace(SCENARIOS["table2"], poisson=poisson)
+        failed = result.panel(f"Table 2, 1 core, {arrivals}", "channel", FAIL, log=False)
+        late = result.panel(
+            f"Table 2, 1 core, {arrivals}: answers by lateness",
+            "deadlines after the deadline",
+            "% of messages",
+            log=False,
+        )
+        for policy in THREE:
+            each_seed = runs.all(options, policy)
+            add_failures(failed, {channel: (policy, channel) for channel in (*CHANNELS, _ALL)}, each_seed)
+            for channel, name in enumerate(CHANNELS):
+                counts = np.array([each[channel].lateness for each in each_seed])
+                offered = np.array([each[channel].offered for each in each_seed])
+                for place, shares in zip(places, (100 * counts / np.maximum(offered, 1)[:, None]).T, strict=True):
+                    late.rows.append(Mean(tuple(shares.tolist())).row(f"{policy}, {name}", late.unit, place))
+
+
+def _failures(
+    runs: Runs,
+    result: Result,
+    title: str,
+    x_label: str,
+    places: Sequence[float],
+    scenario: Callable[[float], QosOptions],
+    policies: Sequence[str],
+) -> None:
+    """Simulate what fails at each place of a figure, with periodic messages and with Poisson's."""
+    for arrivals, poisson in ARRIVALS.items():
+        panel = result.panel(f"{title}, {arrivals}", x_label, FAIL, "lines", log=False, log_x=x_label != "cores")
+        if title == "Figure 10":
+            panel.published += published.QOS_FIGURE10
+        widest = 0.0
+        for policy in policies:
+            for at in places:
+                each_seed = runs.all(replace(scenario(at), poisson=poisson), policy)
+                rows = {channel: (f"{policy}, {channel}", at) for channel in (*CHANNELS, _ALL)}
+                widest = max(widest, add_failures(panel, rows, each_seed))
+        what = f"{title}, {arrivals}: half of the widest 95 % confidence interval"
+        result.add(what, widest, "percentage points")
+
+
+def add_failures(panel: Panel, rows: Mapping[str, tuple[str, str | float]], runs: list[list[ChannelResult]]) -> float:
+    """Add the mean over the seeds of what fails of each channel; returns half of the widest confidence interval."""
+    failed = [percent_failed(each) for each in runs]
+    widest = 0.0
+    for channel, (what, at) in rows.items():
+        mean = Mean(tuple(each[channel] for each in failed))
+        panel.rows.append(mean.row(what, panel.unit, at))
+        widest = max(widest, mean.half_width)
+    return widest
+
+
+def _figure12(runs: Runs, result: Result) -> None:
+    """Simulate the most messages a second of which less than 1 % fail: on each channel, and of all, as published."""
+    for arrivals, poisson in ARRIVALS.items():
+        titles = {
+            True: f"Figure 12, {arrivals}: under 1 % fail on each channel",
+            False: f"Figure 12, {arrivals}: under 1 % of all fail",
+        }
+        panels = {each: result.panel(titles[each], "cores", RATE, "lines", log_x=False) for each in titles}
+        rates: dict[tuple[str, int], Mean] = {}
+        for policy, shared in runs.of_figure12.items():
+            for cores in runs.cores:
+                options = replace(SCENARIOS["table2"], poisson=poisson, cores=cores, shared=shared)
+                found = [_most(runs, options, policy, seed) for seed in runs.seeds]
+                for each_channel, panel in panels.items():
+                    mean = Mean(tuple(rate[each_channel] for rate in found))
+                    panel.rows.append(mean.row(policy, RATE, cores))
+                    if each_channel:
+                        rates[policy, cores] = mean
+        _targets(runs, result, arrivals, rates)
+    result.add(
+        "Figure 12, paper: its QoS-aware system against QoS-ignorant, at least", published.QOS_FIGURE12_AT_LEAST, _TIMES
+    )
+
+
+def _most(runs: Runs, options: QosOptions, policy: str, seed: int) -> dict[bool, float]:
+    """Most messages a second under 1 % failures: on each channel, and of all."""
+
+    def fails(factor: float) -> dict[str, float]:
+        return percent_failed(runs.once(options.faster(factor), policy, seed))
+
+    capacity = options.cores / options.utilisation / (1 - options.shared)
+    search = MostMessages(fails, capacity, coarse=runs.coarse, fine=runs.fine)
+    each = runs.rate(options) * search.most(lambda failed: max(failed.values()) < 1)
+    return {True: each, False: runs.rate(options) * search.most(lambda failed: failed[_ALL] < 1)}
+
+
+def _targets(runs: Runs, result: Result, arrivals: str, rates: dict[tuple[str, int], Mean]) -> None:
+    last = runs.cores[-1]
+    compared = [(f"{policy} against {IGNORANT}, 1 core", (policy, 1), (IGNORANT, 1)) for policy in (EDF, BOTH)]
+    targets: list[Target | None] = [_AHEAD_OF_IGNORANT, None]
+    for policy in (BOTH, HEAD_WAITS):
+        compared.append((f"{EDF} against {policy}, {last} cores", (EDF, last), (policy, last)))
+        targets.append(_AHEAD_OF_DFGS)
+    compared.append((f"{EDF_BATCHES} against {BOTH}, {last} cores", (EDF_BATCHES, last), (BOTH, last)))
+    targets.append(_AHEAD_OF_DFGS)
+    for policy in (EDF, BOTH):
+        compared.append((f"{policy}, {last} cores against 1", (policy, last), (policy, 1)))
+        targets.append(_NEAR_LINEAR if policy == EDF else None)
+    table2 = SCENARIOS["table2"]
+    busy = last * runs.rate(table2) / table2.utilisation / rates[BOTH, last].mean
+    result.add(f"Figure 12, {arrivals}: all of {last} cores busy all the time against {BOTH}", busy, _TIMES)
+    for (what, one, other), target in zip(compared, targets, strict=True):
+        if one in rates and other in rates:
+            ratio = rates[one].over(rates[other])
+            what = f"Figure 12, {arrivals}, each channel: {what}"
+            result.add(what, ratio.mean, _TIMES, target)
+            result.add(f"{what}, 95 % confidence, from", ratio.mean - ratio.half_width, _TIMES, target)
+            result.add(f"{what}, 95 % confidence, to", ratio.mean + ratio.half_width, _TIMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +350,7 @@ def _table1(result: Result) -> None:
     time = result.panel("Table 1: a message alone", "subscriptions", "ms", log=False)
     share = result.panel("Table 1: share of the H phase", "subscriptions", "%", log=False)
     alone = Messages(*(np.array([value], np.int64) for value in (0, 0, EXACT)))
-    for subscriptions, (milliseconds, h_share) in published.TABLE1.items():
+    for subscriptions, (milliseconds, h_share) in published.QOS_TABLE1.items():
         at = f"{subscriptions:,}"
         flow = Flow(Channel(at, 1.0), 1.0, milliseconds / 1e3, h_share / 100, parts=10)
         for name in THREE:

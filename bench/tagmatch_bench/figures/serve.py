@@ -16,8 +16,8 @@ import pyarrow as pa
 from tagmatch import TagMatch, connect
 from tagmatch.broker.connection import SCHEMA, Connection
 from tagmatch_bench.harness.load import closed_loop_rate, poisson_times, serve_in_order
+from tagmatch_bench.harness.processes import ServedIndex
 from tagmatch_bench.harness.results import Answers, Target
-from tagmatch_bench.harness.served import ServedIndex
 from tagmatch_bench.harness.timing import Samples, rates
 from tagmatch_bench.systems.matcher import count_keys, wrong_and_missing
 

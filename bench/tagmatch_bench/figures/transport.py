@@ -14,12 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch import TagMatch, connect
+from tagmatch_bench.harness.processes import ServedIndex
 from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.served import ServedIndex
 from tagmatch_bench.harness.timing import rates
-from tagmatch_bench.systems.matcher import UnavailableError
-from tagmatch_bench.systems.message_servers import MessageServer
-from tagmatch_bench.systems.packages import needed
+from tagmatch_bench.systems.matcher import UnavailableError, needed
+from tagmatch_bench.systems.servers import MessageServer
 
 if TYPE_CHECKING:
     from tagmatch_bench.harness.bench import Bench

@@ -1,4 +1,4 @@
-"""What all experiments need: the data at the asked scale, systems built from it, and their throughput side by side."""
+"""What all experiments need: data at the asked scale, systems built from it, their throughput, and what is written."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from tagmatch.cli.shared import status
+from tagmatch.files.streams import write_whole
 from tagmatch.model.errors import DeviceError
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers
+from tagmatch_bench.harness.report import draw, facts_by_panel, markdown, write_json
 from tagmatch_bench.harness.results import Answers, Result
 from tagmatch_bench.harness.timing import Samples, rates
-from tagmatch_bench.systems.kept import kept
 from tagmatch_bench.systems.matcher import (
     CallSize,
     Matcher,
     UnavailableError,
     call_size_of,
     count_keys,
+    kept,
     wrong_and_missing,
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pyarrow as pa
     from rich.console import Console
+
 
 System = TypeVar("System", bound=Matcher[Any])
 
@@ -251,3 +256,22 @@ def _call_size(matcher: Matcher[Any], ask: Callable[[int], Any]) -> CallSize:
     answers = ask(_MOST_CHECKED)
     most = max(1, _MOST_KEYS * len(answers) // max(1, count_keys(answers)))
     return CallSize(min(size.whole, most), min(size.full, most))
+
+
+#: Measures what a table or figure shows
+Experiment: TypeAlias = "Callable[[Bench], Result]"
+
+
+def run(experiments: Iterable[Experiment], options: BenchOptions, folder: Path, console: Console) -> list[Result]:
+    """Run experiments in turn; each writes NAME.json, NAME.md and NAME.png to the folder when it is done."""
+    bench = Bench(options, console)
+    results = []
+    for experiment in experiments:
+        result = experiment(bench)
+        write_json(facts_by_panel(result), folder / f"{result.name}.json")
+        with write_whole(folder / f"{result.name}.md") as part:
+            part.write_text(markdown(result))
+        with write_whole(folder / f"{result.name}.png") as part:
+            draw(result, part)
+        results.append(result)
+    return results

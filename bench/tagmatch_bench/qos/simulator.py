@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tagmatch.model.errors import InvalidValueError
-from tagmatch_bench.qos.channels import NANOSECONDS, Flow
 from tagmatch_bench.qos.kernels import DROPPED, EXACT, LOST, Messages, Work, run_dfgs, run_edf, run_fifo
+from tagmatch_bench.qos.options import NANOSECONDS, Flow
 
 if TYPE_CHECKING:
     from tagmatch.model.arrays import BoolArray, F64Array, I64Array

@@ -20,8 +20,7 @@ from tagmatch.workloads.twitter import TwitterOptions
 from tagmatch_bench.harness.data import distinct_sets
 from tagmatch_bench.harness.results import Row, Target
 from tagmatch_bench.harness.timing import Samples, alternate
-from tagmatch_bench.spark.session import signed_keys, write_parquet
-from tagmatch_bench.spark.usage import Usage, add_a_billion, add_usage, usage_of
+from tagmatch_bench.spark.session import Usage, add_a_billion, add_usage, signed_keys, usage_of, write_parquet
 from tagmatch_bench.systems.catalogue import OURS
 
 if TYPE_CHECKING:

@@ -17,15 +17,16 @@ from tagmatch_bench.systems.content_matcher import (
     ContentMatcher,
     Filters,
     Messages,
+    contains,
+    ones_of,
 )
-from tagmatch_bench.systems.content_texts import contains, ones_of
-from tagmatch_bench.systems.distinct_constraints import FROM, KINDS, UP_TO, distinct_of, satisfied_run
+from tagmatch_bench.systems.sff import FROM, KINDS, UP_TO, distinct_of, satisfied_run
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array
-    from tagmatch_bench.systems.distinct_constraints import Distinct
+    from tagmatch_bench.systems.sff import Distinct
 
     I32Array = npt.NDArray[np.int32]
 

@@ -79,21 +79,21 @@ SYSTEMS: Mapping[str, System] = {
     CPU_ONLY: System("tagmatch:Tagmatch", {"layout": "balanced", "exact": False, "device": "cpu"}),
     **{name: System("tagmatch:TagmatchOnGpu", {"layout": layout}, needs="gpu") for layout, name in OURS_ON_GPU.items()},
     TAGMATCH_GPU: System("tagmatch:TagmatchOnGpu", {"layout": "balanced", "exact": False}, needs="gpu"),
-    PREFIX_TREE: System("prefix_tree:PrefixTree"),
-    ICN: System("icn_tree:IcnTree"),
+    PREFIX_TREE: System("trees:PrefixTree"),
+    ICN: System("trees:IcnTree"),
     "GPU scan, one by one": System("gpu_scan:GpuScan", needs="gpu"),
     GPU_BATCH_SCAN: System("gpu_scan:GpuBatchScan", needs="gpu"),
-    PYTHON_DICT: System("python:RarestTagDict"),
-    "hash table of subsets": System("subset_enumeration:SubsetEnumeration"),
+    PYTHON_DICT: System("hash_tables:RarestTagDict"),
+    "hash table of subsets": System("hash_tables:SubsetEnumeration"),
 }
 
 #: Those of Figure 10, where our own are too
 DATABASES: Mapping[str, System] = {
-    POSTGRESQL_GIN: System("postgresql:PostgresGin", needs="server"),
-    POSTGRESQL_SCAN: System("postgresql:PostgresScan", needs="server"),
-    "DuckDB list_has_all": System("duckdb_lists:DuckDBScan"),
-    "ClickHouse hasAll": System("clickhouse:ClickHouseScan"),
-    MONGODB: System("mongodb:MongoDB", needs="server"),
+    POSTGRESQL_GIN: System("databases:PostgresGin", needs="server"),
+    POSTGRESQL_SCAN: System("databases:PostgresScan", needs="server"),
+    "DuckDB list_has_all": System("on_disk:DuckDBScan"),
+    "ClickHouse hasAll": System("databases:ClickHouseScan"),
+    MONGODB: System("databases:MongoDB", needs="server"),
 }
 
 #: Those that match constraints on attributes: they take subscriptions and messages, whose columns
@@ -112,7 +112,7 @@ CONTENT_SHARED: Mapping[str, System] = {
 #: The same on a CUDA device
 CONTENT_GPU: Mapping[str, System] = {
     "CCM": System("ccm:Ccm", needs="gpu"),
-    "CCM, 2011": System("ccm_2011:Ccm2011", needs="gpu"),
+    "CCM, 2011": System("ccm:Ccm2011", needs="gpu"),
 }
 #: The same, and those before, one message after the other, each with its kernel
 CONTENT_ONE_BY_ONE: Mapping[str, System] = {
@@ -128,22 +128,22 @@ ENCODED: Mapping[str, System] = {
     for path in ("trie", "lines")
 }
 
-#: Those that match constraints on attributes and areas, as `clcb_tables.py` has them
+#: Those that match constraints on attributes and areas, as `clcb.py` has them
 LOCATED: Mapping[str, System] = {"CLCB, CPU": System("clcb:Clcb")}
 #: The same on a CUDA device
 LOCATED_GPU: Mapping[str, System] = {"CLCB": System("clcb_cuda:ClcbCuda", needs="gpu")}
 #: Those that match tags, one constraint and areas on the sphere, as a Python user would write it
-ALERTS: Mapping[str, System] = {"Shapely STRtree and Python": System("shapely_filter:ShapelyFilter")}
+ALERTS: Mapping[str, System] = {"Shapely STRtree and Python": System("circle_trees:ShapelyFilter")}
 #: Those that match areas alone: `build` takes `Circles`, and gives a `CircleSystem` (`circles.py`)
 CIRCLES: Mapping[str, System] = {
     "CLCB, CPU": System("clcb:areas_alone"),
-    "R*-tree": System("rstar_tree:RStarTree"),
-    "Shapely STRtree": System("shapely_tree:ShapelyTree"),
-    "SciPy cKDTree": System("scipy_tree:ScipyTree"),
-    "H3 cells in a dict": System("h3_cells:H3Cells"),
-    "DuckDB, bounds": System("duckdb_bounds:DuckDBBounds"),
-    "PostGIS": System("postgis:PostGis", needs="server"),
-    "Redis GEO": System("redis_geo:RedisGeo", needs="server"),
+    "R*-tree": System("circle_trees:RStarTree"),
+    "Shapely STRtree": System("circle_trees:ShapelyTree"),
+    "SciPy cKDTree": System("circle_trees:ScipyTree"),
+    "H3 cells in a dict": System("circle_trees:H3Cells"),
+    "DuckDB, bounds": System("circle_databases:DuckDBBounds"),
+    "PostGIS": System("circle_databases:PostGis", needs="server"),
+    "Redis GEO": System("circle_databases:RedisGeo", needs="server"),
 }
 #: Our own structures of areas, which get positions as those do, and whole indexes, which get Arrow tables
 OWN_CIRCLES: Mapping[str, System] = {
@@ -154,8 +154,8 @@ OWN_CIRCLES: Mapping[str, System] = {
 }
 #: Of these, the structures on a CUDA device
 OWN_CIRCLES_GPU: Mapping[str, System] = {
-    "tagmatch, areas, GPU": System("tagmatch_circles_cuda:FixedCirclesOnGpu", needs="gpu"),
-    "tagmatch, clients, GPU": System("tagmatch_circles_cuda:ClientCirclesOnGpu", needs="gpu"),
+    "tagmatch, areas, GPU": System("tagmatch_circles:FixedCirclesOnGpu", needs="gpu"),
+    "tagmatch, clients, GPU": System("tagmatch_circles:ClientCirclesOnGpu", needs="gpu"),
 }
 #: Those that match areas alone on a CUDA device
 CIRCLES_GPU: Mapping[str, System] = {"CLCB": System("clcb_cuda:areas_alone", needs="gpu")}

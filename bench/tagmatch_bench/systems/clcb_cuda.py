@@ -10,9 +10,9 @@ import numpy as np
 from numba.cuda.cudadrv import driver
 
 from tagmatch.pipeline.cuda.device import device_array, grid, kernel
-from tagmatch_bench.systems.clcb_tables import AreasAlone, LocatedMatcher, without_constraints
+from tagmatch_bench.systems.ccm import DeviceMatcher
+from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, without_constraints
 from tagmatch_bench.systems.content_matcher import holds
-from tagmatch_bench.systems.device_content import DeviceMatcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tagmatch.model.arrays import F64Array, I64Array, U32Array
     from tagmatch_bench.systems.circles import Circles
-    from tagmatch_bench.systems.clcb_tables import LocatedMessages, Tables
+    from tagmatch_bench.systems.clcb import LocatedMessages, Tables
 
 cuda: Any = numba.cuda
 

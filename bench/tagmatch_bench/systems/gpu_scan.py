@@ -18,8 +18,7 @@ from tagmatch.model.options import CudaOptions
 from tagmatch.model.parallel import run_rows
 from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, to_device
 from tagmatch.pipeline.cuda.support import on_device
-from tagmatch_bench.systems.key_answers import keys_of, list_array
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError, keys_of, list_array
 from tagmatch_bench.systems.signatures import SignatureMatcher, signature_table
 
 if TYPE_CHECKING:

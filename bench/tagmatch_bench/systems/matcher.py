@@ -1,4 +1,4 @@
-"""What every compared system looks like.
+"""What every compared system looks like, and what they share: how answers are compared, and keys looked up.
 
 A matcher is built from a table with columns `tags` (list of string) and `key` (uint64); a set may occur with several
 keys, and a (set, key) pair more than once, which counts as once. It takes queries in a form of its own; `prepare`
@@ -7,18 +7,29 @@ converts an Arrow array of queries to it, so that benchmarks need not time that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.pipeline.tags import look_up_keys, merge_unique
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
-    from tagmatch.model.arrays import U64Array
+    from tagmatch.model.arrays import Lists, U64Array
+    from tagmatch.model.tables import KeyTable
+
 
 Queries = TypeVar("Queries")
 
@@ -133,3 +144,87 @@ def rows_of(sets: pa.Table) -> list[tuple[frozenset[str], list[int]]]:
 def unique_lists(answers: list[list[Any]]) -> list[list[Any]]:
     """Return each list with equal elements once, ascending."""
     return [sorted(set(keys)) for keys in answers]
+
+
+@contextmanager
+def needed(package: str) -> Iterator[None]:
+    """Run an import; says how to get the Python package `package` if it is missing.
+
+    Raises
+    ------
+    UnavailableError
+        The package is not installed, or something that it needs is not.
+    """
+    try:
+        yield
+    except ImportError as error:
+        message = f"needs the Python package {package} (pip install ./bench): {error}"
+        raise UnavailableError(message) from error
+
+
+Made = TypeVar("Made")
+
+# Results of each function
+_MOST = 8
+
+
+def kept(make: Callable[..., Made]) -> Callable[..., Made]:
+    """Have a function keep what it has made of its last few arguments.
+
+    Tables and arrays are told apart by identity; named arguments, such as `threads`, must not change what is made.
+    """
+    found: OrderedDict[tuple[Any, ...], tuple[tuple[Any, ...], Made]] = OrderedDict()
+
+    @wraps(make)
+    def get(*arguments: Any, **named: Any) -> Made:
+        key = tuple(id(each) if isinstance(each, pa.Table | pa.Array) else each for each in arguments)
+        if key not in found:
+            found[key] = arguments, make(*arguments, **named)  # with the arguments, whose identities stay theirs
+        found.move_to_end(key)
+        if len(found) > _MOST:
+            found.popitem(last=False)
+        return found[key][1]
+
+    return get
+
+
+# More tasks than threads, as some take longer
+_TASKS_PER_THREAD = 8
+
+
+def keys_of_matches(
+    match: Callable[[int, int], Lists], queries: int, keys: KeyTable, *, unique: bool, threads: int
+) -> pa.ListArray:
+    """Match queries, `count` of them, and look up their keys, all in tasks over threads.
+
+    Parameters
+    ----------
+    match
+        Finds the rows, uint32, of queries `first` to `last`; called by several threads at once.
+    keys : KeyTable
+        Keys of each row.
+    unique : bool
+        Give each key of a query once.
+
+    Returns
+    -------
+    pyarrow.ListArray of uint64
+    """
+
+    def work(first: int, last: int) -> Lists:
+        return keys_of(match(first, last), keys, unique=unique)
+
+    tasks = 1 if threads == 1 else _TASKS_PER_THREAD * threads
+    parts = run_rows(work, even_ranges(queries, tasks), threads)
+    return list_array(join_lists(parts, np.dtype(np.uint64), threads))
+
+
+def keys_of(matches: Lists, keys: KeyTable, *, unique: bool) -> Lists:
+    """Look up the keys of each query's rows, uint32; `unique` ones once each."""
+    found = look_up_keys(matches, keys)
+    return merge_unique(found, np.ones(len(found), np.bool_)) if unique else found
+
+
+def list_array(answers: Lists) -> pa.ListArray:
+    """Keys of queries as an Arrow array."""
+    return pa.ListArray.from_arrays(pa.array(answers.offsets, pa.int32()), pa.array(answers.values))

@@ -1,21 +1,280 @@
-"""PCM's algorithm on the CPU: filters in tables by their attributes, whose constraints are evaluated one by one."""
+"""PCM's tables, which CCM has on a device, and its algorithm on the CPU, whose threads may share a message.
+
+A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware", IEEE TPDS 25(1), 2014, §3.
+"""
 
 from __future__ import annotations
 
+import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+from numba.core import types
+from numba.extending import intrinsic
 
+from tagmatch.model.arrays import offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch_bench.systems.barrier import Meeting, exchange, wait
+from tagmatch.model.parallel import join, start
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds, narrow_sizes
-from tagmatch_bench.systems.pcm import Tables, find_row, name_vector, select_tables, tables_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
     import pyarrow as pa
 
-    from tagmatch.model.arrays import I64Array, U8Array, U32Array
+    from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
+
+
+#: Looks at the others before the processor is offered to other threads; to spin for long is of use only where every
+#: thread has a processor of its own
+_SPINS = 2000
+_ARRIVED, _BROKEN = 0, 1
+
+_sched_yield: Any = types.ExternalFunction("sched_yield", types.int32())
+
+
+def _in_one_step(operation: str) -> Any:
+    def typed(typing: Any, array: Any, place: Any, value: Any) -> Any:  # noqa: ARG001
+        signature = array.dtype(array, types.intp, array.dtype)
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            target = context.make_array(signature.args[0])(context, builder, arguments[0])
+            at = builder.gep(target.data, [arguments[1]])
+            return builder.atomic_rmw(operation, at, arguments[2], "seq_cst")
+
+        return signature, generate
+
+    return intrinsic(typed)
+
+
+def _read(typing: Any, array: Any, place: Any) -> Any:  # noqa: ARG001
+    signature = array.dtype(array, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        target = context.make_array(signature.args[0])(context, builder, arguments[0])
+        at = builder.gep(target.data, [arguments[1]])
+        return builder.load_atomic(at, "acquire", context.get_abi_sizeof(context.get_data_type(signature.return_type)))
+
+    return signature, generate
+
+
+_load: Any = intrinsic(_read)
+_add_in_one_step = _in_one_step("add")
+
+#: In a kernel, `exchange(array, place, value)`: in one step, whatever other threads do; returns what was there
+exchange = _in_one_step("xchg")
+
+
+class Meeting:
+    """Where a number of threads meet in a kernel again and again.
+
+    Attributes
+    ----------
+    state : int64 array
+        What kernels get for `wait`.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.state: I64Array = np.zeros(2, np.int64)
+        self._threads = threads
+
+    def run(self, work: Callable[[int], None]) -> None:
+        """Have all threads do `work(0)`, `work(1)`, ... at the same time; raises the first error of one.
+
+        None of them is the calling thread, which Ctrl-C may take away while others wait for it, nor one of those that
+        all callers share, of which there may be too few.
+
+        Raises
+        ------
+        MemoryError
+            The system has no room for so many threads.
+        """
+        errors: list[BaseException] = []
+        all_there = threading.Barrier(self._threads)
+
+        def take_part(number: int) -> None:
+            with suppress(threading.BrokenBarrierError):
+                all_there.wait()
+                try:
+                    work(number)
+                except BaseException as error:
+                    errors.append(error)
+                    self.state[_BROKEN] = 1
+
+        threads = [
+            threading.Thread(target=take_part, args=[number], name=f"meeting-{number}", daemon=True)
+            for number in range(self._threads)
+        ]
+        try:
+            for thread in threads:
+                start(thread)
+        except BaseException:
+            all_there.abort()
+            raise
+        for thread in threads:
+            join(thread)
+        if errors:
+            raise errors[0]
+
+
+@inlined
+def wait(state, due):
+    """Wait until there have been `due` calls of this in all; returns False if a thread has failed and none will come.
+
+    What any thread has written before its call, all see after theirs.
+    """
+    spins = 0
+    _add_in_one_step(state, _ARRIVED, 1)
+    while _load(state, _ARRIVED) < due:
+        if _load(state, _BROKEN):
+            return False
+        spins += 1
+        if spins > _SPINS:
+            _sched_yield()
+    return True
+
+
+#: Bits of a NameVector, of which the paper says that it is small
+_VECTOR_BITS = 16
+
+_U = np.uint64
+# Odd numbers, by which an attribute's number is multiplied: the highest bits are two hashes of it
+_HASHES = _U(0x9E3779B97F4A7C15), _U(0xC2B2AE3D27D4EB4F)
+_BLOOM_SHIFT = _U(58)
+
+
+class Tables(NamedTuple):
+    """The paper's Filters tables, which have the filters of equal NameVectors, and what is known of all filters.
+
+    Table `t` has NameVector `vectors[t]`, and `table_of` that vector is `t`; it is -1 where there is none. It has a row
+    for each attribute that it has constraints on: `maps[t * n + attribute]`, of `n` attributes, -1 where it has none.
+    The constraints of row `i` are from `rows[i]` to `rows[i + 1]`: `operators`, `values`, `uppers`, `filters` and
+    `blooms` have something of each. `always` are the filters without constraints.
+    """
+
+    vectors: I64Array
+    table_of: npt.NDArray[np.int32]
+    maps: npt.NDArray[np.int32]
+    rows: I64Array
+    operators: U8Array
+    values: npt.NDArray[Any]
+    uppers: npt.NDArray[Any]
+    filters: U32Array
+    blooms: U64Array
+    name_blooms: U64Array
+    sizes: npt.NDArray[Any]
+    interfaces: U32Array
+    always: U32Array
+
+
+def tables_of(filters: Filters, sizes: npt.NDArray[Any]) -> Tables:
+    """Lay filters out; `sizes`, of each filter, is in the type that the kernel wants."""
+    names = len(filters.names)
+    numbers = np.arange(names, dtype=np.uint64)
+    first, second = (_U(1) << ((numbers * factor) >> _BLOOM_SHIFT) for factor in _HASHES)
+    name_blooms = first | second
+    starts = offsets_of(filters.sizes)[:-1][filters.sizes > 0]
+    bits = np.int64(1) << (filters.attributes.astype(np.int64) % _VECTOR_BITS)
+    vector_of, bloom_of = np.zeros(len(filters.sizes), np.int64), np.zeros(len(filters.sizes), np.uint64)
+    if len(starts):
+        vector_of[filters.sizes > 0] = np.bitwise_or.reduceat(bits, starts)
+        bloom_of[filters.sizes > 0] = np.bitwise_or.reduceat(name_blooms[filters.attributes], starts)
+    vectors, tables = np.unique(vector_of, return_inverse=True)
+    table_of = np.full(1 << _VECTOR_BITS, -1, np.int32)
+    table_of[vectors] = np.arange(len(vectors))
+    places, row_of = np.unique(tables[filters.filters] * names + filters.attributes, return_inverse=True)
+    maps = np.full(len(vectors) * names, -1, np.int32)
+    maps[places] = np.arange(len(places))
+    order = np.argsort(row_of, kind="stable")
+    return Tables(
+        vectors,
+        table_of,
+        maps,
+        offsets_of(np.bincount(row_of, minlength=len(places))),
+        filters.operators[order],
+        filters.values[order],
+        filters.uppers[order],
+        filters.filters[order],
+        bloom_of[filters.filters[order]],
+        name_blooms,
+        sizes,
+        filters.interfaces,
+        np.flatnonzero(filters.sizes == 0).astype(np.uint32),
+    )
+
+
+@inlined
+def name_vector(attributes, begin, end, tables):
+    """Return the NameVector of a message, and the Bloom filter of its attributes."""
+    vector, bloom = np.int64(0), _U(0)
+    for i in range(begin, end):
+        vector |= np.int64(1) << (np.int64(attributes[i]) % _VECTOR_BITS)
+        bloom |= tables.name_blooms[attributes[i]]
+    return vector, bloom
+
+
+@inlined
+def select_tables(vector, tables, chosen):
+    """Write the tables whose NameVector is contained in a message's; returns how many.
+
+    Its subsets are looked up one by one, or where there are more of them than tables, the tables. The table of no
+    attribute has no rows.
+    """
+    count, subsets, rest = 0, 1, vector
+    while rest:
+        subsets <<= 1
+        rest &= rest - 1
+    if subsets > len(tables.vectors):
+        for table in range(len(tables.vectors)):
+            if tables.vectors[table] & ~vector == 0:
+                chosen[count] = table
+                count += 1
+        return count
+    subset = vector
+    while subset:
+        if tables.table_of[subset] >= 0:
+            chosen[count] = tables.table_of[subset]
+            count += 1
+        subset = (subset - 1) & vector
+    return count
+
+
+@inlined
+def find_row(tables, table, attribute):
+    """Return the row of a table with the constraints on an attribute, -1 if there is none."""
+    return np.int64(tables.maps[table * len(tables.name_blooms) + attribute])
+
+
+@kernel
+def input_lines(offsets, attributes, values, tables, blooms):
+    """Write CCM's table Input, a line for each of the tables' rows that messages are for, and their Bloom filters.
+
+    Returns how many lines there are, and of each, the attribute's value, the row's first constraint, how many it has,
+    and the message.
+    """
+    room = 1024
+    x, starts = np.empty(room, values.dtype), np.empty(room, np.int64)
+    lengths, owners = np.empty(room, np.int64), np.empty(room, np.uint32)
+    chosen = np.empty(len(tables.vectors), np.int64)
+    lines = 0
+    for message in range(len(offsets) - 1):
+        begin, end = offsets[message], offsets[message + 1]
+        vector, bloom = name_vector(attributes, begin, end, tables)
+        blooms[message] = bloom
+        for j in range(select_tables(vector, tables, chosen)):
+            for i in range(begin, end):
+                row = find_row(tables, chosen[j], attributes[i])
+                if row < 0:
+                    continue
+                if lines == len(x):
+                    x, starts = np.concatenate((x, x)), np.concatenate((starts, starts))
+                    lengths, owners = np.concatenate((lengths, lengths)), np.concatenate((owners, owners))
+                x[lines], starts[lines] = values[i], tables.rows[row]
+                lengths[lines], owners[lines] = tables.rows[row + 1] - tables.rows[row], message
+                lines += 1
+    return lines, x, starts, lengths, owners
 
 
 class _Shared(NamedTuple):

@@ -1,19 +1,24 @@
-"""What every system looks like that keeps sets on disk and takes changes, and their names."""
+"""Systems that keep sets on disk and take changes: what they look like, their names, DuckDB and LanceDB."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
-from tagmatch_bench.systems.matcher import Matcher
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.model.arrays import offsets_of
+from tagmatch_bench.systems.matcher import Matcher, needed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-else:  # what a protocol inherits from exists when the program runs
-    pa = Any
+    from tagmatch.model.arrays import U64Array
+
 
 #: Columns of all tables here. No two rows have the same key, so that a row can be named by it
 COLUMNS = ("tags", "key")
@@ -71,6 +76,225 @@ LANCEDB = "LanceDB"
 
 SYSTEMS_ON_DISK: Mapping[str, SystemOnDisk] = {
     TAGMATCH: SystemOnDisk("tagmatch:TagmatchOnDisk"),
-    DUCKDB: SystemOnDisk("duckdb_lists:DuckDBFile"),
-    LANCEDB: SystemOnDisk("lancedb_table:LanceDBTable"),
+    DUCKDB: SystemOnDisk("on_disk:DuckDBFile"),
+    LANCEDB: SystemOnDisk("on_disk:LanceDBTable"),
 }
+
+
+#: Most rows of one INSERT with values, which for few is faster than to register an Arrow table
+_FEW_ROWS = 100
+
+
+class _DuckDB:
+    """A database with a table `sets`.
+
+    All queries given at once are joined with the stored sets: that answers more queries a second than one
+    statement for each. DuckDB deals out groups of 122 880 rows to its threads, so fewer stored sets keep only
+    one busy.
+
+    Attributes
+    ----------
+    keys_of_row : str
+        SQL expression for the keys of a row of the table.
+    """
+
+    exact = True
+    keys_of_row: ClassVar[str]
+
+    def __init__(self, where: str, *, threads: int) -> None:
+        with needed("duckdb"):
+            import duckdb
+        with ExitStack() as undo:
+            self._database = undo.enter_context(duckdb.connect(where, config={"threads": threads}))
+            self._create()
+            self._undo = undo.pop_all()
+
+    def _create(self) -> None:
+        """Make the table, if it is not there."""
+
+    def _execute_on(self, given: pa.Table, statement: str) -> None:
+        """Run a statement that knows an Arrow table as `given`."""
+        self._database.register("given", given)
+        try:
+            self._database.execute(statement)
+        finally:
+            self._database.unregister("given")
+
+    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
+        """Queries are taken as they are."""
+        return queries
+
+    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the stored sets that match, for each query in order."""
+        numbered = pa.table({"query": np.arange(len(queries)), "tags": queries})
+        self._database.register("queries", numbered)
+        found = self._database.sql(
+            f"SELECT {'DISTINCT' if unique else ''} query, {self.keys_of_row} AS key"
+            " FROM queries JOIN sets ON list_has_all(queries.tags, sets.tags)"
+        ).to_arrow_table()
+        self._database.unregister("queries")
+        return _lists_of(found["query"].to_numpy(), found["key"].to_numpy(), len(queries))
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory of all that is in the database."""
+        (row,) = self._database.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
+        return int(row[0])
+
+    def close(self) -> None:
+        """Close the database."""
+        self._undo.close()
+
+
+class DuckDBScan(_DuckDB):
+    """DuckDB's `list_has_all`, on a table in memory. Exact.
+
+    Parameters
+    ----------
+    sets
+        Columns `tags` and `key`.
+    threads
+        Threads that work on one batch.
+    """
+
+    keys_of_row = "unnest(keys)"
+
+    def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:
+        self._sets = sets
+        super().__init__(":memory:", threads=threads)
+
+    def _create(self) -> None:
+        self._execute_on(
+            self._sets,
+            "CREATE TABLE sets AS SELECT list_sort(list_distinct(tags)) AS tags, list(DISTINCT key) AS keys"
+            " FROM given GROUP BY ALL",
+        )
+
+
+class DuckDBFile(_DuckDB):
+    """DuckDB's `list_has_all`, on a table in a file, which takes changes. Exact.
+
+    Each change is a transaction, and its commit ends with a sync of the log, as is the default. A few rows come as
+    values of one statement, many as an Arrow table, whichever is the faster; there is no index, which would serve no
+    such query and make changes slower.
+
+    Parameters
+    ----------
+    path
+        Folder of the database, which is made if it is not there.
+    threads
+        Threads that work on one batch.
+    """
+
+    keys_of_row = "key"
+    visible_at_once = True
+
+    def __init__(self, path: Path, *, threads: int = 1) -> None:
+        path.mkdir(exist_ok=True)
+        super().__init__(str(path / "sets.duckdb"), threads=threads)
+
+    def _create(self) -> None:
+        self._database.execute("CREATE TABLE IF NOT EXISTS sets (tags VARCHAR[], key UBIGINT)")
+
+    def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
+        """Remove and add rows in one transaction."""
+        self._database.begin()
+        if removed:
+            self._execute_on(removed, "DELETE FROM sets WHERE key IN (SELECT key FROM given)")
+        if 0 < len(added) <= _FEW_ROWS:
+            rows = zip(*(added[name].to_pylist() for name in COLUMNS), strict=True)
+            places = ", ".join(["(?, ?)"] * len(added))
+            self._database.execute(f"INSERT INTO sets VALUES {places}", list(chain.from_iterable(rows)))
+        else:
+            self._execute_on(added, "INSERT INTO sets SELECT tags, key FROM given")
+        self._database.commit()
+
+    def adder(self) -> Callable[[list[str], int], object]:
+        """Return what adds a row, in a transaction of its own, for one thread."""
+        cursor = self._undo.enter_context(self._database.cursor())
+        return lambda tags, key: cursor.execute("INSERT INTO sets VALUES (?, ?)", [tags, key])
+
+    def tend(self) -> None:
+        """Nothing: DuckDB itself moves its log into the table from time to time."""
+
+
+def _lists_of(queries: U64Array, keys: U64Array, count: int) -> pa.ListArray:
+    """Group pairs of a query's number and a key by query."""
+    order = np.argsort(queries, kind="stable")
+    offsets = offsets_of(np.bincount(queries, minlength=count))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys[order]))
+
+
+_SCHEMA = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()})
+_NAME = "sets"
+
+
+class LanceDBTable:
+    """LanceDB's filter `array_has_all`, on a table of Lance. Exact.
+
+    The sets that a query contains are wanted, for which Lance has no index: the one on labels finds those that contain
+    a query. Queries are asked one by one. A change makes new files and a new version of the table, and is visible then;
+    LanceDB does not sync these files, so that a crash of the machine may lose what was added last.
+
+    Parameters
+    ----------
+    path
+        Folder of the database, which is made if it is not there.
+    threads
+        Not heeded: Lance takes all cores.
+    """
+
+    exact = True
+    visible_at_once = True
+
+    def __init__(self, path: Path, *, threads: int = 1) -> None:  # noqa: ARG002
+        with needed("lancedb"):
+            import lancedb
+        self._table = lancedb.connect(path).create_table(_NAME, schema=_SCHEMA, exist_ok=True)
+
+    def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
+        """Remove and add rows, in two versions of the table."""
+        if removed:
+            self._table.delete(f"key IN ({', '.join(map(str, removed['key'].to_pylist()))})")
+        if len(added):
+            self._table.add(added)
+
+    def adder(self) -> Callable[[list[str], int], object]:
+        """Return what adds a row in a version of its own; versions of threads that share it may conflict."""
+
+        def add(tags: list[str], key: int) -> None:
+            row = pa.table({"tags": pa.array([tags], _SCHEMA.field("tags").type), "key": pa.array([key], pa.uint64())})
+            while True:
+                try:
+                    self._table.add(row)
+                    return
+                except RuntimeError as error:
+                    if "conflict" not in str(error):
+                        raise
+
+        return add
+
+    def tend(self) -> None:
+        """Merge small files into larger ones, as is recommended; that may write the whole table anew."""
+        self._table.optimize()
+
+    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
+        """Queries are taken as they are."""
+        return queries
+
+    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> list[list[int]]:
+        """Return the keys of the stored sets that match, for each query in order."""
+        answers = [self._match(tags) for tags in queries.to_pylist()]
+        return [sorted(set(keys)) for keys in answers] if unique else answers
+
+    def _match(self, tags: list[str]) -> list[int]:
+        literals = ", ".join("'" + tag.replace("'", "''") + "'" for tag in tags)
+        wanted = self._table.search().where(f"array_has_all(make_array({literals}), tags)")
+        keys: list[int] = wanted.select(["key"]).limit(None).to_arrow()["key"].to_pylist()
+        return keys
+
+    def nbytes(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def close(self) -> None:
+        """Let go of the table; it needs no closing."""

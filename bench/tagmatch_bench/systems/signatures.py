@@ -1,7 +1,6 @@
-"""What the systems that match by signature share: a table of distinct signatures and their keys.
+"""Signatures, 192-bit Bloom filters as in §3 and §4.1: a table of distinct ones and their keys, and a scan with NumPy.
 
-Signatures are the 192-bit Bloom filters of §3, as in the paper's own comparison (§4.1). Sets with equal signatures
-share a row. These systems are inexact, as published: some sets only seem to match.
+Sets with equal signatures share a row. These systems are inexact, as published: some sets only seem to match.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, hash_tags, signatures_of
 from tagmatch.model.kernels.sorting import group_by, sort_groups
 from tagmatch.model.tables import KeyTable
-from tagmatch_bench.systems.kept import kept
-from tagmatch_bench.systems.key_answers import keys_of_matches
+from tagmatch_bench.systems.matcher import kept, keys_of_matches
 
 _LABELS = 1 << 16
 _LABEL_SHIFT = np.uint64(48)
@@ -132,3 +130,33 @@ class SignatureMatcher(ABC):
 
     def close(self) -> None:  # noqa: B027
         """Nothing was started."""
+
+
+class SignatureScan(SignatureMatcher):
+    """A NumPy scan of all signatures for each query. Inexact: some sets only seem to match.
+
+    The test is the inner loop of Algorithm 3 of the TagMatch paper. Simplified: no partitions, no prefix filter, no
+    batches.
+    """
+
+    def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:
+        table = signature_table(sets, threads=threads)
+        super().__init__(table.keys, threads=threads)
+        self._words = np.ascontiguousarray(table.signatures.T)
+
+    def match_rows(self, queries: U64Array) -> Lists:
+        """Find the rows whose signature is contained in each query's."""
+        first, second, third = self._words
+        left, right = np.empty_like(first), np.empty_like(first)
+        found = [np.zeros(0, np.uint32)]
+        for a, b, c in ~queries:
+            np.bitwise_and(first, a, out=left)
+            left |= np.bitwise_and(second, b, out=right)
+            left |= np.bitwise_and(third, c, out=right)
+            found.append(np.flatnonzero(left == 0).astype(np.uint32))
+        lengths = np.array([len(rows) for rows in found[1:]], np.int64)
+        return Lists(offsets_of(lengths), np.concatenate(found))
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory."""
+        return self._keys.nbytes + self._words.nbytes

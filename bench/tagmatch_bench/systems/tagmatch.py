@@ -1,23 +1,29 @@
-"""tagmatch itself, seen as one of the compared systems."""
+"""tagmatch itself, seen as one of the compared systems; its kernels without the pipeline; and encoded queries."""
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from tagmatch import DeviceError, TagMatch
-from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD
-from tagmatch_bench.systems.kept import kept
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError
+from tagmatch.model.columns import key_values, tag_lists
+from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
+from tagmatch.partitioner.local import build_segment
+from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.pipeline.run.counts import Counts
+from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
+from tagmatch.pipeline.segment import CpuMatcher
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError, kept, list_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    import pyarrow as pa
-
-    from tagmatch.model.options import LayoutOptions
     from tagmatch.model.tables import Snapshot
+    from tagmatch_bench.systems.matcher import Answers, Matcher
 
 
 def build_index(sets: pa.Table, **options: Any) -> TagMatch:
@@ -153,3 +159,78 @@ class TagmatchOnGpu(Tagmatch):
         whole = super().call_size.whole
         size = self.index._engine.current.matcher.packet_size
         return CallSize(whole, whole // size.fewest * size.queries)
+
+
+class Kernels:
+    """Preprocess, subset match and key lookup of a layout, called one after the other by plain threads. Exact.
+
+    Packets and what is returned are those of `TagMatch.match_many`, so that the difference is its pipeline.
+    """
+
+    exact = True
+
+    def __init__(self, sets: pa.Table, *, layout: Layout, threads: int = 1) -> None:
+        staged = StagedChanges(threads)
+        staged.extend(tag_lists(sets["tags"], "tags", stored=True), key_values(sets["key"]), removed=False)
+        options = LayoutOptions(layout)
+        snapshot = build_segment([], staged.changes(), options, threads=threads)
+        self._matcher = CpuMatcher(snapshot, MatchOptions(threads=threads))
+        self._threads = threads
+
+    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
+        """Queries are taken as they are."""
+        return queries
+
+    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the stored sets that match, for each query in order."""
+        chunks = tag_lists(queries, "queries")
+        answers = match_inline(self._matcher, chunks, unique=unique, threads=self._threads, counts=Counts())
+        return list_array(answers)
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory."""
+        return self._matcher.nbytes
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
+def dictionary_encoded(queries: pa.ListArray) -> pa.ListArray:
+    """Put the tags of queries in a dictionary that has no others."""
+    offsets = pc.subtract(queries.offsets, queries.offsets[0])
+    return pa.ListArray.from_arrays(offsets, pc.dictionary_encode(queries.flatten()))
+
+
+class EncodedQueries:
+    """Queries of which any slice comes with a dictionary of its own, made when it is first asked for."""
+
+    def __init__(self, queries: pa.ListArray) -> None:
+        self._first: Callable[[int], pa.ListArray] = cache(lambda count: dictionary_encoded(queries[:count]))
+
+    def __getitem__(self, some: slice) -> pa.ListArray:
+        """Return the first queries."""
+        assert some.start in (None, 0)
+        assert some.step is None
+        return self._first(some.stop)
+
+
+class DictionaryEncoded:
+    """An index that others use, too, with a form of queries of its own."""
+
+    def __init__(self, matcher: Matcher[pa.ListArray]) -> None:
+        self.exact = matcher.exact
+        self._matcher = matcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._matcher, name)
+
+    def prepare(self, queries: pa.ListArray) -> EncodedQueries:
+        """Put their tags in a dictionary."""
+        return EncodedQueries(queries)
+
+    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> Answers:
+        """Return the keys of the stored sets that match, for each query in order."""
+        return self._matcher.match_many(queries, unique=unique)
+
+    def close(self) -> None:
+        """Leave the index open, which is not this one's."""

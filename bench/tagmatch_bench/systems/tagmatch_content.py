@@ -1,24 +1,27 @@
-"""tagmatch itself, seen as one of the systems that match constraints on attributes."""
+"""tagmatch itself, seen as one of the systems that match constraints, or tags, and areas."""
 
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import pyarrow as pa
 
 from tagmatch import DeviceError, TagMatch
+from tagmatch.locations import locations_of_table, without_locations
 from tagmatch.messages import messages_in
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.lists import join_lists
+from tagmatch.pipeline.areas.matcher import Sought, sought
 from tagmatch.pipeline.tags import merge_all
-from tagmatch_bench.systems.key_answers import list_array
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError
+from tagmatch_bench.systems.matcher import CallSize, UnavailableError, list_array
 from tagmatch_bench.systems.tagmatch import open_index, packets_for_all
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tagmatch.model.arrays import TagLists
+    from tagmatch.pipeline.areas.matcher import AreaMatcher
     from tagmatch.pipeline.matcher import Matcher, Preprocessed
 
 
@@ -174,3 +177,146 @@ class TagmatchMatching:
 
 def _joined(parts: list[Lists]) -> Lists:
     return join_lists(parts, parts[0].values.dtype, 1)
+
+
+#: What a message has beside attributes
+_TAGS, _LOCATION = "tags", "location"
+
+
+def areas_of_plane(subscriptions: pa.Table) -> pa.Table:
+    """Name the numbers of areas as `TagMatch` does, which has `lon`, `lat` and `metres` on the plane, too."""
+    area = subscriptions["area"].combine_chunks()
+    named = pa.StructArray.from_arrays(area.flatten(), ["lon", "lat", "metres"])
+    return subscriptions.set_column(subscriptions.column_names.index("area"), "area", named)
+
+
+class TagmatchLocated(TagmatchContent):
+    """An index of subscriptions with an area, asked with tables of messages that say where they are.
+
+    Parameters
+    ----------
+    subscriptions : pyarrow.Table
+        As `tagmatch.workloads.location` makes them, on the plane or on the sphere.
+    threads : int
+    """
+
+    def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
+        self.plane = "x" in (field.name for field in subscriptions.schema.field("area").type)
+        super().__init__(areas_of_plane(subscriptions), threads=threads, plane=self.plane)
+
+
+class LocatedOneByOne:
+    """The same index, asked by `match_unique` for one message after the other, from Python."""
+
+    exact = True
+
+    def __init__(self, whole: TagmatchLocated) -> None:
+        self._whole = whole
+
+    def prepare(self, messages: pa.Table) -> list[tuple[list[str], dict[str, Any], tuple[float, float]]]:
+        """Convert messages to what callers have: the tags, the attributes by name, and the place of each."""
+        rows = []
+        for message in messages.to_pylist():
+            tags, location = message.pop(_TAGS, []), message.pop(_LOCATION)
+            attributes = {name: value for name, value in message.items() if value is not None}
+            rows.append((tags, attributes, tuple(location.values())))
+        return rows
+
+    def match_many(
+        self, messages: list[tuple[list[str], dict[str, Any], tuple[float, float]]], *, unique: bool = False
+    ) -> list[list[int]]:
+        """Return the keys of the subscriptions that each message satisfies."""
+        ask = self._whole.index.match_unique if unique else self._whole.index.match
+        return [list(ask(tags, attributes, location=place)) for tags, attributes, place in messages]
+
+    def nbytes(self) -> int:
+        """Bytes of memory, with the stored rows and keys."""
+        return self._whole.nbytes()
+
+    def close(self) -> None:
+        """Leave the index open, which is not this one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """Some messages, encoded: their tags as ranks and values as codes; where they are; and what is not about areas."""
+
+    both: Any
+
+    def __len__(self) -> int:
+        return len(self.both.sought)
+
+
+class Packets:
+    """Packets of messages, of which any number of the first messages can be had."""
+
+    def __init__(self, matcher: AreaMatcher, rows: TagLists) -> None:
+        size = matcher.packet_size.fewest
+
+        @cache
+        def packet(first: int, last: int) -> Packet:
+            return Packet(matcher.preprocess(rows, first, last))
+
+        def some(count: int) -> list[Packet]:
+            return [packet(first, min(first + size, count)) for first in range(0, count, size)]
+
+        self._some = cache(some)
+        self._count = len(rows)
+        self.packet_size = size
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, rows: slice) -> list[Packet]:
+        """Return the packets of the first messages."""
+        first, last, step = rows.indices(self._count)
+        if (first, step) != (0, 1):
+            raise IndexError("only the first messages can be had")
+        return self._some(last)
+
+
+class LocatedMatching:
+    """The same index on one thread, asked with messages that are encoded already, as CLCB's are.
+
+    What is left: which groups a message looks in, which areas of these have its place, whose sets ask no more than it
+    has, key lookup, and where keys are to be unique, merging. A packet of messages goes through each of these together.
+    """
+
+    exact = True
+
+    def __init__(self, whole: TagmatchLocated) -> None:
+        self._plane = whole.plane
+        self._matcher = cast("AreaMatcher", whole.matcher)
+
+    def prepare(self, messages: pa.Table) -> Packets:
+        """Encode messages."""
+        table = messages.combine_chunks()
+        places = locations_of_table(table, plane=self._plane)
+        (rows,) = messages_in(without_locations(table))
+        return Packets(self._matcher, replace(rows, locations=None if places is None else places[0]))
+
+    def match_many(self, packets: list[Packet], *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the subscriptions that each message satisfies."""
+        return list_array(_joined([self.keys(self.areas(each, self.groups(each)), unique) for each in packets]))
+
+    def groups(self, packet: Packet) -> Sought:
+        """The groups whose areas each message is looked for in: contents that it has, and tokens."""
+        return sought(self._matcher.index, packet.both.sought.queries, packet.both.sought.messages)
+
+    @staticmethod
+    def areas(packet: Packet, groups: Sought) -> Any:
+        """The sets of these groups that each message is in the area of, and what else these ask."""
+        return replace(packet.both, sought=groups).subset_match()
+
+    @staticmethod
+    def keys(found: Any, unique: bool) -> Lists:
+        """Their keys."""
+        keys: Lists = found.key_lookup()
+        return merge_all(keys) if unique else keys
+
+    def nbytes(self) -> int:
+        """Bytes of memory, without the stored rows and keys."""
+        return self._matcher.nbytes
+
+    def close(self) -> None:
+        """Leave the index open, which is not this one's."""

@@ -22,7 +22,7 @@ from tagmatch.pipeline.filters.messages import messages_of
 from tagmatch.pipeline.filters.subset_match import match_in_trie
 from tagmatch.pipeline.tags import TagIndex, ascending_unique
 from tagmatch.subscriptions import columns_of
-from tagmatch_bench.systems.key_answers import list_array
+from tagmatch_bench.systems.matcher import list_array
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,7 +16,7 @@ from tagmatch_bench.figures.figure import FIGURES
 from tagmatch_bench.figures.location import LocationSizes, location
 from tagmatch_bench.figures.pcm import PcmSizes, pcm
 from tagmatch_bench.harness.bench import Bench, BenchOptions
-from tagmatch_bench.harness.content_latency import ALL
+from tagmatch_bench.harness.content import ALL
 from tagmatch_bench.harness.results import Result
 from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED, LOCATED_GPU, OWN_CIRCLES
 from tagmatch_bench.systems.catalogue import OWN_CIRCLES_GPU as OWN_ON_GPU

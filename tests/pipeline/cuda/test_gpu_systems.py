@@ -18,7 +18,7 @@ from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.location import SCENARIOS, Location
 from tagmatch_bench.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
 from tagmatch_bench.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
-from tagmatch_bench.systems.numpy_scan import SignatureScan
+from tagmatch_bench.systems.signatures import SignatureScan
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]

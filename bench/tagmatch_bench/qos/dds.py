@@ -1,12 +1,17 @@
-"""Topics of CycloneDDS, one for each channel, whose publisher and subscriber are in this process."""
+"""Topics of CycloneDDS, one for each channel, and a subscriber that does real work, on the wall clock."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tagmatch_bench.systems.packages import needed
+from tagmatch.model.parallel import join, start
+from tagmatch_bench.qos.driving import numbers_when_due
+from tagmatch_bench.qos.kernels import DROPPED, LOST
+from tagmatch_bench.systems.matcher import needed
 
 with needed("cyclonedds"):
     from cyclonedds.core import InstanceState, Policy, Qos, ReadCondition, SampleState, ViewState, WaitSet
@@ -19,6 +24,8 @@ with needed("cyclonedds"):
 
 if TYPE_CHECKING:
     from tagmatch.model.options import Channel
+    from tagmatch_bench.qos.driving import Driven
+
 
 #: Domains are told apart by number
 _DOMAIN = 97
@@ -78,3 +85,49 @@ class Topics:
             if samples is None:
                 return
             yield from (sample.number for sample in samples if isinstance(sample, Numbered))
+
+
+#: Seconds that the subscriber waits at a time
+_PATIENCE = 0.02
+
+
+def run_dds(driven: Driven) -> None:
+    """Publish each message when it is due, and have one subscriber match what it takes, each message as one task.
+
+    What it never sees, as its lifespan has ended, is dropped.
+
+    Raises
+    ------
+    UnavailableError
+        The package `cyclonedds` is missing.
+    """
+    topics = Topics([flow.channel for flow in driven.flows])
+    published = threading.Event()
+    begun = time.perf_counter()
+    errors: list[BaseException] = []
+
+    def subscribe() -> None:
+        try:
+            while True:
+                last = published.is_set()  # before the look: then nothing can come after it
+                for number in topics.taken():
+                    (entry,) = driven.entries(number)
+                    driven.perform(entry)
+                    driven.done(entry, time.perf_counter() - begun)
+                if last:
+                    return
+                topics.wait(_PATIENCE)
+        except BaseException as error:
+            errors.append(error)
+
+    subscriber = threading.Thread(target=subscribe, name="qos-dds", daemon=True)
+    start(subscriber)
+    try:
+        for number in numbers_when_due(driven.arrivals, lambda: time.perf_counter() - begun):
+            topics.publish(driven.channel_of[number], number)
+    finally:
+        published.set()
+        join(subscriber)
+    if errors:
+        raise errors[0]
+    driven.ends[driven.ends == LOST] = DROPPED

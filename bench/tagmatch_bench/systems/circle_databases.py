@@ -1,0 +1,318 @@
+"""Databases that find areas: DuckDB by bounds, PostGIS by an index of boxes, Redis by places."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch_bench.systems.circle_trees import longitudes_and_latitudes, metres
+from tagmatch_bench.systems.circles import Circles, Found, joined, lists_of
+from tagmatch_bench.systems.matcher import UnavailableError, needed
+from tagmatch_bench.systems.servers import PostgresServer, RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import LiteralString
+
+    import numpy.typing as npt
+
+    from tagmatch.model.arrays import F64Array, U32Array
+
+
+#: A little larger than circles, as `circles.boxes` has them
+_WEST_EAST_SOUTH_NORTH = ("west", "east", "south", "north")
+
+
+class DuckDBBounds:
+    """DuckDB's join of points with a table of circles in memory, on bounds of their coordinates. Exact.
+
+    Points of a call are joined at once. Without DuckDB's extension `spatial`, and so without its R-tree: package
+    registries have the extension for some versions of DuckDB only, each of which loads no other one.
+
+    Parameters
+    ----------
+    circles : Circles
+    threads : int
+        Threads that work on one call.
+
+    Raises
+    ------
+    UnavailableError
+        The package is not installed.
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1) -> None:
+        with needed("duckdb"):
+            import duckdb
+        self._radius = circles.radius
+        with ExitStack() as undo:
+            self._database = undo.enter_context(duckdb.connect(":memory:", config={"threads": threads}))
+            rows = self._rows(np.arange(len(circles), dtype=np.uint32), circles)
+            with self._given(rows) as database:
+                database.execute("CREATE TABLE circles AS SELECT * FROM given")
+            self._undo = undo.pop_all()
+
+    def _rows(self, ids: U32Array, circles: Circles) -> pa.Table:
+        (west, south), (east, north) = (sides.T for sides in circles.boxes())
+        sides = dict(zip(_WEST_EAST_SOUTH_NORTH, (west, east, south, north), strict=True))
+        return pa.table({"id": ids, "x": circles.x, "y": circles.y, "radius": circles.radius} | sides)
+
+    @contextmanager
+    def _given(self, given: pa.Table) -> Iterator[Any]:
+        """Have the database know an Arrow table as `given` meanwhile."""
+        self._database.register("given", given)
+        try:
+            yield self._database
+        finally:
+            self._database.unregister("given")
+
+    def _joined(self, given: pa.Table, condition: str) -> Found:
+        with self._given(given) as database:
+            found = database.sql(f"SELECT point, id FROM given JOIN circles ON {condition}").to_arrow_table()
+        return lists_of(found["point"].to_numpy(), found["id"].to_numpy(), len(given))
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        return self._joined(
+            pa.table({"point": np.arange(len(x)), "px": x, "py": y}),
+            "px BETWEEN west AND east AND py BETWEEN south AND north"
+            " AND (px - x) * (px - x) + (py - y) * (py - y) <= radius * radius",
+        )
+
+    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
+        """Return the circles whose centres are at most `radius` from each point."""
+        asked = self._rows(np.arange(len(x), dtype=np.uint32), Circles(x, y, radius))
+        names = ["point", "px", "py", "reach", *(f"p{side}" for side in _WEST_EAST_SOUTH_NORTH)]
+        return self._joined(
+            asked.rename_columns(names),
+            "x BETWEEN pwest AND peast AND y BETWEEN psouth AND pnorth"
+            " AND (px - x) * (px - x) + (py - y) * (py - y) <= reach * reach",
+        )
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres, each circle once."""
+        new = ", ".join(f"{name} = given.{name}" for name in ("x", "y", *_WEST_EAST_SOUTH_NORTH))
+        moved = self._rows(ids, Circles(x, y, self._radius[ids]))
+        with self._given(moved) as database:
+            database.execute(f"UPDATE circles SET {new} FROM given WHERE circles.id = given.id")
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory of all that is in the database."""
+        (row,) = self._database.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
+        return int(row[0])
+
+    def close(self) -> None:
+        """Close the database."""
+        self._undo.close()
+
+
+_EXTENSION = "postgis"
+
+_table_numbers = count()
+
+#: Half of it is free for rows that move
+_TABLE = """CREATE UNLOGGED TABLE {} (id bigint PRIMARY KEY, x float8, y float8, radius float8, box geometry(Polygon))
+ WITH (fillfactor = 50)"""
+_FILL = "INSERT INTO {} SELECT id, x, y, radius, ST_MakeEnvelope(west, south, east, north) FROM given"
+_GIVEN = """CREATE TEMPORARY TABLE given (id bigint, x float8, y float8, radius float8, west float8, south float8,
+ east float8, north float8)"""
+#: Boxes of the index have single precision, and are no smaller for that
+_STAB = """SELECT point, id FROM unnest(%s::float8[], %s::float8[]) WITH ORDINALITY AS asked (px, py, point)
+ JOIN {} ON box && ST_MakePoint(px, py) AND (px - x) * (px - x) + (py - y) * (py - y) <= radius * radius"""
+_WITHIN = """SELECT point, id FROM unnest(%s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[],
+ %s::float8[], %s::float8[]) WITH ORDINALITY AS asked (px, py, reach, west, south, east, north, point)
+ JOIN {} ON box && ST_MakeEnvelope(west, south, east, north)
+ AND (px - x) * (px - x) + (py - y) * (py - y) <= reach * reach"""
+_MOVE = """UPDATE {} AS circles SET x = moved.x, y = moved.y,
+ box = ST_MakeEnvelope(moved.west, moved.south, moved.east, moved.north)
+ FROM unnest(%s::bigint[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[])
+ AS moved (id, x, y, west, south, east, north) WHERE circles.id = moved.id"""
+
+
+class PostGis:
+    """PostGIS's operator `&&` on the circles' boxes, by a GiST index, and the distance. Exact.
+
+    Points of a call are joined with the table by one statement, and moves of a call are one, too; both are what a user
+    would write for many. Nothing is vacuumed meanwhile.
+
+    Parameters
+    ----------
+    circles : Circles
+    threads : int
+        Processes that may work on one call; PostgreSQL's planner uses as many as seem to pay.
+    server : PostgresServer, optional
+        Where to make the table; by default, a server is started for it.
+
+    Raises
+    ------
+    UnavailableError
+        See `PostgresServer`; or it has no PostGIS.
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1, server: PostgresServer | None = None) -> None:
+        with needed("psycopg"):
+            from psycopg.sql import SQL, Identifier
+        table = Identifier(f"circles_{next(_table_numbers)}")
+
+        def on_table(statement: LiteralString) -> Any:
+            return SQL(statement).format(table)
+
+        self._radius = circles.radius
+        with ExitStack() as undo:
+            if server is None:
+                server = undo.enter_context(PostgresServer())
+            self._connection = undo.enter_context(server.connect())
+            _add_postgis(self._connection)
+            self._connection.execute(SQL("SET max_parallel_workers_per_gather = {}").format(threads - 1))
+            self._connection.execute("SET enable_seqscan = off")
+            self._connection.execute(on_table(_TABLE))
+            undo.callback(self._connection.execute, on_table("DROP TABLE {}"))
+            self._load(circles)
+            for statement in (_FILL, "CREATE INDEX ON {} USING gist (box)", "VACUUM (ANALYZE) {}"):
+                self._connection.execute(on_table(statement))
+            self._connection.execute("DROP TABLE given")
+            self._undo = undo.pop_all()
+        self._stab, self._within, self._move = map(on_table, (_STAB, _WITHIN, _MOVE))
+        self._explain = SQL("EXPLAIN {}").format(self._stab)
+        self._size = SQL("SELECT pg_total_relation_size({}::regclass)").format(table.as_string())
+
+    def _load(self, circles: Circles) -> None:
+        self._connection.execute(_GIVEN)
+        columns: list[npt.NDArray[Any]] = [
+            np.arange(len(circles)),
+            circles.x,
+            circles.y,
+            circles.radius,
+            *_sides(circles),
+        ]
+        with self._connection.cursor() as cursor, cursor.copy("COPY given FROM STDIN (FORMAT BINARY)") as copy:
+            copy.set_types(["int8", *["float8"] * (len(columns) - 1)])
+            for row in zip(*(column.tolist() for column in columns), strict=True):
+                copy.write_row(row)
+
+    def _found(self, statement: Any, columns: list[F64Array]) -> Found:
+        lists = [column.tolist() for column in columns]
+        rows = self._connection.execute(statement, lists, prepare=True, binary=True).fetchall()
+        pairs = np.array(rows, np.int64).reshape(-1, 2)
+        return lists_of(pairs[:, 0] - 1, pairs[:, 1], len(lists[0]))
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        return self._found(self._stab, [x, y])
+
+    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
+        """Return the circles whose centres are at most `radius` from each point."""
+        return self._found(self._within, [x, y, radius, *_sides(Circles(x, y, radius))])
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres, each circle once."""
+        columns: list[npt.NDArray[Any]] = [ids, x, y, *_sides(Circles(x, y, self._radius[ids]))]
+        self._connection.execute(self._move, [column.tolist() for column in columns], prepare=True)
+
+    def plan(self, x: F64Array, y: F64Array) -> str:
+        """Return how PostgreSQL would find the circles of points (its `EXPLAIN`)."""
+        return "\n".join(line for (line,) in self._connection.execute(self._explain, (x.tolist(), y.tolist())))
+
+    def nbytes(self) -> int | None:
+        """Bytes on disk of the table and its indexes (`pg_total_relation_size`)."""
+        row = self._connection.execute(self._size).fetchone()
+        return None if row is None else int(row[0])
+
+    def close(self) -> None:
+        """Drop the table, and stop the server if it was started for it."""
+        self._undo.close()
+
+
+def _sides(circles: Circles) -> list[F64Array]:
+    """West, south, east and north of each."""
+    return [side for sides in circles.boxes() for side in sides.T]
+
+
+def _add_postgis(connection: Any) -> None:
+    """Raise `UnavailableError` if there is none."""
+    import psycopg
+
+    try:
+        connection.execute("SET client_min_messages = warning")
+        connection.execute(f"CREATE EXTENSION IF NOT EXISTS {_EXTENSION}")
+    except (psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile) as error:
+        raise UnavailableError("needs PostGIS for PostgreSQL's server (Debian package postgresql-postgis)") from error
+
+
+#: Points of a pipeline, and places of a command
+_AT_ONCE, _ADDED = 100, 10_000
+#: Places are stored in 52 bits: they may be so far from where they are, in metres
+_ROUNDED = 1.0
+
+_numbers = count()
+
+
+class RedisGeo:
+    """Redis's GEOSEARCH on the circles' centres: the dual only, as Redis has points, no areas. Exact.
+
+    The unit square is a degree wide on the sphere; what is found there is tested on the plane, in this process.
+    Commands go through pipelines of a hundred. One thread, as Redis has.
+
+    Parameters
+    ----------
+    circles : Circles
+        In the unit square, as must points be.
+    threads : int
+        Not used.
+    server : RedisServer, optional
+        Where to keep the places; by default, a server is started for it.
+
+    Raises
+    ------
+    UnavailableError
+        See `RedisServer`.
+    ValueError
+        A circle's centre is outside the unit square.
+    """
+
+    def __init__(self, circles: Circles, *, threads: int = 1, server: RedisServer | None = None) -> None:  # noqa: ARG002
+        self._circles = Circles(circles.x.copy(), circles.y.copy(), circles.radius)
+        self._name = f"circles {next(_numbers)}"
+        with ExitStack() as undo:
+            if server is None:
+                server = undo.enter_context(RedisServer())
+            self._database = undo.enter_context(server.connect())
+            self._database.delete(self._name)
+            undo.callback(self._database.delete, self._name)
+            self._add(np.arange(len(circles), dtype=np.uint32), circles.x, circles.y)
+            self._undo = undo.pop_all()
+
+    def _add(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        longitudes, latitudes = (each.tolist() for each in longitudes_and_latitudes(x, y))
+        rows = list(zip(longitudes, latitudes, ids.tolist(), strict=True))
+        for first in range(0, len(rows), _ADDED):
+            self._database.geoadd(self._name, [value for row in rows[first : first + _ADDED] for value in row])
+
+    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
+        """Return the circles whose centres are at most `radius` from each point."""
+        longitudes, latitudes = (each.tolist() for each in longitudes_and_latitudes(x, y))
+        asked = list(zip(longitudes, latitudes, (metres(radius) + _ROUNDED).tolist(), strict=True))
+        near: list[list[int]] = []
+        for first in range(0, len(asked), _AT_ONCE):
+            pipeline = self._database.pipeline(transaction=False)
+            for longitude, latitude, reach in asked[first : first + _AT_ONCE]:
+                pipeline.geosearch(self._name, longitude=longitude, latitude=latitude, radius=reach, unit="m")
+            near += [list(map(int, found)) for found in pipeline.execute()]
+        return self._circles.keep_centres(joined(near), x, y, radius)
+
+    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
+        """Give circles new centres, each circle once."""
+        self._add(ids, x, y)
+        self._circles.move(ids, x, y)
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory of the server's set, as it says from a sample of it."""
+        return int(self._database.memory_usage(self._name) or 0)
+
+    def close(self) -> None:
+        """Remove the places, and stop the server if it was started for them."""
+        self._undo.close()

@@ -1,0 +1,390 @@
+"""Databases that scan or index arrays of tags: PostgreSQL, MongoDB and ClickHouse; and one in shards."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, cast
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch_bench.systems.matcher import (
+    Matcher,
+    Queries,
+    UnavailableError,
+    answers_to_pylist,
+    needed,
+    rows_of,
+    unique_lists,
+)
+from tagmatch_bench.systems.servers import PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import LiteralString
+
+    from psycopg.sql import Composed
+
+    from tagmatch.model.arrays import U64Array
+
+
+def to_signed(keys: list[int]) -> list[int]:
+    """Return the signed integers that have the same bits."""
+    signed: list[int] = np.array(keys, np.uint64).view(np.int64).tolist()
+    return signed
+
+
+def from_signed(lists: Iterable[Iterable[int]], *, unique: bool) -> U64Array:
+    """Return the keys of all lists of signed integers, `unique` ones once each."""
+    keys = np.fromiter(chain.from_iterable(lists), np.int64).view(np.uint64)
+    return np.unique(keys) if unique else keys
+
+
+class Sharded(Generic[Queries]):
+    """Stored sets dealt out over matchers of one kind, which all answer every query, each in a thread of its own.
+
+    Parameters
+    ----------
+    build
+        Builds a shard from its share of the stored sets; called for one after the other.
+    sets
+        Columns `tags` and `key`. The keys of a set stay together, so a repeated pair still counts once.
+    shards
+        How many, at least 1.
+    """
+
+    def __init__(self, build: Callable[[pa.Table], Matcher[Queries]], sets: pa.Table, shards: int) -> None:
+        if shards < 1:
+            raise ValueError(f"shards is {shards}; give at least 1")
+        rows = rows_of(sets)
+        self._shards: list[Matcher[Queries]] = []
+        with ExitStack() as started:
+            for first in range(shards):
+                shard = build(_table_of(rows[first::shards]))
+                started.callback(shard.close)
+                self._shards.append(shard)
+            self._threads = started.enter_context(ThreadPoolExecutor(shards))
+            self._started = started.pop_all()
+        self.exact = all(shard.exact for shard in self._shards)
+
+    def prepare(self, queries: pa.ListArray) -> Queries:
+        """Convert to the form that the shards take."""
+        return self._shards[0].prepare(queries)
+
+    def match_many(self, queries: Queries, *, unique: bool = False) -> list[list[int]]:
+        """Return the keys of the stored sets that match, for each query in order: those of all shards."""
+        found = self._threads.map(lambda shard: answers_to_pylist(shard.match_many(queries)), self._shards)
+        answers = [list(chain.from_iterable(keys)) for keys in zip(*found, strict=True)]
+        return unique_lists(answers) if unique else answers
+
+    def nbytes(self) -> int | None:
+        """Bytes of all shards."""
+        total = 0
+        for shard in self._shards:
+            taken = shard.nbytes()
+            if taken is None:
+                return None
+            total += taken
+        return total
+
+    def close(self) -> None:
+        """Close all shards."""
+        self._started.close()
+
+
+def _table_of(rows: list[tuple[frozenset[str], list[int]]]) -> pa.Table:
+    pairs = [(list(tags), key) for tags, keys in rows for key in keys]
+    tags, keys = [tags for tags, _ in pairs], [key for _, key in pairs]
+    return pa.table({"tags": pa.array(tags, pa.list_(pa.string())), "key": pa.array(keys, pa.uint64())})
+
+
+_table_numbers = count()
+
+
+class PostgresScan:
+    """PostgreSQL's `tags <@ query`, on a table with a row for each distinct set, scanned for each query. Exact.
+
+    Parameters
+    ----------
+    sets
+        Columns `tags` and `key`. PostgreSQL's strings cannot hold the character NUL.
+    threads
+        Processes that may work on one query; PostgreSQL's planner uses as many as seem to pay.
+    server
+        Where to make the table; by default, a server is started for it.
+
+    Raises
+    ------
+    UnavailableError
+        See `PostgresServer`.
+    ValueError
+        A tag has the character NUL.
+    """
+
+    exact = True
+
+    #: Statements that make the index of the table `{}`
+    _index: ClassVar[tuple[LiteralString, ...]] = ()
+
+    def __init__(self, sets: pa.Table, *, threads: int = 1, server: PostgresServer | None = None) -> None:
+        with needed("psycopg"):
+            from psycopg.sql import SQL, Identifier
+        _refuse_nul(sets["tags"].combine_chunks(), "tags")
+        table = Identifier(f"sets_{next(_table_numbers)}")
+        with ExitStack() as undo:
+            if server is None:
+                server = undo.enter_context(PostgresServer())
+            self._connection = undo.enter_context(server.connect())
+            self._connection.execute(SQL("SET max_parallel_workers_per_gather = {}").format(threads - 1))
+            self._connection.execute(SQL("CREATE UNLOGGED TABLE {} (tags text[], keys bigint[])").format(table))
+            undo.callback(self._connection.execute, SQL("DROP TABLE {}").format(table))
+            self._load(SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(table), sets)
+            for statement in self._index:
+                self._connection.execute(SQL(statement).format(table))
+            self._connection.execute(SQL("VACUUM (ANALYZE) {}").format(table))
+            self._undo = undo.pop_all()
+        self._select = SQL("SELECT keys FROM {} WHERE tags <@ %s::text[]").format(table)
+        self._explain = SQL("EXPLAIN {}").format(self._select)
+        self._size = SQL("SELECT pg_total_relation_size({}::regclass)").format(table.as_string())
+
+    def _load(self, copy_in: Composed, sets: pa.Table) -> None:
+        with self._connection.cursor() as cursor, cursor.copy(copy_in) as copy:
+            copy.set_types(["text[]", "bigint[]"])
+            for tags, keys in rows_of(sets):
+                copy.write_row((list(tags), to_signed(keys)))
+
+    def prepare(self, queries: pa.ListArray) -> list[list[str]]:
+        """Convert to lists of strings."""
+        _refuse_nul(queries, "queries")
+        return cast("list[list[str]]", queries.to_pylist())
+
+    def match_many(self, queries: Sequence[list[str]], *, unique: bool = False) -> list[U64Array]:
+        """Return the keys of the stored sets that match, for each query in order."""
+        answers = []
+        for query in queries:
+            rows = self._connection.execute(self._select, (query,), prepare=True, binary=True).fetchall()
+            answers.append(from_signed((keys for (keys,) in rows), unique=unique))
+        return answers
+
+    def plan(self, query: list[str]) -> str:
+        """Return how PostgreSQL would answer a query (its `EXPLAIN`)."""
+        return "\n".join(line for (line,) in self._connection.execute(self._explain, (query,)))
+
+    def nbytes(self) -> int | None:
+        """Bytes on disk of the table and its index (`pg_total_relation_size`)."""
+        row = self._connection.execute(self._size).fetchone()
+        return None if row is None else int(row[0])
+
+    def close(self) -> None:
+        """Drop the table, and stop the server if it was started for it."""
+        self._undo.close()
+
+
+class PostgresGin(PostgresScan):
+    """PostgreSQL's `tags <@ query`, by a GIN index on the tags. Exact.
+
+    A GIN index lists the rows of each tag. It does not tell which rows have no other tags than the query's, so
+    PostgreSQL looks at all rows that have any of them, and at those of the empty set. The index refuses tags of
+    more than some kilobytes.
+    """
+
+    _index = ("CREATE INDEX ON {} USING gin (tags)", "SET enable_seqscan = off")
+
+
+def _refuse_nul(lists: pa.ListArray, column: str) -> None:
+    bad = pc.match_substring(lists.flatten(), "\0")
+    row = pc.list_parent_indices(lists).filter(bad)[:1].to_pylist()
+    if row:
+        nul = "a tag has the character NUL, which PostgreSQL's strings cannot hold; leave it out"
+        raise ValueError(f"column {column!r}, row {row[0]}: {nul}")
+
+
+_DOCUMENTS_AT_ONCE = 10_000
+_SECONDS_TO_CONNECT = 2
+_HOW_TO_START = "start one with `mongod --dbpath FOLDER`, it listens at mongodb://localhost:27017"
+
+
+Operator = Literal["setIsSubset", "nin"]
+
+
+class MongoDB(Sharded[list[dict[str, Any]]]):
+    """The subset test of one or several MongoDB servers, over which the stored sets are dealt out. Exact.
+
+    Parameters
+    ----------
+    sets
+        Columns `tags` and `key`.
+    uris
+        Where the servers are, as `mongodb://localhost:27017`.
+    threads
+        Not used: the servers decide.
+    operator
+        `setIsSubset`: the subset operator of aggregations, within `$expr`. `nin`: no tag of the set is missing in
+        the query, `{tags: {$not: {$elemMatch: {$nin: query}}}}`.
+
+    Raises
+    ------
+    UnavailableError
+        The Python package is missing, or a server does not answer.
+    """
+
+    def __init__(
+        self,
+        sets: pa.Table,
+        uris: Sequence[str],
+        *,
+        threads: int = 1,  # noqa: ARG002
+        operator: Operator = "setIsSubset",
+    ) -> None:
+        if not uris:
+            raise UnavailableError(f"needs the URI of a running MongoDB server; {_HOW_TO_START}")
+        remaining = iter(uris)
+        super().__init__(lambda share: _Collection(share, next(remaining), operator), sets, len(uris))
+
+
+class _Collection:
+    """A document for each distinct set on one server, in a database of its own that `close` drops.
+
+    As in the paper, the array of tags is indexed.
+    """
+
+    exact = True
+
+    def __init__(self, sets: pa.Table, uri: str, operator: Operator) -> None:
+        with needed("pymongo"):
+            import pymongo
+            from pymongo.errors import PyMongoError
+        self._filter = {"setIsSubset": _is_subset, "nin": _has_no_other}[operator]
+        name = f"tagmatch_bench_{uuid4().hex}"
+        with ExitStack() as undo:
+            try:
+                client: pymongo.MongoClient[dict[str, Any]] = undo.enter_context(
+                    pymongo.MongoClient(uri, serverSelectionTimeoutMS=1000 * _SECONDS_TO_CONNECT)
+                )
+                client.admin.command("ping")
+            except (PyMongoError, ValueError) as error:
+                message = f"no MongoDB server answers at {uri}; {_HOW_TO_START}"
+                raise UnavailableError(f"{message} ({error})") from error
+            undo.callback(client.drop_database, name)
+            self._database = client[name]
+            self._sets = self._database["sets"]
+            self._sets.create_index("tags")
+            for documents in _batches(sets):
+                self._sets.insert_many(documents, ordered=False)
+            self._undo = undo.pop_all()
+
+    def prepare(self, queries: pa.ListArray) -> list[dict[str, Any]]:
+        """Convert to MongoDB's filters."""
+        return [self._filter(query) for query in queries.to_pylist()]
+
+    def match_many(self, queries: Sequence[dict[str, Any]], *, unique: bool = False) -> list[U64Array]:
+        """Return the keys of the stored sets that match, for each query in order."""
+        found = (self._sets.find(query, {"keys": True, "_id": False}) for query in queries)
+        return [from_signed((document["keys"] for document in documents), unique=unique) for documents in found]
+
+    def nbytes(self) -> int | None:
+        """Bytes on disk of the documents and the index (`dbStats`)."""
+        return int(self._database.command("dbStats")["totalSize"])
+
+    def close(self) -> None:
+        """Drop the collection and disconnect."""
+        self._undo.close()
+
+
+def _is_subset(query: list[str]) -> dict[str, Any]:
+    # A literal, as strings that begin with $ would be names of fields
+    return {"$expr": {"$setIsSubset": ["$tags", {"$literal": query}]}}
+
+
+def _has_no_other(query: list[str]) -> dict[str, Any]:
+    return {"tags": {"$not": {"$elemMatch": {"$nin": query}}}}
+
+
+def _batches(sets: pa.Table) -> Iterator[list[dict[str, Any]]]:
+    rows = rows_of(sets)
+    for first in range(0, len(rows), _DOCUMENTS_AT_ONCE):
+        batch = rows[first : first + _DOCUMENTS_AT_ONCE]
+        yield [{"tags": list(tags), "keys": to_signed(keys)} for tags, keys in batch]
+
+
+_clickhouse_numbers = count()
+
+
+class ClickHouseScan:
+    """ClickHouse's `hasAll`, on a table in memory, through `chdb`. Exact.
+
+    One statement for each query: that answers more queries a second than a join of a batch with the stored sets,
+    for which `hasAll` cannot prepare a query once. All sessions of `chdb` in a process share one database, so
+    each matcher has a table of a name of its own.
+
+    Parameters
+    ----------
+    sets
+        Columns `tags` and `key`.
+    threads
+        Threads that work on one query.
+    """
+
+    exact = True
+
+    def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:
+        with needed("chdb"):
+            from chdb.session import Session
+        new_session: Callable[[], Any] = Session
+        number = next(_clickhouse_numbers)
+        self._table, given = f"sets_{number}", f"given_{number}"
+        with ExitStack() as undo:
+            self._session = undo.enter_context(new_session())
+            self._session.query(f"SET max_threads = {threads}, max_query_size = {1 << 30}")
+            # A plain DROP would free the memory minutes later only
+            undo.callback(self._session.query, f"DROP TABLE IF EXISTS {self._table} SYNC")
+            self._session.query(f"CREATE TABLE {given} (tags Array(String), key UInt64) ENGINE = Memory")
+            try:
+                with self._session.send_insert(f"INSERT INTO {given} (tags, key)", "ArrowStream") as insert:
+                    insert.append(_ipc_stream(sets))
+                    insert.finish()
+                self._session.query(
+                    f"CREATE TABLE {self._table} ENGINE = Memory AS SELECT arraySort(arrayDistinct({given}.tags)) AS"
+                    f" tags, groupUniqArray(key) AS keys FROM {given} GROUP BY ALL"
+                )
+            finally:
+                self._session.query(f"DROP TABLE {given} SYNC")
+            self._undo = undo.pop_all()
+
+    def prepare(self, queries: pa.ListArray) -> list[str]:
+        """Convert to arrays in ClickHouse's language."""
+        return [f"[{','.join(map(_literal, query))}]" for query in queries.to_pylist()]
+
+    def match_many(self, queries: Sequence[str], *, unique: bool = False) -> list[U64Array]:
+        """Return the keys of the stored sets that match, for each query in order."""
+        select = f"SELECT {'DISTINCT' if unique else ''} arrayJoin(keys) AS key FROM {self._table} WHERE hasAll"
+        answers = []
+        for query in queries:
+            result = self._session.query(f"{select}({query}, tags)", "ArrowStream")
+            answers.append(pa.ipc.open_stream(result.bytes()).read_all()["key"].to_numpy())
+        return answers
+
+    def nbytes(self) -> int | None:
+        """Bytes of memory of the table."""
+        size = f"SELECT total_bytes FROM system.tables WHERE name = '{self._table}' AND database = currentDatabase()"
+        return int(self._session.query(size).bytes())
+
+    def close(self) -> None:
+        """Drop the table."""
+        self._undo.close()
+
+
+def _ipc_stream(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
+
+
+def _literal(tag: str) -> str:
+    escaped = tag.replace("\\", "\\\\").replace("'", "\\'").replace("\0", "\\0")
+    return f"'{escaped}'"
