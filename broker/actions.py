@@ -22,8 +22,8 @@ from tagmatch.broker.wire import ChangeOptions, Options, area_of, write_json
 from tagmatch.contents import pairs, schema_of
 from tagmatch.local import TagMatch
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
-from tagmatch.model.filters.where import Where
 from tagmatch.model.version import VERSION
+from tagmatch.model.where.constraints import Where
 
 if TYPE_CHECKING:
     from tagmatch.model.options import Missing

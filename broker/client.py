@@ -28,7 +28,6 @@ from tagmatch.model.arrow import from_strings, from_tag_lists
 from tagmatch.model.arrow_input import as_table
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.columns import KEY_CHECKS, NO_SEQUENCES, arrow_chunks, shown, stored_tag_list, tag_list, tag_lists
-from tagmatch.model.conditions.areas import area_column, is_area
 from tagmatch.model.errors import (
     ClosedError,
     InvalidTypeError,
@@ -38,11 +37,12 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.expiry import TIME, expiry_times
-from tagmatch.model.filters.locations import location_tags
-from tagmatch.model.filters.where import Where
+from tagmatch.model.input.areas import area_column, is_area
+from tagmatch.model.input.places import location_tags
 from tagmatch.model.options import KeyType, PipelineOptions
-from tagmatch.model.place import Place
 from tagmatch.model.tables import NEVER
+from tagmatch.model.where.areas import Place
+from tagmatch.model.where.constraints import Where
 
 _MOST_IN_FLIGHT = PipelineOptions().max_queries
 # Rows of a batch of many queries: several are on their way at once

@@ -20,8 +20,8 @@ from tagmatch.broker.observe import LOG, HttpEndpoint, set_up_logs, spans
 from tagmatch.broker.service import Service
 from tagmatch.local import TagMatch
 from tagmatch.model.errors import ConfigError, IndexNotFoundError, TagMatchError
-from tagmatch.model.filters.where import Where
 from tagmatch.model.options import Channel, Order
+from tagmatch.model.where.constraints import Where
 
 # A thread that waits for the interpreter lock asks for it so soon: answers need not wait for other work
 _SWITCH_S = 0.0005

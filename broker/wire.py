@@ -26,8 +26,8 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.filters.areas import Area, Box, Circle, Near
 from tagmatch.model.names import near_match
+from tagmatch.model.where.areas import Area, Box, Circle, Near
 
 #: Bytes of a command, a ticket or the body of an action
 MAX_JSON = 1 << 20

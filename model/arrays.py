@@ -20,8 +20,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from tagmatch.model.conditions.attribute_columns import AttributeColumns
-    from tagmatch.model.kernels.locations import Locations
+    from tagmatch.model.input.attributes import AttributeColumns
+    from tagmatch.model.input.places import Locations
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -21,10 +21,10 @@ from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets
 from tagmatch.model.arrow_input import as_table, plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.extensions import plain_column
-from tagmatch.model.filters.values import is_reserved
-from tagmatch.model.filters.where import Where
 from tagmatch.model.kernels.tag_table import row_with_reserved
 from tagmatch.model.options import KeyType
+from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.values import is_reserved
 
 KEY_LIMIT = 2**64
 

@@ -46,10 +46,10 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.filters.areas import Box, Circle, Near
-from tagmatch.model.filters.where import Where
 from tagmatch.model.options import Channel, CudaOptions, PipelineOptions
 from tagmatch.model.version import VERSION
+from tagmatch.model.where.areas import Box, Circle, Near
+from tagmatch.model.where.constraints import Where
 from tagmatch.warmup import warm_up
 
 __version__ = VERSION

@@ -18,10 +18,10 @@ from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_strings
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.expiry import TIME
-from tagmatch.model.filters.values import is_reserved
-from tagmatch.model.filters.where import Where
 from tagmatch.model.kernels.tag_table import has_reserved, reserved_among
 from tagmatch.model.tables import NEVER, Segment, Snapshot
+from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.values import is_reserved
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
 _BATCH_ROWS, _SETS_AT_ONCE = 1 << 16, 1 << 12

@@ -36,16 +36,15 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
 )
 from tagmatch.model.expiry import expiry_time
-from tagmatch.model.filters.areas import Circle
-from tagmatch.model.filters.locations import NO_PLACE, checked_location, location_tags, packed_place
-from tagmatch.model.filters.where import Where
+from tagmatch.model.input.places import NO_PLACE, checked_location, location_tags, packed_place
 from tagmatch.model.layouts import empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
-from tagmatch.model.place import NOWHERE, Place
 from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.storage.log_files import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.tables import NEVER, Snapshot
+from tagmatch.model.where.areas import NOWHERE, Circle, Place
+from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
 from tagmatch.partitioner.missing import missing_rows
 from tagmatch.partitioner.staging import StagedChanges

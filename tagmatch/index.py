@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, get_args, overload
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.options import Missing
-from tagmatch.model.place import NOWHERE, Place
+from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.notebook import Explanation, Stats, overview
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from tagmatch.model.change_counts import ChangeCounts
-    from tagmatch.model.filters.areas import Area, Box, Circle
     from tagmatch.model.tables import Snapshot
+    from tagmatch.model.where.areas import Area, Box, Circle
 
     #: Type of keys
     K = TypeVarWithDefault("K", int, str, default=int)

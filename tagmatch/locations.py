@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 from tagmatch.model.arrays import BoolArray, F64Array
 from tagmatch.model.columns import shown
-from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.filters.areas import MAX_LAT, MAX_LON, Box, Circle, out_of_range
-from tagmatch.model.kernels.locations import Locations
+from tagmatch.model.input.areas import shapes_in
+from tagmatch.model.input.places import Locations
 from tagmatch.model.kernels.sphere import boxes_have, circles_have
+from tagmatch.model.where.areas import MAX_LAT, MAX_LON, Box, Circle, out_of_range
 
 LOCATION, WITHIN = "location", "within"
 _NAMES = {True: ("x", "y"), False: ("lon", "lat")}

@@ -15,14 +15,11 @@ import pyarrow as pa
 from tagmatch.locations import locations_of_table, without_locations
 from tagmatch.model.arrays import Strings, TagLists, frozen
 from tagmatch.model.columns import repeated, shown, tag_list, tag_lists
-from tagmatch.model.conditions.attribute_columns import AttributeColumns, check_columns
-from tagmatch.model.conditions.attribute_maps import map_column
-from tagmatch.model.conditions.typed_values import places
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.filters.values import attribute_tags
-from tagmatch.model.kernels.message_tags import rows_of_columns
-from tagmatch.model.kernels.value_columns import NO_BYTES, TAG, Column
+from tagmatch.model.input.attributes import AttributeColumns, check_columns, map_column, rows_of_columns
+from tagmatch.model.input.values import NO_BYTES, TAG, Column, places
 from tagmatch.model.names import MESSAGE_COLUMNS, check_names
+from tagmatch.model.where.values import attribute_tags
 
 #: The columns of a message's tags, of its attributes by their names, and of what it is called
 TAGS, ATTRIBUTES, ID = "tags", "attributes", "id"

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, TypeVar
 
-from tagmatch.model.filters.where import Where
+from tagmatch.model.where.constraints import Where
 
 #: Rows of a table, and keys of a set, that are shown; how many more there are is said
 MOST_ROWS, MOST_KEYS = 50, 10

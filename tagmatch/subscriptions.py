@@ -13,24 +13,21 @@ from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.arrow_input import as_table, without_null_lists
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_lists
-from tagmatch.model.conditions.areas import area_tag
-from tagmatch.model.conditions.located import Alternatives, located
-from tagmatch.model.conditions.rows import (
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.expiry import expiry_times
+from tagmatch.model.input.areas import area_tag
+from tagmatch.model.input.conditions import (
     conditions_of,
     keys_of,
-    located_conditions,
     with_areas,
     with_conditions,
     with_constraints,
 )
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.expiry import expiry_times
-from tagmatch.model.filters.areas import Near
-from tagmatch.model.filters.constraints import AREA_TAGS, Constraint
-from tagmatch.model.filters.language import rows_of
-from tagmatch.model.filters.where import Where
 from tagmatch.model.names import check_names
 from tagmatch.model.options import KeyType
+from tagmatch.model.where.areas import Near
+from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.language import rows_of, stored_rows
 
 #: The columns of a table of subscriptions that have constraints
 WHERE, AREA = "where", "area"
@@ -40,7 +37,7 @@ CONDITIONS = (WHERE, "constraints", AREA)
 COLUMNS = ("key", "tags", *CONDITIONS, "expires")
 
 
-def alternatives(tags: object, where: object, area: object = None, *, plane: bool = False) -> Alternatives:
+def alternatives(tags: object, where: object, area: object = None, *, plane: bool = False) -> list[list[str]]:
     """The rows that are stored for one subscription: one for each conjunction that its expression becomes.
 
     Entries of `tags` that are `Where`, as iteration gives them, are conditions, too. InvalidTypeError,
@@ -56,9 +53,7 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
         plain = [tag for tag in plain if not isinstance(tag, Where)]
     rows = [plain]
     for condition in conditions:
-        rows = [[*row, *other.tags, *other.constraints] for other in rows_of(condition) for row in rows]
-    if conditions:
-        rows = located(rows, plane=plane)
+        rows = [[*row, *other] for other in stored_rows(condition, plane=plane) for row in rows]
     if area is not None:
         own = area_tag(area, plane=plane)
         rows = [[*row, own] for row in rows]
@@ -72,8 +67,7 @@ def nears_of(stored: Iterable[str]) -> list[float]:
     [500.0]
     """
     conditions = [row for each in stored if isinstance(each, Where) for row in rows_of(each)]
-    constraints = [tag for row in conditions for tag in row.constraints]
-    areas = [Constraint.of_tag(tag).area for tag in constraints if tag.startswith(AREA_TAGS)]
+    areas = [constraint.area for row in conditions for constraint in row.constraints]
     return [area.metres for area in areas if isinstance(area, Near)]
 
 
@@ -103,8 +97,7 @@ def rows_to_store(columns: Mapping[str, Any], key_type: KeyType, *, plane: bool,
     if (area := columns.get("area")) is not None:
         chunks = with_areas(chunks, area, plane=plane, threads=threads)
     if (where := columns.get("where")) is not None:
-        conditions = located_conditions(conditions_of(where, rows), plane=plane)
-        chunks, sources = with_conditions(chunks, conditions)
+        chunks, sources = with_conditions(chunks, conditions_of(where, rows, plane=plane))
         keys, times = keys_of(keys, sources), None if times is None else times[sources]
     return RowsToStore(chunks, keys, times, sources)
 

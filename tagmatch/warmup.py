@@ -87,7 +87,7 @@ def _use_constraints(path: Path, step: int, last_key: int) -> None:
     """Have sets with constraints of each kind, which are logged and saved, and messages with values of each type."""
     import pyarrow as pa
 
-    from tagmatch.model.filters.values import attribute_tags
+    from tagmatch.model.where.values import attribute_tags
 
     attributes = {"price": 9.5, "name": "IBM", "new": True}
     with TagMatch(path, device="cpu", threads=2) as tm:
@@ -117,7 +117,7 @@ def _use_areas(path: Path, step: int, *, plane: bool) -> None:
     """Have sets with areas of each kind, messages that say where they are, and clients that move."""
     import pyarrow as pa
 
-    from tagmatch.model.filters.areas import Box, Circle, Near
+    from tagmatch.model.where.areas import Box, Circle, Near
 
     names = ("x", "y") if plane else ("lon", "lat")
     box = {"west": 1.0, "south": 1.0, "east": 3.0, "north": 3.0}

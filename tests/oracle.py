@@ -5,20 +5,123 @@ Subscriptions are in a dict, and each message is held against all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from support.distances import Around, Place, surely_has
-from support.trees import Attributes, evaluate
 
+Tree = Any
+Value = Any
+Attributes = Mapping[str, Any]
 #: Tags, and conditions: strings that have a `tree`
 Row = frozenset[str]
 Key = Any  # an integer, or a string
 Time = datetime | None
 NONE: Attributes = {}
+
+
+# -- expressions as trees, and what they mean to Python's own values ---------------------------------------------------
+
+
+def _any(test: Callable[[Any, Any], bool]) -> Callable[[Any, list[Any]], bool]:
+    return lambda value, operands: any(test(value, operand) for operand in operands)
+
+
+#: Each operator, of a value and of the operands that are of its type
+_OPERATORS: Mapping[str, Callable[[Any, list[Any]], bool]] = {
+    "=": _any(operator.eq), "in": _any(operator.eq), "!=": lambda value, operands: value not in operands,
+    "not in": lambda value, operands: value not in operands, "exists": lambda *_: True,
+    "<": _any(operator.lt), "<=": _any(operator.le), ">": _any(operator.gt), ">=": _any(operator.ge),
+    "between": lambda value, operands: len(operands) == 2 and operands[0] <= value <= operands[1],
+    "prefix": _any(bytes.startswith), "suffix": _any(bytes.endswith), "contains": _any(operator.contains),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Test:
+    """`operator` is as in the language; there is one operand, or there are two or several, or none."""
+
+    __test__ = False
+
+    attribute: str
+    operator: str
+    operands: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Tags:
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Within:
+    """In a circle or a box, or so near to the client."""
+
+    area: Any
+
+
+@dataclass(frozen=True)
+class Not:
+    part: Tree
+
+
+@dataclass(frozen=True)
+class And:
+    parts: tuple[Tree, ...]
+
+
+@dataclass(frozen=True)
+class Or:
+    parts: tuple[Tree, ...]
+
+
+def evaluate(tree: Tree, tags: Collection[str], attributes: Attributes, there: Any = None) -> bool:
+    """Whether a message satisfies the expression; `there` says which areas hold."""
+    match tree:
+        case And(parts):
+            return all(evaluate(part, tags, attributes, there) for part in parts)
+        case Or(parts):
+            return any(evaluate(part, tags, attributes, there) for part in parts)
+        case Not(part):
+            return not evaluate(part, tags, attributes, there)
+        case Tags(wanted):
+            return all(tag in tags for tag in wanted)
+        case Within(area):
+            held: bool = there.holds(area)
+            return held
+        case Test(attribute, name, operands):
+            return any(_passes(value, name, operands) for value in values_of(attributes, attribute))
+    raise AssertionError(tree)
+
+
+def values_of(attributes: Attributes, name: str) -> list[Value]:
+    """The values of an attribute, none, one or several."""
+    given = attributes.get(name)
+    several = given if isinstance(given, list | tuple | set | frozenset) else [given]
+    return [value for value in several if value is not None]
+
+
+def _passes(value: Value, name: str, operands: tuple[Value, ...]) -> bool:
+    """Whether one value does; what is of another type than an operand is neither equal to it nor in order with it."""
+    alike = [ordered(other) for other in operands if type_of(other) == type_of(value)]
+    return _OPERATORS[name](ordered(value), alike)
+
+
+def type_of(value: Value) -> str:
+    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+
+
+def ordered(value: Value) -> Any:
+    """Python compares integers and floats exactly, but texts by characters."""
+    return value.encode() if isinstance(value, str) else value
+
+
+# -- an index ----------------------------------------------------------------------------------------------------------
 
 
 class There(NamedTuple):

@@ -22,10 +22,10 @@ from tagmatch.files.json import read_json
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.columns import tag_list
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
-from tagmatch.model.filters.locations import checked_location
-from tagmatch.model.filters.values import attribute_tags
+from tagmatch.model.input.places import checked_location
 from tagmatch.model.names import near_match, near_name
 from tagmatch.model.options import Missing
+from tagmatch.model.where.values import attribute_tags
 
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers
 TAG, TAG_LIST, LON, LAT, CHANNEL = "tag", "tags", "lon", "lat", "channel"

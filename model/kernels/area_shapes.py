@@ -1,4 +1,4 @@
-"""Areas as tags and as columns of numbers (`tagmatch.model.filters.areas` says how they are written)."""
+"""Areas as tags and as columns of numbers (`tagmatch.model.where.areas` says how they are written)."""
 
 from __future__ import annotations
 
@@ -30,20 +30,11 @@ _ROWS_PER_TASK = 4096
 
 
 class Shapes(NamedTuple):
-    """Areas of some tags.
+    """Areas of some tags."""
 
-    Attributes
-    ----------
-    kinds : uint8 array
-        `CIRCLE`, `BOX` or `NEAR`, as a capital (with `TO_PLANE` added) on the plane; 0 of a tag that is no area's.
-    negated : bool array
-    values : float64[n, 4] array
-        The numbers of each: `lon`, `lat`, `metres` of a circle, `west`, `south`, `east`, `north` of a box, `metres` of
-        near; then zeros.
-    """
-
-    kinds: U8Array
+    kinds: U8Array  # `CIRCLE`, `BOX` or `NEAR`, with `TO_PLANE` added on the plane; 0 of a tag that is no area's
     negated: BoolArray
+    # [n, 4]: `lon`, `lat`, `metres` of a circle, `west`, `south`, `east`, `north` of a box, `metres` of near; then 0
     values: F64Array
 
 
@@ -97,14 +88,7 @@ def _read(offsets, data, ranks, kinds, negated, bits):
 
 
 def shapes_of(tags: Strings, ranks: U32Array) -> Shapes:
-    """The areas of these tags of a vocabulary, of those that `areas_among` finds.
-
-    Parameters
-    ----------
-    tags : Strings
-    ranks : uint32 array
-        Which of them.
-    """
+    """The areas of the tags of a vocabulary with these ranks, of those that `areas_among` finds."""
     count = len(ranks)
     kinds, negated = np.zeros(count, np.uint8), np.zeros(count, np.bool_)
     bits = np.zeros((count, MOST_NUMBERS), np.uint64)
@@ -113,13 +97,7 @@ def shapes_of(tags: Strings, ranks: U32Array) -> Shapes:
 
 
 def check_geometry(kinds: U8Array, what: str, *, plane: bool) -> None:
-    """See that areas are on the plane, or on the sphere; those of no kind are neither.
-
-    Raises
-    ------
-    InvalidValueError
-        One is not; the message begins with what they are.
-    """
+    """See that areas of some kind are in this geometry; InvalidValueError begins with `what` they are."""
     known = kinds[kinds != 0]
     # Letters of the plane are capitals
     if ((known < ord("a")) != plane).any():
@@ -152,16 +130,7 @@ def _write(kinds, bits, places, first, last, digits, data):
 
 
 def area_tags(kinds: U8Array, values: F64Array, threads: int) -> TagLists:
-    """Rows with the tag of an area each, or without one.
-
-    Parameters
-    ----------
-    kinds : uint8 array
-        As of `Shapes`; 0 where a row has none.
-    values : float64[n, 4] array
-        As of `Shapes`; none is a negative zero.
-    threads : int
-    """
+    """Rows with the tag of an area each, or without one where the kind is 0; none of `values` is a negative zero."""
     count = len(kinds)
     lengths = np.empty(count, np.int64)
     _measure(kinds, lengths)

@@ -1,36 +1,47 @@
-"""Constraints in columns, checked and written as tags: `tagmatch.model.filters.constraints` says what these look like.
+"""Constraint tags in columns: written by the table of operators, and read again from the tags of a vocabulary.
 
-All keys of values, and the names of attributes, lie in one array of bytes, which begins with what `CONSTANTS` has. A
-place in it is where something begins and ends.
+`tagmatch.model.where.constraints` says what these tags look like.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, frozen, offsets_of
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U32Array, frozen, offsets_of
+from tagmatch.model.kernels.jit import copy, inlined, kernel
 from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.where import operators as table
+from tagmatch.model.where.operators import OPERATORS
 
-#: Operators by number; what is no operator is -1
-OPERATORS = (
-    "=", "!=", "<", "<=", ">", ">=", "between", "in", "not in", "prefix", "suffix", "contains", "exists", "not exists",
-)  # fmt: skip
-(
-    EQUAL, UNEQUAL, LESS, AT_MOST, GREATER, AT_LEAST, BETWEEN, IN, NOT_IN, PREFIX, SUFFIX, CONTAINS, EXISTS, NOT_EXISTS,
-) = range(len(OPERATORS))  # fmt: skip
-
-#: What the keys of numbers begin with, and what is after all of them; the same of texts
+#: Kinds of constraints: of values between cuts; the end of a text, or a part of it; a tag that must not be there
+RANGES, SUFFIX, CONTAINS, WITHOUT_TAG = map(ord, (table.RANGES, table.SUFFIX, table.CONTAINS, table.NO_TAG))
+#: All keys of values lie in one array of bytes, which begins with what is before and after all numbers, and all texts
 CONSTANTS = b"nost"
 #: In the place of where a value begins, if there is none, or if there are several
 MISSING, SEVERAL = -1, -2
 
 _BANG, _B, _S = tuple(b"!bs")
-_BEFORE, _AFTER, _AFTER_ALL = tuple(b"[]^")
-_PLUS, _MINUS, _COLON, _ZERO = tuple(b"+-:0")
-_OF_RANGES, _OF_SUFFIX, _OF_CONTAINS = tuple(b"rsc")
+_AFTER_ALL, _PLUS, _MINUS, _COLON, _ZERO = tuple(b"^+-:0")
+_BEFORE = ord("[")
+_MANY = table.MANY
+
+# The table of operators as kernels read it, a row each; the sides of the two cuts, and where these are
+_COUNT, _TAKES, _KIND, _SIGN, _IS_OTHER, _SIDES, _PLACES = 0, 1, 2, 3, 4, 5, 7
+_VALUES, _ORDERED, _TEXTS = range(3)
+_TAKEN = {"values": _VALUES, "ordered": _ORDERED, "texts": _TEXTS}
+_BEGIN, _END, _OPERAND, _SECOND = (ord(place) for place in (table.BEGIN, table.END, table.OPERAND, table.SECOND))
+
+
+def _rule(own: table.Operator) -> list[int]:
+    sides, places = ([ord(each) for each in part] or [0, 0] for part in (own.cuts[::2], own.cuts[1::2]))
+    sign = _MINUS if own.negated else _PLUS
+    return [own.count, _TAKEN[own.takes], ord(own.kind), sign, int(own.is_other), *sides, *places]
+
+
+_RULES = frozen(np.array([_rule(own) for own in OPERATORS.values()], np.int64))
 
 _CONSTRAINTS_PER_TASK = 16384
 
@@ -38,31 +49,15 @@ _U = np.uint64
 
 
 class Columns(NamedTuple):
-    """Constraints.
-
-    Attributes
-    ----------
-    data : uint8 array
-    operators : int64 array, length n
-        By their places in `OPERATORS`.
-    names : int64[n, 2] array
-        Places of the attributes' names.
-    values, uppers : int64[n, 2] arrays
-        Places of the keys of operands.
-    lists : int64 array, length n + 1
-        Which of `members` each has.
-    members : int64[m, 2] array
-        Places of the keys of operands in lists.
-    has_list : bool array, length n
-    """
+    """Constraints; places are where a name, or the key of a value, begins and ends in `data`."""
 
     data: U8Array
-    operators: I64Array
-    names: I64Array
-    values: I64Array
-    uppers: I64Array
-    lists: I64Array
-    members: I64Array
+    operators: I64Array  # by number; -1 for what is none
+    names: I64Array  # [n, 2], places of the attributes' names
+    values: I64Array  # [n, 2], places of operands
+    uppers: I64Array  # [n, 2], places of second operands
+    lists: I64Array  # length n + 1: which of `members` each has
+    members: I64Array  # [m, 2], places of operands in lists
     has_list: BoolArray
 
 
@@ -70,32 +65,11 @@ class Columns(NamedTuple):
 
 
 @inlined
-def _is_comparable(letter):
-    """Whether a value is there, whose key begins with this letter, that equals itself."""
-    return letter >= 0 and letter != _BANG
-
-
-@inlined
-def _has_order(letter):
-    return _is_comparable(letter) and letter != _B
-
-
-@inlined
-def _is_sound(operator, letter, upper, members, has_list):
-    """Whether operands are those that an operator needs; they are first letters of keys, and how many are in a list."""
-    if operator in (IN, NOT_IN):
-        return has_list and letter == MISSING and upper == MISSING
-    if operator == BETWEEN:
-        return _has_order(letter) and letter == upper
-    if members or upper != MISSING:
+def _is_operand(takes, letter):
+    """Whether a value is there, whose key begins with this letter, that an operator takes; NaN equals nothing."""
+    if letter < 0 or letter == _BANG:
         return False
-    if operator in (EXISTS, NOT_EXISTS):
-        return letter == MISSING
-    if operator in (EQUAL, UNEQUAL):
-        return _is_comparable(letter)
-    if operator in (PREFIX, SUFFIX, CONTAINS):
-        return letter == _S
-    return _has_order(letter)
+    return letter == _S or (takes != _TEXTS and (letter != _B or takes == _VALUES))
 
 
 @inlined
@@ -105,20 +79,28 @@ def _letter(data, place):
 
 
 @kernel
-def _check(data, operators, names, values, uppers, lists, members, has_list, first, last, sound):
+def _check(columns, rules, first, last, sound):
+    data, operators, names, values, uppers, lists, members, has_list = columns
     for i in range(first, last):
         are_right = operators[i] >= 0 and names[i, 0] < names[i, 1]
         for at in range(_U(names[i, 0]), _U(names[i, 1])):
             are_right &= data[at] != 0
-        letter, upper = _letter(data, values[i, 0]), _letter(data, uppers[i, 0])
-        begin, count = lists[i], lists[i + 1] - lists[i]
-        if operators[i] == BETWEEN and count:
-            are_right &= count == 2 and letter == MISSING and upper == MISSING
-            letter, upper = _letter(data, members[begin, 0]), _letter(data, members[begin + count - 1, 0])
-        elif count:
-            for member in range(begin, begin + count):
-                are_right &= _is_comparable(_letter(data, members[member, 0]))
-        sound[i] = are_right and _is_sound(operators[i], letter, upper, count, has_list[i])
+        count, takes = rules[operators[i], _COUNT], rules[operators[i], _TAKES]
+        value, upper = _letter(data, values[i, 0]), _letter(data, uppers[i, 0])
+        begin, listed = lists[i], lists[i + 1] - lists[i]
+        if count == _MANY or (count == 2 and listed == 2):
+            are_right &= value == MISSING and upper == MISSING
+        if count == _MANY:
+            are_right &= has_list[i]
+            for member in range(begin, begin + listed):
+                are_right &= _is_operand(takes, _letter(data, members[member, 0]))
+        else:
+            if count == 2 and listed == 2:
+                value, upper, listed = _letter(data, members[begin, 0]), _letter(data, members[begin + 1, 0]), 0
+            are_right &= listed == 0
+            are_right &= _is_operand(takes, value) if count > 0 else value == MISSING
+            are_right &= value == upper if count == 2 else upper == MISSING
+        sound[i] = are_right
 
 
 # -- order -------------------------------------------------------------------------------------------------------------
@@ -164,7 +146,7 @@ def _sort(data, places):
         _sift(data, places, 0, last)
 
 
-# -- tags --------------------------------------------------------------------------------------------------------------
+# -- written -----------------------------------------------------------------------------------------------------------
 
 
 @inlined
@@ -177,64 +159,28 @@ def _digits_of(number):
 
 
 @inlined
-def _cut_of(operator, place, begin, end, upper_begin, upper_end, is_text):
-    """Cut `place` of an operator: side, and where its key begins and ends."""
-    least = 2 if is_text else 0
-    if operator == UNEQUAL and place == 0:
-        return _BEFORE, 0, 0
-    if operator == UNEQUAL and place == 3:
-        return _BEFORE, 3, 4
-    if operator == UNEQUAL:
-        return _BEFORE if place == 1 else _AFTER, begin, end
-    if place == 0 and operator in (LESS, AT_MOST):
-        return _BEFORE, least, least + 1
-    if place == 0:
-        return _AFTER if operator == GREATER else _BEFORE, begin, end
-    if operator == BETWEEN:
-        return _AFTER, upper_begin, upper_end
-    if operator in (GREATER, AT_LEAST):
-        return _BEFORE, least + 1, least + 2
-    if operator == LESS:
-        return _BEFORE, begin, end
-    return _AFTER_ALL if operator == PREFIX else _AFTER, begin, end
+def _key_at(place, is_text, begin, end, upper_begin, upper_end):
+    """Where the key of a cut begins and ends."""
+    if place == _OPERAND:
+        return begin, end
+    if place == _SECOND:
+        return upper_begin, upper_end
+    at = 2 * is_text + (place == _END)
+    return at, at + 1
 
 
 @inlined
-def _cut_of_points(points, first, last, place, are_left_out):
-    """Cut `place` of the values that equal one of these, or none of them."""
-    if are_left_out and place == 0:
-        return _BEFORE, 0, 0
-    place -= are_left_out
-    point = first + (place >> 1)
-    if point == last:
-        return _BEFORE, 3, 4
-    return _AFTER if place & 1 else _BEFORE, points[point, 0], points[point, 1]
-
-
-@inlined
-def _count_cuts(data, operator, begin, end, upper_begin, upper_end):
-    """Cuts of an operator that has no list."""
-    if operator == UNEQUAL:
-        return 4
-    if operator == LESS:  # before the empty text there is none
-        return 0 if data[begin] == _S and end - begin == 1 else 2
-    if operator == BETWEEN:
-        return 0 if _compare(data, begin, end, upper_begin, upper_end) > 0 else 2
-    return 2
-
-
-@inlined
-def _put_tags(data, operators, names, values, uppers, lists, members, ends, first, last, offsets, out, sizes, writes):
+def _put_tags(columns, ends, rules, first, last, offsets, out, sizes, writes):
     """Write the tags of some constraints where `offsets` says; without `writes`, their sizes."""
-    # Hardly a function here gets an array, as that costs as much as all else
+    # No function that is called here gets an array, as that costs as much as all else
+    data, operators, names, values, uppers, lists, members, _ = columns
     for i in range(first, last):
         operator, begin, end = operators[i], values[i, 0], values[i, 1]
         upper_begin, upper_end = uppers[i, 0], uppers[i, 1]
-        kind = _OF_SUFFIX if operator == SUFFIX else _OF_CONTAINS if operator == CONTAINS else _OF_RANGES
+        count, kind, is_other = rules[operator, _COUNT], rules[operator, _KIND], rules[operator, _IS_OTHER]
         start = at = _U(offsets[i]) if writes else _U(0)
         if writes:
-            out[at], out[at + _U(1)] = 0, _MINUS if operator == NOT_EXISTS else _PLUS
-            out[at + _U(2)] = kind
+            out[at], out[at + _U(1)], out[at + _U(2)] = 0, rules[operator, _SIGN], kind
         at += _U(3)
         source, length = _U(names[i, 0]), _U(names[i, 1] - names[i, 0])
         if writes:
@@ -242,26 +188,37 @@ def _put_tags(data, operators, names, values, uppers, lists, members, ends, firs
                 out[at + byte] = data[source + byte]
             out[at + length] = 0
         at += length + _U(1)
-        if kind != _OF_RANGES:
+        if count == 2 and lists[i + 1] > lists[i]:
+            begin, end = members[lists[i], 0], members[lists[i], 1]
+            upper_begin, upper_end = members[lists[i] + 1, 0], members[lists[i] + 1, 1]
+        is_text = begin >= 0 and data[begin] == _S
+        cuts = 2 * (is_other + (ends[i] - lists[i] if count == _MANY else min(count, 1)))
+        if kind != RANGES:
             source, length = _U(begin + 1), _U(end - begin - 1)
             if writes:
                 for byte in range(length):
                     out[at + byte] = data[source + byte]
             at += length
             cuts = 0
-        elif operator in (IN, NOT_IN, EXISTS, NOT_EXISTS):
-            cuts = 2 * (ends[i] - lists[i] + (operator != IN))
-        else:
-            if operator == BETWEEN and lists[i + 1] > lists[i]:
-                begin, end = members[lists[i], 0], members[lists[i], 1]
-                upper_begin, upper_end = members[lists[i] + 1, 0], members[lists[i] + 1, 1]
-            cuts = _count_cuts(data, operator, begin, end, upper_begin, upper_end)
-        is_text = begin >= 0 and data[begin] == _S
+        elif cuts == 2 and count > 0:
+            # Without a value between both cuts, which are then in the wrong order or at one place, there are none
+            low, low_end = _key_at(rules[operator, _PLACES], is_text, begin, end, upper_begin, upper_end)
+            high, high_end = _key_at(rules[operator, _PLACES + 1], is_text, begin, end, upper_begin, upper_end)
+            difference = np.int64(0) if low == high else _compare(data, low, low_end, high, high_end)
+            if difference > 0 or (difference == 0 and rules[operator, _SIDES] >= rules[operator, _SIDES + 1]):
+                cuts = 0
         for cut in range(cuts):
-            if operator in (IN, NOT_IN, EXISTS, NOT_EXISTS):
-                side, from_, to = _cut_of_points(members, lists[i], ends[i], cut, operator != IN)
-            else:
-                side, from_, to = _cut_of(operator, cut, begin, end, upper_begin, upper_end, is_text)
+            side, from_, to = np.int64(_BEFORE), np.int64(0), np.int64(0)
+            if is_other and cut == cuts - 1:
+                from_, to = np.int64(3), np.int64(4)
+            elif cut >= is_other:
+                which = (cut - is_other) & 1
+                if count == _MANY:
+                    member = lists[i] + ((cut - is_other) >> 1)
+                    begin, end = members[member, 0], members[member, 1]
+                    is_text = data[begin] == _S
+                side = rules[operator, _SIDES + which]
+                from_, to = _key_at(rules[operator, _PLACES + which], is_text, begin, end, upper_begin, upper_end)
             source, length = _U(from_), _U(to - from_)
             digits = _U(_digits_of(length))
             if writes:
@@ -280,58 +237,171 @@ def _put_tags(data, operators, names, values, uppers, lists, members, ends, firs
             sizes[i] = at - start
 
 
+@inlined
+def _is_within(data, places, one, other, is_prefix):
+    """Whether the range of one operand has all of that of another one, which does not come before it."""
+    begin, end = places[one, 0], places[one, 1]
+    other_end = places[other, 1]
+    if is_prefix:
+        other_end = min(other_end, places[other, 0] + end - begin)
+    return _compare(data, begin, end, places[other, 0], other_end) == 0
+
+
 @kernel
-def _sort_members(data, operators, lists, members, first, last, ends):
-    """Sort what is in lists, each once, and write where it ends."""
+def _sort_members(columns, rules, first, last, ends):
+    """Sort what is in lists, without what is within the range of one before, and write where it ends."""
+    data, operators, _, _, _, lists, members, _ = columns
     for i in range(first, last):
         ends[i] = lists[i + 1]
-        if (operators[i] == IN or operators[i] == NOT_IN) and lists[i + 1] > lists[i]:
+        if rules[operators[i], _COUNT] == _MANY and lists[i + 1] > lists[i]:
             _sort(data, members[lists[i] : lists[i + 1]])
+            is_prefix = rules[operators[i], _SIDES + 1] == _AFTER_ALL
             end = lists[i] + 1
             for member in range(lists[i] + 1, lists[i + 1]):
-                if _compare_at(data, members, end - 1, member) != 0:
+                if not _is_within(data, members, end - 1, member, is_prefix):
                     members[end, 0], members[end, 1] = members[member, 0], members[member, 1]
                     end += 1
             ends[i] = end
 
 
 @kernel
-def _measure(data, operators, names, values, uppers, lists, members, ends, first, last, offsets, out, sizes):
-    _put_tags(data, operators, names, values, uppers, lists, members, ends, first, last, offsets, out, sizes, False)
+def _measure(columns, ends, rules, first, last, sizes, nothing):
+    _put_tags(columns, ends, rules, first, last, sizes, nothing, sizes, False)
 
 
 @kernel
-def _write(data, operators, names, values, uppers, lists, members, ends, first, last, offsets, out, sizes):
-    _put_tags(data, operators, names, values, uppers, lists, members, ends, first, last, offsets, out, sizes, True)
+def _write(columns, ends, rules, first, last, offsets, out):
+    _put_tags(columns, ends, rules, first, last, offsets, out, offsets, True)
 
 
 def are_sound(constraints: Columns, threads: int = 1) -> BoolArray:
     """Of each constraint, whether it has a name, an operator and the operands that this needs."""
     sound = np.zeros(len(constraints.operators), np.bool_)
-    columns = _frozen(constraints)
-    run_rows(lambda first, last: _check(*columns, first, last, sound), _ranges(constraints, threads), threads)
+    columns = Columns(*[frozen(each) for each in constraints])
+    run_rows(lambda first, last: _check(columns, _RULES, first, last, sound), _ranges(constraints, threads), threads)
     return sound
 
 
 def constraint_tags(constraints: Columns, threads: int = 1) -> Strings:
     """The tag of each constraint; all must be sound."""
-    ranges = _ranges(constraints, threads)
-    members, ends = constraints.members.copy(), np.empty(len(constraints.operators), np.int64)
-    data, operators, names, values, uppers, lists, *_ = _frozen(constraints)
-    run_rows(lambda first, last: _sort_members(data, operators, lists, members, first, last, ends), ranges, threads)
-    columns = (data, operators, names, values, uppers, lists, frozen(members), frozen(ends))
-    sizes, nothing = np.zeros(len(operators), np.int64), np.zeros(0, np.uint8)
-    run_rows(lambda first, last: _measure(*columns, first, last, sizes, nothing, sizes), ranges, threads)
+    ranges, count = _ranges(constraints, threads), len(constraints.operators)
+    ends, sizes, nothing = np.empty(count, np.int64), np.zeros(count, np.int64), np.zeros(0, np.uint8)
+    members = constraints.members.copy()
+    columns = Columns(*[frozen(each) for each in constraints])
+    own = columns._replace(members=members)
+    run_rows(lambda first, last: _sort_members(own, _RULES, first, last, ends), ranges, threads)
+    columns = columns._replace(members=frozen(members))
+    run_rows(lambda first, last: _measure(columns, ends, _RULES, first, last, sizes, nothing), ranges, threads)
     offsets = offsets_of(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
-    run_rows(lambda first, last: _write(*columns, first, last, offsets, out, sizes), ranges, threads)
+    run_rows(lambda first, last: _write(columns, ends, _RULES, first, last, offsets, out), ranges, threads)
     return Strings(offsets, out)
-
-
-def _frozen(constraints: Columns) -> Columns:
-    return Columns(*[frozen(array) for array in constraints])
 
 
 def _ranges(constraints: Columns, threads: int) -> list[tuple[int, int]]:
     count = len(constraints.operators)
     return even_ranges(count, min(threads, 1 + count // _CONSTRAINTS_PER_TASK))
+
+
+# -- read --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parsed:
+    """Constraint tags of a vocabulary, by rank; places are where something begins and ends in its bytes."""
+
+    ranks: U32Array
+    negated: BoolArray
+    kinds: U8Array  # `RANGES`, `SUFFIX`, `CONTAINS` or `WITHOUT_TAG`
+    names: I64Array  # [n, 2], places of the attributes' names
+    payloads: I64Array  # [n, 2]
+    cut_offsets: I64Array  # length n + 1: which cuts those of kind `RANGES` have
+    sides: U8Array  # of each cut, as it is written
+    keys: I64Array  # [cuts, 2], places of the keys
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+
+@kernel
+def _count_cuts(data, at, end):
+    """Cuts from a place on; -1 where they are not written as they should be."""
+    count = 0
+    while at < end:
+        at += 1
+        length = np.int64(0)
+        while at < end and data[at] != _COLON:
+            digit = np.int64(data[at]) - 48
+            if digit < 0 or digit > 9 or length > end:
+                return -1
+            length = 10 * length + digit
+            at += 1
+        at += 1 + length
+        count += 1
+    return count if at == end and count % 2 == 0 else -1
+
+
+@kernel
+def _parse(offsets, data, ranks, negated, kinds, names, payloads, counts):
+    for i in range(len(ranks)):
+        start, end = offsets[ranks[i]], offsets[ranks[i] + np.uint32(1)]
+        negated[i], kinds[i], counts[i] = data[start + 1] == _MINUS, data[start + 2], 0
+        at = start + 3
+        names[i, 0] = at
+        while at < end and data[at] != 0:
+            at += 1
+        names[i, 1] = at
+        payloads[i, 0], payloads[i, 1] = min(at + 1, end), end
+        if at == end:
+            kinds[i] = 0
+        if kinds[i] == RANGES:
+            counts[i] = _count_cuts(data, at + 1, end)
+            if counts[i] < 0:
+                kinds[i], counts[i] = 0, 0
+
+
+@kernel
+def _cut(data, payloads, cut_offsets, sides, keys):
+    for i in range(len(payloads)):
+        at = payloads[i, 0]
+        for cut in range(cut_offsets[i], cut_offsets[i + 1]):
+            sides[cut] = data[at]
+            at += 1
+            length = np.int64(0)
+            while data[at] != _COLON:
+                length = 10 * length + np.int64(data[at]) - 48
+                at += 1
+            keys[cut, 0], keys[cut, 1] = at + 1, at + 1 + length
+            at += 1 + length
+
+
+def parsed(tags: Strings, is_constraint: BoolArray) -> Parsed:
+    """The constraint tags of a vocabulary; what only begins like one is left out, and so never holds."""
+    ranks = np.flatnonzero(is_constraint).astype(np.uint32)
+    count = len(ranks)
+    negated, kinds, counts = np.empty(count, np.bool_), np.empty(count, np.uint8), np.empty(count, np.int64)
+    names, payloads = np.empty((count, 2), np.int64), np.empty((count, 2), np.int64)
+    _parse(tags.offsets, tags.data, ranks, negated, kinds, names, payloads, counts)
+    known = np.isin(kinds, (RANGES, SUFFIX, CONTAINS, WITHOUT_TAG))
+    if not known.all():
+        ranks, negated, kinds, counts = ranks[known], negated[known], kinds[known], counts[known]
+        names, payloads = names[known], payloads[known]
+    cut_offsets = offsets_of(counts)
+    cuts = int(cut_offsets[-1])
+    sides, keys = np.empty(cuts, np.uint8), np.empty((cuts, 2), np.int64)
+    _cut(tags.data, payloads, cut_offsets, sides, keys)
+    return Parsed(ranks, negated, kinds, names, payloads, cut_offsets, sides, keys)
+
+
+@kernel
+def _copy(data, places, offsets, out):
+    for i in range(len(places)):
+        copy(data, places[i, 0], places[i, 1], out, offsets[i])
+
+
+def parts_of(data: U8Array, places: I64Array) -> Strings:
+    """The strings between these places of some bytes."""
+    offsets = offsets_of(places[:, 1] - places[:, 0])
+    out = np.empty(int(offsets[-1]), np.uint8)
+    _copy(data, places, offsets, out)
+    return Strings(offsets, out)

@@ -60,11 +60,11 @@ from tagmatch.model.arrays import (
 )
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
-from tagmatch.model.filters.constraints import AREA_TAGS
-from tagmatch.model.filters.values import is_reserved
 from tagmatch.model.kernels.tag_table import areas_among, has_reserved
 from tagmatch.model.options import KeyType
 from tagmatch.model.tables import NEVER
+from tagmatch.model.where.constraints import AREA_TAGS
+from tagmatch.model.where.values import is_reserved
 
 MAGIC = b"TMr1"
 HEADER_BYTES = 64

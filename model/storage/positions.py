@@ -14,11 +14,11 @@ import xxhash
 
 from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
-from tagmatch.model.filters.areas import MAX_LAT, MAX_LON
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.files import locked, make_folder, read_plain, replace_file
 from tagmatch.model.storage.format import LOCK, POSITIONS
+from tagmatch.model.where.areas import MAX_LAT, MAX_LON
 
 _CHECKSUM = b"xxh64"
 _TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.large_string()}

@@ -19,10 +19,9 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U32Array, U64Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
-from tagmatch.model.conditions.rows import (
+from tagmatch.model.input.conditions import (
     conditions_of,
     have_mistakes,
-    located_conditions,
     reject_mistakes,
     with_areas,
     with_conditions,
@@ -158,8 +157,7 @@ def _with_conditions(rows: pa.RecordBatch) -> tuple[TagLists, I64Array | None]:
     if _AREA in names:
         chunks = with_areas(chunks, rows[_AREA], plane=False)
     if _WHERE in names:
-        conditions = located_conditions(conditions_of(rows[_WHERE], len(rows)), plane=False)
-        chunks, sources = with_conditions(chunks, conditions)
+        chunks, sources = with_conditions(chunks, conditions_of(rows[_WHERE], len(rows), plane=False))
     return chunks[0], sources
 
 

@@ -31,6 +31,7 @@ from tagmatch.model.arrays import (
 )
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.kernels import area_shapes
+from tagmatch.model.kernels.constraint_tags import Parsed, parsed
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
@@ -42,7 +43,6 @@ from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.areas.token_groups import TokenGroups, areas_come_first, token_groups
 from tagmatch.pipeline.filters.asked import Asked
 from tagmatch.pipeline.filters.index import FilterIndex, Requirements, encoder_of, index_of, requirements_of
-from tagmatch.pipeline.filters.parsing import Parsed, parsed
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U32Array, offsets_of
+from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
 from tagmatch.model.kernels.area_shapes import TO_PLANE
 from tagmatch.model.kernels.lists import side_by_side
-from tagmatch.model.kernels.locations import Locations, locations_of
 from tagmatch.model.tables import Deletions, Segment
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.index import AreaIndex, Finder, Finders
@@ -99,7 +99,7 @@ class AreaMatcher(Beside[SegmentMatcher, AreaIndex]):
             none = np.zeros(last - first + 1, np.int64), np.zeros(0, np.uint32)
             return sought(self.index, QueryBatch(*none), Messages(*none, none[1]))
         messages = messages_of(tags, first, last, filters.attributes)
-        filters.seen.count(messages)
+        filters.seen.count(len(messages), messages.attributes)
         return sought(self.index, self._tags.ranks(tags, first, last), messages)
 
 

@@ -17,10 +17,10 @@ import pyarrow as pa
 from tagmatch.model.arrays import F64Array, I64Array, Lists, Strings, TagLists, U32Array, U64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import strings_in
+from tagmatch.model.input.places import Locations, locations_in, locations_of
 from tagmatch.model.kernels.area_shapes import BOX, TO_PLANE
 from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.locations import Locations, locations_in, locations_of
 from tagmatch.model.kernels.sphere import is_in_box, is_near, limit_of, point_of
 from tagmatch.model.kernels.tag_table import TagInterner, find_all
 from tagmatch.model.storage.positions import Positions

@@ -13,13 +13,12 @@ import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U32Array
 from tagmatch.model.kernels.jit import kernel, with_room
-from tagmatch.pipeline.filters.asked import Asked, records_of
+from tagmatch.pipeline.filters.asked import Asked, records_of, verified
 from tagmatch.pipeline.filters.attributes import Constraints
 from tagmatch.pipeline.filters.index import Requirements
 from tagmatch.pipeline.filters.message_tokens import most_room, tokens_of
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.tokens import Cells, cells_of
-from tagmatch.pipeline.filters.verify import verified
 from tagmatch.pipeline.matcher import QueryBatch
 
 # To find a content takes as long as to verify so many sets whose areas have been found

@@ -19,12 +19,12 @@ import numpy as np
 from tagmatch.pipeline.cuda.device import grid, inlined, kernel, to_device
 from tagmatch.pipeline.cuda.pairs import REJECTED, DeviceQueries, append, append_all, keep
 from tagmatch.pipeline.cuda.values import DeviceMessages
+from tagmatch.pipeline.filters.asked import verified_in_list
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.lines import LineIndex
 from tagmatch.pipeline.filters.trie import child_of, rows_of_node
 from tagmatch.pipeline.filters.trie_index import DEEPEST, TrieIndex
-from tagmatch.pipeline.filters.verify import verified_in_list
 
 cuda: Any = numba.cuda
 

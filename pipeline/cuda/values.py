@@ -140,7 +140,7 @@ class CudaValueIndex:
             numbers, texts = (KnownColumns.of(given, self._known, kinds) for kinds in (NUMBERS, TEXTS))
             sizes = numbers.counts(first, last)
         values = GivenValues(last - first, first, numbers, sizes, *values_of(tags, first, last, self._known, texts))
-        self._seen.count_values(last - first, values.attributes, values.columns, sizes)
+        self._seen.count(last - first, values.attributes, values.columns, sizes)
         return values
 
     def encode(self, given: GivenValues, workspace: Workspace) -> DeviceValues:

@@ -1,4 +1,4 @@
-"""What sets with constraints ask of a message, and the records by which that is verified."""
+"""What sets with constraints ask of a message, as records by which that is verified exactly."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, frozen, offsets_of
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.constraint_tags import Parsed
+from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.attributes import Constraints
 from tagmatch.pipeline.filters.codes import LEAST
-from tagmatch.pipeline.filters.parsing import Parsed
+from tagmatch.pipeline.rules import seek
 
 #: What stands for the attribute in the record of a tag, and of a constraint that is more than an interval
 TAG, COMPLEX = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE)
@@ -19,26 +20,17 @@ TAG, COMPLEX = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE)
 # So much that a set asks is sorted by comparing each with each
 _FEW_THINGS = 32
 
+_U32 = np.uint32
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What some sets ask, one thing after the other, set by set.
+    """What some sets ask, one thing after the other, set by set."""
 
-    Attributes
-    ----------
-    rows : int64 array
-        The segment's row of each set.
-    owners : int64 array
-        Of each thing, the number of the set that asks it, ascending.
-    ranks : uint32 array
-    numbers : int64 array
-        Of the constraint that the tag with this rank stands for; -1 for a plain tag.
-    """
-
-    rows: I64Array
-    owners: I64Array
+    rows: I64Array  # the segment's row of each set
+    owners: I64Array  # of each thing, the number of the set that asks it, ascending
     ranks: U32Array
-    numbers: I64Array
+    numbers: I64Array  # of the constraint that the tag with this rank stands for; -1 for a plain tag
 
     def __post_init__(self) -> None:
         # Be it the segment's own memory or not: kernels are compiled for one of both
@@ -98,19 +90,12 @@ def asked_in(segment: Segment, found: Parsed, is_constraint: BoolArray) -> Asked
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tests:
-    """How each constraint is verified.
+    """How each constraint is verified."""
 
-    Attributes
-    ----------
-    records : uint32[n, 3] array
-        Where the codes that satisfy it are one interval, its attribute, the least code, and how many more; of others
-        `COMPLEX`, the number in `complexes`, and 0.
-    complexes : Constraints
-        Those that are more than an interval.
-    """
-
+    # [n, 3]: where the codes that satisfy it are one interval, its attribute, the least code, and how many more; of
+    # others `COMPLEX`, the number in `complexes`, and 0
     records: U32Array
-    complexes: Constraints
+    complexes: Constraints  # those that are more than an interval
 
 
 def tests_of(constraints: Constraints, last_codes: I64Array) -> Tests:
@@ -136,18 +121,11 @@ def tests_of(constraints: Constraints, last_codes: I64Array) -> Tests:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """What sets ask of a message.
+    """What sets ask of a message."""
 
-    Attributes
-    ----------
-    offsets : int64 array
-        Which records each set has.
-    values : uint32[n, 3] array
-        Likely to fail first: attribute, least code, and how many more. For a tag `TAG` and its rank, for what is more
-        than an interval `COMPLEX` and the number of the constraint.
-    """
-
-    offsets: I64Array
+    offsets: I64Array  # which records each set has
+    # [n, 3], likely to fail first: attribute, least code, and how many more; for a tag `TAG` and its rank, for what is
+    # more than an interval `COMPLEX` and the number of the constraint
     values: U32Array
 
 
@@ -187,3 +165,130 @@ def records_of(asked: Asked, tests: Tests, chances: F64Array, order: I64Array) -
     values = np.empty((len(asked.numbers), 3), np.uint32)
     _write_records(order, offsets_of(counts), asked.ranks, asked.numbers, chances, tests.records, offsets, values)
     return Records(offsets, values)
+
+
+# -- verified ----------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def _holds(constraint, attributes, codes, begin, end, constraints):
+    """Whether a constraint of several intervals, or a negated one, holds: it does for any value, or for none."""
+    of_constraint, negated, offsets, lows, highs = constraints
+    for i in range(begin, end):
+        if attributes[i] == of_constraint[constraint]:
+            for interval in range(offsets[constraint], offsets[constraint + 1]):
+                if lows[interval] <= codes[i] <= highs[interval]:
+                    return not negated[constraint]
+    return negated[constraint]
+
+
+@kernel
+def _any_within(attribute, low, span, attributes, codes, begin, end):
+    for i in range(begin, end):
+        if attributes[i] == attribute and _U32(codes[i] - low) <= span:
+            return True
+    return False
+
+
+@kernel
+def _has_rank(rank, ranks, begin, end):
+    at = seek(ranks, begin, end, rank)
+    return at < end and ranks[at] == rank
+
+
+@inlined
+def verified(
+    first, last, records, first_codes, several, attributes, codes, begin, end,
+    ranks, ranks_begin, ranks_end, constraints,
+):  # fmt: skip
+    """Whether a message has all that a set asks in the records from `first` to `last`.
+
+    The message has `attributes` and `codes` from `begin` to `end`, and one code of each attribute in `first_codes`, 0
+    for none; `several` says whether it may have others, too. Its tags are in `ranks`.
+    """
+    for record in range(first, last):
+        attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
+        if attribute < COMPLEX:
+            code = first_codes[attribute]
+            if code != _U32(0) and _U32(code - low) <= span:
+                continue
+            if code == _U32(0) or not several or not _any_within(attribute, low, span, attributes, codes, begin, end):
+                return False
+        elif attribute == TAG:
+            if not _has_rank(low, ranks, ranks_begin, ranks_end):
+                return False
+        elif not _holds(low, attributes, codes, begin, end, constraints):
+            return False
+    return True
+
+
+@inlined
+def verified_in_list(
+    first, last, records, attributes, codes, begin, end, ranks, ranks_begin, ranks_end, constraints
+):  # fmt: skip
+    """As `verified`, where there is no table of a message's codes by attribute: on CUDA."""
+    for record in range(first, last):
+        attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
+        if attribute < COMPLEX:
+            if not _any_within(attribute, low, span, attributes, codes, begin, end):
+                return False
+        elif attribute == TAG:
+            if not _has_rank(low, ranks, ranks_begin, ranks_end):
+                return False
+        elif not _holds(low, attributes, codes, begin, end, constraints):
+            return False
+    return True
+
+
+@kernel
+def _by_message(owners, rows, used, starts):
+    """The rows of candidates, those of each message side by side; message `i` has those from `starts[i]` on."""
+    for i in range(used):
+        starts[owners[i] + 1] += 1
+    for message in range(len(starts) - 1):
+        starts[message + 1] += starts[message]
+    places, sorted_rows = starts.copy(), np.empty(used, np.uint32)
+    for i in range(used):
+        place = places[owners[i]]
+        places[owners[i]] = place + 1
+        sorted_rows[place] = rows[i]
+    return sorted_rows
+
+
+@kernel
+def keep_verified(
+    first, last, owners, candidates, used, rank_offsets, ranks, message_offsets, attributes, codes,
+    constraints, rows, record_offsets, records, first_codes, out, total, ends,
+):  # fmt: skip
+    """Write behind the first `total` of `out` which rows messages `first` to `last` satisfy, and where each's end.
+
+    Candidate `i` of `used` is set `candidates[i]`, for message `first + owners[i]`. Returns how many rows there are.
+    """
+    starts = np.zeros(last - first + 1, np.int64)
+    found = _by_message(owners, candidates, used, starts)
+    begins, stops = np.empty(used, np.int64), np.empty(used, np.int64)
+    # Each miss of the cache in a loop of its own: the processor then waits for many at once
+    for i in range(used):
+        begins[i], stops[i] = record_offsets[found[i]], record_offsets[found[i] + 1]
+    touched = np.uint32(0)
+    for i in range(used):
+        touched ^= records[begins[i], 0] ^ records[stops[i] - 1, 0] ^ rows[found[i]]
+    for message in range(len(starts) - 1):
+        begin, end = message_offsets[first + message], message_offsets[first + message + 1]
+        if starts[message] < starts[message + 1]:
+            several = False
+            for i in range(begin, end):
+                several |= first_codes[attributes[i]] != 0
+                first_codes[attributes[i]] = codes[i]
+            for i in range(starts[message], starts[message + 1]):
+                out[total] = rows[found[i]]
+                total += np.int64(
+                    verified(
+                        begins[i], stops[i], records, first_codes, several, attributes, codes, begin, end,
+                        ranks, rank_offsets[first + message], rank_offsets[first + message + 1], constraints,
+                    )
+                )  # fmt: skip
+            for i in range(begin, end):
+                first_codes[attributes[i]] = 0
+        ends[first + message + 1] = total
+    return total, touched

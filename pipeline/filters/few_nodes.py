@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from tagmatch.model.kernels.jit import inlined, lent
+from tagmatch.pipeline.filters.asked import verified
 from tagmatch.pipeline.filters.message_tokens import most_room, tokens_of
 from tagmatch.pipeline.filters.trie import INNER, home_of
-from tagmatch.pipeline.filters.verify import verified
 
 # Tokens for which there is room, nodes that may wait, nodes that are visited, and candidates, at most
 _TOKENS, _WAITING, _VISITED, _CANDIDATES = 4096, 1024, 64, 256

@@ -10,15 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray
+from tagmatch.model.kernels.constraint_tags import Parsed, parsed
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
 from tagmatch.pipeline.filters.asked import Asked, Tests, asked_in, tests_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
 from tagmatch.pipeline.filters.line_blocks import BLOCK
 from tagmatch.pipeline.filters.lines import LineIndex, line_index
-from tagmatch.pipeline.filters.parsing import Parsed, parsed
-from tagmatch.pipeline.filters.presence import Seen
-from tagmatch.pipeline.filters.tokens import Likelihoods, likelihoods, presence_among
+from tagmatch.pipeline.filters.tokens import Likelihoods, Seen, likelihoods, presence_among
 from tagmatch.pipeline.filters.trie_index import TrieIndex, trie_index
 
 #: How messages get to a set

@@ -10,12 +10,8 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array, U64Array, frozen
 from tagmatch.model.columns import strings_of
-from tagmatch.model.conditions.attribute_columns import AttributeColumns
-from tagmatch.model.conditions.typed_values import kind_within, wide_numbers
-from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.prepared import Prepared, array_at
-from tagmatch.model.kernels.tag_table import UNKNOWN
-from tagmatch.model.kernels.value_columns import (
+from tagmatch.model.input.attributes import AttributeColumns
+from tagmatch.model.input.values import (
     BOOL,
     FLOAT,
     INTEGER,
@@ -23,10 +19,15 @@ from tagmatch.model.kernels.value_columns import (
     TEXT,
     Column,
     count_there,
+    kind_within,
     places_there,
     row_of,
     values_of_rows,
+    wide_numbers,
 )
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.prepared import Prepared, array_at
+from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.pipeline.filters.attributes import Attributes
 
 #: Kinds of columns whose values are 64 bits each

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tagmatch.model.filters.constraints import RANGES, Constraint, Cut, is_constraint
-from tagmatch.model.filters.values import ATTRIBUTE, NAN, RESERVED, key_of
+from tagmatch.model.where.constraints import Constraint, Cut, is_constraint
+from tagmatch.model.where.operators import RANGES
+from tagmatch.model.where.values import ATTRIBUTE, NAN, RESERVED, key_of
 
 _BOOLS = (key_of(False), key_of(True))
 _NUMBER, _TEXT = key_of(0)[0], key_of("")
@@ -16,7 +17,7 @@ def likely_message(tags: Iterable[str]) -> list[str]:
 
     Examples
     --------
-    >>> likely_message(["fr", *(Constraint.compared("price", "<", 5).tag, Constraint.ends_with("city", "me").tag)])
+    >>> likely_message(["fr", Constraint.of("price", "<", [5]).tag, Constraint.of("city", "suffix", ["me"]).tag])
     ['fr', '\x00=price\x00nc014000000000000800', '\x00=city\x00sme']
     """
     found = []

@@ -7,10 +7,10 @@ import numpy as np
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.kernels.lists import trailing_zeros
+from tagmatch.pipeline.filters.asked import keep_verified
 from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, WORDS, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.lines import LineIndex
 from tagmatch.pipeline.filters.messages import Messages
-from tagmatch.pipeline.filters.verify import keep_verified
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.tags import Matches
 

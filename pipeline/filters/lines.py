@@ -40,20 +40,11 @@ _NO_KEY = np.uint32(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Buckets:
-    """Codes of attributes, cut into buckets so that as many constraints begin or end in each.
+    """Codes of attributes, cut into buckets so that as many constraints begin or end in each."""
 
-    Attributes
-    ----------
-    numbers : int32 array
-        Of each attribute, its number among those that sets ask for, most frequent first; -1 for others.
-    offsets : int64 array
-    edges : uint32 array
-        The first code of each bucket but an attribute's first.
-    """
-
-    numbers: IntArray
+    numbers: IntArray  # int32; of each attribute, its number among those that sets ask for, most frequent first, or -1
     offsets: I64Array
-    edges: U32Array
+    edges: U32Array  # the first code of each bucket but an attribute's first
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -66,36 +57,20 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LineIndex:
-    """Sets with constraints, in blocks.
-
-    Attributes
-    ----------
-    attributes, constraints
-        See the classes; the constraints are those that are more than an interval.
-    buckets : Buckets
-    column_offsets : int64 array, length blocks + 1
-    columns : uint32[n, 2] array
-        The number of the attribute, and the first line. Those of a block that leave the fewest come first.
-    box_offsets : int64 array, length blocks + 1
-    boxes : uint32[n, 3] array
-        What all sets of a block ask for: the number of the attribute, the first of its lines, and how many more.
-    lines : uint64[n, 8] array
-    rows : uint32 array
-        The segment's row of each set, in the order of the blocks.
-    record_offsets, records : int64 and uint32[n, 3] arrays
-        What a set asks of a message, as of `Records`.
-    """
+    """Sets with constraints, in blocks."""
 
     attributes: Attributes
-    constraints: Constraints
+    constraints: Constraints  # those that are more than an interval
     buckets: Buckets
-    column_offsets: I64Array
+    column_offsets: I64Array  # length blocks + 1
+    # [n, 2]: the number of the attribute, and the first line; those of a block that leave the fewest come first
     columns: U32Array
-    box_offsets: I64Array
+    box_offsets: I64Array  # length blocks + 1
+    # [n, 3], what all sets of a block ask for: the number of the attribute, the first of its lines, and how many more
     boxes: U32Array
-    lines: U64Array
-    rows: U32Array
-    record_offsets: I64Array
+    lines: U64Array  # [n, 8]
+    rows: U32Array  # the segment's row of each set, in the order of the blocks
+    record_offsets: I64Array  # what a set asks of a message, as of `Records`
     records: U32Array
 
     def __len__(self) -> int:

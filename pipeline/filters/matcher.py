@@ -97,7 +97,7 @@ class FilterMatcher(Beside[CpuMatcher, FilterIndex]):
 
     def _messages(self, tags: TagLists, first: int, last: int) -> Messages:
         messages = messages_of(tags, first, last, self.index.attributes)
-        self.index.seen.count(messages)
+        self.index.seen.count(len(messages), messages.attributes)
         return messages
 
 

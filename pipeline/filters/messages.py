@@ -1,7 +1,7 @@
 """Messages as codes of attributes: stage 1 for sets with constraints.
 
 A message's attributes come as columns, or as tags: U+0000, `=`, the name, U+0000, and the key of the value
-(`tagmatch.model.filters.values`).
+(`tagmatch.model.where.values`).
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array, frozen
+from tagmatch.model.input.packed import BEGIN, BITS, END, KIND, NAME_BEGIN, NAME_END
+from tagmatch.model.input.values import TEXT, places_there, row_of, values_of_rows
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.jit import kernel, lent, with_room
-from tagmatch.model.kernels.packed_attributes import BEGIN, BITS, END, KIND, NAME_BEGIN, NAME_END
 from tagmatch.model.kernels.prepared import array_at
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
-from tagmatch.model.kernels.value_columns import TEXT, places_there, row_of, values_of_rows
-from tagmatch.pipeline.filters.attributes import Attributes
+from tagmatch.pipeline.filters.attributes import Attributes, step
 from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes
 from tagmatch.pipeline.filters.known_columns import BEGINS, DATA, ENDS, ROWS, VALIDITY, VALUE_BITS, KnownColumns
-from tagmatch.pipeline.filters.patterns import step
 
 _EQUALS, _TEXT = tuple(b"=s")
 _SEED = np.uint64(0)

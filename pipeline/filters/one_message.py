@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
+from tagmatch.model.input.packed import COLUMNS, read_values
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.packed_attributes import COLUMNS, read_values
 from tagmatch.model.kernels.prepared import arrays_at, own_array_at
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.few_nodes import TOO_MANY, match_few, room_for_few
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_match import match_in_lines
 from tagmatch.pipeline.filters.messages import encode_one
-from tagmatch.pipeline.filters.presence import count_messages
 from tagmatch.pipeline.filters.subset_match import match_in_trie
+from tagmatch.pipeline.filters.tokens import count_messages
 from tagmatch.pipeline.matcher import Single
 from tagmatch.pipeline.one import (
     ALL,

@@ -6,11 +6,11 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.jit import kernel, with_room
+from tagmatch.pipeline.filters.asked import keep_verified
 from tagmatch.pipeline.filters.descent import descend
 from tagmatch.pipeline.filters.message_tokens import write_tokens
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.trie_index import TrieIndex
-from tagmatch.pipeline.filters.verify import keep_verified
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.tags import Matches
 

@@ -1,4 +1,4 @@
-"""Tokens: what a message must have for a constraint to hold, and how likely messages have it.
+"""Tokens: what a message must have for a constraint to hold, and how likely messages have it, counted as they come.
 
 Every constraint that asks for a value implies a token: the name of its attribute, or the cell of a value at the level
 as wide as the constraint. A tag is a token, too.
@@ -6,18 +6,22 @@ as wide as the constraint. A tag is a token, too.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, U64Array
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Array, U64Array, offsets_of
+from tagmatch.model.input.values import NO_PLACES
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import leading_zeros
 from tagmatch.pipeline.filters.asked import Asked
-from tagmatch.pipeline.filters.attributes import Attributes, Constraints
+from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names
 
 # A cell is worth a token more in every message where it tells much apart, or where the name tells nothing
 _TELLING, _TELLING_COMMON, _COMMON = 5, 2, 0.25
+# Of fewer messages nothing is learned
+_ENOUGH = 1_000
 # Stands for how likely a token is where there is none
 _NO_TOKEN = -1.0
 
@@ -26,27 +30,13 @@ _U = np.uint64
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Likelihoods:
-    """Which token each constraint implies, and how likely messages have it.
+    """Which token each constraint implies, and how likely messages have it."""
 
-    Attributes
-    ----------
-    has_token : bool array
-        Of each thing that sets ask.
-    chances : float64 array
-        Of each thing; 1 where it has no token.
-    celled : bool array
-        Of each constraint: whether its token is a cell.
-    depths : int64 array
-        Of each constraint, the level of its cell; 0 where it has none.
-    bits : int64 array
-        Codes of each attribute have so many; 0 for those without values.
-    """
-
-    has_token: BoolArray
-    chances: F64Array
-    celled: BoolArray
-    depths: I64Array
-    bits: I64Array
+    has_token: BoolArray  # of each thing that sets ask
+    chances: F64Array  # of each thing; 1 where it has no token
+    celled: BoolArray  # of each constraint: whether its token is a cell
+    depths: I64Array  # of each constraint, the level of its cell; 0 where it has none
+    bits: I64Array  # codes of each attribute have so many; 0 for those without values
 
     def of(self, things: BoolArray) -> Likelihoods:
         """Those of some of the things."""
@@ -108,28 +98,15 @@ def likelihoods(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
-    """Which tokens the values of an attribute are: its name, and cells of values at some levels.
+    """Which tokens the values of an attribute are: its name, and cells of values at some levels."""
 
-    Attributes
-    ----------
-    first_cells : int64 array, length attributes + 1
-        Where the cells of each attribute begin among all tokens.
-    bits : int64 array
-        Codes of the attribute have so many; 0 for those without values.
-    levels : uint64 array
-        A bit for each level at which a set has a cell of the attribute.
-    tokens : uint32 array
-        Of attributes, cells and ranks of tags, in this order: the number by which the token is known, from 1 on, least
-        likely first; 0 for those that no set has.
-    first_tag : int
-        Where the ranks of tags begin.
-    """
-
-    first_cells: I64Array
-    bits: I64Array
-    levels: U64Array
+    first_cells: I64Array  # length attributes + 1: where the cells of each attribute begin among all tokens
+    bits: I64Array  # codes of the attribute have so many; 0 for those without values
+    levels: U64Array  # a bit for each level at which a set has a cell of the attribute
+    # Of attributes, cells and ranks of tags, in this order: the number by which the token is known, from 1 on, least
+    # likely first; 0 for those that no set has
     tokens: U32Array
-    first_tag: int
+    first_tag: int  # where the ranks of tags begin
 
     @property
     def nbytes(self) -> int:
@@ -167,3 +144,67 @@ def cells_of(
     tokens = np.zeros(first_tag + ranks, np.uint32)
     tokens[order] = np.arange(1, len(order) + 1, dtype=np.uint32)
     return Cells(first_cells, bits, levels, tokens, first_tag), tokens[places], len(order)
+
+
+# -- how often messages have attributes --------------------------------------------------------------------------------
+
+
+@kernel
+def count_messages(messages, attributes, since, counts):
+    """Count so many messages, which have these attributes in all, in the arrays of a `Seen`."""
+    since[0] += messages
+    for attribute in attributes:
+        if attribute < len(counts):
+            counts[attribute] += 1
+
+
+class Seen:
+    """Messages, and those of them that have each attribute, which counts as often as it has values.
+
+    Threads that count at the same time may lose some. What was counted `before`, for other sets, is where it begins.
+    """
+
+    def __init__(self, names: Names, before: Sequence[Seen] = ()) -> None:
+        self._names = names
+        self._before, self._counts = _sums(names, before)
+        self._since = np.zeros(1, np.int64)
+
+    @property
+    def arrays(self) -> tuple[I64Array, I64Array]:
+        """What `count_messages` writes to."""
+        return self._since, self._counts
+
+    def count(
+        self, messages: int, attributes: U32Array, columns: I64Array = NO_PLACES, sizes: I64Array = NO_PLACES
+    ) -> None:
+        """Count so many more, which have these attributes, and in columns of other attributes so many values."""
+        count_messages(messages, attributes, *self.arrays)
+        np.add.at(self._counts, columns, sizes)
+
+    @property
+    def _messages(self) -> I64Array:
+        """Messages that were seen since each attribute is known."""
+        return self._before + self._since
+
+    @property
+    def presence(self) -> F64Array:
+        """Which part of messages has each attribute; NaN where too few were seen."""
+        messages = self._messages
+        enough = messages >= _ENOUGH
+        presence = np.full(len(enough), np.nan)
+        presence[enough] = np.minimum(self._counts[enough] / messages[enough], 1.0)
+        return presence
+
+
+def _sums(names: Names, before: Sequence[Seen]) -> tuple[I64Array, I64Array]:
+    """Messages, and those with each attribute, over all that know its name."""
+    messages, counts = np.zeros(len(names), np.int64), np.zeros(len(names), np.int64)
+    if before:
+        strings = [names.strings, *(seen._names.strings for seen in before)]
+        offsets = offsets_of(np.concatenate([np.diff(each.offsets) for each in strings]))
+        # These names come first, and so have the first numbers
+        numbers = Names.of(Strings(offsets, np.concatenate([each.data for each in strings])))[1][len(names) :]
+        known = numbers < len(names)
+        np.add.at(messages, numbers[known], np.concatenate([seen._messages for seen in before])[known])
+        np.add.at(counts, numbers[known], np.concatenate([seen._counts for seen in before])[known])
+    return messages, counts

@@ -69,8 +69,8 @@ from tagmatch.model.errors import (
     InputFileError,
     InvalidValueError,
 )
-from tagmatch.model.filters.where import Where
 from tagmatch.model.options import LAYOUT_DEFAULTS
+from tagmatch.model.where.constraints import Where
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,10 +34,6 @@ from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import reject_no_utf8, without_null_lists
 from tagmatch.model.columns import KEY_CHECKS, KeyChecks, shown, stored_tag_list, tag_list, tag_lists
-from tagmatch.model.conditions.areas import area_rows
-from tagmatch.model.conditions.located import located
-from tagmatch.model.conditions.rows import conditions_of, located_conditions
-from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import (
     FilterError,
     InputFileError,
@@ -47,10 +43,13 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.expiry import TIME, check_text, check_times
-from tagmatch.model.filters.language import rows_of
-from tagmatch.model.filters.values import attribute_tags, check_name
+from tagmatch.model.input.areas import area_rows
+from tagmatch.model.input.conditions import conditions_of
+from tagmatch.model.input.constraints import constraint_rows
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
+from tagmatch.model.where.language import stored_rows
+from tagmatch.model.where.values import attribute_tags, check_name
 from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
 
@@ -236,14 +235,13 @@ def _check_value(attribute: str, value: object, name: str) -> None:
 
 
 def _check_conditions(where: pa.Array, name: str, first_row: int, *, plane: bool) -> None:
-    conditions = conditions_of(where, len(where), name, first_row=first_row)
-    located_conditions(conditions, name, plane=plane, first_row=first_row)
+    conditions_of(where, len(where), name, first_row=first_row, plane=plane)
 
 
 def _check_condition(where: Any, name: str, *, plane: bool) -> None:
     try:
         if where is not None:
-            located([row.constraints for row in rows_of(where)], plane=plane)
+            stored_rows(where, plane=plane)
     except (InvalidTypeError, FilterError) as error:
         raise type(error)(f"{name}: {str(error).removeprefix('where: ')}") from None
 

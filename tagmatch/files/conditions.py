@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from tagmatch.locations import LOCATION, WITHIN, is_place_column, names_of_places, places_in
 from tagmatch.model.columns import shown
-from tagmatch.model.conditions.areas import KIND, NUMBERS, PLACE, area_rows, shapes_in
-from tagmatch.model.conditions.structured import ATTRIBUTE, LIST, OPERATOR, UPPER, VALUES, constraint_rows
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.filters.areas import finite_number
-from tagmatch.model.filters.values import key_of
+from tagmatch.model.input.areas import KIND, NUMBERS, PLACE, area_rows, shapes_in
+from tagmatch.model.input.constraints import ATTRIBUTE, LIST, OPERATOR, UPPER, VALUES, constraint_rows
+from tagmatch.model.where.values import finite_number, key_of
 
 _TYPES = {bool: "bool", int: "int", float: "float", str: "text"}
 _VALUE = pa.struct({"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()})

@@ -29,8 +29,8 @@ import tagmatch.model.errors
 from tagmatch.locations import LOCATION, WITHIN, is_place_column, places_in
 from tagmatch.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
 from tagmatch.model.arrays import IntArray
-from tagmatch.model.conditions.areas import shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.input.areas import shapes_in
 from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.location import Location
 

@@ -17,13 +17,13 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 from tagmatch.local import TagMatch
 from tagmatch.locations import LOCATION, WITHIN, names_of_places
 from tagmatch.messages import ATTRIBUTES, TAGS
-from tagmatch.model.conditions.areas import KIND, shapes_in
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
-from tagmatch.model.filters.areas import Box, Circle
+from tagmatch.model.input.areas import KIND, shapes_in
 from tagmatch.model.kernels.area_shapes import BOX
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.location import Location
+from tagmatch.model.where.areas import Box, Circle
 from tagmatch.spark.columns import (
     KEY_TYPES,
     Asked,

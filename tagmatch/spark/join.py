@@ -19,9 +19,9 @@ from pyspark.sql.functions import col
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
 from tagmatch.locations import LOCATION, WITHIN
-from tagmatch.model.conditions.areas import area_rows
-from tagmatch.model.conditions.structured import constraint_rows
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
+from tagmatch.model.input.areas import area_rows
+from tagmatch.model.input.constraints import constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
 from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions

@@ -39,10 +39,10 @@ from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of, tag_lists
-from tagmatch.model.conditions.attribute_maps import entries_of
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.filters.values import ATTRIBUTE
+from tagmatch.model.input.attributes import entries_of
 from tagmatch.model.kernels.area_shapes import shapes_of
+from tagmatch.model.kernels.constraint_tags import parsed, parts_of
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among, reserved_among
@@ -52,6 +52,7 @@ from tagmatch.model.storage.location import Location
 from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.positions import Positions, open_positions
 from tagmatch.model.tables import KeyTable, Segment, Snapshot
+from tagmatch.model.where.values import ATTRIBUTE
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
@@ -63,7 +64,6 @@ from tagmatch.partitioner.spark.batches import (
     sorted_by_number,
 )
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.filters.parsing import parsed, parts_of
 from tagmatch.spark.columns import Asked, Messages, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:

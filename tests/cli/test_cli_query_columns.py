@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from oracle import And, Not, Test, evaluate
 from support.agreement import index_of
 from support.command import (
     Record,
@@ -24,7 +25,6 @@ from support.command import (
     write,
 )
 from support.expressions import text_of
-from support.trees import And, Not, Test, evaluate
 
 from tagmatch import Near, TagMatch
 

@@ -18,11 +18,10 @@ from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
-from oracle import Oracle
+from oracle import Oracle, values_of
 from support.areas import NEARS, PLACES, SHAPES, At, located_table
 from support.conditions import any_attributes, any_expression
 from support.expiring import pairs_in
-from support.trees import values_of
 
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.options import Durability

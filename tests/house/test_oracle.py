@@ -6,10 +6,9 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Oracle
-from support import distances, filters, strategies, trees
+from oracle import Oracle, evaluate
+from support import distances, filters, strategies
 from support.conditions import Expression
-from support.trees import evaluate
 
 
 @given(rounds=st.lists(strategies.changes(), max_size=3), query=strategies.queries)
@@ -50,7 +49,7 @@ def test_expressions(stored, data):
 
 def test_imports_only_the_standard_library():
     """And what it takes from the tests' own modules imports no more."""
-    own = {"support.distances": distances, "support.trees": trees}
+    own = {"support.distances": distances}
     for module in (sys.modules[Oracle.__module__], *own.values()):
         tree = ast.parse(Path(module.__file__).read_text())
         modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -18,8 +18,8 @@ from support.command import write
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch, Where
 from tagmatch.files.reading import read_sets
-from tagmatch.model.conditions.areas import KIND, NUMBERS, area_rows
-from tagmatch.model.filters.constraints import Constraint
+from tagmatch.model.input.areas import KIND, NUMBERS, area_rows
+from tagmatch.model.where.constraints import Constraint
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 
@@ -113,7 +113,7 @@ def test_structs_are_stored_as_one_by_one(plane: bool, data: Any) -> None:
     rows = data.draw(PLANE_ROWS if plane else ROWS)
     found = [area for _, area in rows]
     column = struct_column(found, data)
-    tags = [Constraint.of_area(area, plane=plane).tag for area in found if area is not None]
+    tags = [Constraint.within(area, plane=plane).tag for area in found if area is not None]
     made = area_rows(column, plane=plane, threads=2)
     ends = made.tags.offsets.tolist()
     assert [bytes(made.tags.data[a:b]).decode() for a, b in pairwise(ends)] == tags

@@ -11,12 +11,11 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Oracle
+from oracle import And, Oracle, Test, evaluate
 from support import filters, strategies
 from support.agreement import index_of
 from support.conditions import Expression, Message
 from support.segments import all_in, segments_stay
-from support.trees import And, Test, evaluate
 
 from tagmatch import InvalidValueError, TagMatch
 from tagmatch.model.arrow import numpy_type

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from oracle import Oracle
+from oracle import And, Not, Oracle, Test, Tree, evaluate
 from support import strategies
 from support.agreement import index_of
 from support.areas import AREA, CLIENTS, messages, moves, struct_of, subscriptions
@@ -21,10 +21,9 @@ from support.distances import UndecidedError
 from support.expressions import text_of
 from support.pipelines import TIMEOUT
 from support.segments import all_in
-from support.trees import And, Not, Test, Tree, evaluate
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
-from tagmatch.model.kernels import packed_attributes
+from tagmatch.model.input import packed
 from tagmatch.pipeline import matcher
 from tagmatch.pipeline.areas import index
 from tagmatch.pipeline.filters.index import Path
@@ -99,7 +98,7 @@ def as_column(value: Any) -> pa.Table | None:
 @pytest.mark.parametrize("is_read", [True, False], ids=["packed", "not packed"])
 def test_a_value_of_each_kind(path: Path, is_read: bool, is_alone: list[bool], rng: Any, monkeypatch: Any) -> None:
     """As in a table, and as the oracle says; and so they are where Python's bytes are not as they are read."""
-    monkeypatch.setattr(packed_attributes, "_IS_READ", is_read)
+    monkeypatch.setattr(packed, "_IS_READ", is_read)
     with all_in(path), TagMatch(device="cpu", threads=1) as tm:
         tm.add_sets([[]] * len(TREES), range(len(TREES)), where=[text_of(tree, rng) for tree in TREES])
         tm.consolidate()
@@ -116,8 +115,8 @@ def test_a_value_of_each_kind(path: Path, is_read: bool, is_alone: list[bool], r
 
 def test_which_bytes_are_read() -> None:
     """Version 2 of `marshal`; newer ones write texts and what is there twice in another way."""
-    assert packed_attributes.writes_as_read(2)
-    assert not any(map(packed_attributes.writes_as_read, (0, 3, 4)))
+    assert packed.writes_as_read(2)
+    assert not any(map(packed.writes_as_read, (0, 3, 4)))
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 MATCHING = r"""
 # verification: a constraint that must not hold does not hold without a value
-pipeline/filters/verify.py: tests/pipeline/test_filters.py
+pipeline/filters/asked.py: tests/pipeline/test_filters.py
                      return not negated[constraint]
 -    return negated[constraint]
 +    return False
@@ -49,19 +49,19 @@ partitioner/local.py: tests/interface/test_expiry.py -k leaves_out
 -        removed = removed | (expires <= now)
 +        removed = removed | (expires < 0)
 # where compiler: `not` of `and` is `and` of `not`
-model/filters/normal.py: tests/model/test_filter_constraints.py
+model/where/language.py: tests/model/test_filter_constraints.py
 -isinstance(expression, And) != negated else
 +isinstance(expression, And) else
-# where codec: `>` is `>=`
-model/filters/constraints.py: tests/model/test_filter_constraints.py
--">": (after, end)
-+">": (before, end)
+# operators: `>` is `>=`
+model/where/operators.py: tests/model/test_filter_constraints.py
+-"]v[e"
++"[v[e"
 # where codec: negative numbers are in the wrong order
-model/filters/values.py: tests/model/test_filter_constraints.py
+model/where/values.py: tests/model/test_filter_constraints.py
 -    bits ^= _ALL_BITS if bits & SIGN else SIGN
 +    bits ^= SIGN
 # where language: a surrogate pair of escapes is two characters
-model/filters/language.py: tests/model/test_filter_language.py
+model/where/language.py: tests/model/test_filter_language.py
 -    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 # areas of the sphere: a box across the anti-meridian has no place
 model/kernels/sphere.py: tests/pipeline/areas -k columns_say

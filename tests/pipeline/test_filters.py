@@ -4,12 +4,12 @@ import random
 import re
 
 import pytest
+from oracle import Not, Test, Tree
 from support.agreement import index_of
 from support.constrained import *  # noqa: F403
 from support.constrained import answers, either, expected_keys, expression_of, with_sets
-from support.trees import Not, Test, Tree
 
-from tagmatch.model.filters.values import attribute_tags
+from tagmatch.model.where.values import attribute_tags
 from tagmatch.pipeline.filters.index import Path
 
 

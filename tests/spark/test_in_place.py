@@ -27,12 +27,12 @@ import tagmatch.model.storage.store as store
 from tagmatch import Circle, IndexCorruptError, IndexNotFoundError, Near, TagMatch
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of
-from tagmatch.model.filters.where import Where
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.storage.format import files_nbytes, files_of
 from tagmatch.model.storage.location import location_of
 from tagmatch.model.storage.store import Store
 from tagmatch.model.storage.stores import StoreFolder
+from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.spark.batches import deserialized
 from tagmatch.spark.columns import Asked
 from tagmatch.spark.shuffle import PLACE, Shuffle, buckets_for, sent_sets

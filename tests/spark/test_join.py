@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from oracle import Oracle
+from oracle import And, Not, Oracle, Tags, Test
 from pyspark.sql import SparkSession, functions
 from support.areas import AREAS, FIELDS, PLACES, At, any_at, struct_of
 from support.conditions import Expression, Message, any_expression
 from support.expiring import set_clock
 from support.index_files import make_index
 from support.spark_functions import called
-from support.trees import And, Not, Tags, Test
 
 import tagmatch.spark.functions
 import tagmatch.spark.join

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from hypothesis import strategies as st
+from oracle import And, Not, Test, Within
 from support import places
 from support.conditions import Expression
 from support.places import Place
-from support.trees import And, Not, Test, Within
 
 from tagmatch import Box, Circle, Near
 

@@ -11,13 +11,12 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from oracle import Oracle
+from oracle import And, Not, Or, Oracle, Tags, Test, Tree, Within, values_of
 from support.expressions import Literal, conjunctions, text_of
 from support.filters import in_order
-from support.trees import And, Not, Or, Tags, Test, Tree, Within, values_of
 
 from tagmatch import Where
-from tagmatch.model.filters.language import rows_of
+from tagmatch.model.where.language import rows_of
 
 _PLAIN = random.Random(0)
 
@@ -32,7 +31,7 @@ class Condition(Where):
         tree = Not(literal.leaf) if literal.negated else literal.leaf
         ((tags, (named,)),) = rows_of(text_of(tree, _PLAIN))
         assert not tags
-        condition = cls(Where.of_tag(named))
+        condition = cls(named.text)
         condition.tree = tree
         return condition
 
@@ -79,7 +78,7 @@ def conditions_in(where: str | None) -> frozenset[Where]:
         return frozenset()
     ((tags, constraints),) = rows_of(where)
     assert not tags
-    return frozenset(map(Where.of_tag, constraints))
+    return frozenset(Where(each.text) for each in constraints)
 
 
 class Message(NamedTuple):

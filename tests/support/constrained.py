@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import Not, Tags, Test, Tree, evaluate
 from support.agreement import index_of
 from support.conditions import Message as ConditionMessage
 from support.conditions import in_tables
@@ -17,10 +18,9 @@ from support.expressions import text_of
 from support.filters import any_test
 from support.segments import all_in
 from support.simulator import SIMULATED
-from support.trees import Not, Tags, Test, Tree, evaluate
 
 from tagmatch import TagMatch
-from tagmatch.model.filters.values import attribute_tags
+from tagmatch.model.where.values import attribute_tags
 from tagmatch.pipeline.filters import trie
 from tagmatch.pipeline.filters.index import Path
 

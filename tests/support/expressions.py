@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
-from support.trees import And, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
+from oracle import And, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
 
 
 def precedes(value: Value, other: Value) -> bool:

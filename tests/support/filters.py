@@ -6,31 +6,31 @@ from collections.abc import Collection
 from typing import Any
 
 from hypothesis import strategies as st
+from oracle import And as And
+from oracle import Attributes, Tree
+from oracle import Not as Not
+from oracle import Or as Or
+from oracle import Tags as Tags
+from oracle import Test as Test
+from oracle import Value as Value
+from oracle import evaluate as evaluate
+from oracle import values_of as values_of
 from support.expressions import WORDS as WORDS
 from support.expressions import precedes as precedes
 from support.expressions import tests_of
 from support.expressions import text_of as text_of
-from support.trees import And as And
-from support.trees import Attributes, Tree
-from support.trees import Not as Not
-from support.trees import Or as Or
-from support.trees import Tags as Tags
-from support.trees import Test as Test
-from support.trees import Value as Value
-from support.trees import evaluate as evaluate
-from support.trees import values_of as values_of
 
-from tagmatch.model.filters.constraints import CONTAINS, NO_TAG, RANGES, SUFFIX, Constraint, Cut
-from tagmatch.model.filters.normal import Row
-from tagmatch.model.filters.values import key_of
+from tagmatch.model.where.constraints import Constraint, Cut
+from tagmatch.model.where.language import Row
+from tagmatch.model.where.operators import CONTAINS, NO_TAG, RANGES, SUFFIX
+from tagmatch.model.where.values import key_of
 
 # -- what the library made of an expression ----------------------------------------------------------------------------
 
 
 def satisfies(row: Row, tags: Collection[str], attributes: Attributes) -> bool:
     """Whether a message has all tags of a row, and all of its constraints hold."""
-    constraints = map(Constraint.of_tag, row.constraints)
-    return set(row.tags) <= set(tags) and all(holds(constraint, tags, attributes) for constraint in constraints)
+    return set(row.tags) <= set(tags) and all(holds(each, tags, attributes) for each in row.constraints)
 
 
 def holds(constraint: Constraint, tags: Collection[str], attributes: Attributes) -> bool:

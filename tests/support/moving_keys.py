@@ -12,10 +12,9 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-from oracle import holds_for
+from oracle import And, Not, Test, holds_for
 from support.conditions import Expression, Message, conditions_in
 from support.pipelines import IN_PACKET
-from support.trees import And, Not, Test
 
 from tagmatch import TagMatch
 

@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
 
+from oracle import And, Not, Or, Tags, Test
 from support.conditions import Expression
 from support.segments import cut_every, segments_stay
-from support.trees import And, Not, Or, Tags, Test
 
 from tagmatch import TagMatch, Where
 from tagmatch.model.options import Layout

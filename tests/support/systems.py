@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from hypothesis import strategies as st
+from oracle import Test, evaluate
 from support.distances import EARTH
 from support.strategies import BOUNDARY_KEYS
 
@@ -22,18 +23,11 @@ from tagmatch_bench.systems.circles import Circles, CircleSystem, Dual, Found, M
 
 Floats = npt.NDArray[np.float64]
 
-HOLDS: dict[str, Callable[[Any, Any, Any], bool]] = {
-    "=": lambda x, value, _: x == value, "!=": lambda x, value, _: x != value, "<": lambda x, value, _: x < value,
-    ">": lambda x, value, _: x > value, "between": lambda x, value, upper: value <= x <= upper,
-    "prefix": lambda x, text, _: x.startswith(text), "contains": lambda x, text, _: text in x,
-}  # fmt: skip
-
 
 def holds(constraint: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
     """Whether a constraint, as in column `constraints` of subscriptions, holds for the message's attribute."""
-    x = message.get(constraint["attr"])
-    operand = constraint["value"] if constraint.get("text") is None else constraint["text"]
-    return x is not None and HOLDS[constraint["op"]](x, operand, constraint.get("upper"))
+    operands = [constraint[field] for field in ("text", "value", "upper") if constraint.get(field) is not None]
+    return evaluate(Test(constraint["attr"], constraint["op"], tuple(operands[:2])), (), message)
 
 
 def matching_keys(subscriptions: Iterable[Mapping[str, Any]], messages: Iterable[Mapping[str, Any]]) -> list[list[int]]:

@@ -10,7 +10,7 @@ import numpy as np
 from tagmatch.messages import messages_in
 from tagmatch.model.arrays import I64Array, Lists, U32Array
 from tagmatch.model.columns import key_values, tag_lists
-from tagmatch.model.conditions.rows import with_constraints
+from tagmatch.model.input.conditions import with_constraints
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.local import build_segment

@@ -1,8 +1,8 @@
-"""Constraints as structs of Arrow, which are written as tags column by column: nothing is parsed."""
+"""Constraints as structs of Arrow, which are checked and written as tags column by column: nothing is parsed."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast, get_args
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,27 +11,26 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U8Array, offsets_of
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, strings_in
 from tagmatch.model.columns import shown
-from tagmatch.model.conditions.typed_values import check_values, elements, is_list, places, value_column
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
-from tagmatch.model.filters.constraints import RANGES, Comparison, Constraint
-from tagmatch.model.filters.values import literal, value_of
-from tagmatch.model.kernels.constraint_tags import (
-    BETWEEN,
-    CONSTANTS,
-    MISSING,
-    OPERATORS,
-    SEVERAL,
-    Columns,
-    are_sound,
-    constraint_tags,
-)
-from tagmatch.model.kernels.message_tags import rows_of_columns
-from tagmatch.model.kernels.value_columns import NO_PLACES
+from tagmatch.model.input.attributes import rows_of_columns
+from tagmatch.model.input.values import NO_PLACES, check_values, elements, is_list, places, value_column
+from tagmatch.model.kernels.constraint_tags import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
+from tagmatch.model.where.constraints import Constraint
+from tagmatch.model.where.operators import MANY, OPERATORS, RANGES
+from tagmatch.model.where.values import value_of
 
 #: Fields of a constraint: its attribute and operator; the operand, in one of several fields; and other operands
 ATTRIBUTE, OPERATOR, VALUES, UPPER, LIST = "attr", "op", ("value", "int", "float", "text", "bool"), "upper", "values"
-_COMPARISONS = get_args(Comparison)
 _FIELDS = (ATTRIBUTE, OPERATOR, *VALUES, UPPER, LIST)
+# What an operator needs, by how many operands it has
+_NEEDED = {
+    0: "no value",
+    1: f"one value, in one of the fields {', '.join(VALUES)}",
+    2: f"two values, in the fields 'value' and {UPPER!r}, or both in {LIST!r}",
+    MANY: f"a list of values, in the field {LIST!r}",
+}
+# Of operators by number, whether they have two ends, between which there must be a value
+_HAS_ENDS = np.array([own.count == 2 for own in OPERATORS.values()])
 # Bytes of a tag that is no range of values, but its attribute
 _AROUND_NAME = len(Constraint("", RANGES).tag)
 
@@ -39,29 +38,10 @@ _AROUND_NAME = len(Constraint("", RANGES).tag)
 def constraint_rows(
     constraints: pa.Array, name: str = "constraints", *, first_row: int = 0, threads: int = 1
 ) -> TagLists:
-    r"""The constraints of each row as tags.
+    """The constraints of each row, lists of structs that `TagMatch.add_subscriptions` describes, as tags.
 
-    Parameters
-    ----------
-    constraints : pyarrow.Array
-        Lists of structs, as `TagMatch.add_subscriptions` describes them. A null is a list without any.
-    name : str
-        What messages call the column.
-    first_row : int
-        Number of the first row, in messages of errors.
-    threads : int
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        The column is of another type, or a constraint cannot be used: the message names its row, and its place there.
-
-    Examples
-    --------
-    >>> cheap = {"attr": "price", "op": "<", "value": 10}
-    >>> rows = constraint_rows(pa.array([[cheap], None, [{**cheap, "op": ">="}]]))
-    >>> rows.offsets.tolist(), bytes(rows.tags.data[:12])
-    ([0, 1, 1, 2], b'\x00+rprice\x00[1:')
+    InvalidTypeError, InvalidValueError and NullError name the column, the row, counted from `first_row`, and the place
+    of the constraint there.
     """
     if pa.types.is_null(constraints.type):
         return TagLists(np.zeros(len(constraints) + 1, np.int64), strings_in(pa.array([], pa.large_string())))
@@ -86,7 +66,7 @@ def constraint_rows(
 def _empty_ranges(columns: Columns, tags: Strings) -> BoolArray:
     """Constraints whose two ends have no value between them: nothing stands behind the name in their tags."""
     lengths, names = np.diff(tags.offsets), np.diff(columns.names, axis=1)[:, 0]
-    found: BoolArray = (columns.operators == BETWEEN) & (lengths == names + _AROUND_NAME)
+    found: BoolArray = _HAS_ENDS[columns.operators] & (lengths == names + _AROUND_NAME)
     return found
 
 
@@ -126,7 +106,7 @@ class _Read:
     def columns(self, threads: int) -> Columns:
         """What kernels need."""
         attributes, count = self._text(ATTRIBUTE), len(self._structs)
-        operators = pc.index_in(self._text(OPERATOR), pa.array(OPERATORS)).fill_null(-1).to_numpy()
+        operators = pc.index_in(self._text(OPERATOR), pa.array(list(OPERATORS))).fill_null(-1).to_numpy()
         strings = strings_in(attributes.fill_null("").cast(pa.large_string()))
         every = np.arange(count)
         values = self._keys([self._fields[name] for name in VALUES if name in self._fields], "value", every, threads)
@@ -200,15 +180,16 @@ class _Read:
         if (members[:, 0] == MISSING).any():
             return NullError(f"{place}: field {LIST!r} holds a null where a value must be; leave it out")
         has_value, has_upper = (one[0] != MISSING for one in given)
-        if not _has_operands(operator, has_value, has_upper, len(members), columns.has_list[number]):
-            return InvalidValueError(f"{place}: {operator} needs {_NEEDED[operator]}")
+        count = OPERATORS[operator].count
+        if not _has_operands(count, has_value, has_upper, len(members), columns.has_list[number]):
+            return InvalidValueError(f"{place}: {operator} needs {_NEEDED[count]}")
         if any((one == SEVERAL).any() for one in (*given, members)):
             return InvalidValueError(f"{place}: there are several values where one must be; leave others null")
         operands = [
             value_of(columns.data[begin:end].tobytes().decode()) for begin, end in (*given, *members) if end > 0
         ]
         try:
-            constraint_of(attribute, operator, operands)
+            Constraint.of(attribute, operator, operands)
         except TagMatchError as error:
             return type(error)(f"{place}: {error}")
         raise AssertionError(place)
@@ -234,52 +215,10 @@ def _plain(values: pa.Array) -> list[pa.Array]:
     return [plain for field in fields for plain in _plain(field)]
 
 
-def _has_operands(operator: str, has_value: bool, has_upper: bool, members: int, has_list: bool) -> bool:
-    """Whether there are as many operands as this operator needs, and where it needs them."""
-    if operator in ("in", "not in"):
+def _has_operands(count: int, has_value: bool, has_upper: bool, members: int, has_list: bool) -> bool:
+    """Whether there are as many operands as an operator needs, and where it needs them."""
+    if count == MANY:
         return has_list and not has_value and not has_upper
-    if operator == "between" and members:
-        return members == 2 and not has_value and not has_upper
     if members:
-        return False
-    if operator == "between":
-        return has_value and has_upper
-    return not has_upper and has_value == (operator not in ("exists", "not exists"))
-
-
-_ONE = f"one value, in one of the fields {', '.join(VALUES)}"
-_NEEDED = dict.fromkeys(OPERATORS, _ONE) | {
-    "between": f"two values, in the fields 'value' and {UPPER!r}, or both in {LIST!r}",
-    "in": f"a list of values, in the field {LIST!r}",
-    "not in": f"a list of values, in the field {LIST!r}",
-    "exists": "no value",
-    "not exists": "no value",
-}
-
-
-def constraint_of(attribute: str, operator: str, operands: list[Any]) -> Constraint:
-    """One constraint, by the same names of operators.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        As the methods of `Constraint`.
-
-    Examples
-    --------
-    >>> print(constraint_of("price", "between", [1, 2.5]), constraint_of("price", "not exists", []))
-    price between 1 and 2.5 not exists(price)
-    """
-    if operator in _COMPARISONS:
-        return Constraint.compared(attribute, cast(Comparison, operator), *operands)
-    if operator in ("exists", "not exists"):
-        found = Constraint.exists(attribute)
-        return found if operator == "exists" else found.negation
-    if operator == "between":
-        return Constraint.between(attribute, *operands)
-    if operator in ("in", "not in"):
-        return (Constraint.one_of if operator == "in" else Constraint.none_of)(attribute, operands)
-    if not isinstance(operands[0], str):
-        raise InvalidTypeError(f"{operator} needs a text, not {literal(operands[0])}")
-    texts = {"prefix": Constraint.begins_with, "suffix": Constraint.ends_with, "contains": Constraint.contains}
-    return texts[operator](attribute, operands[0])
+        return count == members == 2 and not has_value and not has_upper
+    return has_value == (count > 0) and has_upper == (count > 1)

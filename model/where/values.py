@@ -54,24 +54,7 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]')
 
 
 def key_of(value: object) -> str:
-    r"""The key of a value: keys of all values compare as the values do, by their UTF-8 bytes.
-
-    Values of NumPy are what Python has for them.
-
-    Raises
-    ------
-    InvalidTypeError
-        `value` is no `bool`, `int`, `float` or `str`.
-    InvalidValueError
-        An integer does not fit into 64 bits, or a text has no UTF-8 form (a lone surrogate).
-
-    Examples
-    --------
-    >>> key_of(1), key_of("Rome"), key_of(True), key_of(float("nan"))
-    ('nbff0000000000000800', 'sRome', 'b1', '!')
-    >>> key_of(2**53) == key_of(2.0**53) < key_of(2**53 + 1) < key_of(2.0**53 + 2)
-    True
-    """
+    """The key of a value, also of NumPy's; InvalidTypeError, InvalidValueError."""
     if isinstance(value, bool):
         return "b1" if value else "b0"
     if isinstance(value, int):
@@ -103,6 +86,20 @@ def of_numpy(value: object) -> Value | None:
     return plain if isinstance(plain, bool | int | float) else None
 
 
+def finite_number(field: str, value: object) -> float:
+    """The number as a double, a negative zero as zero; InvalidTypeError and InvalidValueError name the field."""
+    plain = value if isinstance(value, bool | int | float) else of_numpy(value)
+    if plain is None or isinstance(plain, bool | str):
+        raise InvalidTypeError(f"{field} must be a number, not {type(value).__name__} {value!r:.80}")
+    try:
+        number = float(plain)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{field} must be finite, not {number!r}")
+    return number + 0.0  # which makes -0.0 0.0
+
+
 def _number_key(nearest: float, distance: int) -> str:
     # Adding zero makes -0.0 0.0
     (bits,) = struct.unpack(">Q", struct.pack(">d", nearest + 0.0))
@@ -111,22 +108,11 @@ def _number_key(nearest: float, distance: int) -> str:
 
 
 def value_of(key: str) -> Value:
-    """The value that has this key; of an integer and a float that have the same one, the integer.
-
-    Raises
-    ------
-    InvalidValueError
-        No value has it.
-
-    Examples
-    --------
-    >>> value_of(key_of(-2.5)), value_of(key_of(1.0)), value_of(key_of(2**63 - 1)), value_of(key_of("Rome"))
-    (-2.5, 1, 9223372036854775807, 'Rome')
-    """
+    """The value that has this key, of an integer and a float that share one the integer; InvalidValueError."""
     if key == NAN:
         return math.nan
-    if key[:1] == "b" and key in (key_of(True), key_of(False)):
-        return key == key_of(True)
+    if key in ("b0", "b1"):
+        return key == "b1"
     if key.startswith(TEXTS[0]):
         return key[1:]
     try:
@@ -141,35 +127,15 @@ def value_of(key: str) -> Value:
 
 
 def is_reserved(tag: str) -> bool:
-    r"""Whether a string stands for a constraint or for the value of an attribute, so that no user's tag may be like it.
-
-    Examples
-    --------
-    >>> is_reserved("\0=new\0b1"), is_reserved("\0"), is_reserved("+")
-    (True, False, False)
-    """
+    """Whether a string stands for a constraint or for the value of an attribute: no user's tag may be like it."""
     return tag.startswith(RESERVED) and tag[1:2] in SIGNS
 
 
 def attribute_tags(attributes: Mapping[str, Any]) -> list[str]:
-    r"""The tags by which a message says what values its attributes have.
+    r"""The tags by which a message says what values its attributes have, one for each different value.
 
-    Parameters
-    ----------
-    attributes : mapping
-        By name: a value, or several in a `list`, `tuple`, `set` or `frozenset`. `None` says that there is no value.
-
-    Returns
-    -------
-    list of str
-        For each value U+0000, `=`, the name, U+0000, the key. Values of an attribute that are equal have one tag.
-
-    Raises
-    ------
-    InvalidTypeError
-        A name is no `str`, or a value none of those that `key_of` takes.
-    InvalidValueError
-        A name is empty, contains U+0000 or has no UTF-8 form, or a value is one that `key_of` refuses.
+    A value of the mapping may be several in a `list`, `tuple`, `set` or `frozenset`, and `None` is none. Raises
+    InvalidTypeError and InvalidValueError for what is no name and no value.
 
     Examples
     --------
@@ -193,15 +159,7 @@ def _key_in(name: str, value: Any) -> str:
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot be the name of an attribute.
-
-    Raises
-    ------
-    InvalidTypeError
-        It is no `str`.
-    InvalidValueError
-        It is empty, contains U+0000, or has no UTF-8 form.
-    """
+    """Refuse what cannot be the name of an attribute by InvalidTypeError or InvalidValueError."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"the name of an attribute must be a str, not {type(name).__name__} {name!r:.80}")
     if not name:
@@ -212,13 +170,7 @@ def check_name(name: object) -> None:
 
 
 def checked_text(text: str, what: str = "text") -> str:
-    """The text, which has a UTF-8 form.
-
-    Raises
-    ------
-    InvalidValueError
-        It has none: it contains a lone surrogate. The message says of what this is the text.
-    """
+    """The text; InvalidValueError, which says of what it is the text, if it has no UTF-8 form."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -227,13 +179,7 @@ def checked_text(text: str, what: str = "text") -> str:
 
 
 def quoted(text: str) -> str:
-    r"""A text as it is written in an expression, on one line.
-
-    Examples
-    --------
-    >>> print(quoted('a "b"\n'))
-    "a \"b\"\n"
-    """
+    """A text as it is written in an expression, on one line."""
     return '"' + _ESCAPED.sub(_escape, text) + '"'
 
 
@@ -242,18 +188,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def literal(value: Value) -> str:
-    """A value as it is written in an expression. An infinity is a number that is too large for a double.
-
-    Raises
-    ------
-    InvalidValueError
-        NaN, which cannot be written.
-
-    Examples
-    --------
-    >>> print(literal(True), literal(-2.5), literal(float("-inf")), literal("Rome"))
-    true -2.5 -1e999 "Rome"
-    """
+    """A value as it is written in an expression, an infinity as a number too large for a double; InvalidValueError."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):

@@ -14,9 +14,9 @@ from tagmatch.model.arrays import F64Array, TagLists, U8Array
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
-from tagmatch.model.filters.areas import FIELDS, KINDS, MAX_LAT, MAX_LON, Area, check
-from tagmatch.model.filters.constraints import Constraint
 from tagmatch.model.kernels.area_shapes import BOX, CIRCLE, MOST_NUMBERS, NEAR, TO_PLANE, area_tags
+from tagmatch.model.where.areas import FIELDS, KINDS, MAX_LAT, MAX_LON, Area, check
+from tagmatch.model.where.constraints import Constraint
 
 #: The field that says which kind an area has, and all others
 KIND = "kind"
@@ -36,29 +36,20 @@ def is_area(value: object) -> TypeGuard[Area]:
 
 
 def area_tag(area: object, name: str = "area", *, plane: bool) -> str:
-    r"""The tag of one area; InvalidTypeError and InvalidValueError name the argument and the field.
-
-    Examples
-    --------
-    >>> area_tag(KINDS["near"](500), plane=True)
-    '\x00+a\x00N407f400000000000'
-    """
+    """The tag of one area; InvalidTypeError and InvalidValueError name the argument and the field."""
     if not is_area(area):
         raise InvalidTypeError(f"{name} must be a Circle, a Box or a Near, not {shown(area)}")
     try:
         check(area, plane=plane)
     except InvalidValueError as error:
         raise InvalidValueError(f"{name}: {error}") from None
-    return Constraint.of_area(area, plane=plane).tag
+    return Constraint.within(area, plane=plane).tag
 
 
 def area_column(areas: Any, count: int, name: str = "area") -> pa.ChunkedArray | list[Any]:
-    """A column of areas for so many rows, as Arrow has it or as a list, null or `None` where a row has none.
+    """A column of areas for so many rows, as structs of Arrow or as a list of objects, null where a row has none.
 
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        It is no column, or its length is another.
+    InvalidTypeError, InvalidValueError: it is no column, or its length is another.
     """
     chunks = arrow_chunks(areas, name)
     if chunks is None and (isinstance(areas, NO_SEQUENCES) or not isinstance(areas, Iterable)):
@@ -78,41 +69,18 @@ def listed_areas(areas: list[Any], name: str = "area", *, first_row: int = 0, pl
 
 
 def area_rows(areas: pa.Array, name: str = "area", *, first_row: int = 0, plane: bool, threads: int = 1) -> TagLists:
-    r"""The areas of rows, as structs, as tags.
+    """The areas of rows, as structs that `TagMatch.add_subscriptions` describes, as tags; a null is none.
 
-    Parameters
-    ----------
-    areas : pyarrow.Array
-        Structs, as `TagMatch.add_subscriptions` describes them; a null is none.
-    name : str
-        What messages call the column.
-    first_row : int
-        Number of the first row, in messages of errors.
-    plane : bool
-    threads : int
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        The column is of another type, or an area cannot be used: the message names its row.
-
-    Examples
-    --------
-    >>> rows = area_rows(pa.array([{"metres": 500}, None]), plane=False)
-    >>> rows.offsets.tolist(), bytes(rows.tags.data)
-    ([0, 1, 1], b'\x00+a\x00n407f400000000000')
+    InvalidTypeError, InvalidValueError and NullError name the row, counted from `first_row`; `name` is the column.
     """
     count = len(areas)
     if pa.types.is_null(areas.type):
         return area_tags(np.zeros(count, np.uint8), np.zeros((count, MOST_NUMBERS)), threads)
-    return _read(areas, name, first_row, plane).tags(threads)
+    return area_tags(*_read(areas, name, first_row, plane).shapes(), threads)
 
 
 def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:
-    """The areas of rows, as structs, as letters and numbers (`Shapes`): circles and boxes.
-
-    Arguments and errors as of `area_rows`; `near` is an error, too.
-    """
+    """The circles and boxes of rows, as structs, as letters and numbers (`Shapes`); errors as of `area_rows`."""
     letters, values = _read(areas, name, first_row, plane).shapes()
     near = np.isin(letters, (NEAR, NEAR + TO_PLANE))
     if near.any():
@@ -148,10 +116,6 @@ class _Read:
         for bit, field in enumerate(NUMBERS):
             if field in self._fields:
                 self._given |= (_there(self._fields[field]) << bit).astype(np.uint8)
-
-    def tags(self, threads: int) -> TagLists:
-        """Their tags."""
-        return area_tags(*self.shapes(), threads)
 
     def shapes(self) -> tuple[U8Array, F64Array]:
         """Their letters and numbers, as of `Shapes`; 0 where a row has none."""

@@ -16,13 +16,13 @@ letter  on plane  numbers
 
 from __future__ import annotations
 
-import math
 import re
 import struct
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.filters.values import of_numpy
+from tagmatch.model.where.values import finite_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +140,6 @@ _OTHERS = {"lon": "lat", "lat": "lon", "west": "south", "south": "west", "east":
 _PAYLOAD = re.compile(r"([cbnCBN])((?:[0-9a-f]{16})+)")
 
 
-def finite_number(field: str, value: object) -> float:
-    """The number as a double; a negative zero is zero.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        It is none, or NaN or infinite: the message names the field.
-    """
-    plain = value if isinstance(value, bool | int | float) else of_numpy(value)
-    if plain is None or isinstance(plain, bool | str):
-        raise InvalidTypeError(f"{field} must be a number, not {type(value).__name__} {value!r:.80}")
-    try:
-        number = float(plain)
-    except OverflowError:
-        number = math.inf
-    if not math.isfinite(number):
-        raise InvalidValueError(f"{field} must be finite, not {number!r}")
-    return number + 0.0  # which makes -0.0 0.0
-
-
 def _make_floats(area: Area) -> None:
     for field in FIELDS[_NAMES[type(area)]]:
         object.__setattr__(area, field, finite_number(field, getattr(area, field)))
@@ -171,23 +151,7 @@ def _check_metres(metres: float) -> None:
 
 
 def check(area: object, *, plane: bool) -> None:
-    """See that an area can be one of this geometry.
-
-    Raises
-    ------
-    InvalidTypeError
-        It is no area.
-    InvalidValueError
-        On the sphere, a field is out of range; on the plane, `west` of a box is greater than `east`. The message names
-        the field.
-
-    Examples
-    --------
-    >>> check(Circle(9.19, 145.46, 5000), plane=True)
-    >>> check(Circle(9.19, 145.46, 5000), plane=False)
-    Traceback (most recent call last):
-    tagmatch.InvalidValueError: lat must be from -90 to 90, not 145.46; lon and lat seem swapped: lon comes first
-    """
+    """See that an area can be one of this geometry; InvalidTypeError and InvalidValueError name the field."""
     name = _name_of(area)
     if plane:
         if isinstance(area, Box) and area.west > area.east:
@@ -229,25 +193,13 @@ def _numbers(area: Area) -> tuple[float, ...]:
 
 
 def payload_of(area: Area, *, plane: bool) -> str:
-    """What stands for an area in a tag, as in the table above; InvalidTypeError if it is none.
-
-    Examples
-    --------
-    >>> payload_of(Near(500), plane=False), payload_of(Near(0), plane=True)
-    ('n407f400000000000', 'N0000000000000000')
-    """
+    """What stands for an area in a tag, as in the table above; InvalidTypeError if it is none."""
     letter = _name_of(area)[0]
     return (letter.upper() if plane else letter) + "".join(struct.pack(">d", each).hex() for each in _numbers(area))
 
 
 def area_in(payload: str) -> Area | None:
-    """The area that this stands for; `None` if it stands for none.
-
-    Examples
-    --------
-    >>> area_in("n407f400000000000"), area_in("n407f4")
-    (Near(metres=500.0), None)
-    """
+    """The area that this stands for, in either geometry; `None` if it stands for none."""
     found = _PAYLOAD.fullmatch(payload)
     if found is None:
         return None
@@ -260,26 +212,26 @@ def area_in(payload: str) -> Area | None:
         area = KINDS[name](*numbers)
     except InvalidValueError:
         return None
-    return area if payload_of(area, plane=is_on_plane(payload)) == payload else None
-
-
-def is_on_plane(payload: str) -> bool:
-    """Whether what stands for an area says that it is one of the plane."""
-    return payload[:1].isupper()
-
-
-def on_plane(payload: str) -> str:
-    """What stands for the same area on the plane."""
-    return payload[:1].upper() + payload[1:]
+    return area if payload_of(area, plane=letter.isupper()) == payload else None
 
 
 def text_of(area: Area) -> str:
-    """An area as an expression has it, after `within`.
-
-    Examples
-    --------
-    >>> print(text_of(Circle(9.19, 45.46, 5000)), text_of(Near(0.5)))
-    circle(9.19, 45.46, 5000) near(0.5)
-    """
+    """An area as an expression has it, after `within`."""
     numbers = ", ".join(repr(number).removesuffix(".0") for number in _numbers(area))
     return f"{_name_of(area)}({numbers})"
+
+
+class Place(NamedTuple):
+    """Where one message is, and in which area the clients must be that it is for, as callers say it."""
+
+    location: object = None  # two numbers, which are not checked yet
+    within: object = None  # a circle or a box
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is either."""
+        return self.location is not None or self.within is not None
+
+
+#: Of a message that says nothing of it
+NOWHERE = Place()

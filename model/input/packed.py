@@ -26,9 +26,9 @@ import marshal
 
 import numpy as np
 
+from tagmatch.model.input.values import BOOL, FLOAT, INTEGER, TEXT
 from tagmatch.model.kernels.hashing import read32, read64
 from tagmatch.model.kernels.jit import brief_kernel, kernel, lent
-from tagmatch.model.kernels.value_columns import BOOL, FLOAT, INTEGER, TEXT
 
 _VERSION = 2
 #: Packed attributes of a message that has none
@@ -131,12 +131,7 @@ def _name(data, at):
 def read_values(data, values):
     """Write the values of packed attributes, as many as there is room for; how many there are, -1 if any is not plain.
 
-    Parameters
-    ----------
-    data : uint8 array
-        As `packed` returns.
-    values : int64[n, 6] array
-        See `NAME_BEGIN` and the others.
+    A value has the columns from `NAME_BEGIN` on, in an int64[n, 6] array.
     """
     count, at = 0, 1
     if data[0] != _DICT:
@@ -177,15 +172,9 @@ _IS_READ = writes_as_read(_VERSION)
 
 
 def packed(attributes: object) -> bytes | None:
-    r"""The attributes of a message as bytes, if they are plain.
+    """The attributes of a message as bytes, if they are plain: a `dict` of Python's own types for `attribute_tags`.
 
-    That is a `dict` of what `attribute_tags` takes, all of Python's own types. `None` for others, and for what
-    `attribute_tags` refuses; and for all where this Python writes them in another way than is read here.
-
-    Examples
-    --------
-    >>> packed({"new": True}), packed({"new": b"?"})
-    (b'{u\x03\x00\x00\x00newT0', None)
+    `None` for others, for what `attribute_tags` refuses, and for all where this Python writes them in another way.
     """
     if not _IS_READ:
         return None

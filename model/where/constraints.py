@@ -1,0 +1,355 @@
+"""Tests of one attribute, or of where a message is, and the tags that stand for them in the sets of subscriptions.
+
+A stored row holds a constraint as a tag that begins with U+0000: `+` or, negated, `-`; the kind; the attribute; U+0000;
+and what it is compared with. A message has that tag where the constraint holds.
+
+====  ==================  ==============================================================================================
+kind  attribute           what it is compared with
+====  ==================  ==============================================================================================
+`r`   its name            ranges of values: for each its lower and its upper cut, as the side, the length of the key in
+                          bytes, `:` and the key
+`s`   its name            the suffix
+`c`   its name            the text that is contained
+`t`   none                a tag, always negated: the message does not have it
+`a`   none                an area, as `tagmatch.model.where.areas` writes it: the message is within it
+====  ==================  ==============================================================================================
+
+An attribute of a message may have several values: a constraint holds if any of them satisfies it, a negated one if none
+does, and so where there is no value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple, Self, cast
+
+from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
+from tagmatch.model.where.areas import Area, Near, area_in, check, payload_of, text_of
+from tagmatch.model.where.operators import (
+    AREA,
+    BEGIN,
+    END,
+    MANY,
+    NO_TAG,
+    OPERAND,
+    OPERATORS,
+    RANGES,
+    SECOND,
+    Kind,
+    Operator,
+    Side,
+)
+from tagmatch.model.where.values import (
+    NUMBERS,
+    RESERVED,
+    TEXTS,
+    Value,
+    check_name,
+    checked_text,
+    is_reserved,
+    key_of,
+    literal,
+    quoted,
+    value_of,
+)
+
+#: How the tags of areas begin
+AREA_TAGS = (f"{RESERVED}+{AREA}{RESERVED}", f"{RESERVED}-{AREA}{RESERVED}")
+#: Words of the language, which are names of attributes only in backquotes
+KEYWORDS = frozenset(
+    chain(("and", "false", "or", "tags", "true", "within"), *(name.split() for name in OPERATORS if name[0].isalpha()))
+)
+
+_TAG = re.compile(rf"{RESERVED}([+-])([rscta])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
+_CUT = re.compile(rb"([\[\]^])(\d+):")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+#: What ends the bytes of a cut: nothing, the least byte, and one that UTF-8 does not have
+_ENDS = {"[": b"", "]": b"\x00", "^": b"\xff"}
+
+
+class Cut(NamedTuple):
+    """A place between the keys of values: just before a key, just after it, or after all that begin with it."""
+
+    side: Side
+    key: str  # which need not be that of a value
+
+    @property
+    def position(self) -> bytes:
+        """The least bytes after the cut: the keys below these lie before the cut, the others after it."""
+        return self.key.encode() + _ENDS[self.side]
+
+
+class Interval(NamedTuple):
+    """The values between two cuts, of which the lower one comes first."""
+
+    lower: Cut
+    upper: Cut
+
+
+#: Around all keys, NaN's too
+_ALL = Interval(Cut("[", ""), Cut("[", TEXTS[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    r"""A test of one attribute, perhaps negated; equal ones have equal tags.
+
+    Examples
+    --------
+    >>> constraint = Constraint.of("city", "in", ["Rome", "Milan"])
+    >>> constraint.tag
+    '\x00+rcity\x00[6:sMilan]6:sMilan[5:sRome]5:sRome'
+    >>> Constraint.of_tag(constraint.tag) == constraint
+    True
+    >>> print(constraint, "/", constraint.negation)
+    city in {"Milan", "Rome"} / not city in {"Milan", "Rome"}
+    """
+
+    attribute: str  # its name; empty for the kinds `t` and `a`
+    kind: Kind
+    intervals: tuple[Interval, ...] = ()  # of the kind `r`: disjoint and ascending; none, if no value satisfies it
+    payload: str = ""  # of the kinds `s`, `c` and `t`
+    negated: bool = False
+    area: Area | None = None
+    plane: bool = False  # whether the area is one of the plane
+
+    @classmethod
+    def of(cls, attribute: str, operator: str, operands: Sequence[Value] = ()) -> Constraint:
+        """The test by an operator of the table; InvalidTypeError and InvalidValueError for operands it does not take.
+
+        Order is within a type; values of other types, and NaN, are `!=`.
+        """
+        check_name(attribute)
+        own = OPERATORS[operator]
+        for operand in operands:
+            check_operand(own, operand)
+        if own.kind != RANGES:
+            return cls(attribute, own.kind, payload=cast(str, operands[0]), negated=own.negated)
+        intervals = _intervals(own, operands)
+        if own.count == 2 and not intervals:
+            low, high = map(literal, operands)
+            raise InvalidValueError(
+                f"no value is between {low} and {high}: the lesser one comes first, as in between {high} and {low}"
+            )
+        return cls(attribute, RANGES, intervals, negated=own.negated)
+
+    @classmethod
+    def without_tag(cls, tag: str) -> Constraint:
+        """The message does not have the tag."""
+        return cls("", NO_TAG, payload=checked_text(tag, "tag"), negated=True)
+
+    @classmethod
+    def within(cls, area: Area, *, plane: bool = False) -> Constraint:
+        """The message is within an area, of the sphere or of the plane."""
+        return cls("", AREA, area=area, plane=plane)
+
+    @classmethod
+    def of_tag(cls, tag: str) -> Constraint:
+        """The constraint that has this tag; InvalidValueError if none has it."""
+        found = _TAG.fullmatch(tag)
+        if found is None:
+            raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
+        sign, kind, attribute, payload = found.groups()
+        intervals: tuple[Interval, ...] = ()
+        area, plane = None, False
+        if kind == RANGES:
+            cuts = iter(_cuts_in(payload.encode()))
+            intervals, payload = tuple(map(Interval, cuts, cuts)), ""
+        elif kind == AREA:
+            area, plane, payload = area_in(payload), payload[:1].isupper(), ""
+        constraint = cls(attribute, cast(Kind, kind), intervals, payload, sign == "-", area, plane)
+        if constraint.tag != tag or (kind == AREA and not constraint._is_sound_area):
+            raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
+        return constraint
+
+    @property
+    def tag(self) -> str:
+        """The tag that stands for it in a stored row: two that are equal have the same one, and no others have."""
+        payload = self.payload
+        if self.area is not None:
+            payload = payload_of(self.area, plane=self.plane)
+        elif self.intervals:
+            cuts = (cut for interval in self.intervals for cut in interval)
+            payload = "".join(f"{side}{len(key.encode())}:{key}" for side, key in cuts)
+        return f"{RESERVED}{'-' if self.negated else '+'}{self.kind}{self.attribute}{RESERVED}{payload}"
+
+    @property
+    def _is_sound_area(self) -> bool:
+        return self.area is not None and not self.attribute and not (self.negated and isinstance(self.area, Near))
+
+    def located(self, *, plane: bool) -> Constraint:
+        """The same in a geometry, which expressions do not know; FilterError names the field of an area out of it."""
+        if self.area is None:
+            return self
+        try:
+            check(self.area, plane=plane)
+        except InvalidValueError as error:
+            raise FilterError(f"where: {error}") from None
+        return replace(self, plane=plane)
+
+    @property
+    def negation(self) -> Constraint:
+        """What holds where this does not; FilterError for `within near(…)`."""
+        if isinstance(self.area, Near):
+            raise FilterError(
+                f"where: `not {self.text}` has no meaning, as it does not say whose position is not to be near: "
+                "use `not` with a circle or a box"
+            )
+        return replace(self, negated=not self.negated)
+
+    @property
+    def text(self) -> str:
+        """An expression that says the same; read again, it gives the same constraint."""
+        if self.kind == NO_TAG:
+            test = f"tags {{{quoted(self.payload)}}}"
+        elif self.area is not None:
+            test = f"within {text_of(self.area)}"
+        else:
+            operator, operands = self._operation()
+            test = operator.written(name_text(self.attribute), list(map(literal, operands)))
+        return f"not {test}" if self.negated else test
+
+    def _operation(self) -> tuple[Operator, Sequence[Value]]:
+        """The first operator of the table that makes this, but for its sign, and of which operands."""
+        for operator in OPERATORS.values():
+            if operator.kind == self.kind and not operator.negated:
+                operands = [self.payload] if self.kind != RANGES else _operands(operator, self.intervals)
+                if operands is not None:
+                    return operator, operands
+        raise InvalidValueError(f"no constraint has the tag {quoted(self.tag)}")
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Where(str):
+    """A condition of a stored set: what `explain` and iteration give beside the set's tags.
+
+    It is the text of the expression, and no tag: it equals no `str` but another `Where`.
+
+    Attributes
+    ----------
+    path : str, optional
+        Of what `explain` gives, how the set was reached: by a `"trie"` of what messages rarely have, or by `"lines"` of
+        bits, in which sets are that ask for what most messages have.
+
+    Examples
+    --------
+    >>> Where("price < 10")
+    Where('price < 10')
+    >>> Where("price < 10") == "price < 10"
+    False
+    >>> print(Where("price < 10"))
+    price < 10
+    """
+
+    __slots__ = ("path",)
+    path: str | None
+
+    def __new__(cls, text: str, path: str | None = None) -> Self:
+        """A condition, and how its set was reached."""
+        where = super().__new__(cls, text)
+        where.path = path
+        return where
+
+    @classmethod
+    def of_tag(cls, tag: str) -> Self:
+        """The constraint that stands in a stored row as this tag."""
+        return cls(Constraint.of_tag(tag).text)
+
+    def __repr__(self) -> str:
+        return f"Where({str.__repr__(self)})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Where) and str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((Where, str.__hash__(self)))
+
+
+def is_constraint(tag: str) -> bool:
+    """Whether a tag of a stored row stands for a constraint."""
+    return is_reserved(tag)
+
+
+def name_text(attribute: str) -> str:
+    """The name of an attribute as an expression has it.
+
+    Examples
+    --------
+    >>> print(name_text("price"), name_text("list price"), name_text("in"))
+    price `list price` `in`
+    """
+    if _NAME.fullmatch(attribute) and attribute not in KEYWORDS:
+        return attribute
+    return "`" + attribute.replace("`", "``") + "`"
+
+
+def check_operand(operator: Operator, value: Value) -> None:
+    """See that an operator takes a value; InvalidTypeError, InvalidValueError."""
+    if operator.takes == "texts":
+        if not isinstance(value, str):
+            raise InvalidTypeError(f"{operator.name} needs a text, not {literal(value)}")
+        checked_text(value)
+    elif operator.takes == "ordered" and isinstance(value, bool):
+        raise InvalidTypeError(f"{literal(value)} has no order: compare it with = or !=")
+    else:
+        key_of(value)
+        # NaN has a key, but equals nothing
+        literal(value)
+
+
+def _intervals(operator: Operator, operands: Sequence[Value]) -> tuple[Interval, ...]:
+    """The ranges of values for which an operator holds with these operands, which it takes."""
+    keys = [key_of(operand) for operand in operands]
+    if operator.count == 2 and keys[0][0] != keys[1][0]:
+        first, second = map(literal, operands)
+        raise InvalidTypeError(f"{operator.name} needs two numbers or two texts: {first} and {second} have no order")
+    cuts: list[Cut] = []
+    for key in sorted(set(keys)) if operator.count == MANY else keys[:1]:
+        begin, end = TEXTS if key[0] == TEXTS[0] else NUMBERS
+        places = {BEGIN: begin, END: end, OPERAND: key, SECOND: keys[-1]}
+        lower, upper = (Cut(side, places[place]) for side, place in operator.sides)
+        # An operand may be within the range of the one before
+        if not cuts or lower.position >= cuts[-1].position:
+            cuts += lower, upper
+    if operator.is_other:
+        cuts = [_ALL.lower, *cuts, _ALL.upper]
+    pairs = tuple(map(Interval, cuts[::2], cuts[1::2]))
+    is_empty = len(pairs) == 1 and pairs[0].lower.position >= pairs[0].upper.position
+    return () if is_empty else pairs
+
+
+def _operands(operator: Operator, intervals: tuple[Interval, ...]) -> Sequence[Value] | None:
+    """The operands with which an operator has these intervals; `None` if there are none."""
+    cuts = [cut for interval in intervals for cut in interval]
+    if not cuts:  # only `a < ""` has none
+        return [""] if operator.cuts == f"[{BEGIN}[{OPERAND}" else None
+    if operator.is_other:
+        cuts = cuts[1:-1]
+    if len(cuts) % 2 or not (len(cuts) > 0 if operator.count == MANY else len(cuts) == 2 * min(operator.count, 1)):
+        return None
+    keys = []
+    for at in range(0, len(cuts), 2):
+        pair = dict(zip((place for _, place in operator.sides), cuts[at : at + 2], strict=True))
+        keys += [pair[place].key for place in (OPERAND, SECOND) if place in pair]
+    try:
+        operands = [value_of(key) for key in keys]
+        for operand in operands:
+            check_operand(operator, operand)
+        return operands if _intervals(operator, operands) == intervals else None
+    except (InvalidTypeError, InvalidValueError):
+        return None
+
+
+def _cuts_in(payload: bytes) -> Iterator[Cut]:
+    at = 0
+    while found := _CUT.match(payload, at):
+        at = found.end() + int(found[2])
+        yield Cut(cast(Side, found[1].decode()), payload[found.end() : at].decode(errors="replace"))
