@@ -23,7 +23,7 @@ from tagmatch.broker.client import RemoteTagMatch
 from tagmatch.broker.subscriber import Subscriber
 from tagmatch.cli.app import app
 from tagmatch.cli.partition import partition
-from tagmatch.workloads.commands.workload import app as workload_app
+from tagmatch.workloads.commands import app as workload_app
 
 RECORDED = Path(__file__).with_name("api.txt")
 #: What callers get, though they do not import it

@@ -1,11 +1,30 @@
-"""Options of a workload that are numbers, each with its limits and what it means."""
+"""Numbers of workloads: options with limits, and random ones that depend on a seed and a row's number alone."""
 
 from __future__ import annotations
 
 from dataclasses import field, fields
-from typing import Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.parallel import run_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from tagmatch.model.arrays import F64Array, I64Array
+
+_U = np.uint64
+#: Messages, moves and users have numbers below this
+MAX_ROWS = 2**40
+# Values that are drawn at once
+_CELLS = 1 << 18
 
 
 def number(default: float, low: float, high: float, text: str) -> Any:
@@ -17,12 +36,93 @@ def check_numbers(options: Any) -> None:
     """Check the fields of a data class that `number` made."""
     for option in fields(options):
         if option.metadata:
-            _check(option.name, getattr(options, option.name), option.metadata, whole=option.type == "int")
+            low, high, value = option.metadata["low"], option.metadata["high"], getattr(options, option.name)
+            whole = option.type == "int"
+            if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+                raise InvalidTypeError(f"{option.name} must be {'an integer' if whole else 'a number'}, not {value!r}")
+            if not low <= value <= high:
+                raise InvalidValueError(f"{option.name} must be from {low} to {high}, not {value!r}")
 
 
-def _check(name: str, value: object, limits: Any, *, whole: bool) -> None:
-    kinds = int if whole else int | float
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise InvalidTypeError(f"{name} must be {'an integer' if whole else 'a number'}, not {value!r}")
-    if not limits["low"] <= value <= limits["high"]:
-        raise InvalidValueError(f"{name} must be from {limits['low']} to {limits['high']}, not {value!r}")
+def check_range(options: Any, what: str) -> int:
+    """Return `max_` of what rows have some of, which must be no less than its `min_`."""
+    low, high = getattr(options, f"min_{what}"), getattr(options, f"max_{what}")
+    if low > high:
+        raise InvalidValueError(f"min_{what} must be at most max_{what}, {high}, not {low}")
+    return int(high)
+
+
+@inlined
+def mix(x):
+    """Return a random number, uint64, for each `x`: SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014)."""
+    x = _U(x) + _U(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
+    return x ^ (x >> _U(31))
+
+
+@inlined
+def uniform(x):
+    """Return a random number in [0, 1) for each `x`."""
+    return (mix(x) >> _U(11)) * (1.0 / 9007199254740992.0)
+
+
+@inlined
+def below(random, limit):
+    """Return an integer from 0 to `limit` - 1."""
+    return min(np.int64(uniform(random) * limit), limit - 1)
+
+
+@inlined
+def random_of(row, seed):
+    """Return a row's random number; what it adds a few numbers to gives more of them."""
+    return mix(_U(row) ^ mix(seed))
+
+
+@inlined
+def position(sums, value):
+    """Return the first place whose running sum is greater than `value`, the last place if none is."""
+    low, high = _U(0), _U(len(sums) - 1)
+    while low < high:
+        middle = (low + high) >> _U(1)
+        if sums[middle] > value:
+            high = middle
+        else:
+            low = middle + _U(1)
+    return low
+
+
+def running_sums(shares: npt.ArrayLike) -> F64Array:
+    """Return running sums of shares, the last of which is 1, or 0 if all are."""
+    sums: F64Array = np.cumsum(np.asarray(shares, np.float64))
+    return sums / sums[-1] if len(sums) and sums[-1] else sums
+
+
+def seeds_of(seed: int, count: int) -> list[np.uint64]:
+    """Return seeds of what does not depend on one another."""
+    return [np.uint64(mix(_U(seed) ^ _U(mix(_U(stream))))) for stream in range(count)]
+
+
+@kernel
+def _draw_counts(first, seed, low, high, counts):
+    for i in range(len(counts)):
+        counts[i] = low + below(random_of(first + i, seed), high - low + 1)
+
+
+def draw_counts(first: int, last: int, seed: np.uint64, low: int, high: int) -> I64Array:
+    """Return, of each row, a number from `low` to `high`; that takes a row's draw 0."""
+    counts = np.empty(last - first, np.int64)
+    _draw_counts(first, seed, low, high, counts)
+    return counts
+
+
+def check_rows(first: int, last: int, count: int) -> None:
+    """Check for a range of rows that there are."""
+    if not 0 <= first <= last <= count:
+        raise InvalidValueError(f"first and last must be ascending and from 0 to {count}, not {first} and {last}")
+
+
+def table_of(make: Callable[[int, int], pa.RecordBatch], first: int, last: int, width: int, threads: int) -> pa.Table:
+    """Return rows that threads make, in blocks that depend on a row's `width`, the values that it has at most."""
+    blocks = list(pairwise([*range(first, last, max(1, _CELLS // width)), last])) or [(first, last)]
+    return pa.Table.from_batches(run_rows(make, blocks, threads))

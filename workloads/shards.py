@@ -1,29 +1,19 @@
-"""Folders of Parquet shards: written in parallel, whole once `_workload.json` is there.
-
-Rows in a file of their own, Parquet or JSON Lines by suffix, or on standard output.
-
-Random numbers that depend on a seed and a row number alone, so that any row can be drawn anywhere.
-"""
+"""Folders of Parquet shards: written in parallel, whole once `_workload.json` is there."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow.parquet as pq
 
-from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM
 from tagmatch.files.streams import write_whole
 from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
-from tagmatch.model.kernels.jit import inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -148,57 +138,3 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
     if not isinstance(facts, dict):
         raise InputFileError(f"{path}: is not a JSON object")
     return facts
-
-
-@contextlib.contextmanager
-def row_writer(
-    path: str, schema: pa.Schema, json_lines: Callable[[pa.RecordBatch], memoryview]
-) -> Iterator[Callable[[pa.RecordBatch], object]]:
-    """Give a function that writes batches; a file appears under its name only when it is whole."""
-    if path == STANDARD_STREAM:
-        yield lambda batch: sys.stdout.buffer.write(json_lines(batch))
-        sys.stdout.buffer.flush()
-        return
-    target = Path(path)
-    suffix = target.suffix.lower()
-    if suffix not in PARQUET_SUFFIXES | JSON_SUFFIXES:
-        known = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES))
-        raise TagMatchError(f"{path}: the name must end in one of {known}")
-    with write_whole(target) as part:
-        if suffix in PARQUET_SUFFIXES:
-            with pq.ParquetWriter(part, schema, compression="zstd") as writer:
-                yield writer.write_batch
-        else:
-            with part.open("wb") as stream:
-                yield lambda batch: stream.write(json_lines(batch))
-
-
-_U = np.uint64
-
-
-@inlined
-def mix(x):
-    """Return a random number, uint64, for each `x`: SplitMix64 (G. Steele, D. Lea, C. Flood, OOPSLA 2014)."""
-    x = _U(x) + _U(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
-    return x ^ (x >> _U(31))
-
-
-@inlined
-def uniform(x):
-    """Return a random number in [0, 1) for each `x`."""
-    return (mix(x) >> _U(11)) * (1.0 / 9007199254740992.0)
-
-
-@inlined
-def position(sums, value):
-    """Return the first place whose running sum is greater than `value`, the last place if none is."""
-    low, high = _U(0), _U(len(sums) - 1)
-    while low < high:
-        middle = (low + high) >> _U(1)
-        if sums[middle] > value:
-            high = middle
-        else:
-            low = middle + _U(1)
-    return low

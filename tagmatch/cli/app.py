@@ -301,7 +301,7 @@ def export(
 ) -> None:
     """Write all stored sets and keys, as rows `tags`, `key`, `where` and `expires`, which `build` takes."""
     from tagmatch.contents import pairs, schema_of
-    from tagmatch.files.writing import set_writer
+    from tagmatch.files.writing import row_writer
     from tagmatch.model.clock import now_us
     from tagmatch.model.storage.location import location_of
     from tagmatch.partitioner.consolidation import without_expired
@@ -314,7 +314,7 @@ def export(
     batches = pairs(exported)
     if not is_terminal_of_messages(target):
         batches = with_progress("exporting", batches, sum(segment.live_keys for segment in exported.segments))
-    with set_writer(target, schema_of(exported), form) as write:
+    with row_writer(target, schema_of(exported), form) as write:
         for batch in batches:
             write(batch)
 

@@ -30,7 +30,7 @@ _OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
 JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
-_CSV_SUFFIXES = frozenset({".csv"})
+CSV_SUFFIXES = frozenset({".csv"})
 _COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -86,7 +86,7 @@ def format_of_suffix(path: Path) -> Format | None:
         suffix, compression = Path(path.stem).suffix.lower(), _COMPRESSIONS[suffix]
     if suffix in JSON_SUFFIXES:
         return Format(Kind.json_lines, compression)
-    if suffix in _CSV_SUFFIXES:
+    if suffix in CSV_SUFFIXES:
         return Format(Kind.csv, compression)
     if suffix in PARQUET_SUFFIXES and compression is None:
         return Format(Kind.parquet)
@@ -113,7 +113,7 @@ def is_stream(path: str) -> bool:
 
 
 def _known_suffixes() -> str:
-    plain = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES | _CSV_SUFFIXES))
+    plain = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES | CSV_SUFFIXES))
     return f"{plain} (all but Parquet also with {' or '.join(_COMPRESSIONS)})"
 
 

@@ -159,7 +159,7 @@ def _has_half(value: Any) -> bool:
 _TEXT = pa.large_string()
 # A list that Arrow's reader reads as ours does: nothing within can be taken for its end
 _PLAIN_LIST = r"^\[[^\[\]{}\n\r]*\]$"
-_NEEDS_ESCAPES = r'[\x00-\x1f"\\]'
+_CONTROL = r"[\x00-\x1f]"
 
 
 class JsonLines:
@@ -329,19 +329,38 @@ def in_place(values: pa.Array, *others: pa.Array) -> pa.Array:
 
 
 def json_values(values: pa.Array) -> pa.Array:
-    """JSON text, on one line, of integers, times, strings or lists of strings; nulls, which no list has, stay null."""
-    if pa.types.is_list(values.type):
-        texts = json_values(values.flatten())
-        lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), texts)
+    """JSON text, on one line, of numbers, times, strings, and lists and structs of these; nulls stay null."""
+    kind = values.type
+    if pa.types.is_list(kind):  # of which none may be null
+        lists = pa.ListArray.from_arrays(pc.subtract(values.offsets, values.offsets[0]), json_values(values.flatten()))
         return concatenated("[", pc.binary_join(lists, pa.scalar(",", _TEXT)), "]")
-    if values.type == TIME:
+    if pa.types.is_struct(kind):
+        fields = pa.RecordBatch.from_arrays(values.flatten(), schema=pa.schema(list(kind)))
+        return pc.if_else(values.is_valid(), _objects(fields, with_nulls=False), pa.scalar(None, _TEXT))
+    if kind == TIME:
         return concatenated('"', time_texts(values), '"')
     texts = values.cast(_TEXT)
-    if pa.types.is_integer(values.type):
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return texts
-    odd = pc.match_substring_regex(texts, _NEEDS_ESCAPES).fill_null(False)
-    escaped = [json.dumps(text, ensure_ascii=False) for text in texts.filter(odd).to_pylist()]
-    return pc.replace_with_mask(concatenated('"', texts, '"'), odd, pa.array(escaped, _TEXT))
+    escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+    odd = pc.match_substring_regex(texts, _CONTROL).fill_null(False)
+    others = [json.dumps(text, ensure_ascii=False) for text in texts.filter(odd).to_pylist()]
+    return pc.replace_with_mask(concatenated('"', escaped, '"'), odd, pa.array(others, _TEXT))
+
+
+def object_lines(rows: pa.RecordBatch, *, with_nulls: bool = False) -> memoryview:
+    """Rows as JSON Lines in UTF-8; without nulls, a row has none of its columns that are null."""
+    return text_of(concatenated(_objects(rows, with_nulls=with_nulls), "\n"))
+
+
+def _objects(rows: pa.RecordBatch, *, with_nulls: bool) -> pa.Array:
+    members = []
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        texts = json_values(column)
+        texts = texts.fill_null("null") if with_nulls else texts
+        members.append(concatenated(f"{json.dumps(name, ensure_ascii=False)}:", texts))
+    joined = pc.binary_join_element_wise(*members, pa.scalar(",", _TEXT), null_handling="skip")
+    return concatenated("{", joined, "}")
 
 
 def time_texts(times: pa.Array) -> pa.Array:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from tagmatch.files.csv import csv_cells
 from tagmatch.files.formats import Kind, format_of
-from tagmatch.files.json import concatenated, json_values, text_of
+from tagmatch.files.json import concatenated, json_values, object_lines, text_of
 from tagmatch.files.streams import Stream, open_output
 from tagmatch.model.errors import InputFileError, TagMatchError
 
@@ -89,8 +89,8 @@ Write = Callable[[pa.RecordBatch], object]
 
 
 @contextlib.contextmanager
-def set_writer(path: str, schema: pa.Schema, form: str | None = None) -> Iterator[Write]:
-    """Give a function that writes rows, which `read_sets` reads; a file appears only when it is whole."""
+def row_writer(path: str, schema: pa.Schema, form: str | None = None, *, with_nulls: bool = True) -> Iterator[Write]:
+    """Give a function that writes rows; a file appears only when it is whole."""
     found = format_of(path, form)
     with open_output(path, found.compression) as stream:
         if found.kind == Kind.parquet:
@@ -98,18 +98,11 @@ def set_writer(path: str, schema: pa.Schema, form: str | None = None) -> Iterato
                 yield writer.write_batch
         elif found.kind == Kind.csv:
             stream.write(f"{','.join(schema.names)}\n".encode())
-            yield lambda rows: stream.write(text_of(_joined("", [csv_cells(column) for column in rows.columns], "\n")))
+            yield lambda rows: stream.write(_csv_lines(rows))
         else:
-            yield lambda rows: stream.write(text_of(_json_lines(rows)))
+            yield lambda rows: stream.write(object_lines(rows, with_nulls=with_nulls))
 
 
-def _json_lines(rows: pa.RecordBatch) -> pa.Array:
-    named = zip(rows.schema.names, rows.columns, strict=True)
-    cells = [concatenated(f'"{name}":', json_values(column).fill_null("null")) for name, column in named]
-    return _joined("{", cells, "}\n")
-
-
-def _joined(begin: str, cells: list[pa.Array], end: str) -> pa.Array:
-    """Cells with commas between."""
-    first, *others = cells
-    return concatenated(begin, first, *(part for cell in others for part in (",", cell)), end)
+def _csv_lines(rows: pa.RecordBatch) -> memoryview:
+    first, *others = map(csv_cells, rows.columns)
+    return text_of(concatenated(first, *(part for cell in others for part in (",", cell)), "\n"))

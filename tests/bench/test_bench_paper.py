@@ -20,8 +20,8 @@ from support.tables import answers, right_answers, table_of, tag_rows
 from typer.testing import CliRunner
 
 from tagmatch.model.options import Layout
-from tagmatch.workloads import twitter
-from tagmatch.workloads.twitter import TwitterOptions
+from tagmatch.workloads.laws import TwitterOptions
+from tagmatch.workloads.twitter import Twitter
 from tagmatch_bench.figures.figure import FIGURES
 from tagmatch_bench.harness import reference
 from tagmatch_bench.harness.bench import Bench, BenchOptions
@@ -206,7 +206,7 @@ def test_small_tables(build: Build, rows: list[tuple[list[str], int]], asked: li
 
 def test_twitter_like_sets(build: Build) -> None:
     """Also in slices and chunks; and of tables without rows, and no queries. Inexact systems give wrong keys, too."""
-    sets = twitter.sets(TwitterOptions(hashtags=200), 0, 100).slice(0, 3000)
+    sets = Twitter(TwitterOptions(hashtags=200)).sets(0, 100).slice(0, 3000)
     queries = extend(sets, 100, 2, 4, seed=1)
     assert check(build, sets, queries, threads=2) > 100
     check(build, pa.concat_tables([sets.slice(7, 200), sets.slice(300, 300)]), queries.slice(11, 60))

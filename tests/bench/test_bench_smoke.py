@@ -8,7 +8,7 @@ from support.bench import app, measured
 from typer.testing import CliRunner
 
 from tagmatch import __version__
-from tagmatch.workloads.commands.workload import app as workload_app
+from tagmatch.workloads.commands import app as workload_app
 from tagmatch_bench.figures.figure import FIGURES
 
 OTHERS = "broker ccm content cpu gpu host latency location paper pcm qos qos-real serve spark threads updates"

@@ -12,8 +12,7 @@ from support import filters, strategies
 from support.agreement import index_of
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
-from tagmatch.workloads.content import Content, ContentOptions
-from tagmatch.workloads.content.real import where_texts
+from tagmatch.workloads.content import Content, ContentOptions, where_texts
 
 #: What a field may be called that has values of this type alone
 FIELDS = {bool: "bool", int: "int", float: "float", str: "text"}

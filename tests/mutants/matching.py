@@ -114,7 +114,7 @@ tagmatch/spark/functions.py: tests/spark/test_join.py -k oracles
 -        return pa.concat_arrays(parts) if parts else
 +        return pa.concat_arrays(parts[::-1]) if parts else
 # workloads: the times of arrivals begin anew with each block
-workloads/pacing.py: tests/workloads/test_workloads_queries.py -k arrival
+workloads/queries.py: tests/workloads/test_workloads_queries.py -k arrival
 -        times = last + np.cumsum(
 +        times = np.cumsum(
 # workloads: a folder of others that looks like ours is overwritten

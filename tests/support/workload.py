@@ -6,10 +6,10 @@ from collections.abc import Callable
 from contextlib import redirect_stderr
 from unittest.mock import patch
 
-from tagmatch.workloads.commands.workload import main
+from tagmatch.workloads.commands import main
 
 #: The same in a process of its own
-COMMAND = [sys.executable, "-c", "from tagmatch.workloads.commands.workload import main; main()"]
+COMMAND = [sys.executable, "-c", "from tagmatch.workloads.commands import main; main()"]
 
 
 def run(*arguments: object, code: int = 0, entry: Callable[[], None] = main) -> str:

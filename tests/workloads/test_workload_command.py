@@ -18,8 +18,9 @@ from support.workload import COMMAND, refused, run
 from tagmatch import TagMatch
 from tagmatch.cli.app import app as tagmatch_app
 from tagmatch.cli.run import run as run_app
-from tagmatch.workloads.twitter import Twitter, TwitterOptions
-from tagmatch.workloads.twitter.corpus import read_tweets
+from tagmatch.workloads.laws import TwitterOptions
+from tagmatch.workloads.tweets import read_tweets
+from tagmatch.workloads.twitter import Twitter
 
 pytestmark = pytest.mark.slow
 
@@ -178,7 +179,7 @@ def test_real_tweets(tmp_path: Path, real_sets: pa.Table, suffix: str, records: 
     assert found == due
     numbers = [{"author": 10**18 + i % 3, "hashtags": "x" if suffix == ".csv" else ["x"]} for i in range(10)]
     corpus = read_tweets(str(write_table(tmp_path / f"numbers{suffix}", numbers)))
-    assert bytes(corpus.tweets.authors).decode() == "".join(str(10**18 + i) for i in (0, 1, 2))
+    assert bytes(corpus.tweets.authors.data).decode() == "".join(str(10**18 + i) for i in (0, 1, 2))
     assert (corpus.tweets.tweets.tolist(), corpus.languages) == ([0, 4, 7, 10], ())
 
 

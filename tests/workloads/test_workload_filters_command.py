@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 from support.workload import refused, run
 
+from tagmatch.files.json import object_lines
 from tagmatch.workloads import content, location
-from tagmatch.workloads.content import Content
-from tagmatch.workloads.content.real import where_texts
-from tagmatch.workloads.location import Location
-from tagmatch.workloads.location.real import message_lines, near_me
+from tagmatch.workloads.content import Content, where_texts
+from tagmatch.workloads.location import Location, near_me
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +82,7 @@ def test_location_as_json_lines(tmp_path: Path, capfdbinary: pytest.CaptureFixtu
     lines = list(map(json.loads, (tmp_path / "s.jsonl").read_text().splitlines()))
     assert [line["area"] for line in lines] == made.subscriptions(0, 60)["area"].to_pylist()
     assert lines[0].keys() == {"key", "tags", "where", "area"}
-    due = b"".join(bytes(message_lines(batch)) for batch in made.messages(0, 5).to_batches())
+    due = b"".join(bytes(object_lines(batch)) for batch in made.messages(0, 5).to_batches())
     assert capfdbinary.readouterr().out == due
     assert [path.name for path in tmp_path.iterdir()] == ["s.jsonl"]
 

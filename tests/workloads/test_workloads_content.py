@@ -13,9 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import TagMatchError
-from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
-from tagmatch.workloads.content.generate import CONSTRAINT
-from tagmatch.workloads.content.real import message_lines, subscription_lines, where_texts, with_where
+from tagmatch.files.json import object_lines
+from tagmatch.workloads.content import (
+    CONSTRAINT,
+    SCENARIOS,
+    Content,
+    ContentOptions,
+    where_texts,
+    with_texts,
+    with_where,
+)
 
 PCM = Content(SCENARIOS["pcm"])
 MIXED = Content(
@@ -184,12 +191,12 @@ def test_expressions() -> None:
     assert written["where"].to_pylist() == due
     assert written.drop_columns("where").equals(batch)
     some = batch.slice(3, 497)
-    found = [json.loads(line) for line in bytes(subscription_lines(some)).splitlines()]
+    found = [json.loads(line) for line in bytes(object_lines(with_texts(some))).splitlines()]
     rows = zip(some["key"].to_pylist(), due[3:500], strict=True)
     assert found == [{"key": key, "tags": [], "where": text} for key, text in rows]
     messages = MIXED.messages(0, 500)
     (batch,) = messages.combine_chunks().to_batches()
-    assert [json.loads(line) for line in bytes(message_lines(batch)).splitlines()] == present(messages)
+    assert [json.loads(line) for line in bytes(object_lines(batch)).splitlines()] == present(messages)
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from support.systems import has, holds, matching_rows, metres
 
 from tagmatch import TagMatchError
-from tagmatch.workloads.location import SCENARIOS, Location, LocationOptions
-from tagmatch.workloads.location.real import COLUMNS, message_lines, near_me, subscription_lines
+from tagmatch.files.json import object_lines
+from tagmatch.workloads.content import with_texts
+from tagmatch.workloads.location import COLUMNS, SCENARIOS, Location, LocationOptions, near_me
 
 CLCB = Location(SCENARIOS["clcb"])
 
@@ -181,12 +182,12 @@ def test_json_lines(chosen: LocationOptions, content: Any) -> None:
     stored = location.subscriptions(0, min(location.filters, 9), content=content)
     sent = location.messages(0, 9, content=content)
     for batch in stored.to_batches():
-        for line, row in zip(bytes(subscription_lines(batch)).splitlines(), batch.to_pylist(), strict=True):
+        for line, row in zip(bytes(object_lines(with_texts(batch))).splitlines(), batch.to_pylist(), strict=True):
             where = " and ".join(f"{c['attr']} {c['op']} {c['value']}" for c in row["constraints"])
             kept = {name: row[name] for name in ("key", "tags", "area")}
             assert json.loads(line) == {**kept, "where": where}
     for batch in sent.to_batches():
-        for line, row in zip(bytes(message_lines(batch)).splitlines(), batch.to_pylist(), strict=True):
+        for line, row in zip(bytes(object_lines(batch)).splitlines(), batch.to_pylist(), strict=True):
             assert json.loads(line) == {"tags": row["tags"], "location": row["location"], **attributes_of(row)}
 
 

@@ -14,9 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import InputFileError, TagMatchError
-from tagmatch.workloads.pacing import arrival_times, by_interval, paced, when_due
-from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
-from tagmatch.workloads.queries.stored import json_lines, read_tags
+from tagmatch.files.json import object_lines
+from tagmatch.workloads.queries import (
+    Extender,
+    QueryOptions,
+    StoredSets,
+    arrival_times,
+    by_interval,
+    paced,
+    read_tags,
+    when_due,
+)
 
 STRINGS = pa.list_(pa.string())
 TAGS = st.text("abcdé", max_size=2)
@@ -122,7 +130,7 @@ def test_whole_vocabulary() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"max_extra": 2, "min_extra": 3}, {"min_extra": -1}, {"seed": -1}, {"seed": 0.5}, {"draw": "often"}],
+    [{"min_extra": 3, "max_extra": 2}, {"min_extra": -1}, {"seed": -1}, {"seed": 0.5}, {"draw": "often"}],
     ids=str,
 )
 def test_wrong_options(wrong: dict[str, object]) -> None:
@@ -135,7 +143,7 @@ def test_json_lines(rows: list[list[str]], first: int) -> None:
     ids = range(first, first + len(rows))
     batch = pa.record_batch({"id": pa.array(ids, pa.int64()), "tags": pa.array(rows, STRINGS)})
     for begin in (0, len(rows) - 1):
-        found = [json.loads(line) for line in bytes(json_lines(batch.slice(begin))).decode().split("\n")[:-1]]
+        found = [json.loads(line) for line in bytes(object_lines(batch.slice(begin))).decode().split("\n")[:-1]]
         assert found == [{"id": name, "tags": tags} for name, tags in zip(ids, rows, strict=True)][begin:]
 
 

@@ -14,13 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import TagMatchError
-from tagmatch.workloads.twitter import Followed, Twitter, TwitterOptions, sets
-from tagmatch.workloads.twitter.laws import LANGUAGES, SECOND_LANGUAGES, followed_law, geometric_ratio, tweets_exponent
+from tagmatch.workloads.laws import (
+    LANGUAGES,
+    SECOND_LANGUAGES,
+    Followed,
+    TwitterOptions,
+    followed_law,
+    geometric_ratio,
+    tweets_exponent,
+)
+from tagmatch.workloads.twitter import Twitter
 
 pytestmark = pytest.mark.slow
 
 USERS = 12_000
 OPTIONS = TwitterOptions(seed=5)
+MODEL = Twitter(OPTIONS)
 FIRST, SECOND = (
     {code: weight / sum(weight for _, weight in shares) for code, weight in shares}
     for shares in (LANGUAGES, SECOND_LANGUAGES)
@@ -29,7 +38,7 @@ FIRST, SECOND = (
 
 @pytest.fixture(scope="module")
 def stored() -> pa.Table:
-    return sets(OPTIONS, 0, USERS, threads=2)
+    return MODEL.sets(0, USERS, threads=2)
 
 
 def slope_of(numbers: np.ndarray, edges: np.ndarray) -> float:
@@ -121,18 +130,18 @@ def test_rows_do_not_depend_on_ranges_and_threads(stored: pa.Table, edges: list[
     keys = stored["key"].to_numpy()
     for first, last in pairwise(sorted(edges)):
         begin, end = np.searchsorted(keys, [first, last])
-        assert sets(OPTIONS, first, last, threads=threads).equals(stored.slice(begin, end - begin))
+        assert MODEL.sets(first, last, threads=threads).equals(stored.slice(begin, end - begin))
         assert Twitter(OPTIONS).interests(first, last, threads=threads) == end - begin
 
 
 def test_seeds_and_far_users() -> None:
-    one, other = (sets(TwitterOptions(seed=seed), 0, 100) for seed in (1, 2))
+    one, other = (Twitter(TwitterOptions(seed=seed)).sets(0, 100) for seed in (1, 2))
     assert not one["tags"].slice(0, 50).equals(other["tags"].slice(0, 50))
-    assert set(sets(OPTIONS, 299_999_990, 300_000_000)["key"].to_pylist()) <= set(range(299_999_990, 300_000_000))
-    assert sets(OPTIONS, 5, 5).num_rows == 0
+    assert set(MODEL.sets(299_999_990, 300_000_000)["key"].to_pylist()) <= set(range(299_999_990, 300_000_000))
+    assert MODEL.sets(5, 5).num_rows == 0
     for users in ((-1, 5), (5, 4), (0, 2**60)):
-        with pytest.raises(TagMatchError, match="first_user and last_user"):
-            sets(OPTIONS, *users)
+        with pytest.raises(TagMatchError, match="first and last"):
+            MODEL.sets(*users)
 
 
 def test_plain_tweets() -> None:
@@ -157,7 +166,7 @@ def test_plain_tweets() -> None:
 
     # What is written is what is followed: all interests of frequent writers occur but for the language
     written = set(map(without_language, tweets.to_pylist()))
-    followed = [tags for tags in sets(options, 0, 200)["tags"].to_pylist() if tags[-1][0] == "@"]
+    followed = [tags for tags in Twitter(options).sets(0, 200)["tags"].to_pylist() if tags[-1][0] == "@"]
     assert np.mean([without_language(tags) in written for tags in followed]) > 0.95
 
 
@@ -181,4 +190,4 @@ def test_wrong_options(wrong: dict[str, object]) -> None:
     with pytest.raises(TagMatchError, match=f"^{next(iter(wrong))}"):
         TwitterOptions(**wrong)
     with pytest.raises(TagMatchError, match=r"^mean_followed must be from 1 to 5\.5"):
-        sets(TwitterOptions(publishers=10), 0, 1)
+        Twitter(TwitterOptions(publishers=10))

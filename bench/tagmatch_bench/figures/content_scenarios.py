@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from tagmatch.model.arrays import offsets_of
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
-from tagmatch.workloads.content.real import RealData, cities, packages
+from tagmatch_bench.figures.content_real import RealData, cities, packages
 from tagmatch_bench.figures.published import DEFAULT, ZIPF
 from tagmatch_bench.harness.content import Scenario
 from tagmatch_bench.systems.matcher import UnavailableError

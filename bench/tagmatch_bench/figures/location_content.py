@@ -11,9 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tagmatch.workloads.location import SCENARIOS, Location
-from tagmatch.workloads.location.generate import ContentKind
-from tagmatch.workloads.location.real import near_me
+from tagmatch.workloads.location import SCENARIOS, ContentKind, Location, near_me
 from tagmatch_bench.figures import published
 from tagmatch_bench.figures.published import DEFAULT, MICROS, against
 from tagmatch_bench.harness.circles import CircleScenario

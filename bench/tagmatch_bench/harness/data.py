@@ -14,9 +14,9 @@ from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.model.parallel import even_ranges, run, run_rows
-from tagmatch.workloads.queries import Extender, QueryOptions, StoredSets
-from tagmatch.workloads.queries.stored import SAMPLE_SETS
-from tagmatch.workloads.twitter import Twitter, TwitterOptions
+from tagmatch.workloads.laws import TwitterOptions
+from tagmatch.workloads.queries import SAMPLE_SETS, Extender, QueryOptions, StoredSets
+from tagmatch.workloads.twitter import Twitter
 
 if TYPE_CHECKING:
     from tagmatch.model.arrays import BoolArray, I64Array, U64Array

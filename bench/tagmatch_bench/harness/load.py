@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tagmatch.model.errors import Overloaded
-from tagmatch.workloads.pacing import arrival_times
+from tagmatch.workloads.queries import arrival_times
 from tagmatch_bench.harness.timing import without_garbage_collection
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, Self
 import pyarrow as pa
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads import twitter
-from tagmatch.workloads.twitter import TwitterOptions
+from tagmatch.workloads.laws import TwitterOptions
+from tagmatch.workloads.twitter import Twitter
 from tagmatch_bench.systems.tagmatch import build_index
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def peak_of_build(sets: pa.Table, layout: Layout, threads: int) -> int:
 
 
 def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
-    build_index(twitter.sets(TwitterOptions(), 0, _WARM_UP_USERS), layout=layout, threads=threads, device="cpu").close()
+    sets = Twitter(TwitterOptions()).sets(0, _WARM_UP_USERS)
+    build_index(sets, layout=layout, threads=threads, device="cpu").close()
     _reset_peak()
     before = resident("VmRSS")
     with pa.OSFile(path) as file:

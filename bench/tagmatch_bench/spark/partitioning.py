@@ -16,7 +16,7 @@ from tagmatch.local import TagMatch
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import LayoutOptions
 from tagmatch.spark.join import partition as partition_on_spark
-from tagmatch.workloads.twitter import TwitterOptions
+from tagmatch.workloads.laws import TwitterOptions
 from tagmatch_bench.harness.data import distinct_sets
 from tagmatch_bench.harness.results import Row, Target
 from tagmatch_bench.harness.timing import Samples, alternate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tagmatch.model.arrays import offsets_of
-from tagmatch.workloads.location.generate import EARTH_METRES
+from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.systems.circles import Circles, Found, boxes, joined, lists_of
 from tagmatch_bench.systems.matcher import needed
 

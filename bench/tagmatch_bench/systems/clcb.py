@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.workloads.shards import mix
+from tagmatch.workloads.numbers import mix
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds, narrow_sizes
 

@@ -15,7 +15,7 @@ from tagmatch.model.arrays import Lists, list_offsets, offsets_of
 from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.tables import KeyTable
-from tagmatch.workloads.shards import mix
+from tagmatch.workloads.numbers import mix
 from tagmatch_bench.systems.matcher import keys_of_matches, rows_of, unique_lists
 
 if TYPE_CHECKING:

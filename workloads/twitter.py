@@ -1,6 +1,8 @@
-"""Generates rows of the workload: users' interests, and plain tweets, in Arrow columns.
+"""The Twitter-like workload of §4.2 of the TagMatch paper.
 
-Kernels that draw interests and tweets and write them as Arrow strings.
+A stored set is one user's interest in one publisher: the hashtags of one of the publisher's tweets, translated to one
+of the user's languages by a prefix (`fr_cat`), and for frequent writers the publisher itself as a tag (`@p42`). The
+user's number is its key.
 
 A user's rows depend on the seed and the user's number alone. A hashtag is a number until it is written: of a
 synthetic tweet its rank, written `h5`; of a real one the number of its string.
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,31 +20,37 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import offsets_of
-from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.parallel import run, run_rows
-from tagmatch.workloads.shards import mix, position, uniform
-from tagmatch.workloads.twitter.laws import (
+from tagmatch.workloads.laws import (
     Followed,
     PowerLaw,
+    TwitterOptions,
     draw_power_law,
     followed_law,
     geometric_ratio,
     power_law,
     tweets_exponent,
 )
+from tagmatch.workloads.numbers import MAX_ROWS, check_rows, mix, position, random_of, running_sums, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tagmatch.model.arrays import F64Array, I64Array, U8Array
-    from tagmatch.workloads.twitter.corpus import Corpus
-    from tagmatch.workloads.twitter.laws import TwitterOptions
+    from tagmatch.workloads.tweets import Corpus
 
 _U = np.uint64
 # A user's random number plus these gives what its languages and its number of interests are drawn from, and, from the
 # last on, its interests
 _LANGUAGES, _SECOND_LANGUAGE, _FOLLOWED, _PUBLISHERS, _INTERESTS = _U(0), _U(1), _U(2), _U(3), _U(4)
+
+
+class Texts(NamedTuple):
+    """Strings by number."""
+
+    offsets: I64Array
+    data: U8Array
 
 
 class Languages(NamedTuple):
@@ -51,8 +59,7 @@ class Languages(NamedTuple):
     one: float
     first: F64Array
     second: F64Array
-    offsets: I64Array
-    codes: U8Array
+    codes: Texts
 
 
 class SyntheticTweets(NamedTuple):
@@ -77,10 +84,8 @@ class RealTweets(NamedTuple):
     tweets: I64Array
     offsets: I64Array
     numbers: I64Array
-    hashtag_offsets: I64Array
-    hashtags: U8Array
-    author_offsets: I64Array
-    authors: U8Array
+    hashtags: Texts
+    authors: Texts
 
 
 class Model(NamedTuple):
@@ -99,16 +104,11 @@ class Model(NamedTuple):
     real: RealTweets
 
 
-@inlined
-def _random_of_user(user, model):
-    return mix(_U(user) ^ mix(model.seed))
-
-
 @kernel
 def count_interests(first_user, model, out):
     """Write the number of interests of each user from `first_user` on."""
     for i in range(len(out)):
-        random = _random_of_user(_U(first_user) + _U(i), model)
+        random = random_of(_U(first_user) + _U(i), model.seed)
         out[i] = model.followed.values[position(model.followed.sums, uniform(random + _FOLLOWED))]
 
 
@@ -148,11 +148,6 @@ def _permuted(x, count, random):
 
 
 @inlined
-def _random_of_publisher(publisher, model):
-    return mix(_U(publisher) ^ mix(~model.seed))
-
-
-@inlined
 def _tweets_of(random, law):
     """Return the number of tweets of the publisher with this random number, and whether it is a frequent writer."""
     u = uniform(random)
@@ -163,7 +158,7 @@ def _tweets_of(random, law):
 def count_tweets(first_publisher, model, out):
     """Write the number of tweets of each publisher from `first_publisher` on, which must be synthetic."""
     for i in range(len(out)):
-        random = _random_of_publisher(first_publisher + i, model)
+        random = random_of(first_publisher + i, ~model.seed)
         out[i] = _tweets_of(random, model.synthetic)[0]
 
 
@@ -197,7 +192,7 @@ def _tweet(publisher, random, model, numbers):
         for i in range(count):
             numbers[i] = real.numbers[start + i]
         return count, publisher < real.frequent
-    of_publisher = _random_of_publisher(publisher, model)
+    of_publisher = random_of(publisher, ~model.seed)
     tweets, frequent = _tweets_of(of_publisher, model.synthetic)
     tweet = mix(of_publisher + _U(1) + random % _U(tweets))
     return _draw_hashtags(tweet, model.synthetic, numbers), frequent
@@ -219,39 +214,37 @@ def _write_number(number, data, at):
 
 
 @inlined
-def _write_string(offsets, strings, number, data, at):
-    """Write string `number` to `data[at:]`; returns the end."""
-    for i in range(_U(offsets[number]), _U(offsets[number + 1])):
-        data[at] = strings[i]
+def _write_text(texts, number, data, at):
+    """Write text `number` to `data[at:]`; returns the end."""
+    for i in range(_U(texts.offsets[number]), _U(texts.offsets[number + 1])):
+        data[at] = texts.data[i]
         at += _U(1)
     return at
+
+
+@inlined
+def _write_name(texts, letter, number, data, at):
+    """Write text `number`, or where there are none, a letter and the number; returns the end."""
+    if len(texts.offsets) > 0:
+        return _write_text(texts, number, data, at)
+    data[at] = letter
+    return _write_number(number, data, at + _U(1))
 
 
 @kernel
 def _write_tags(numbers, count, publisher, named, language, model, rows, tag):
     """Append a row: `count` hashtags and, if `named`, the publisher; returns the number of tags so far."""
     _, tag_offsets, data = rows
-    codes, real = model.languages, model.real
     at = _U(tag_offsets[tag])
     for i in range(count):
-        at = _write_string(codes.offsets, codes.codes, language, data, at)
+        at = _write_text(model.languages.codes, language, data, at)
         data[at] = ord("_")
-        at += _U(1)
-        if len(real.tweets) > 0:
-            at = _write_string(real.hashtag_offsets, real.hashtags, numbers[i], data, at)
-        else:
-            data[at] = ord("h")
-            at = _write_number(numbers[i], data, at + _U(1))
+        at = _write_name(model.real.hashtags, ord("h"), numbers[i], data, at + _U(1))
         tag += 1
         tag_offsets[tag] = at
     if named:
         data[at] = ord("@")
-        at += _U(1)
-        if len(real.tweets) > 0:
-            at = _write_string(real.author_offsets, real.authors, publisher, data, at)
-        else:
-            data[at] = ord("p")
-            at = _write_number(publisher, data, at + _U(1))
+        at = _write_name(model.real.authors, ord("p"), publisher, data, at + _U(1))
         tag += 1
         tag_offsets[tag] = at
     return tag
@@ -263,7 +256,7 @@ def write_interests(first_user, starts, begin, end, model, numbers, rows, keys):
     user = np.searchsorted(starts, begin, side="right") - 1
     row, tag = begin, 0
     while row < end:
-        random = _random_of_user(first_user + user, model)
+        random = random_of(first_user + user, model.seed)
         first, second = _draw_languages(random, model.languages)
         order = mix(random + _PUBLISHERS)
         while row < min(end, starts[user + 1]):
@@ -297,14 +290,13 @@ def write_tweets(first, seed, tweets, model, numbers, rows):
 
 
 SETS_SCHEMA = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()})
-#: Keys are users' numbers, below this
-MAX_USERS = 2**40
 
 _ROWS_PER_BLOCK = 65_536
 _BYTES_PER_BLOCK = 1 << 28
 _USERS_PER_CHUNK = 65_536
-_NO_NUMBERS, _NO_BYTES = np.zeros(0, np.int64), np.zeros(0, np.uint8)
-_NO_TWEETS = RealTweets(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_BYTES, _NO_NUMBERS, _NO_BYTES)
+_NO_NUMBERS = np.zeros(0, np.int64)
+_NO_TEXTS = Texts(_NO_NUMBERS, np.zeros(0, np.uint8))
+_NO_TWEETS = RealTweets(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_TEXTS, _NO_TEXTS)
 
 
 class Twitter:
@@ -333,7 +325,7 @@ class Twitter:
             _synthetic_tweets(options),
             real,
         )
-        longest_code = int(np.diff(self._model.languages.offsets).max()) + 1
+        longest_code = int(np.diff(self._model.languages.codes.offsets).max()) + 1
         if corpus is None:
             self._most_hashtags = options.max_hashtags
             hashtag = longest_code + len(f"h{options.hashtags}")
@@ -345,18 +337,18 @@ class Twitter:
 
     def interests(self, first_user: int, last_user: int, *, threads: int = 1) -> int:
         """Return how many rows `sets` has for these users."""
-        _check_range(first_user, last_user)
+        check_rows(first_user, last_user, MAX_ROWS)
         return sum(run_rows(lambda *chunk: int(self._counts(*chunk).sum()), _chunks(first_user, last_user), threads))
 
     def sets(self, first_user: int, last_user: int, *, threads: int = 1) -> pa.Table:
         """Generate the interests of users `first_user` to `last_user`."""
-        _check_range(first_user, last_user)
+        check_rows(first_user, last_user, MAX_ROWS)
         batches = run(lambda block: self._interests(*block), self._blocks(first_user, last_user), threads)
         return pa.Table.from_batches(batches, SETS_SCHEMA)
 
     def stream(self, first_user: int, last_user: int) -> Iterator[pa.RecordBatch]:
         """Generate the rows of `sets` in batches of at most 65,536."""
-        _check_range(first_user, last_user)
+        check_rows(first_user, last_user, MAX_ROWS)
         return (self._interests(*block) for block in self._blocks(first_user, last_user))
 
     def _counts(self, first_user: int, last_user: int) -> I64Array:
@@ -410,23 +402,6 @@ class Twitter:
         return np.cumsum(tweets, out=tweets)
 
 
-@lru_cache(maxsize=4)
-def _model(options: TwitterOptions) -> Twitter:
-    return Twitter(options)
-
-
-def sets(options: TwitterOptions, first_user: int, last_user: int, *, threads: int = 1) -> pa.Table:
-    """Generate the interests of users `first_user` to `last_user` from synthetic tweets; see `Twitter.sets`."""
-    return _model(options).sets(first_user, last_user, threads=threads)
-
-
-def _check_range(first_user: int, last_user: int) -> None:
-    if not 0 <= first_user <= last_user <= MAX_USERS:
-        raise InvalidValueError(
-            f"first_user and last_user must be ascending and from 0 to {MAX_USERS}, not {first_user} and {last_user}"
-        )
-
-
 def _chunks(first_user: int, last_user: int) -> list[tuple[int, int]]:
     return list(pairwise([*range(first_user, last_user, _USERS_PER_CHUNK), last_user]))
 
@@ -437,17 +412,10 @@ def _languages(options: TwitterOptions) -> Languages:
     encoded = [code.encode() for code in codes]
     return Languages(
         float(options.one_language),
-        _running_sums([first.get(code, 0.0) for code in codes]),
-        _running_sums([second.get(code, 0.0) for code in codes]),
-        offsets_of(np.array([len(code) for code in encoded])),
-        np.frombuffer(b"".join(encoded), np.uint8).copy(),
+        running_sums([first.get(code, 0.0) for code in codes]),
+        running_sums([second.get(code, 0.0) for code in codes]),
+        Texts(offsets_of(np.array(list(map(len, encoded)))), np.frombuffer(b"".join(encoded), np.uint8).copy()),
     )
-
-
-def _running_sums(shares: list[float]) -> F64Array:
-    sums: F64Array = np.cumsum(shares, dtype=np.float64)
-    sums /= sums[-1]
-    return sums
 
 
 def _synthetic_tweets(options: TwitterOptions) -> SyntheticTweets:

@@ -1,25 +1,34 @@
-"""Real tweets and real numbers of followed publishers, read from files."""
+"""Real tweets and real numbers of followed publishers, read from Parquet, CSV or JSON Lines files."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+import pyarrow.dataset as ds
+import pyarrow.json as pa_json
+from pyarrow.fs import LocalFileSystem
 
+from tagmatch.files.formats import CSV_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.errors import InputFileError
 from tagmatch.model.kernels.tag_table import TagInterner
-from tagmatch.workloads.twitter.generate import RealTweets
-from tagmatch.workloads.twitter.laws import Followed, Table
+from tagmatch.workloads.laws import Followed
+from tagmatch.workloads.twitter import RealTweets, Texts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from tagmatch.model.arrays import F64Array, I64Array, Strings, U32Array
-    from tagmatch.workloads.twitter.laws import Shares
+    from tagmatch.workloads.laws import Shares
 
 _WORD = r"^(?P<word>[\p{L}\p{M}\p{N}_]+)"
 
@@ -39,8 +48,59 @@ class Corpus:
         return {
             "publishers": len(tweets.tweets) - 1,
             "tweets": len(tweets.offsets) - 1,
-            "hashtags": len(tweets.hashtag_offsets) - 1,
+            "hashtags": len(tweets.hashtags.offsets) - 1,
         }
+
+
+_TEXTS = ("author", "language", "hashtags", "text")
+_BATCH_ROWS = 65_536
+_BLOCK_BYTES = 8 << 20
+
+
+def _format_of(path: str, texts: Iterable[str]) -> ds.FileFormat:
+    """The format by suffix; of CSV, some columns are texts whatever they look like."""
+    suffix = Path(path).suffix.lower()
+    if suffix in PARQUET_SUFFIXES:
+        return ds.ParquetFileFormat()
+    if suffix in JSON_SUFFIXES:
+        return ds.JsonFileFormat(read_options=pa_json.ReadOptions(block_size=_BLOCK_BYTES))
+    if suffix in CSV_SUFFIXES:
+        return ds.CsvFileFormat(
+            parse_options=pa_csv.ParseOptions(newlines_in_values=True),
+            convert_options=pa_csv.ConvertOptions(column_types=dict.fromkeys(texts, pa.string())),
+            read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES),
+        )
+    known = ", ".join(sorted(PARQUET_SUFFIXES | CSV_SUFFIXES | JSON_SUFFIXES))
+    raise InputFileError(f"{path}: cannot tell the format; the name must end in one of {known}")
+
+
+def _batches(path: str, columns: Sequence[str], *needed: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Those of some columns that a file has, which must have one at least of each of those needed."""
+    form = _format_of(path, _TEXTS)
+    try:
+        os.stat(path)
+        schema = ds.dataset(path, format=form, filesystem=LocalFileSystem()).schema
+        for some in needed:
+            if not any(column in schema.names for column in some):
+                has = ", ".join(map(repr, schema.names)) or "none"
+                raise InputFileError(f"{path} has no column {' or '.join(map(repr, some))}; it has {has}")
+        if isinstance(form, ds.JsonFileFormat):
+            schema = pa.schema(map(_settled, schema))
+        table = ds.dataset(path, schema, form, LocalFileSystem())
+        yield from table.to_batches(columns=[name for name in columns if name in schema.names], batch_size=_BATCH_ROWS)
+    except (OSError, pa.ArrowException) as error:
+        text = getattr(error, "strerror", None) or str(error).strip().splitlines()[0]
+        raise InputFileError(f"{path}: cannot be read: {text}") from None
+
+
+def _settled(field: pa.Field) -> pa.Field:
+    """A column of the first block of JSON, in which there may be nulls or empty lists only, or texts like dates."""
+    kind = field.type
+    if pa.types.is_null(kind) or pa.types.is_timestamp(kind):
+        return field.with_type(pa.string())
+    if pa.types.is_list(kind) and pa.types.is_null(kind.value_type):
+        return field.with_type(pa.list_(pa.string()))
+    return field
 
 
 def read_tweets(path: str, *, threads: int = 1) -> Corpus:
@@ -51,15 +111,12 @@ def read_tweets(path: str, *, threads: int = 1) -> Corpus:
     are the hashtags. Hashtags are taken in lower case. Tweets without hashtags are left out. Authors with equally many
     tweets are ordered by their names.
     """
-    table = Table(path, ("author", "language", "hashtags", "text"), strings=("author", "language", "hashtags", "text"))
-    table.require("author")
-    table.require("hashtags", "text")
     hashtags, authors, languages = TagInterner(), TagInterner(), Counter[str]()
     author_parts, length_parts, number_parts = [], [], []
     first_row = 0
-    for batch in table.batches():
+    for batch in _batches(path, _TEXTS, ["author"], ["hashtags", "text"]):
         names = _author_names(batch["author"], f"{path}: column 'author'", first_row)
-        if "hashtags" in table.names:
+        if "hashtags" in batch.schema.names:
             tweets, tags = _listed_hashtags(batch["hashtags"], f"{path}: column 'hashtags'")
         else:
             tweets, tags = _hashtags_in(_as_strings(batch["text"], f"{path}: column 'text'"))
@@ -70,7 +127,7 @@ def read_tweets(path: str, *, threads: int = 1) -> Corpus:
         number_parts.append(numbers[once])
         length_parts.append(lengths)
         author_parts.append(_intern(authors, names.take(pa.array(tweets)), threads))
-        if "language" in table.names:
+        if "language" in batch.schema.names:
             found = _as_strings(batch["language"], f"{path}: column 'language'").take(pa.array(tweets))
             languages.update(
                 {str(item["values"]): item["counts"] for item in found.drop_null().value_counts().to_pylist()}
@@ -176,10 +233,8 @@ def _by_publisher(
             offsets_of(tweets[publishers]),
             tag_offsets,
             numbers.astype(np.int64),
-            np.array(hashtags.offsets, np.int64),
-            np.array(hashtags.data),
-            offsets_of(name_bytes),
-            np.frombuffer(names.buffers()[2] or b"", np.uint8).copy(),
+            Texts(np.array(hashtags.offsets, np.int64), np.array(hashtags.data)),
+            Texts(offsets_of(name_bytes), np.frombuffer(names.buffers()[2] or b"", np.uint8).copy()),
         ),
         languages,
         int(lengths.max()),
@@ -193,15 +248,14 @@ def read_followed(path: str) -> Followed:
     The file has a column `followers` (integers, zero or more) and optionally `users` (numbers, zero or more), how many
     users a row stands for.
     """
-    table = Table(path, ("followers", "users"))
-    table.require("followers")
     values: list[I64Array] = [np.zeros(0, np.int64)]
     weights: list[F64Array] = [np.zeros(0)]
-    first_row = 0
-    for batch in table.batches():
+    first_row, names = 0, ["followers"]
+    for batch in _batches(path, ["followers", "users"], ["followers"]):
+        names = batch.schema.names
         found = _numbers(batch["followers"], f"{path}: column 'followers'", first_row, whole=True).astype(np.int64)
         users = np.ones(len(batch))
-        if "users" in table.names:
+        if "users" in names:
             users = _numbers(batch["users"], f"{path}: column 'users'", first_row, whole=False).astype(np.float64)
         different, which = np.unique(found, return_inverse=True)
         values.append(different)
@@ -210,7 +264,7 @@ def read_followed(path: str) -> Followed:
     different, which = np.unique(np.concatenate(values), return_inverse=True)
     sums = np.cumsum(np.bincount(which, np.concatenate(weights), len(different)))
     if not len(sums) or not sums[-1] > 0:
-        raise InputFileError(f"{path}: column {table.names[-1]!r}: there are no users")
+        raise InputFileError(f"{path}: column {names[-1]!r}: there are no users")
     return Followed(different, sums / sums[-1])
 
 

@@ -1,0 +1,443 @@
+"""The command line `tagmatch-workload`.
+
+Its generators have their numbers as options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import Field, asdict, fields, replace
+from functools import partial, wraps
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import typer
+
+from tagmatch import __version__
+from tagmatch.cli.run import run
+from tagmatch.cli.shared import Threads, command_line, note, status, with_progress
+from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, is_stream
+from tagmatch.files.writing import row_writer
+from tagmatch.model.errors import InputFileError, TagMatchError
+from tagmatch.model.options import available_threads
+from tagmatch.model.parallel import even_ranges
+from tagmatch.workloads import content as of_content
+from tagmatch.workloads import location as of_location
+from tagmatch.workloads.content import Content, ContentOptions
+from tagmatch.workloads.laws import NOBODY, TwitterOptions
+from tagmatch.workloads.location import ContentKind, Location, LocationOptions, near_me
+from tagmatch.workloads.numbers import MAX_ROWS
+from tagmatch.workloads.queries import (
+    SCHEMA,
+    Draw,
+    Extender,
+    QueryOptions,
+    StoredSets,
+    arrival_times,
+    paced,
+    read_tags,
+    rows,
+    stream_to_folder,
+    stream_to_stdout,
+)
+from tagmatch.workloads.shards import new_folder, read_facts, write_shards
+from tagmatch.workloads.tweets import Corpus, read_followed, read_tweets
+from tagmatch.workloads.twitter import SETS_SCHEMA, Twitter
+
+_SCENARIO = "What numbers are where no option says otherwise."
+
+
+def with_numbers(scenarios: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command an option for each field of a data class that `tagmatch.workloads.numbers.number` made.
+
+    The command's parameter `options` is then an object of the class: one of the `scenarios`, which are such objects by
+    name, with what the user has given. Where there are several, an option `--scenario` chooses one, the first by
+    default.
+    """
+    default = next(iter(scenarios))
+    added = [_parameter(option, scenarios) for option in fields(scenarios[default]) if option.metadata]
+    choice = [_option("scenario", Literal[tuple(scenarios)], typer.Option(help=_SCENARIO), default)]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_options(**arguments: Any) -> None:
+            scenario = arguments.pop("scenario", default)
+            numbers = {parameter.name: arguments.pop(parameter.name) for parameter in added}
+            given = {name: value for name, value in numbers.items() if value is not None}
+            command(**arguments, options=replace(scenarios[scenario], **given))
+
+        signature = inspect.signature(command, eval_str=True)
+        own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
+        parameters = [*own, *(choice if len(scenarios) > 1 else []), *added]
+        with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return with_options
+
+    return decorated
+
+
+def _parameter(option: Field[Any], scenarios: Mapping[str, Any]) -> inspect.Parameter:
+    (_, usual), *others = ((name, getattr(options, option.name)) for name, options in scenarios.items())
+    defaults = [str(usual), *(f"{name}: {value}" for name, value in others if value != usual)]
+    text = f"{option.metadata['text']}  [default: {'; '.join(defaults)}]"
+    limits = typer.Option(min=option.metadata["low"], max=option.metadata["high"], help=text, show_default=False)
+    return _option(option.name, int | None if option.type == "int" else float | None, limits, None)
+
+
+def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+app = command_line(
+    "Generate workloads: the Twitter-like one of §4.2 of the TagMatch paper, stored sets and queries, a "
+    "content-based one, constraints and attributes, and a location-based one, areas and positions."
+)
+
+_MAX_SHARDS = 100_000
+# Rows made at once: for a file, and for a stream, whose first rows are wanted soon
+_FILE_ROWS, _STREAM_ROWS = 1 << 18, 1 << 13
+# Values made at once
+_PART_CELLS = 1 << 22
+
+_Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random numbers.")]
+_Tweets = Annotated[
+    str | None,
+    typer.Option(
+        "--tweets",
+        metavar="FILE",
+        help="Real tweets: a Parquet, CSV or JSON Lines file with columns `author`, `hashtags` or `text`, and "
+        "optionally `language`.",
+    ),
+]
+
+
+_FILE = "Parquet or JSON Lines file (by suffix); - for JSON Lines on standard output."
+
+
+def _file(name: str) -> Any:
+    return typer.Argument(metavar=name, help=_FILE, show_default=False)
+
+
+@app.command()
+@with_numbers({"twitter": TwitterOptions()})
+def twitter(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to be made.", show_default=False)],
+    *,
+    users: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Users; their numbers are the keys.")] = 30_000,
+    tweets: _Tweets = None,
+    followers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="A real distribution of the number of followed publishers: a Parquet, CSV or JSON Lines file with "
+            "columns `followers` and optionally `users`, how many users follow that many.",
+        ),
+    ] = None,
+    shards: Annotated[
+        int | None, typer.Option(min=1, max=_MAX_SHARDS, help="Files to write.  [default: 4 a thread]")
+    ] = None,
+    threads: Threads = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a workload that is in the folder.")] = False,
+    options: TwitterOptions,
+) -> None:
+    """Generate stored sets, the interests of users (§4.2.1): Parquet files with columns `tags` and `key`.
+
+    First languages have the shares of tweets that Hong, Convertino, Chi counted (ICWSM 2011), second languages those of
+    their speakers (Ethnologue 2019).
+    """
+    threads = threads or available_threads()
+    corpus = None
+    if tweets is not None:
+        with status("reading tweets"):
+            corpus = read_tweets(tweets, threads=threads)
+    model = Twitter(options, corpus=corpus, followed=None if followers is None else read_followed(followers))
+    with status("counting interests"):
+        interests = model.interests(0, users, threads=threads)
+    if not interests:
+        raise TagMatchError(f"{followers}: none of the {users} users follows a publisher; give more --users")
+    new_folder(out, overwrite=overwrite)
+    facts = {
+        "generator": "twitter",
+        "version": __version__,
+        "users": users,
+        "tweets": None if corpus is None else {"file": tweets, **corpus.facts()},
+        "followers": followers,
+        "options": asdict(options),
+    }
+    parts = [partial(model.stream, *part) for part in even_ranges(users, shards or 4 * threads)]
+    written = write_shards(out, parts, SETS_SCHEMA, facts, threads=threads)
+    for _ in with_progress("generating", written, interests):
+        pass
+    note(f"{out}: {interests} interests of {users} users")
+
+
+@app.command()
+def queries(
+    sets: Annotated[
+        str,
+        typer.Argument(
+            metavar="SETS",
+            help="Parquet or JSON Lines file with column `tags`, or a folder of Parquet files; - for JSON Lines on "
+            "standard input.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Argument(
+            metavar="OUT",
+            help="Parquet or JSON Lines file (by suffix), with --rate a folder; - for JSON Lines on standard output.",
+            show_default=False,
+        ),
+    ],
+    count: Annotated[
+        int | None,
+        typer.Option(min=1, max=2**62, help="Queries.  [default: 100000, with --rate without end]", show_default=False),
+    ] = None,
+    min_extra: Annotated[int, typer.Option(min=0, help="Fewest tags besides the stored set.")] = 2,
+    max_extra: Annotated[int, typer.Option(min=0, help="Most tags besides the stored set.")] = 4,
+    draw: Annotated[
+        Draw, typer.Option(help="Draw these tags in proportion to their frequency in SETS, or all alike.")
+    ] = "frequency",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Write plain tweets instead, with their authors; SETS is of `twitter`.")
+    ] = False,
+    tweets: _Tweets = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Write this many queries a second, when they are due.", show_default=False)
+    ] = None,
+    burstiness: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="With --rate, squared coefficient of variation of the gaps: 0 even, 1 a Poisson stream, more: bursts.",
+        ),
+    ] = 1.0,
+    interval: Annotated[
+        float,
+        typer.Option(
+            min=0.001,
+            max=1e9,
+            help="With --rate and a folder, seconds of queries in a file; the file of an interval appears at its end.",
+        ),
+    ] = 1.0,
+    seed: _Seed = 1,
+    threads: Threads = None,
+) -> None:
+    """Generate queries: a random stored set each and a few random tags more (§4.2.2); columns `id` and `tags`."""
+    threads = threads or available_threads()
+    times = None if rate is None else _usage("--rate and --burstiness", lambda: arrival_times(rate, burstiness, seed))
+    if rate is not None and out != STANDARD_STREAM and Path(out).suffix:
+        raise typer.BadParameter(f"with --rate, it is a folder or -, not {out}", param_hint="OUT")
+    options = _usage("--max-extra", lambda: QueryOptions(seed, min_extra, max_extra, draw))
+    if plain:
+        make: Callable[[int, int], pa.ListArray] = partial(_twitter_of(sets, tweets, threads).plain_tweets, seed=seed)
+    else:
+        if tweets is not None:
+            raise typer.BadParameter("is for --plain only", param_hint="--tweets")
+        with status("reading sets"):
+            stored = StoredSets.learn(read_tags(sets), seed=seed, threads=threads)
+        if not len(stored):
+            raise InputFileError(f"{sets} holds no sets that queries could extend")
+        make = partial(Extender(stored, options).queries, threads=threads)
+    if times is None:
+        count = count or 100_000
+        _write(_Rows(out, SCHEMA, rows(make, count, _FILE_ROWS), count))
+        return
+    pairs = paced(rows(make, count, _STREAM_ROWS), times)
+    written: Any = stream_to_stdout(pairs) if out == STANDARD_STREAM else stream_to_folder(pairs, Path(out), interval)
+    # A stream ends when its user has had enough
+    with contextlib.suppress(KeyboardInterrupt):
+        for _ in with_progress("streaming", written, count):
+            pass
+
+
+@app.command()
+@with_numbers(of_content.SCENARIOS)
+def content(
+    subscriptions: Annotated[str, _file("SUBSCRIPTIONS")],
+    messages: Annotated[str, _file("MESSAGES")],
+    *,
+    count: Annotated[
+        int,
+        typer.Option("--messages", min=0, max=MAX_ROWS, help="Messages (PCM Table 1: number of events)."),
+    ] = 1000,
+    where: Annotated[
+        bool, typer.Option("--where", help="Write a column `where`, the filter as text, to Parquet files, too.")
+    ] = False,
+    threads: Threads = None,
+    options: ContentOptions,
+) -> None:
+    """Generate subscriptions with constraints on attributes, and messages with attributes.
+
+    Subscriptions have columns `key`, `tags` (all empty) and, in Parquet, `constraints`: lists of `attr`, `op` and the
+    operand, `value`, for "between" from `value` to `upper`, or `text`. In JSON Lines they have `where`, the filter as
+    text, instead. Messages have a column for each attribute, null where they have it not; in JSON Lines it is left out.
+
+    PCM: Margara, Cugola, "High-Performance Publish-Subscribe Matching Using Parallel Hardware" (IEEE TPDS 2014). CCM:
+    the same, "High Performance Content-Based Matching Using GPUs" (DEBS 2011). Rows are the same for a seed, whatever
+    the number of threads. `--scenario dense` has 20 attributes, which every message has, and 10 intervals in a filter.
+    """
+    if subscriptions == messages:
+        raise typer.BadParameter("must be another one than SUBSCRIPTIONS", param_hint="MESSAGES")
+    made = Content(options)
+    threads = threads or available_threads()
+    stored = _parts(partial(made.subscriptions, threads=threads), made.filters, options.max_constraints)
+    sent = _parts(partial(made.messages, threads=threads), count, options.names)
+    schema = of_content.SUBSCRIPTIONS_SCHEMA
+    if where and not _is_text(subscriptions):
+        stored, schema = map(of_content.with_where, stored), schema.append(of_content.WHERE)
+    _write(
+        _Rows(subscriptions, schema, stored, made.filters),
+        _Rows(messages, made.messages_schema, sent, count),
+    )
+    note(f"{subscriptions}: {made.filters} filters of {options.interfaces} interfaces; {messages}: {count} messages")
+
+
+@app.command()
+@with_numbers(of_location.SCENARIOS)
+def location(
+    subscriptions: Annotated[str, _file("SUBSCRIPTIONS")],
+    messages: Annotated[str, _file("MESSAGES")],
+    *,
+    count: Annotated[
+        int,
+        typer.Option("--messages", min=0, max=MAX_ROWS, help="Messages (CLCB Table 1: number of events)."),
+    ] = 1000,
+    moves: Annotated[
+        str | None, typer.Option(metavar="MOVES", help=f"Write moves of areas, too: {_FILE}", show_default=False)
+    ] = None,
+    move_count: Annotated[
+        int, typer.Option("--move-count", min=0, max=MAX_ROWS, help="Moves, with --moves (CLCB §5).")
+    ] = 1000,
+    content: Annotated[
+        ContentKind, typer.Option(help="What filters ask of content: constraints on attributes, tags, or both.")
+    ] = "constraints",
+    cities: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Alerts near the places of a Parquet file instead, with columns `country`, `timezone`, `population`, "
+            "`lat` and `lon`: as many filters, and of the numbers below only the seed.",
+            show_default=False,
+        ),
+    ] = None,
+    threads: Threads = None,
+    options: LocationOptions,
+) -> None:
+    """Generate subscriptions with an area, messages with a position, and moves of areas.
+
+    Subscriptions have columns `key`, `tags`, in Parquet `constraints` as of the command `content`, and `area`: a
+    struct of `x`, `y` and `radius`, where the square is one wide, or of `lon`, `lat` and `metres`. In JSON Lines they
+    have `where`, the constraints as text, instead of these. Messages have `tags`, `location`, a struct, and a column
+    for each attribute. Moves have `filter`, the row of a subscription, its `key`, and the new `location`.
+
+    CLCB: Cugola, Margara, "High-Performance Location-Aware Publish-Subscribe on GPUs" (Middleware 2012). Rows are the
+    same for a seed, whatever the number of threads.
+    """
+    paths = [path for path in (subscriptions, messages, moves) if path is not None]
+    if len(set(paths)) < len(paths):
+        raise typer.BadParameter("must be files that differ", param_hint="SUBSCRIPTIONS, MESSAGES, --moves")
+    moved = move_count if moves else 0
+    if cities is not None:
+        tables = near_me(_read_places(cities), options.filters, count, options.seed, moves=moved)
+        parts = [
+            _Rows(path, table.schema, table.to_batches(), len(table))
+            for path, table in zip(paths, tables, strict=False)
+        ]
+    else:
+        made = Location(options)
+        how: Any = {"content": content, "threads": threads or available_threads()}
+        stored = _parts(partial(made.subscriptions, **how), made.filters, options.max_constraints)
+        sent = _parts(partial(made.messages, **how), count, options.names)
+        parts = [
+            _Rows(subscriptions, made.subscriptions_schema, stored, made.filters),
+            _Rows(messages, made.messages_schema, sent, count),
+        ]
+        if moves:
+            parts.append(_Rows(moves, made.moves_schema, made.moves(0, moved).to_batches(), moved))
+    _write(*parts)
+    note(f"{subscriptions}: {options.filters} filters; {messages}: {count} messages")
+
+
+class _Rows(NamedTuple):
+    """Rows to be written."""
+
+    path: str
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+    total: int
+
+
+def _parts(make: Callable[[int, int], pa.Table], count: int, width: int) -> Iterator[pa.RecordBatch]:
+    """Make rows, each with at most `width` values, some at once."""
+    step = max(1, _PART_CELLS // width)
+    for first in range(0, count, step):
+        yield from make(first, min(first + step, count)).to_batches()
+
+
+def _is_text(path: str) -> bool:
+    suffix = Path(path).suffix.lower()
+    if not is_stream(path) and suffix not in PARQUET_SUFFIXES | JSON_SUFFIXES:
+        known = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES))
+        raise TagMatchError(f"{path}: the name must end in one of {known}")
+    return suffix not in PARQUET_SUFFIXES
+
+
+def _write(*files: _Rows) -> None:
+    """Write files, all of which appear only once they are whole."""
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for file in files:
+            is_text = _is_text(file.path) and "constraints" in file.schema.names
+            write = stack.enter_context(row_writer(file.path, file.schema, with_nulls=False))
+            writers.append((lambda batch, write=write: write(of_content.with_texts(batch))) if is_text else write)
+        for file, write in zip(files, writers, strict=True):
+            for batch in with_progress("generating", file.batches, file.total):
+                write(batch)
+
+
+def _read_places(path: str) -> Any:
+    try:
+        return pq.read_table(path, columns=list(of_location.COLUMNS))
+    except (OSError, ValueError) as error:
+        raise InputFileError(f"{path}: cannot be read as places: {error}") from None
+
+
+def _usage(option: str, make: Callable[[], Any]) -> Any:
+    """Return what `make` makes; a value that it refuses is a wrong use of the command."""
+    try:
+        return make()
+    except TagMatchError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def _twitter_of(sets: str, tweets: str | None, threads: int) -> Twitter:
+    """Return what generated a folder of stored sets."""
+    facts = read_facts(Path(sets))
+    if facts is None or facts.get("generator") != "twitter":
+        raise InputFileError(f"{sets} was not made by `tagmatch-workload twitter`, as --plain needs")
+    try:
+        options = TwitterOptions(**facts["options"])
+    except (TypeError, KeyError, TagMatchError) as error:
+        raise InputFileError(f"{sets}: its options in _workload.json cannot be used: {error}") from None
+    made_of = facts.get("tweets")
+    corpus: Corpus | None = None
+    if made_of is None and tweets is not None:
+        raise InputFileError(f"{sets} was made of synthetic tweets; leave out --tweets")
+    if made_of is not None:
+        if tweets is None:
+            raise InputFileError(f"{sets} was made of the tweets in {made_of['file']}; give them with --tweets")
+        corpus = read_tweets(tweets, threads=threads)
+        if corpus.facts() != {name: made_of[name] for name in corpus.facts()}:
+            raise InputFileError(f"{tweets} does not hold the tweets that {sets} was made of")
+    return Twitter(options, corpus=corpus, followed=NOBODY)  # tweets do not depend on who follows whom
+
+
+def main() -> None:
+    """Entry point of the command `tagmatch-workload`."""
+    run(app)
