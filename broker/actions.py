@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tagmatch.broker.access import Call
 from tagmatch.broker.config import Role
+from tagmatch.broker.exchange import check_schema
 from tagmatch.broker.flight import Incoming
-from tagmatch.broker.messages import check_schema
 from tagmatch.broker.wire import ChangeOptions, Options, area_of, write_json
 from tagmatch.contents import pairs, schema_of
 from tagmatch.local import TagMatch

@@ -1,28 +1,199 @@
 """`DoExchange`: a stream of messages in, a stream of their keys out.
 
-A thread reads what comes; the thread of the call takes all that has come meanwhile, matches it by one call, and writes
-the answers, batch for batch. A batch that cannot be used ends the stream before the next one is read, with an error.
+A thread reads what comes, and makes of it what matchers take; the thread of the call takes all that has come meanwhile,
+matches it by one call, and writes the answers, batch for batch. A batch that cannot be used ends the stream before the
+next one is read, with an error.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Generator, Iterator
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tagmatch.broker.access import Call
 from tagmatch.broker.flight import Incoming, Outgoing, told
-from tagmatch.broker.messages import Gathering, Messages, check_messages, check_schema, id_type, messages_of, together
-from tagmatch.broker.wire import MatchOptions, error_text, name_of, write_json
-from tagmatch.messages import ID
-from tagmatch.model.errors import DeadlineMissed, Overloaded, TagMatchError
+from tagmatch.broker.wire import MAX_JSON, MatchOptions, error_text, name_of, write_json
+from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
+from tagmatch.files.json import read_json
+from tagmatch.messages import ATTRIBUTES, ID, TAGS, Queries, joined, queries_in
+from tagmatch.model.arrays import TagLists
+from tagmatch.model.columns import repeated
+from tagmatch.model.errors import DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded, TagMatchError
+from tagmatch.model.extensions import without_extensions
 
 KEYS = "keys"
 #: The metadata, without data, that asks a client to end a stream
 DRAINING = write_json({"draining": True})
+#: Columns of a stream, with the fields of structs: each is some work for each batch
+MAX_FIELDS = 4_096
 # Seconds between looks whether the service ends
 _LOOK_S = 0.2
+# Batches of fewer rows on average are put together, as each is some work of its own
+_FEW_ROWS = 256
+# Of batches that are answered together, those whose latency is observed
+_MOST_OBSERVED = 16
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+class Batch(NamedTuple):
+    """Messages of one batch."""
+
+    rows: TagLists
+    ids: pa.Array | None  # What their sender calls them
+    arrived: float  # When they came, in seconds of `time.perf_counter`
+    nbytes: int  # What they have in memory
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """See that a stream has columns of messages."""
+    if not schema.names:
+        raise InvalidValueError("messages need a column 'tags', or one for each attribute")
+    if _fields_in(schema) > MAX_FIELDS:
+        raise InvalidValueError(
+            f"a stream must have at most {MAX_FIELDS:,} columns, fields of structs among them; leave out attributes "
+            "that no subscription asks for, or give those that differ from message to message as a map"
+        )
+    if twice := repeated(schema.names):
+        raise InvalidValueError(f"there must be one column {twice[0][:60]!r}, not {twice[1]}")
+
+
+def _fields_in(fields: Iterable[pa.Field]) -> int:
+    """How many fields there are, with those within them; hardly more than `MAX_FIELDS` are counted."""
+    count, left = 0, deque(fields)
+    while left and count <= MAX_FIELDS:
+        kind = left.popleft().type
+        count += 1
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        if pa.types.is_dictionary(kind):
+            left.append(pa.field("", kind.value_type))
+        left.extend(kind.field(number) for number in range(min(kind.num_fields, MAX_FIELDS)))
+    return count
+
+
+def batch_of(
+    given: pa.RecordBatch, options: MatchOptions, first_row: int = 0, *, plane: bool = False, arrived: float = 0.0
+) -> Batch:
+    """The messages of a batch whose Arrow data is sound; all that is wrong with them is found here."""
+    given = without_extensions(given)
+    ids = given.column(ID) if ID in given.schema.names and not options.plain else None
+    messages = given if ids is None else given.drop_columns([ID])
+    if ATTRIBUTES in messages.schema.names:
+        messages = _with_attributes(messages)
+    try:
+        [rows] = queries_in(messages, plane=plane, first_row=first_row)
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise InvalidTypeError(f"the columns cannot be read: {error}") from None
+    return Batch(rows, ids, arrived, messages.nbytes + (0 if ids is None else ids.nbytes))
+
+
+def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose column `attributes`, if that has JSON, has become tags that stand for them."""
+    given = batch.column(ATTRIBUTES)
+    if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
+        return batch
+    rest = batch.drop_columns([ATTRIBUTES])
+    if TAGS not in rest.schema.names:
+        rest = rest.append_column(TAGS, pa.array([[]] * len(rest), pa.list_(pa.string())))
+    tags = with_attributes(rest.column(TAGS), {"read": _attributes_in(given)})
+    return rest.set_column(rest.schema.get_field_index(TAGS), TAGS, tags)
+
+
+def _attributes_in(texts: pa.Array) -> pa.Array:
+    """Attributes as the tags that stand for them, of JSON objects."""
+    found: list[dict[str, Any] | None] = []
+    # As bytes, since Arrow does not see to it that strings are UTF-8
+    wide = pa.large_binary() if pa.types.is_large_string(texts.type) else pa.binary()
+    for row, text in enumerate(texts.cast(wide).to_pylist()):
+        what = f"column 'attributes': row {row}"
+        if text is not None and len(text) > MAX_JSON:
+            raise InvalidValueError(
+                f"{what} must have at most {MAX_JSON:,} bytes, not {len(text):,}; give attributes as a map"
+            )
+        value = None if text is None else read_json(text, what)
+        if value is not None and not isinstance(value, dict):
+            raise InvalidValueError(f"{what} must be a JSON object")
+        found.append(value)
+    lists = attribute_lists(found)
+    assert lists.type == ATTRIBUTE_TAGS
+    return lists
+
+
+def _together(some: list[Batch]) -> Queries:
+    """What the index is to be asked for several batches at once."""
+    chunks = [each.rows for each in some]
+    if sum(map(len, chunks)) < _FEW_ROWS * len(chunks):
+        chunks = [joined(chunks)]
+    return Queries(chunks)
+
+
+class _Queue:
+    """Batches that have come and are not taken yet, with a bound in rows and in bytes."""
+
+    def __init__(self, most_rows: int, most_bytes: int) -> None:
+        self._most_rows, self._most_bytes = most_rows, most_bytes
+        self._batches: deque[Batch] = deque()
+        self._rows = self._bytes = 0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._error: BaseException | None = None
+        self.has_ended = False  # nothing more comes in
+
+    def put(self, batch: Batch) -> bool:
+        """Add a batch, when there is room; returns whether somebody still takes it."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._has_room(batch))
+            if self._is_closed:
+                return False
+            self._batches.append(batch)
+            self._rows += len(batch.rows)
+            self._bytes += batch.nbytes
+            self._changed.notify_all()
+            return True
+
+    def _has_room(self, batch: Batch) -> bool:
+        rows, nbytes = self._rows + len(batch.rows), self._bytes + batch.nbytes
+        return not self._batches or (rows <= self._most_rows and nbytes <= self._most_bytes)
+
+    def end(self, error: BaseException | None) -> None:
+        """Say that nothing more comes, and why, if that is an error."""
+        with self._changed:
+            self.has_ended, self._error = True, error
+            self._changed.notify_all()
+
+    def close(self) -> int:
+        """Say that nothing more is taken; returns how many rows are left behind."""
+        with self._changed:
+            self._is_closed, left = True, self._rows
+            self._batches.clear()
+            self._changed.notify_all()
+            return left
+
+    def take(self, most_rows: int, timeout: float) -> list[Batch]:
+        """All that has come, up to so many rows but at least one batch; waits for it. Empty at the end, or in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._batches or self.has_ended, timeout)
+            taken: list[Batch] = []
+            rows = 0
+            while self._batches and (not taken or rows + len(self._batches[0].rows) <= most_rows):
+                taken.append(self._batches.popleft())
+                rows += len(taken[-1].rows)
+                self._bytes -= taken[-1].nbytes
+            self._rows -= rows
+            if taken:
+                self._changed.notify_all()
+            elif self.has_ended and self._error is not None:
+                raise self._error
+            return taken
+
+
+# -- the stream --------------------------------------------------------------------------------------------------------
 
 
 def exchange(call: Call, options: MatchOptions, incoming: Incoming) -> Generator[bytes]:
@@ -33,88 +204,86 @@ def exchange(call: Call, options: MatchOptions, incoming: Incoming) -> Generator
 class _Exchange:
     def __init__(self, call: Call, options: MatchOptions, incoming: Incoming) -> None:
         self._call, self._options, self._incoming = call, options, incoming
+        self._service, self._metrics = call.service, call.service.metrics
         server = call.service.config.server
         self._most_rows = server.max_batch_rows
-        self._gathering = Gathering(server.queue_rows, 2 * server.max_message_bytes)
+        self._queue = _Queue(server.queue_rows, 2 * server.max_message_bytes)
 
     def run(self) -> Generator[bytes]:
         """Answer until the client ends the stream."""
-        schema = self._incoming.schema
-        check_schema(schema)
-        key_type = pa.large_string() if self._call.service.has_string_keys else pa.uint64()
-        fields = [(KEYS, pa.list_(key_type))]
-        ids = id_type(schema, self._options)
-        self._schema = pa.schema([*([] if ids is None else [(ID, ids)]), *fields])
+        given = self._incoming.schema
+        check_schema(given)
+        key_type = pa.large_string() if self._service.has_string_keys else pa.uint64()
+        place = -1 if self._options.plain else given.get_field_index(ID)
+        ids = [(ID, given.types[place])] if place >= 0 else []
+        self._schema = pa.schema([*ids, (KEYS, pa.list_(key_type))])
         self._outgoing = Outgoing(self._schema)
         self._call.rpc.begin(self._read)
         try:
             yield self._outgoing.begin()
             yield from self._answer_all()
         except Exception as error:
-            if not self._gathering.has_ended:  # a client that still writes reads it first
+            if not self._queue.has_ended:  # a client that still writes reads it first
                 yield told(error_text(error))
             raise
         finally:
-            self._leave()
+            self._count_waiting(-self._queue.close())
+
+    def _count_waiting(self, rows: int) -> None:
+        self._metrics.in_flight.inc(rows)
+        self._metrics.queued.inc(rows)
 
     def _read(self) -> None:
         """Read batches until there are no more, in another thread."""
-        service, error, row = self._call.service, None, 0
+        error, row = None, 0
         try:
-            for batch in self._incoming:
-                arrived = time.perf_counter()
-                messages = messages_of(batch, self._options, arrived)
-                check_messages(messages.queries, row, plane=service.plane)
-                row += messages.rows
-                self._call.keep_to_rate(messages.rows)
+            for given in self._incoming:
+                batch = batch_of(given, self._options, row, plane=self._service.plane, arrived=time.perf_counter())
+                count = len(batch.rows)
+                row += count
+                self._call.keep_to_rate(count)
                 self._call.require()
-                self._call.memory.wait_for(messages.nbytes)
-                service.metrics.messages.inc(messages.rows)
-                service.metrics.in_flight.inc(messages.rows)
-                service.metrics.queued.inc(messages.rows)
-                if not self._gathering.put(messages):
-                    service.metrics.in_flight.dec(messages.rows)
-                    service.metrics.queued.dec(messages.rows)
+                self._call.memory.wait_for(batch.nbytes)
+                self._metrics.messages.inc(count)
+                self._count_waiting(count)
+                if not self._queue.put(batch):
+                    self._count_waiting(-count)
         except BaseException as found:  # the thread of the call raises it
             error = found
-        self._gathering.end(error)
+        self._queue.end(error)
 
     def _answer_all(self) -> Iterator[bytes]:
-        asked = False
+        was_asked = False
         while True:
             self._call.require()
-            some = self._gathering.take(self._most_rows, _LOOK_S)
-            if some:
+            has_ended = self._queue.has_ended
+            if some := self._queue.take(self._most_rows, _LOOK_S):
                 yield from self._answer(some)
-            elif self._gathering.has_ended:
-                if not (some := self._gathering.take(self._most_rows)):
-                    return
-                yield from self._answer(some)
-            elif self._call.service.is_draining and not asked:
-                asked = True
+            elif has_ended:
+                return
+            elif self._service.is_draining and not was_asked:
+                was_asked = True
                 yield told(DRAINING)
 
-    def _answer(self, some: list[Messages]) -> Iterator[bytes]:
-        metrics, rows = self._call.service.metrics, sum(each.rows for each in some)
+    def _answer(self, some: list[Batch]) -> Iterator[bytes]:
+        metrics, options, rows = self._metrics, self._options, sum(len(each.rows) for each in some)
         metrics.queued.dec(rows)
-        index, options = self._call.service.index, self._options
+        of_channel: dict[str, Any] = {}
+        if options.channel is not None:
+            of_channel = {"channel": options.channel, "waited": time.perf_counter() - some[0].arrived}
         try:
-            if options.channel is None:
-                keys = index.match_many(together(some), unique=options.unique)
-            else:
-                waited = time.perf_counter() - some[0].arrived
-                keys = index.match_many(together(some), unique=options.unique, channel=options.channel, waited=waited)
+            keys = self._service.index.match_many(_together(some), unique=options.unique, **of_channel)
             self._call.memory.give_back(sum(each.nbytes for each in some))
-            if self._options.coalesce and len(some) > 1:
+            if options.coalesce and len(some) > 1:
                 ids = None if some[0].ids is None else pa.concat_arrays([each.ids for each in some])
                 yield from self._batch(ids, keys)
             else:
                 first = 0
                 for each in some:
-                    yield from self._batch(each.ids, keys.slice(first, each.rows))
-                    first += each.rows
+                    yield from self._batch(each.ids, keys.slice(first, len(each.rows)))
+                    first += len(each.rows)
         except (DeadlineMissed, Overloaded) as error:
-            if options.channel is None:
+            if not of_channel:
                 raise
             for each in some:
                 self._call.memory.give_back(each.nbytes)
@@ -125,22 +294,15 @@ class _Exchange:
         metrics.answers.inc(rows)
         metrics.keys.inc(len(keys.values))
         now = time.perf_counter()
-        for each in some if len(some) <= 16 else (some[0], some[-1]):
+        for each in some if len(some) <= _MOST_OBSERVED else (some[0], some[-1]):
             metrics.latency.observe(now - each.arrived)
 
-    def _batch(self, ids: pa.Array | None, keys: pa.ListArray) -> Iterator[bytes]:
+    def _batch(self, ids: pa.Array | None, keys: pa.ListArray, metadata: bytes = b"") -> Iterator[bytes]:
         columns = [keys] if ids is None else [ids, keys]
-        return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+        return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema), metadata)
 
-    def _refusal(self, messages: Messages, error: TagMatchError) -> Iterator[bytes]:
+    def _refusal(self, batch: Batch, error: TagMatchError) -> Iterator[bytes]:
         """Say of messages that they have no answers, and why."""
-        keys = pa.nulls(messages.rows, self._schema.field(KEYS).type)
-        columns = [keys] if messages.ids is None else [messages.ids, keys]
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        self._call.service.metrics.errors.labels(name_of(error)).inc()
-        return self._outgoing.batch(batch, error_text(error))
-
-    def _leave(self) -> None:
-        left, metrics = self._gathering.close(), self._call.service.metrics
-        metrics.in_flight.dec(left)
-        metrics.queued.dec(left)
+        self._metrics.errors.labels(name_of(error)).inc()
+        no_keys = pa.nulls(len(batch.rows), self._schema.field(KEYS).type)
+        return self._batch(batch.ids, no_keys, error_text(error))

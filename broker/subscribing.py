@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 
 from tagmatch.broker import flight as wire
 from tagmatch.broker.access import Call, Memory
-from tagmatch.broker.exchange import DRAINING
+from tagmatch.broker.exchange import DRAINING, check_schema
 from tagmatch.broker.flight import Incoming, Outgoing, told
 from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
 from tagmatch.broker.hub import Hub, Published
-from tagmatch.broker.messages import check_schema
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.sessions import Connection, Sessions
 from tagmatch.broker.wire import Options, error_text, write_json

@@ -21,13 +21,12 @@ from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, missing_text, pairs, schema_of
 from tagmatch.index import Engine
 from tagmatch.locations import area_has, coordinates
-from tagmatch.messages import message, queries_in
+from tagmatch.messages import message, queries_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
-from tagmatch.model.arrow_input import as_table
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.check import check_segment
-from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list
 from tagmatch.model.errors import (
     ClosedError,
     InvalidValueError,
@@ -236,14 +235,10 @@ class LocalEngine(Engine):
         self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
     ) -> pa.ListArray:
         matcher = self.current.matcher
-        table = as_table(queries)
-        if table is None:
-            chunks = tag_lists(queries, "queries")
-        else:
-            chunks = queries_in(table, plane=self._options.plane, threads=self._options.threads)
-            if any(rows.locations is not None and rows.locations.kinds.any() for rows in chunks):
-                matcher = self._within(matcher)
-        answers = self._pipeline.match_many(matcher, chunks, unique=unique, channel=channel, waited=waited)
+        asked = queries_of(queries, plane=self._options.plane, threads=self._options.threads)
+        if asked.have_areas:
+            matcher = self._within(matcher)
+        answers = self._pipeline.match_many(matcher, asked.chunks, unique=unique, channel=channel, waited=waited)
         return _list_array(answers, matcher.keys, unique=unique)
 
     @_interrupted_plainly

@@ -7,16 +7,20 @@ the entries of maps become tags.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.locations import locations_of_table, without_locations
-from tagmatch.model.arrays import Strings, TagLists, frozen
+from tagmatch.model.arrays import Strings, TagLists, frozen, offsets_of
+from tagmatch.model.arrow import from_tag_lists
+from tagmatch.model.arrow_input import as_table
 from tagmatch.model.columns import repeated, shown, tag_list, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.attributes import AttributeColumns, check_columns, map_column, rows_of_columns
+from tagmatch.model.input.places import Locations
 from tagmatch.model.input.values import NO_BYTES, TAG, Column, places
 from tagmatch.model.names import MESSAGE_COLUMNS, check_names
 from tagmatch.model.where.values import attribute_tags
@@ -25,6 +29,30 @@ from tagmatch.model.where.values import attribute_tags
 TAGS, ATTRIBUTES, ID = "tags", "attributes", "id"
 
 _NO_STRINGS = Strings(np.zeros(1, np.int64), NO_BYTES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queries:
+    """Many messages, checked once and made what matchers take; `TagMatch.match_many` takes them as they are."""
+
+    chunks: Sequence[TagLists]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    @property
+    def have_areas(self) -> bool:
+        """Whether one is for clients within an area."""
+        return any(rows.locations is not None and rows.locations.kinds.any() for rows in self.chunks)
+
+
+def queries_of(given: Any, *, plane: bool, threads: int = 1) -> Queries:
+    """The messages that a caller of `Index.match_many` gives: a table, rows of tags, or `Queries`."""
+    if isinstance(given, Queries):
+        return given
+    table = as_table(given)
+    rows = tag_lists(given, "queries") if table is None else queries_in(table, plane=plane, threads=threads)
+    return Queries(rows)
 
 
 def message(tags: object, attributes: object) -> list[str]:
@@ -51,6 +79,8 @@ def queries_in(
     (1, ['new'])
     """
     names = table.schema.names
+    if names == [TAGS]:
+        return tag_lists(table.column(TAGS), f"column {TAGS!r}", first_row=first_row)
     check_names(names, MESSAGE_COLUMNS)
     places = None
     if len(set(names)) == len(names):  # else `messages_in` says which there is twice
@@ -117,6 +147,48 @@ def with_own_columns(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBa
         name = next(name for name in names if name in taken)
         raise InvalidValueError(f"column {ATTRIBUTES!r} must have no field {name[:60]!r}, as a column is called so")
     return type(table).from_arrays([*table.columns, *given.flatten()], names=[*columns, *names])
+
+
+def joined(chunks: Sequence[TagLists]) -> TagLists:
+    """The rows of several chunks of one schema as one chunk, since each chunk is some work of its own.
+
+    >>> few = [queries_in(pa.table({"tags": [["fr"]], "new": [new]}), plane=False)[0] for new in (True, False)]
+    >>> rows = joined(few)
+    >>> len(rows), rows.attributes.batch["new"].to_pylist()
+    (2, [True, False])
+    """
+    if len(chunks) == 1:
+        return chunks[0]
+    rows = _joined_tags(chunks)
+    if (first := chunks[0].attributes) is not None:
+        batch = pa.concat_batches([each.attributes.batch for each in chunks if each.attributes is not None])
+        rows = replace(rows, attributes=AttributeColumns(batch, first.numbers, first.names))
+    places = [each.locations for each in chunks if each.locations is not None]
+    return replace(rows, locations=_joined_places(places)) if places else rows
+
+
+def _joined_tags(chunks: Sequence[TagLists]) -> TagLists:
+    if any(each.indices is not None for each in chunks):
+        [rows] = tag_lists(pa.concat_arrays([from_tag_lists(each) for each in chunks]), TAGS)
+        return rows
+    offsets = [each.tags.offsets[each.offsets[0] : each.offsets[-1] + 1] for each in chunks]
+    data = np.concatenate([each.tags.data[ends[0] : ends[-1]] for each, ends in zip(chunks, offsets, strict=True)])
+    tags = Strings(offsets_of(np.concatenate([np.diff(ends) for ends in offsets])), data)
+    return TagLists(offsets_of(np.concatenate([np.diff(each.offsets) for each in chunks])), tags)
+
+
+def _joined_places(parts: list[Locations]) -> Locations:
+    if any(len(each.kinds) for each in parts):  # else no message is for an area
+        parts = [
+            each
+            if len(each.kinds)
+            else replace(each, kinds=np.zeros(len(each), np.uint8), values=np.zeros((len(each), 4)))
+            for each in parts
+        ]
+    lon, lat, kinds, values = (
+        np.concatenate([getattr(each, name) for each in parts]) for name in ("lon", "lat", "kinds", "values")
+    )
+    return Locations(lon, lat, kinds, values)
 
 
 def side_by_side(parts: list[TagLists], threads: int = 1) -> TagLists:

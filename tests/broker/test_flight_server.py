@@ -23,6 +23,8 @@ from support.waiting import wait_until
 from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, Where, connect
 from tagmatch.broker.connection import MessageStream, Reply, give
 from tagmatch.broker.running import serving
+from tagmatch.broker.wire import AREA_TYPE
+from tagmatch.messages import Queries, joined, queries_in
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError
 
 few = settings(max_examples=max(1, settings().max_examples // 2))
@@ -44,6 +46,34 @@ def test_every_way_to_ask_agrees_with_the_oracle(changes, named, queries):
                 for query in queries:
                     assert sorted(tm.submit(query).result()) == oracle.match(query)
                     assert asyncio.run(tm.amatch(query, unique=True)) == set(oracle.match(query))
+
+
+def test_few_messages_of_many_batches_are_matched_as_those_of_one():
+    words = pa.array(["a", "b", "c"] * 4)
+    numbers, lists = pa.array(range(12)), pa.array(range(13), pa.int32())
+    points = pa.array([None, (3.0, 4.0)] * 6, pa.list_(pa.float64()))
+    circles = [{"kind": "circle", "lon": 3.0, "lat": 4.0, "metres": 5.0}]
+    table = pa.table(
+        {
+            "tags": pa.ListArray.from_arrays(lists, words),
+            "age": numbers,
+            "attributes": pa.array([[("city", word)] for word in words.to_pylist()], pa.map_(pa.string(), pa.string())),
+            "location": points,
+            "within": pa.array([None] * 11 + circles, AREA_TYPE),
+        }
+    )
+    with index_of([["a"], [], [], []], range(4), where=[None, "age < 7", 'city = "b"', None], device="cpu") as tm:
+        tm.add_set([], 9, area=Circle(3, 4, 5))
+        tm.consolidate()
+        tm.move([3], 3.0, 4.0)
+        for names in (["tags"], ["tags", "age"], ["tags", "attributes"], table.column_names):
+            for encoded in (False, True):
+                given = table.select(names)
+                if encoded:
+                    tags = pa.ListArray.from_arrays(lists, words.dictionary_encode())
+                    given = given.set_column(0, "tags", tags)
+                parts = [queries_in(batch, plane=False)[0] for batch in given.to_batches(5)]
+                assert tm.match_many(Queries([joined(parts)])).to_pylist() == tm.match_many(given).to_pylist()
 
 
 @pytest.mark.slow

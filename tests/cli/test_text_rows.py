@@ -13,13 +13,14 @@ import pytest
 
 from tagmatch import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.broker import wire
-from tagmatch.broker.messages import messages_of
+from tagmatch.broker.exchange import batch_of
 from tagmatch.broker.wire import MatchOptions
 from tagmatch.files.columns import EVERY_OTHER, InvalidRows
 from tagmatch.files.csv import value_in
 from tagmatch.files.json import MOST_NESTED, read_json
 from tagmatch.files.reading import read_queries, read_sets
 from tagmatch.files.streams import open_output
+from tagmatch.model.arrow import from_tag_lists
 
 Row = tuple[int, Any, Any]
 
@@ -262,7 +263,7 @@ def _as_cell(text: bytes) -> Any:
 
 def _as_attribute_of_the_service(text: bytes) -> Any:
     column = pa.array([b'{"a":' + text + b"}"], pa.binary()).view(pa.string())
-    (row,) = messages_of(pa.record_batch({"attributes": column}), MatchOptions(), 0.0).queries["tags"].to_pylist()
+    (row,) = from_tag_lists(batch_of(pa.record_batch({"attributes": column}), MatchOptions()).rows).to_pylist()
     return row
 
 

@@ -15,9 +15,10 @@ from support.arrow_messages import LEAVES, Message, array_of, messages_in, strea
 
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.broker import hub
-from tagmatch.broker.messages import check_messages, check_schema, messages_of
+from tagmatch.broker.exchange import batch_of, check_schema
 from tagmatch.broker.wire import MatchOptions
 from tagmatch.files.ipc import IpcReader
+from tagmatch.messages import Queries
 
 _MOST_BYTES, _MOST_ROWS = 1 << 20, 1000
 
@@ -172,9 +173,8 @@ class Reading:
         index = self._index
         check_schema(batch.schema)
         if command == "match":
-            queries = messages_of(batch, MatchOptions(), 0.0).queries
-            check_messages(queries, 0, plane=False)
-            assert len(index.match_many(queries)) == len(batch)
+            rows = batch_of(batch, MatchOptions()).rows
+            assert len(index.match_many(Queries([rows]))) == len(batch)
         elif command == "publish":
             messages = hub.messages_of(batch)
             assert messages.nbytes >= 0
