@@ -17,11 +17,8 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.expiry import expiry_times
 from tagmatch.model.input.areas import area_tag
 from tagmatch.model.input.conditions import (
-    conditions_of,
     keys_of,
-    with_areas,
     with_conditions,
-    with_constraints,
 )
 from tagmatch.model.names import check_names
 from tagmatch.model.options import KeyType
@@ -87,17 +84,13 @@ def rows_to_store(columns: Mapping[str, Any], key_type: KeyType, *, plane: bool,
     InvalidTypeError, InvalidValueError and FilterError name the row that cannot be stored.
     """
     chunks = tag_lists(columns["tags"], "tags", stored=True)
-    keys, sources = KEY_CHECKS[key_type].many(columns["key"], "keys"), None
+    keys = KEY_CHECKS[key_type].many(columns["key"], "keys")
     rows = sum(map(len, chunks))
     if rows != len(keys):
         raise InvalidValueError(f"tags and keys must have the same length; there are {rows} sets, {len(keys)} keys")
     times = expiry_times(columns.get("expires"), rows, clock.now_us())
-    if (constraints := columns.get("constraints")) is not None:
-        chunks = with_constraints(chunks, constraints, threads=threads)
-    if (area := columns.get("area")) is not None:
-        chunks = with_areas(chunks, area, plane=plane, threads=threads)
-    if (where := columns.get("where")) is not None:
-        chunks, sources = with_conditions(chunks, conditions_of(where, rows, plane=plane))
+    chunks, sources = with_conditions(chunks, columns, plane=plane, threads=threads)
+    if sources is not None:
         keys, times = keys_of(keys, sources), None if times is None else times[sources]
     return RowsToStore(chunks, keys, times, sources)
 

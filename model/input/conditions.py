@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,19 +101,47 @@ def _mistake_in(text: bytes, plane: bool) -> str:
     return ""
 
 
-class Expanded(NamedTuple):
-    """Rows as they are stored."""
+def with_conditions(
+    chunks: list[TagLists], columns: Mapping[str, Any], *, plane: bool, threads: int = 1
+) -> tuple[list[TagLists], I64Array | None]:
+    """The rows of all chunks with the tags of their columns `constraints`, `area` and `where`, those that there are.
 
-    tags: list[TagLists]
-    sources: I64Array  # the row that each comes from
+    A row comes as often as its expression has alternatives: from which row each comes, `None` if each comes once.
+    InvalidTypeError, InvalidValueError, NullError and FilterError name the row.
+    """
+    rows, sources = sum(map(len, chunks)), None
+    constraints, areas, where = (columns.get(name) for name in ("constraints", "area", "where"))
+    if constraints is not None:
+        chunks = _with_rows(
+            chunks,
+            lambda first, count: constraint_rows(
+                _slice(constraints, first, count), "constraints", first_row=first, threads=threads
+            ),
+        )
+    if is_area(areas):
+        one = rows_of_tags([[area_tag(areas, plane=plane)]])
+        chunks = [_joined(chunk, np.arange(len(chunk)), one, np.zeros(len(chunk), np.int64)) for chunk in chunks]
+    elif areas is not None:
+        column = area_column(areas, rows)
+        chunks = _with_rows(
+            chunks,
+            lambda first, count: (
+                listed_areas(column[first : first + count], first_row=first, plane=plane)
+                if isinstance(column, list)
+                else area_rows(_slice(column, first, count), first_row=first, plane=plane, threads=threads)
+            ),
+        )
+    if where is not None:
+        chunks, sources = _with_alternatives(chunks, conditions_of(where, rows, plane=plane))
+    return chunks, sources
 
 
-def with_conditions(chunks: list[TagLists], conditions: Conditions) -> Expanded:
+def _with_alternatives(chunks: list[TagLists], conditions: Conditions) -> tuple[list[TagLists], I64Array]:
     """The rows of all chunks with the tags that their conditions add: as many of each as it has alternatives."""
     counts = np.array([len(rows) for rows in conditions.rows], np.int64)
     firsts = offsets_of(counts)
     added = rows_of_tags([tags for rows in conditions.rows for tags in rows])
-    parts, sources, first = [], [], 0
+    parts, sources, first = [], [np.zeros(0, np.int64)], 0
     for chunk in chunks:
         numbers = conditions.number[first : first + len(chunk)]
         rows = np.repeat(np.arange(len(chunk)), counts[numbers])
@@ -121,38 +149,7 @@ def with_conditions(chunks: list[TagLists], conditions: Conditions) -> Expanded:
         parts.append(_joined(chunk, rows, added, np.repeat(firsts[numbers], counts[numbers]) + within))
         sources.append(first + rows)
         first += len(chunk)
-    return Expanded(parts, np.concatenate([np.zeros(0, np.int64), *sources]))
-
-
-def with_constraints(
-    chunks: list[TagLists], constraints: pa.Array | pa.ChunkedArray, name: str = "constraints", *, threads: int = 1
-) -> list[TagLists]:
-    """The rows of all chunks with the tags of their constraints; arguments and errors as `constraint_rows`."""
-
-    def added(first: int, count: int) -> TagLists:
-        return constraint_rows(_slice(constraints, first, count), name, first_row=first, threads=threads)
-
-    return _with_rows(chunks, added)
-
-
-def with_areas(
-    chunks: list[TagLists], areas: Any, name: str = "area", *, plane: bool, threads: int = 1
-) -> list[TagLists]:
-    """The rows of all chunks with the tags of their areas: one for all rows, or a column as of `area_column`.
-
-    InvalidTypeError, InvalidValueError and NullError name the row; or there are not as many as rows.
-    """
-    if is_area(areas):
-        one = rows_of_tags([[area_tag(areas, name, plane=plane)]])
-        return [_joined(chunk, np.arange(len(chunk)), one, np.zeros(len(chunk), np.int64)) for chunk in chunks]
-    column = area_column(areas, sum(map(len, chunks)), name)
-
-    def added(first: int, count: int) -> TagLists:
-        if isinstance(column, list):
-            return listed_areas(column[first : first + count], name, first_row=first, plane=plane)
-        return area_rows(_slice(column, first, count), name, first_row=first, plane=plane, threads=threads)
-
-    return _with_rows(chunks, added)
+    return parts, np.concatenate(sources)
 
 
 def _slice(column: pa.Array | pa.ChunkedArray, first: int, count: int) -> pa.Array:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U32Array, frozen, offsets_of
 from tagmatch.model.kernels.jit import copy, inlined, kernel
@@ -29,16 +31,17 @@ _BEFORE = ord("[")
 _MANY = table.MANY
 
 # The table of operators as kernels read it, a row each; the sides of the two cuts, and where these are
-_COUNT, _TAKES, _KIND, _SIGN, _IS_OTHER, _SIDES, _PLACES = 0, 1, 2, 3, 4, 5, 7
+_COUNT, _TAKES, _KIND, _SIGN, _IS_OTHER, _SIDE, _PLACE = range(7)
+_UPPER = 2  # so much further on is the same of the upper cut
 _VALUES, _ORDERED, _TEXTS = range(3)
 _TAKEN = {"values": _VALUES, "ordered": _ORDERED, "texts": _TEXTS}
 _BEGIN, _END, _OPERAND, _SECOND = (ord(place) for place in (table.BEGIN, table.END, table.OPERAND, table.SECOND))
 
 
 def _rule(own: table.Operator) -> list[int]:
-    sides, places = ([ord(each) for each in part] or [0, 0] for part in (own.cuts[::2], own.cuts[1::2]))
     sign = _MINUS if own.negated else _PLUS
-    return [own.count, _TAKEN[own.takes], ord(own.kind), sign, int(own.is_other), *sides, *places]
+    cuts = [ord(each) for cut in own.cuts for each in cut] or [0, 0, 0, 0]
+    return [own.count, _TAKEN[own.takes], ord(own.kind), sign, int(own.is_other), *cuts]
 
 
 _RULES = frozen(np.array([_rule(own) for own in OPERATORS.values()], np.int64))
@@ -103,7 +106,7 @@ def _check(columns, rules, first, last, sound):
         sound[i] = are_right
 
 
-# -- order -------------------------------------------------------------------------------------------------------------
+# -- written -----------------------------------------------------------------------------------------------------------
 
 
 @inlined
@@ -114,39 +117,6 @@ def _compare(data, begin, end, other_begin, other_end):
         if difference:
             return difference
     return (end - begin) - (other_end - other_begin)
-
-
-@inlined
-def _compare_at(data, places, one, other):
-    return _compare(data, places[one, 0], places[one, 1], places[other, 0], places[other, 1])
-
-
-@inlined
-def _sift(data, places, root, count):
-    """Have the greatest key at the root of a heap."""
-    while 2 * root + 1 < count:
-        child = 2 * root + 1
-        if child + 1 < count and _compare_at(data, places, child, child + 1) < 0:
-            child += 1
-        if _compare_at(data, places, root, child) >= 0:
-            return
-        for side in range(2):
-            places[root, side], places[child, side] = places[child, side], places[root, side]
-        root = child
-
-
-@inlined
-def _sort(data, places):
-    count = len(places)
-    for root in range(count // 2 - 1, -1, -1):
-        _sift(data, places, root, count)
-    for last in range(count - 1, 0, -1):
-        for side in range(2):
-            places[0, side], places[last, side] = places[last, side], places[0, side]
-        _sift(data, places, 0, last)
-
-
-# -- written -----------------------------------------------------------------------------------------------------------
 
 
 @inlined
@@ -202,23 +172,23 @@ def _put_tags(columns, ends, rules, first, last, offsets, out, sizes, writes):
             cuts = 0
         elif cuts == 2 and count > 0:
             # Without a value between both cuts, which are then in the wrong order or at one place, there are none
-            low, low_end = _key_at(rules[operator, _PLACES], is_text, begin, end, upper_begin, upper_end)
-            high, high_end = _key_at(rules[operator, _PLACES + 1], is_text, begin, end, upper_begin, upper_end)
+            low, low_end = _key_at(rules[operator, _PLACE], is_text, begin, end, upper_begin, upper_end)
+            high, high_end = _key_at(rules[operator, _PLACE + _UPPER], is_text, begin, end, upper_begin, upper_end)
             difference = np.int64(0) if low == high else _compare(data, low, low_end, high, high_end)
-            if difference > 0 or (difference == 0 and rules[operator, _SIDES] >= rules[operator, _SIDES + 1]):
+            if difference > 0 or (difference == 0 and rules[operator, _SIDE] >= rules[operator, _SIDE + _UPPER]):
                 cuts = 0
         for cut in range(cuts):
             side, from_, to = np.int64(_BEFORE), np.int64(0), np.int64(0)
             if is_other and cut == cuts - 1:
                 from_, to = np.int64(3), np.int64(4)
             elif cut >= is_other:
-                which = (cut - is_other) & 1
+                which = _UPPER * ((cut - is_other) & 1)
                 if count == _MANY:
                     member = lists[i] + ((cut - is_other) >> 1)
                     begin, end = members[member, 0], members[member, 1]
                     is_text = data[begin] == _S
-                side = rules[operator, _SIDES + which]
-                from_, to = _key_at(rules[operator, _PLACES + which], is_text, begin, end, upper_begin, upper_end)
+                side = rules[operator, _SIDE + which]
+                from_, to = _key_at(rules[operator, _PLACE + which], is_text, begin, end, upper_begin, upper_end)
             source, length = _U(from_), _U(to - from_)
             digits = _U(_digits_of(length))
             if writes:
@@ -248,14 +218,13 @@ def _is_within(data, places, one, other, is_prefix):
 
 
 @kernel
-def _sort_members(columns, rules, first, last, ends):
-    """Sort what is in lists, without what is within the range of one before, and write where it ends."""
+def _drop_within(columns, rules, first, last, ends):
+    """Take operands out of sorted lists that are within the range of one before, and write where each list ends."""
     data, operators, _, _, _, lists, members, _ = columns
     for i in range(first, last):
         ends[i] = lists[i + 1]
         if rules[operators[i], _COUNT] == _MANY and lists[i + 1] > lists[i]:
-            _sort(data, members[lists[i] : lists[i + 1]])
-            is_prefix = rules[operators[i], _SIDES + 1] == _AFTER_ALL
+            is_prefix = rules[operators[i], _SIDE + _UPPER] == _AFTER_ALL
             end = lists[i] + 1
             for member in range(lists[i] + 1, lists[i + 1]):
                 if not _is_within(data, members, end - 1, member, is_prefix):
@@ -286,16 +255,26 @@ def constraint_tags(constraints: Columns, threads: int = 1) -> Strings:
     """The tag of each constraint; all must be sound."""
     ranges, count = _ranges(constraints, threads), len(constraints.operators)
     ends, sizes, nothing = np.empty(count, np.int64), np.zeros(count, np.int64), np.zeros(0, np.uint8)
-    members = constraints.members.copy()
+    members = _in_order(constraints)
     columns = Columns(*[frozen(each) for each in constraints])
     own = columns._replace(members=members)
-    run_rows(lambda first, last: _sort_members(own, _RULES, first, last, ends), ranges, threads)
+    run_rows(lambda first, last: _drop_within(own, _RULES, first, last, ends), ranges, threads)
     columns = columns._replace(members=frozen(members))
     run_rows(lambda first, last: _measure(columns, ends, _RULES, first, last, sizes, nothing), ranges, threads)
     offsets = offsets_of(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
     run_rows(lambda first, last: _write(columns, ends, _RULES, first, last, offsets, out), ranges, threads)
     return Strings(offsets, out)
+
+
+def _in_order(constraints: Columns) -> I64Array:
+    """The members of each list that may have any number of them in the order of their keys; others as they are."""
+    owners = np.repeat(np.arange(len(constraints.operators)), np.diff(constraints.lists))
+    places = np.arange(len(owners))
+    if len(owners):
+        is_any = _RULES[constraints.operators[owners], _COUNT] == _MANY
+        places = np.where(is_any, ranks_of(parts_of(constraints.data, constraints.members)), places)
+    return constraints.members[np.lexsort((places, owners))]
 
 
 def _ranges(constraints: Columns, threads: int) -> list[tuple[int, int]]:
@@ -405,3 +384,11 @@ def parts_of(data: U8Array, places: I64Array) -> Strings:
     out = np.empty(int(offsets[-1]), np.uint8)
     _copy(data, places, offsets, out)
     return Strings(offsets, out)
+
+
+def ranks_of(strings: Strings) -> I64Array:
+    """The place that each string has in the order of bytes; equal ones have the same."""
+    offsets = pa.py_buffer(strings.offsets.astype(np.int64))
+    column = pa.Array.from_buffers(pa.large_binary(), len(strings), [None, offsets, pa.py_buffer(strings.data)])
+    ranks: I64Array = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    return ranks

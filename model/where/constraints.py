@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import NamedTuple, Self, cast
 
@@ -43,6 +43,7 @@ from tagmatch.model.where.operators import (
     Side,
 )
 from tagmatch.model.where.values import (
+    NAN,
     NUMBERS,
     RESERVED,
     TEXTS,
@@ -115,6 +116,17 @@ class Constraint:
     negated: bool = False
     area: Area | None = None
     plane: bool = False  # whether the area is one of the plane
+    tag: str = field(init=False, compare=False)  # what stands for it in a stored row, and for nothing else
+
+    def __post_init__(self) -> None:
+        payload = self.payload
+        if self.area is not None:
+            payload = payload_of(self.area, plane=self.plane)
+        elif self.intervals:
+            cuts = [f"{side}{len(key.encode())}:{key}" for interval in self.intervals for side, key in interval]
+            payload = "".join(cuts)
+        sign = "-" if self.negated else "+"
+        object.__setattr__(self, "tag", f"{RESERVED}{sign}{self.kind}{self.attribute}{RESERVED}{payload}")
 
     @classmethod
     def of(cls, attribute: str, operator: str, operands: Sequence[Value] = ()) -> Constraint:
@@ -124,13 +136,14 @@ class Constraint:
         """
         check_name(attribute)
         own = OPERATORS[operator]
-        for operand in operands:
-            check_operand(own, operand)
+        keys = [key_for(own, operand) for operand in operands]
         if own.kind != RANGES:
             return cls(attribute, own.kind, payload=cast(str, operands[0]), negated=own.negated)
-        intervals = _intervals(own, operands)
+        intervals = _intervals(own, keys)
         if own.count == 2 and not intervals:
             low, high = map(literal, operands)
+            if keys[0][0] != keys[1][0]:
+                raise InvalidTypeError(f"{operator} needs two numbers or two texts: {low} and {high} have no order")
             raise InvalidValueError(
                 f"no value is between {low} and {high}: the lesser one comes first, as in between {high} and {low}"
             )
@@ -164,17 +177,6 @@ class Constraint:
         if constraint.tag != tag or (kind == AREA and not constraint._is_sound_area):
             raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
         return constraint
-
-    @property
-    def tag(self) -> str:
-        """The tag that stands for it in a stored row: two that are equal have the same one, and no others have."""
-        payload = self.payload
-        if self.area is not None:
-            payload = payload_of(self.area, plane=self.plane)
-        elif self.intervals:
-            cuts = (cut for interval in self.intervals for cut in interval)
-            payload = "".join(f"{side}{len(key.encode())}:{key}" for side, key in cuts)
-        return f"{RESERVED}{'-' if self.negated else '+'}{self.kind}{self.attribute}{RESERVED}{payload}"
 
     @property
     def _is_sound_area(self) -> bool:
@@ -291,61 +293,56 @@ def name_text(attribute: str) -> str:
     return "`" + attribute.replace("`", "``") + "`"
 
 
-def check_operand(operator: Operator, value: Value) -> None:
-    """See that an operator takes a value; InvalidTypeError, InvalidValueError."""
-    if operator.takes == "texts":
-        if not isinstance(value, str):
-            raise InvalidTypeError(f"{operator.name} needs a text, not {literal(value)}")
-        checked_text(value)
-    elif operator.takes == "ordered" and isinstance(value, bool):
+def key_for(operator: Operator, value: Value) -> str:
+    """The key of an operand; InvalidTypeError, InvalidValueError if the operator does not take it."""
+    if operator.takes == "texts" and not isinstance(value, str):
+        raise InvalidTypeError(f"{operator.name} needs a text, not {literal(value)}")
+    if operator.takes == "ordered" and isinstance(value, bool):
         raise InvalidTypeError(f"{literal(value)} has no order: compare it with = or !=")
-    else:
-        key_of(value)
-        # NaN has a key, but equals nothing
-        literal(value)
+    key = key_of(value)
+    if key == NAN:
+        raise InvalidValueError("NaN cannot be written in an expression: it equals nothing")
+    return key
 
 
-def _intervals(operator: Operator, operands: Sequence[Value]) -> tuple[Interval, ...]:
-    """The ranges of values for which an operator holds with these operands, which it takes."""
-    keys = [key_of(operand) for operand in operands]
+def _intervals(operator: Operator, keys: Sequence[str]) -> tuple[Interval, ...]:
+    """The ranges of values for which an operator holds with the operands that have these keys, which it takes."""
     if operator.count == 2 and keys[0][0] != keys[1][0]:
-        first, second = map(literal, operands)
-        raise InvalidTypeError(f"{operator.name} needs two numbers or two texts: {first} and {second} have no order")
+        return ()
     cuts: list[Cut] = []
     for key in sorted(set(keys)) if operator.count == MANY else keys[:1]:
         begin, end = TEXTS if key[0] == TEXTS[0] else NUMBERS
         places = {BEGIN: begin, END: end, OPERAND: key, SECOND: keys[-1]}
-        lower, upper = (Cut(side, places[place]) for side, place in operator.sides)
+        lower, upper = [Cut(side, places[place]) for side, place in operator.cuts]
         # An operand may be within the range of the one before
         if not cuts or lower.position >= cuts[-1].position:
             cuts += lower, upper
     if operator.is_other:
         cuts = [_ALL.lower, *cuts, _ALL.upper]
-    pairs = tuple(map(Interval, cuts[::2], cuts[1::2]))
-    is_empty = len(pairs) == 1 and pairs[0].lower.position >= pairs[0].upper.position
-    return () if is_empty else pairs
+    elif len(cuts) == 2 and cuts[0].position >= cuts[1].position:
+        return ()
+    return tuple(map(Interval, cuts[::2], cuts[1::2]))
 
 
 def _operands(operator: Operator, intervals: tuple[Interval, ...]) -> Sequence[Value] | None:
     """The operands with which an operator has these intervals; `None` if there are none."""
     cuts = [cut for interval in intervals for cut in interval]
     if not cuts:  # only `a < ""` has none
-        return [""] if operator.cuts == f"[{BEGIN}[{OPERAND}" else None
+        return [""] if operator.name == "<" else None
     if operator.is_other:
         cuts = cuts[1:-1]
     if len(cuts) % 2 or not (len(cuts) > 0 if operator.count == MANY else len(cuts) == 2 * min(operator.count, 1)):
         return None
     keys = []
     for at in range(0, len(cuts), 2):
-        pair = dict(zip((place for _, place in operator.sides), cuts[at : at + 2], strict=True))
-        keys += [pair[place].key for place in (OPERAND, SECOND) if place in pair]
+        pair = {place: cut.key for (_, place), cut in zip(operator.cuts, cuts[at : at + 2], strict=True)}
+        keys += [pair[place] for place in (OPERAND, SECOND) if place in pair]
     try:
         operands = [value_of(key) for key in keys]
-        for operand in operands:
-            check_operand(operator, operand)
-        return operands if _intervals(operator, operands) == intervals else None
+        sound = [key_for(operator, operand) for operand in operands] == keys
     except (InvalidTypeError, InvalidValueError):
         return None
+    return operands if sound and _intervals(operator, keys) == intervals else None
 
 
 def _cuts_in(payload: bytes) -> Iterator[Cut]:

@@ -24,22 +24,20 @@ have several values, and each test may hold for another one.
 from __future__ import annotations
 
 import math
-import operator
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
-from lark import Lark, Token, Transformer, Tree, UnexpectedInput, UnexpectedToken, v_args
+from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
-from tagmatch.model.where.areas import FIELDS, KINDS
-from tagmatch.model.where.constraints import KEYWORDS, Constraint, check_operand
+from tagmatch.model.where.areas import KINDS
+from tagmatch.model.where.constraints import KEYWORDS, Constraint, key_for
 from tagmatch.model.where.operators import MANY, OPERATORS, Operator
-from tagmatch.model.where.values import Value, check_name, checked_text, finite_number, is_reserved, key_of, quoted
+from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved, quoted
 
 #: Most rows that are stored for one expression
 MAX_CONJUNCTIONS = 1024
@@ -86,7 +84,8 @@ class Row(NamedTuple):
 
     def stored(self, *, plane: bool) -> list[str]:
         """The tags of a set that stands for it; FilterError names the field of an area out of this geometry."""
-        return [*self.tags, *(constraint.located(plane=plane).tag for constraint in self.constraints)]
+        own = self.constraints
+        return [*self.tags, *[each.tag if each.area is None else each.located(plane=plane).tag for each in own]]
 
 
 def stored_rows(text: str, *, plane: bool) -> list[list[str]]:
@@ -124,14 +123,13 @@ def rows_of(text: str) -> list[Row]:
             f"where: this becomes {shown} conjunctions, at most {MAX_CONJUNCTIONS:,} are allowed: "
             "write alternatives for one attribute as `in {…}`, or split it at an `or`, with one set for each part"
         )
-    rows = {tuple(terms): Row(*_sorted(terms.values())) for terms in map(dict, _conjunctions(plain))}
-    return list(rows.values())
+    return list(map(_row, dict.fromkeys(_conjunctions(plain))))
 
 
-def _sorted(terms: Iterable[str | Constraint]) -> tuple[list[str], list[Constraint]]:
-    """The tags and the constraints."""
-    terms = list(terms)
-    return [each for each in terms if isinstance(each, str)], [each for each in terms if not isinstance(each, str)]
+def _row(terms: frozenset[str | Constraint]) -> Row:
+    tags = [each for each in terms if isinstance(each, str)]
+    constraints = {each.tag: each for each in terms if not isinstance(each, str)}
+    return Row(sorted(tags), [constraints[tag] for tag in sorted(constraints)])
 
 
 def _without_not(expression: Expression, *, negated: bool, depth: int) -> Expression:
@@ -158,38 +156,37 @@ def _count(plain: Expression) -> int:
     return math.prod(counts) if isinstance(plain, And) else sum(counts)
 
 
-def _conjunctions(plain: Expression) -> Iterable[list[tuple[str, Any]]]:
-    """Each as what is stored for its terms, in order, and the terms."""
-    if isinstance(plain, And | Or):
-        parts = map(_conjunctions, plain.parts)
-        if isinstance(plain, Or):
-            return chain.from_iterable(parts)
-        return (sorted(dict(chain.from_iterable(chosen)).items(), key=_FIRST) for chosen in product(*parts))
-    return [[(plain, plain) if isinstance(plain, str) else (cast(Constraint, plain).tag, plain)]]
+def _conjunctions(plain: Expression) -> Iterable[frozenset[str | Constraint]]:
+    """Each as its terms."""
+    if not isinstance(plain, And | Or):
+        return [frozenset([cast(str | Constraint, plain)])]
+    parts = map(_conjunctions, plain.parts)
+    if isinstance(plain, Or):
+        return chain.from_iterable(parts)
+    return (frozenset[str | Constraint]().union(*chosen) for chosen in product(*parts))
 
-
-_FIRST = operator.itemgetter(0)
 
 # -- grammar -----------------------------------------------------------------------------------------------------------
 
 
-def _rule(number: int, own: Operator) -> str:
-    """The rule of an operator's tests, named by its number."""
-    words = f"_SIGN{number}" if own.is_symbol else " ".join(f'"{word}"' for word in own.name.split())
-    operand = "TEXT" if own.takes == "texts" else "_value"
+_NAME, _VALUE = "(NAME | QUOTED_NAME)", "(NUMBER | TEXT | TRUE | FALSE)"
+
+
+def _rule(terminal: str, own: Operator) -> str:
+    """The rule of an operator's tests; `terminal` stands for a symbol."""
+    words = terminal if own.is_symbol else " ".join(f'"{word}"' for word in own.name.split())
+    operand = "TEXT" if own.takes == "texts" else _VALUE
     if own.count == 0:
-        test = f'{words} "(" _name ")"'
-    elif own.count == MANY:
-        test = f'_name {words} "{{" {operand} ("," {operand})* "}}"'
-    else:
-        test = f"_name {words} {operand}" + f' "and" {operand}' * (own.count - 1)
-    return f"{test} -> operator{number}"
+        return f'{words} "(" {_NAME} ")"'
+    if own.count == MANY:
+        return f'{_NAME} {words} "{{" {operand} ("," {operand})* "}}"'
+    return f"{_NAME} {words} {operand}" + f' "and" {operand}' * (own.count - 1)
 
 
 # What is negated is written with `not`
 _BY_RULE = {f"operator{number}": own for number, own in enumerate(OPERATORS.values()) if not own.negated}
-_RULES = [_rule(number, own) for number, own in enumerate(_BY_RULE.values())]
-_SIGNS = {f"_SIGN{number}": own.name for number, own in enumerate(_BY_RULE.values()) if own.is_symbol}
+_SIGNS = {f"_{rule.upper()}": own.name for rule, own in _BY_RULE.items() if own.is_symbol}
+_RULES = [f"{_rule(f'_{rule.upper()}', own)} -> {rule}" for rule, own in _BY_RULE.items()]
 
 _GRAMMAR = r"""
 ?any: all ("or" all)*
@@ -202,8 +199,6 @@ _GRAMMAR = r"""
      | "within" BOX "(" NUMBER "," NUMBER "," NUMBER "," NUMBER ")" -> within
      | "within" NEAR "(" NUMBER ")"              -> within
      | OPERATORS
-_name: NAME | QUOTED_NAME
-_value: NUMBER | TEXT | TRUE | FALSE
 SIGNS
 TRUE: "true"
 FALSE: "false"
@@ -326,15 +321,6 @@ def _accepted(text: str) -> set[str]:
     return set(parser.accepts())  # type: ignore[no-untyped-call]
 
 
-@contextmanager
-def _at(token: Token) -> Iterator[None]:
-    """A mistake in there is one of this token."""
-    try:
-        yield
-    except (InvalidTypeError, InvalidValueError) as error:
-        raise _MistakeError(_start(token), str(error)) from None
-
-
 def _start(token: Token) -> int:
     # Tokens that the lexer made have one
     return cast(int, token.start_pos)
@@ -347,7 +333,7 @@ def _shown(found: str) -> str:
 
 @v_args(inline=True)
 class _Reader(Transformer[Token, Expression]):
-    """Makes the tree, by rules of the grammar."""
+    """Makes the tree, by rules of the grammar; `_test_of` by those of operators."""
 
     def any(self, *parts: Expression) -> Expression:
         return Or(parts)
@@ -363,32 +349,41 @@ class _Reader(Transformer[Token, Expression]):
         return tags[0] if len(tags) == 1 else And(tags)
 
     def within(self, kind: Token, *numbers: Token) -> Expression:
-        for field, number in zip(FIELDS[kind], numbers, strict=True):
-            with _at(number):
-                finite_number(field, float(number))
-        # What else may be wrong, is so with one of them
-        with _at(numbers[-1] if kind != "box" else numbers[1]):
+        # What may be wrong with several numbers, is so with one of them
+        at = numbers[-1] if kind != "box" else numbers[1]
+        try:
             return Constraint.within(KINDS[kind](*map(float, numbers)))
-
-    def __default__(self, rule: str, tokens: list[Any], _: object) -> Any:
-        """A test by the operator that the rule is of; of other rules what Lark makes."""
-        if rule not in _BY_RULE:
-            return Tree(rule, tokens)
-        own, (name, *operands) = _BY_RULE[rule], tokens
-        attribute = _name(name)
-        values: list[Value] = [_value(operand) for operand in operands]
-        for operand, value in zip(operands, values, strict=True):
-            with _at(operand):
-                check_operand(own, value)
-        with _at(tokens[-1]):
-            return Constraint.of(attribute, own.name, values)
+        except InvalidValueError as error:
+            wrong = [number for number in numbers if not math.isfinite(float(number))]
+            raise _MistakeError(_start(wrong[0] if wrong else at), str(error)) from None
 
 
-def _name(token: Token) -> str:
-    name = str(token) if token.type == "NAME" else token[1:-1].replace("``", "`")
-    with _at(token):
-        check_name(name)
-    return name
+def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:
+    def test(tokens: list[Token]) -> Constraint:
+        name, *operands = tokens
+        values = [_value(operand) for operand in operands]
+        try:
+            return Constraint.of(_attribute(name), own.name, values)
+        except (InvalidTypeError, InvalidValueError) as error:
+            raise _MistakeError(_start(_wrong(own, tokens, values)), str(error)) from None
+
+    return test
+
+
+def _wrong(own: Operator, tokens: list[Token], values: list[Value]) -> Token:
+    """Which token is wrong of those of a test that an operator does not take, the last one if they are so together."""
+    try:
+        check_name(_attribute(tokens[0]))
+        for token, value in zip(tokens[1:], values, strict=True):
+            tokens = [token, tokens[-1]]
+            key_for(own, value)
+    except (InvalidTypeError, InvalidValueError):
+        return tokens[0]
+    return tokens[-1]
+
+
+def _attribute(token: Token) -> str:
+    return str(token) if token.type == "NAME" else token[1:-1].replace("``", "`")
 
 
 def _value(token: Token) -> Value:
@@ -398,13 +393,8 @@ def _value(token: Token) -> Value:
         return token.type == "TRUE"
     if not _INTEGER.fullmatch(token):
         return float(token)
-    try:
-        value = int(token)
-    except ValueError:  # thousands of digits, which Python does not read
-        value = 2**64
-    with _at(token):
-        key_of(value)
-    return value
+    # Python does not read thousands of digits; no attribute may have so great a number either
+    return int(token) if len(token) <= _LONGEST_FOUND else 2**64
 
 
 def _text(token: Token) -> str:
@@ -418,16 +408,20 @@ def _text(token: Token) -> str:
 
     text = _ESCAPE.sub(unescaped, token[1:-1])
     # Two escapes may be the halves of one character
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
-    with _at(token):
-        return checked_text(text)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def _tag(token: Token) -> str:
-    tag = _text(token)
+    try:
+        tag = checked_text(_text(token))
+    except InvalidValueError as error:
+        raise _MistakeError(_start(token), str(error)) from None
     if is_reserved(tag):
         raise _MistakeError(_start(token), "a tag must not begin with U+0000 and +, - or =, as constraints do")
     return tag
 
 
-_PARSER = Lark(_GRAMMAR, start="any", parser="lalr", lexer="basic", transformer=_Reader())
+_READER = _Reader()
+for _rule_name, _operator in _BY_RULE.items():
+    setattr(_READER, _rule_name, _test_of(_operator))
+_PARSER = Lark(_GRAMMAR, start="any", parser="lalr", lexer="basic", transformer=_READER)

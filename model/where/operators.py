@@ -34,7 +34,7 @@ class Operator:
     means: str  # what it holds for, in words: `a` is the attribute, `v` and `w` are the operands
     count: int  # of operands, or `MANY`
     takes: Takes = "values"
-    cuts: str = ""  # two, for each operand or for both: `[v]w` is from `v` to `w`, with both
+    cuts: tuple[tuple[Side, str], ...] = ()  # two, for each operand or for both: sides and places
     is_other: bool = False  # it holds for what lies outside of the cuts, of all values
     kind: Kind = RANGES
     negated: bool = False  # it holds if no value of the attribute satisfies the cuts
@@ -45,11 +45,6 @@ class Operator:
         """Whether its name is no word."""
         return not self.name[0].isalpha()
 
-    @property
-    def sides(self) -> list[tuple[Side, str]]:
-        """The side and the place of each cut."""
-        return [(cast(Side, side), place) for side, place in zip(self.cuts[::2], self.cuts[1::2], strict=True)]
-
     def written(self, attribute: str, operands: list[str]) -> str:
         """A test as an expression has it."""
         if self.count == 0:
@@ -59,17 +54,22 @@ class Operator:
         return f"{attribute} {self.name} {' and '.join(operands)}"
 
 
+def _cuts(written: str) -> tuple[tuple[Side, str], ...]:
+    """Two cuts as they are written here: `[v]w` is from `v` to `w`, with both."""
+    return tuple((cast(Side, written[at]), written[at + 1]) for at in (0, 2))
+
+
 _TABLE = (
-    Operator("=", "equals `v`", 1, cuts="[v]v", elsewhere=("==", "===")),
-    Operator("!=", "does not equal `v`", 1, cuts="[v]v", is_other=True, elsewhere=("<>", "!==")),
-    Operator("<", "is of the same type, and comes before `v`", 1, "ordered", "[b[v"),
-    Operator("<=", "is of the same type, and comes before `v` or equals it", 1, "ordered", "[b]v", elsewhere=("=<",)),
-    Operator(">", "is of the same type, and comes after `v`", 1, "ordered", "]v[e"),
-    Operator(">=", "is of the same type, and comes after `v` or equals it", 1, "ordered", "[v[e", elsewhere=("=>",)),
-    Operator("between", "lies between both, or equals one; `v` is at most `w`", 2, "ordered", "[v]w"),
-    Operator("in", "equals one of them", MANY, cuts="[v]v"),
-    Operator("not in", "equals none of them", MANY, cuts="[v]v", is_other=True),
-    Operator("prefix", "is a text that begins with it", 1, "texts", "[v^v", elsewhere=("like", "startswith")),
+    Operator("=", "equals `v`", 1, cuts=_cuts("[v]v"), elsewhere=("==", "===")),
+    Operator("!=", "does not equal `v`", 1, cuts=_cuts("[v]v"), is_other=True, elsewhere=("<>", "!==")),
+    Operator("<", "comes before `v`, of the same type", 1, "ordered", _cuts("[b[v")),
+    Operator("<=", "comes before `v`, or equals it", 1, "ordered", _cuts("[b]v"), elsewhere=("=<",)),
+    Operator(">", "comes after `v`, of the same type", 1, "ordered", _cuts("]v[e")),
+    Operator(">=", "comes after `v`, or equals it", 1, "ordered", _cuts("[v[e"), elsewhere=("=>",)),
+    Operator("between", "lies between both, or equals one; `v` is at most `w`", 2, "ordered", _cuts("[v]w")),
+    Operator("in", "equals one of them", MANY, cuts=_cuts("[v]v")),
+    Operator("not in", "equals none of them", MANY, cuts=_cuts("[v]v"), is_other=True),
+    Operator("prefix", "is a text that begins with it", 1, "texts", _cuts("[v^v"), elsewhere=("like", "startswith")),
     Operator("suffix", "is a text that ends with it", 1, "texts", kind=SUFFIX, elsewhere=("endswith",)),
     Operator("contains", "is a text that contains it", 1, "texts", kind=CONTAINS),
     Operator("exists", "is any, even NaN", 0, is_other=True),

@@ -16,16 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U32Array, U64Array
+from tagmatch.model.arrays import I64Array, Strings, U8Array, U32Array, U64Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
 from tagmatch.model.input.conditions import (
-    conditions_of,
     have_mistakes,
     reject_mistakes,
-    with_areas,
     with_conditions,
-    with_constraints,
 )
 from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
@@ -69,7 +66,7 @@ _KEY_LIMIT = pa.scalar(decimal.Decimal(2**64), pa.decimal128(20, 0))
 _ROWS, _PROBLEMS = 0, 1
 
 # Of rows that have conditions
-_WHERE, _CONSTRAINTS, _AREA = "where", "constraints", "area"
+_WHERE, *_ = _CONDITIONS = "where", "constraints", "area"
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
@@ -128,10 +125,12 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
                 reject_mistakes(batch[_WHERE], plane=False)
         found += np.bincount(problems, minlength=len(PROBLEMS) + 1)[1:]
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
-        rows, sources = _with_conditions(good)
-        tags, keys = good["tags"], good["key"] if _are_strings(good["key"]) else good["key"].cast(pa.uint64())
+        asked = {name: good[name] for name in _CONDITIONS if name in good.schema.names}
+        (rows,), sources = with_conditions(tag_lists(good["tags"], "tags", stored=True), asked, plane=False)
+        tags = from_tag_lists(rows) if asked else good["tags"]
+        keys = good["key"] if _are_strings(good["key"]) else good["key"].cast(pa.uint64())
         if sources is not None:
-            tags, keys = from_tag_lists(rows), keys.take(pa.array(sources))
+            keys = keys.take(pa.array(sources))
         hashes = np.empty(len(rows), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
         serializer = Serializer()
@@ -144,21 +143,6 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
         serializer = Serializer()
         serializer.add(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))
         yield from serializer.take()
-
-
-def _with_conditions(rows: pa.RecordBatch) -> tuple[TagLists, I64Array | None]:
-    """The tags of rows, with those that stand for conditions, and the row that each comes from; `None`: as they are."""
-    chunks, names = tag_lists(rows["tags"], "tags", stored=True), set(rows.schema.names)
-    if names.isdisjoint((_WHERE, _CONSTRAINTS, _AREA)):
-        return chunks[0], None
-    sources = np.arange(len(rows))
-    if _CONSTRAINTS in names:
-        chunks = with_constraints(chunks, rows[_CONSTRAINTS])
-    if _AREA in names:
-        chunks = with_areas(chunks, rows[_AREA], plane=False)
-    if _WHERE in names:
-        chunks, sources = with_conditions(chunks, conditions_of(rows[_WHERE], len(rows), plane=False))
-    return chunks[0], sources
 
 
 def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:

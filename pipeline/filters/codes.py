@@ -12,12 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Strings, U8Array, U16Array, U32Array, U64Array
 from tagmatch.model.input import values as columns
-from tagmatch.model.kernels.constraint_tags import parts_of
+from tagmatch.model.kernels.constraint_tags import parts_of, ranks_of
 from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import gather_strings
@@ -345,7 +343,7 @@ def codes_of_cuts(
 
     text = np.flatnonzero(kinds == _BY_TEXT)
     texts = _texts(data, keys[text], sides[text] == _AFTER_PREFIX)
-    ranks = _ranks_of(texts)
+    ranks = ranks_of(texts)
     by_rank = np.lexsort((ranks, attributes[text]))
     in_order = text[by_rank]
     is_new, text_place = _distinct(attributes[in_order], ranks[by_rank])
@@ -388,11 +386,3 @@ def _distinct(*columns: np.ndarray) -> tuple[np.ndarray, I64Array]:
     if len(is_new):
         is_new[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return is_new, np.cumsum(is_new) - 1
-
-
-def _ranks_of(texts: Strings) -> I64Array:
-    """The place that each text has in the order of bytes; equal ones have the same."""
-    offsets = pa.py_buffer(texts.offsets.astype(np.int64))
-    column = pa.Array.from_buffers(pa.large_binary(), len(texts), [None, offsets, pa.py_buffer(texts.data)])
-    ranks: I64Array = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
-    return ranks

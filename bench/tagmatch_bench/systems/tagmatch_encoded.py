@@ -10,7 +10,7 @@ import numpy as np
 from tagmatch.messages import messages_in
 from tagmatch.model.arrays import I64Array, Lists, U32Array
 from tagmatch.model.columns import key_values, tag_lists
-from tagmatch.model.input.conditions import with_constraints
+from tagmatch.model.input.conditions import with_conditions
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.local import build_segment
@@ -93,7 +93,7 @@ class TagmatchEncoded:
 
     def __init__(self, subscriptions: pa.Table, *, path: Path, threads: int = 1) -> None:
         columns = columns_of(subscriptions)
-        rows = with_constraints(tag_lists(columns["tags"], "tags"), columns["constraints"], threads=threads)
+        rows, _ = with_conditions(tag_lists(columns["tags"], "tags"), columns, plane=False, threads=threads)
         staged = StagedChanges(threads)
         staged.extend(rows, key_values(columns["key"]), removed=False)
         self._index(build_segment([], staged.changes(), LayoutOptions(), threads=threads), path)
