@@ -354,10 +354,10 @@ class Index(ABC, Generic[K]):
             `constraints` is for many subscriptions, as nothing is parsed: lists of structs, null or empty where there
             are none. Each has the fields `attr`, the name of an attribute, `op`, and those that the operators need:
 
-            - `=`, `!=`, `<`, `<=`, `>`, `>=`, `prefix`, `suffix`, `contains`: the operand is in `value`, or in one of
-              `int`, `float`, `text` and `bool`, of which others are null: fields have a type, but for unions.
+            - those of one operand, such as `=`, `<` and `prefix`: it is in `value`, or in one of `int`, `float`, `text`
+              and `bool`, of which others are null: fields have a type, but for unions.
             - `between`: the ends are in one of these and in `upper`, or both in `values`.
-            - `in`, `not in`: a list of operands is in `values`.
+            - those of a list of operands, such as `in`: it is in `values`.
             - `exists`, `not exists`: there is no operand.
 
             Operands are bools, integers, floats or strings, dense or sparse unions of these, or structs of them with

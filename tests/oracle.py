@@ -11,7 +11,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from support.distances import Around, Place, surely_has
 
@@ -28,17 +28,33 @@ NONE: Attributes = {}
 # -- expressions as trees, and what they mean to Python's own values ---------------------------------------------------
 
 
+class Operator(NamedTuple):
+    """What a test means for one value, how many operands it has, and of which types these are."""
+
+    holds: Callable[[Any, list[Any]], bool]  # gets the operands that are of the value's type
+    operands: Literal["none", "one", "two", "list"]
+    takes: Literal["values", "ordered", "texts"] = "values"
+
+
 def _any(test: Callable[[Any, Any], bool]) -> Callable[[Any, list[Any]], bool]:
     return lambda value, operands: any(test(value, operand) for operand in operands)
 
 
-#: Each operator, of a value and of the operands that are of its type
-_OPERATORS: Mapping[str, Callable[[Any, list[Any]], bool]] = {
-    "=": _any(operator.eq), "in": _any(operator.eq), "!=": lambda value, operands: value not in operands,
-    "not in": lambda value, operands: value not in operands, "exists": lambda *_: True,
-    "<": _any(operator.lt), "<=": _any(operator.le), ">": _any(operator.gt), ">=": _any(operator.ge),
-    "between": lambda value, operands: len(operands) == 2 and operands[0] <= value <= operands[1],
-    "prefix": _any(bytes.startswith), "suffix": _any(bytes.endswith), "contains": _any(operator.contains),
+def _no(value: Any, operands: list[Any]) -> bool:
+    return value not in operands
+
+
+#: All that there are, in the order in which messages name them; texts are compared as bytes
+OPERATORS: Mapping[str, Operator] = {
+    "=": Operator(_any(operator.eq), "one"), "!=": Operator(_no, "one"),
+    "<": Operator(_any(operator.lt), "one", "ordered"), "<=": Operator(_any(operator.le), "one", "ordered"),
+    ">": Operator(_any(operator.gt), "one", "ordered"), ">=": Operator(_any(operator.ge), "one", "ordered"),
+    "between": Operator(lambda value, ends: len(ends) == 2 and ends[0] <= value <= ends[1], "two", "ordered"),
+    "in": Operator(_any(operator.eq), "list"), "not in": Operator(_no, "list"),
+    "prefix": Operator(_any(bytes.startswith), "one", "texts"),
+    "suffix": Operator(_any(bytes.endswith), "one", "texts"),
+    "contains": Operator(_any(operator.contains), "one", "texts"),
+    "exists": Operator(lambda *_: True, "none"),
 }  # fmt: skip
 
 
@@ -109,7 +125,7 @@ def values_of(attributes: Attributes, name: str) -> list[Value]:
 def _passes(value: Value, name: str, operands: tuple[Value, ...]) -> bool:
     """Whether one value does; what is of another type than an operand is neither equal to it nor in order with it."""
     alike = [ordered(other) for other in operands if type_of(other) == type_of(value)]
-    return _OPERATORS[name](ordered(value), alike)
+    return OPERATORS[name].holds(ordered(value), alike)
 
 
 def type_of(value: Value) -> str:

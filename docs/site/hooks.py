@@ -11,6 +11,7 @@ from mkdocs.structure.files import File, Files
 from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
+from tagmatch.model.where.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./(examples/[^)#]+)\)")
@@ -35,8 +36,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Lead links to examples into the site; put pictures into the page, where they take its colours."""
     folder = ROOT / "docs" / Path(page.file.src_uri).parent
     markdown = OUTSIDE.sub(r"](\1\2)", markdown)
+    markdown = markdown.replace("<!-- operators -->", operators())
     markdown = RECORDED.sub(r"](gallery.md#\1)", markdown)
     return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
+
+
+def operators() -> str:
+    """The operators of conditions, from their table."""
+    rows = [f"| `{own.syntax}` | {own.means} |" for own in OPERATORS.values() if not own.negated]
+    return "\n".join(["| test | holds for a value that |", "|---|---|", *rows])
 
 
 def commands() -> str:

@@ -45,6 +45,12 @@ class Operator:
         """Whether its name is no word."""
         return not self.name[0].isalpha()
 
+    @property
+    def syntax(self) -> str:
+        """How a test of the attribute `a` is written."""
+        operand = '"…"' if self.takes == "texts" else "v"
+        return self.written("a", [operand, "…"] if self.count == MANY else [operand, "w"][: self.count])
+
     def written(self, attribute: str, operands: list[str]) -> str:
         """A test as an expression has it."""
         if self.count == 0:

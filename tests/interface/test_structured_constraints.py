@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import OPERATORS
 from support import filters, strategies
 from support.agreement import index_of
 
@@ -30,6 +31,10 @@ def parts_of(tree: Any) -> tuple[str, str, tuple[Any, ...]]:
     return test.attribute, "not exists" if tree is not test else test.operator, test.operands
 
 
+def shape_of(operator: str) -> str:
+    return "none" if operator == "not exists" else OPERATORS[operator].operands
+
+
 def typed(value: Any) -> dict[str, Any]:
     return {FIELDS[type(value)]: value}
 
@@ -38,11 +43,11 @@ def as_typed_fields(tree: Any, pairs_in_lists: bool) -> dict[str, Any]:
     """The first operand in the field of its type, others in structs."""
     attribute, operator, operands = parts_of(tree)
     record: dict[str, Any] = {"attr": attribute, "op": operator}
-    if operator in ("in", "not in") or (operator == "between" and pairs_in_lists):
+    if shape_of(operator) == "list" or (shape_of(operator) == "two" and pairs_in_lists):
         return {**record, "values": [typed(value) for value in operands]}
     if operands:
         record |= typed(operands[0])
-    return {**record, "upper": typed(operands[1])} if operator == "between" else record
+    return {**record, "upper": typed(operands[1])} if shape_of(operator) == "two" else record
 
 
 TYPED_FIELDS = pa.struct(
@@ -59,7 +64,7 @@ def with_unions(rows: list[list[Any]], choices: random.Random) -> pa.Array:
     mode = choices.choice(["dense", "sparse"])
     tests = [parts_of(tree) for row in rows for tree in row]
     offsets = [sum(map(len, rows[:row])) for row in range(len(rows) + 1)]
-    several = [operands if operator in ("in", "not in") else () for _, operator, operands in tests]
+    several = [operands if shape_of(operator) == "list" else () for _, operator, operands in tests]
     ends = [sum(map(len, several[:row])) for row in range(len(several) + 1)]
     columns = {
         "attr": pa.array([attribute for attribute, *_ in tests], pa.string()).dictionary_encode(),
@@ -67,7 +72,7 @@ def with_unions(rows: list[list[Any]], choices: random.Random) -> pa.Array:
         "value": union_of(
             [each[2][0] if each[2] and not more else None for each, more in zip(tests, several, strict=True)], mode
         ),
-        "upper": union_of([each[2][1] if each[1] == "between" else None for each in tests], mode),
+        "upper": union_of([each[2][1] if shape_of(each[1]) == "two" else None for each in tests], mode),
         "values": pa.LargeListArray.from_arrays(ends, union_of([value for more in several for value in more], mode)),
     }
     return pa.LargeListArray.from_arrays(offsets, pa.StructArray.from_arrays(list(columns.values()), list(columns)))

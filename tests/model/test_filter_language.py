@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from oracle import OPERATORS
 from support.areas import areas as sphere_areas
 from support.areas import numbers_of, plane_areas
 from support.areas import text_of as area_text
@@ -29,7 +30,8 @@ from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of
 
 _TEST = "a test, such as price < 10"
-_OPERATOR = "an operator (=, !=, <, <=, >, >=, between, in, not in, prefix, suffix or contains)"
+*_NAMES, _LAST = (name for name, own in OPERATORS.items() if own.operands != "none")
+_OPERATOR = f"an operator ({', '.join(_NAMES)} or {_LAST})"
 _VALUE = 'a value (a number, "text", true or false)'
 _TEXT = "a text in double quotes"
 _AREA = "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from oracle import And, Not, Or, Oracle, Tags, Test, Tree, Within, values_of
+from oracle import OPERATORS, And, Not, Or, Oracle, Tags, Test, Tree, Within, values_of
 from support.expressions import Literal, conjunctions, text_of
 from support.filters import in_order
 
@@ -140,15 +140,11 @@ def _any_tree(rng: random.Random, tags: Sequence[str], depth: int) -> Tree:
 def _any_test(rng: random.Random) -> Test:
     name = rng.choice([*VALUES])
     values = rng.sample(VALUES[name], 2)
-    operators = ["=", "!=", "in", "not in", "exists"]
-    if name != "new":
-        operators += ["<", "<=", ">", ">=", "between"]
-    if name in ("name", "city"):
-        operators += ["prefix", "suffix", "contains"]
-    operator = rng.choice(operators)
-    operands = {"exists": 0, "in": 2, "not in": 2, "between": 2}.get(operator, 1)
+    takes = {"values"} | ({"ordered"} if name != "new" else set()) | ({"texts"} if name in ("name", "city") else set())
+    operator = rng.choice([each for each, own in OPERATORS.items() if own.takes in takes])
+    operands = {"none": 0, "one": 1, "two": 2, "list": 2}[OPERATORS[operator].operands]
     test = Test(name, operator, tuple(values[:operands]))
-    return in_order(test) if operator == "between" else test
+    return in_order(test) if OPERATORS[operator].operands == "two" else test
 
 
 def any_attributes(rng: random.Random) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise, product
 from typing import Any, NamedTuple
 
-from oracle import And, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
+from oracle import OPERATORS, And, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
 
 
 def precedes(value: Value, other: Value) -> bool:
@@ -90,15 +90,13 @@ def _between(parts: Iterable[Tree], word: str, choices: random.Random, binding: 
 
 def _test_words(attribute: str, operator: str, operands: tuple[Value, ...], choices: random.Random) -> list[str]:
     name = name_of(attribute, choices)
-    match operator:
-        case "exists":
-            return ["exists", "(", name, ")"]
-        case "in" | "not in":
+    match OPERATORS[operator].operands:
+        case "none":
+            return [operator, "(", name, ")"]
+        case "list":
             return [name, *operator.split(), *_braces(operands, choices)]
-        case "between":
-            low, high = operands
-            return [name, operator, literal_of(low, choices), "and", literal_of(high, choices)]
-    return [name, operator, literal_of(operands[0], choices)]
+    literals = [each for operand in operands for each in ("and", literal_of(operand, choices))]
+    return [name, operator, *literals[1:]]
 
 
 def _area_words(area: Any) -> list[str]:
@@ -115,9 +113,8 @@ def _braces(values: Iterable[Value], choices: random.Random) -> list[str]:
 
 
 _PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_.]*")
-WORDS = (
-    "and", "between", "contains", "exists", "false", "in", "not", "or", "prefix", "suffix", "tags", "true", "within",
-)  # fmt: skip
+_OF_OPERATORS = {word for name in OPERATORS for word in name.split() if word[0].isalpha()}
+WORDS = sorted({"and", "false", "or", "tags", "true", "within"} | _OF_OPERATORS)
 
 
 def name_of(attribute: str, choices: random.Random) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from hypothesis import strategies as st
+from oracle import OPERATORS, Attributes, Operator, Tree
 from oracle import And as And
-from oracle import Attributes, Tree
 from oracle import Not as Not
 from oracle import Or as Or
 from oracle import Tags as Tags
@@ -106,18 +106,17 @@ def in_order(test: Test) -> Test:
 
 
 def any_test(names: Drawn, numbers: Drawn, texts: Drawn) -> Drawn:
-    def tests(operators: tuple[str, ...], operands: Drawn) -> Drawn:
-        return st.builds(Test, names, st.sampled_from(operators), operands)
+    pairs = st.tuples(numbers, numbers) | st.tuples(texts, texts)
+    of_types = {"values": st.booleans() | numbers | texts, "ordered": numbers | texts, "texts": texts}
 
-    one = st.booleans() | numbers | texts
-    return st.one_of(
-        tests(("=", "!="), st.tuples(one)),
-        tests(("<", "<=", ">", ">="), st.tuples(numbers | texts)),
-        tests(("prefix", "suffix", "contains"), st.tuples(texts)),
-        tests(("in", "not in"), st.lists(one, min_size=1, max_size=4).map(tuple)),
-        tests(("between",), st.tuples(numbers, numbers) | st.tuples(texts, texts)).map(in_order),
-        tests(("exists",), st.just(())),
-    )
+    def tests(name: str, own: Operator) -> Drawn:
+        taken = of_types[own.takes]
+        several = st.lists(taken, min_size=1, max_size=4).map(tuple)
+        operands = {"none": st.just(()), "one": st.tuples(taken), "two": pairs, "list": several}[own.operands]
+        drawn = st.builds(Test, names, st.just(name), operands)
+        return drawn.map(in_order) if own.operands == "two" else drawn
+
+    return st.one_of(*(tests(name, own) for name, own in OPERATORS.items()))
 
 
 tests = any_test(attribute_names, numbers, texts)
