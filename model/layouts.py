@@ -12,7 +12,7 @@ The segment that holds no set.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -220,10 +220,9 @@ class Balanced:
         table, ranks, signatures = segment.partitions, segment.tagsets.ranks, segment.tagsets.signatures
         assert isinstance(table, PartitionTable)
         assert signatures is not None
-        _rows_of_partitions(
-            signatures, ranks.offsets, ranks.values, table.masks, table.first_rows,
-            signatures_of(sets, segment.vocabulary.hashes), sets.offsets, sets.values, rows,
-        )  # fmt: skip
+        asked = _Signed(signatures_of(sets, segment.vocabulary.hashes), sets.offsets, sets.values)
+        known = _Signed(signatures, ranks.offsets, ranks.values)
+        _rows_of_partitions(known, table.masks, table.first_rows, asked, rows)
         return rows
 
     def check(self, segment: Segment) -> None:
@@ -264,33 +263,41 @@ def _first_without_mask(signatures, masks, first_rows):
     return -1
 
 
+class _Signed(NamedTuple):
+    """Sets as signatures and ranks."""
+
+    signatures: U64Array
+    offsets: IntArray | UIntArray
+    ranks: UIntArray
+
+
 @kernel
-def _is_before(signatures, offsets, values, row, signature, set_ranks, first, last):
+def _is_before(known, row, asked, i):
     """Whether a row is before a set by signature, and by ranks where the signatures are equal."""
     for w in range(SIGNATURE_WORDS):
-        if signatures[row, w] != signature[w]:
-            return signatures[row, w] < signature[w]
-    return compare_to(offsets, values, row, set_ranks, first, last) < 0
+        if known.signatures[row, w] != asked.signatures[i, w]:
+            return known.signatures[row, w] < asked.signatures[i, w]
+    return compare_to(known.offsets, known.ranks, row, asked.ranks, asked.offsets[i], asked.offsets[i + 1]) < 0
 
 
 @kernel
-def _rows_of_partitions(signatures, offsets, values, masks, first_rows, set_signatures, set_offsets, set_ranks, rows):
+def _rows_of_partitions(known, masks, first_rows, asked, rows):
     """Binary search for each set in the partitions whose mask its signature contains; the empty set is row 0."""
     for i in range(len(rows)):
-        first, last = set_offsets[i], set_offsets[i + 1]
+        first, last = asked.offsets[i], asked.offsets[i + 1]
         rows[i] = 0 if first == last and first_rows[0] > 0 else -1
         for partition in range(len(masks) if first < last else 0):
-            if not contains(set_signatures[i], masks[partition]):
+            if not contains(asked.signatures[i], masks[partition]):
                 continue
             low, end = first_rows[partition], first_rows[partition + 1]
             high = end
             while low < high:
                 middle = (low + high) // 2
-                if _is_before(signatures, offsets, values, middle, set_signatures[i], set_ranks, first, last):
+                if _is_before(known, middle, asked, i):
                     low = middle + 1
                 else:
                     high = middle
-            if low < end and compare_to(offsets, values, low, set_ranks, first, last) == 0:
+            if low < end and compare_to(known.offsets, known.ranks, low, asked.ranks, first, last) == 0:
                 rows[i] = low
                 break
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,9 +48,17 @@ def count_bits(signatures, begin, end, counts):
         begin = stop
 
 
+class _Rows(NamedTuple):
+    """Signatures and row numbers, which move together."""
+
+    signatures: U64Array
+    order: U32Array
+
+
 @kernel
-def _scatter(signatures, order, begin, end, pivot, zeros_at, ones_at, swap_signatures, swap_order):
-    """Move sets without the pivot bit to `zeros_at` of the swap arrays and the others to `ones_at`, each in order."""
+def _scatter(rows, swap, begin, end, pivot, zeros_at, ones_at):
+    """Move sets without the pivot bit to `zeros_at` of the other rows and the others to `ones_at`, each in order."""
+    (signatures, order), (swap_signatures, swap_order) = rows, swap
     for row in range(begin, end):
         # No branch: the pivot splits evenly, so a branch would be guessed wrongly every other time.
         bit = np.int64((signatures[row, pivot >> 6] >> _U(63 - (pivot & 63))) & _U(1))
@@ -62,9 +71,9 @@ def _scatter(signatures, order, begin, end, pivot, zeros_at, ones_at, swap_signa
 
 
 @kernel
-def _move_back(signatures, order, begin, end, swap_signatures, swap_order):
-    signatures[begin:end] = swap_signatures[begin:end]
-    order[begin:end] = swap_order[begin:end]
+def _move_back(rows, swap, begin, end):
+    rows.signatures[begin:end] = swap.signatures[begin:end]
+    rows.order[begin:end] = swap.order[begin:end]
 
 
 @kernel
@@ -97,7 +106,7 @@ def choose_pivot(counts, size, max_size, mask, used):
 
 
 @kernel
-def _partition_subtree(signatures, order, swap_signatures, swap_order, begin, end, mask, used, max_size):
+def _partition_subtree(rows, swap, begin, end, mask, used, max_size):
     """Algorithm 1 on the sets from `begin` to `end`; returns the leaves' masks and ends, in row order."""
     # A path has at most 192 splits and each leaves one node waiting.
     bounds = np.empty((SIGNATURE_BITS + 1, 2), np.int64)
@@ -114,7 +123,7 @@ def _partition_subtree(signatures, order, swap_signatures, swap_order, begin, en
         waiting -= 1
         begin, end = bounds[waiting]
         counts[:] = 0
-        count_bits(signatures, begin, end, counts)
+        count_bits(rows.signatures, begin, end, counts)
         pivot = choose_pivot(counts, end - begin, max_size, masks[waiting], useds[waiting])
         if pivot < 0:
             if leaves == len(leaf_ends):
@@ -124,8 +133,8 @@ def _partition_subtree(signatures, order, swap_signatures, swap_order, begin, en
             leaves += 1
             continue
         middle = end - counts[pivot]
-        _scatter(signatures, order, begin, end, pivot, begin, middle, swap_signatures, swap_order)
-        _move_back(signatures, order, begin, end, swap_signatures, swap_order)
+        _scatter(rows, swap, begin, end, pivot, begin, middle)
+        _move_back(rows, swap, begin, end)
         # The half without the pivot bit is taken first, so that leaves come out in row order.
         _set_bit(useds[waiting], pivot)
         masks[waiting + 1], useds[waiting + 1] = masks[waiting], useds[waiting]
@@ -138,14 +147,9 @@ def _partition_subtree(signatures, order, swap_signatures, swap_order, begin, en
 
 @dataclass(frozen=True, eq=False)
 class Root:
-    """Where Algorithm 1 begins: with all sets, or with those that some splits have left together.
+    """Where Algorithm 1 begins: with all sets, or with those that some splits have left together."""
 
-    Attributes
-    ----------
-    mask, used : uint64[3] arrays
-        The pivots whose bit the sets have, and all pivots.
-    """
-
+    # Both uint64[3]: the pivots whose bit the sets have, and all pivots
     mask: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
     used: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
 
@@ -178,18 +182,16 @@ class _Node:
 
 @dataclass(frozen=True)
 class _Sets:
-    """Signatures and row numbers, moved together, and arrays of the same shapes to move them by way of."""
+    """Sets, and room to move them by way of."""
 
-    signatures: U64Array
-    order: U32Array
-    swap_signatures: U64Array
-    swap_order: U32Array
+    rows: _Rows
+    swap: _Rows
 
     def split(self, node: _Node, max_size: int, threads: int) -> list[_Node]:
         """The halves of a large node, every thread working on a part of its rows; the node itself if it is a leaf."""
         ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(node.size, threads)]
         counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
-        run(lambda i: count_bits(self.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
+        run(lambda i: count_bits(self.rows.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
         pivot = node.root.pivot(counts.sum(axis=0), node.size, max_size)
         if pivot < 0:
             return [node]
@@ -198,9 +200,9 @@ class _Sets:
         middle = node.begin + int(zeros.sum())
         zeros_at = node.begin + np.cumsum(zeros) - zeros
         ones_at = middle + np.cumsum(ones) - ones
-        now, swap = (self.signatures, self.order), (self.swap_signatures, self.swap_order)
-        run(lambda i: _scatter(*now, *ranges[i], pivot, zeros_at[i], ones_at[i], *swap), range(len(ranges)), threads)
-        run(lambda i: _move_back(*now, *ranges[i], *swap), range(len(ranges)), threads)
+        rows, swap = self.rows, self.swap
+        run(lambda i: _scatter(rows, swap, *ranges[i], pivot, zeros_at[i], ones_at[i]), range(len(ranges)), threads)
+        run(lambda i: _move_back(rows, swap, *ranges[i]), range(len(ranges)), threads)
         without, having = node.root.halves(pivot)
         halves = _Node(node.begin, middle, without), _Node(middle, node.end, having)
         return [half for half in halves if half.size]
@@ -208,16 +210,15 @@ class _Sets:
     def finish(self, node: _Node, max_size: int) -> tuple[U64Array, I64Array]:
         """Masks and ends of the node's leaves, found by one thread."""
         leaves: tuple[U64Array, I64Array] = _partition_subtree(
-            self.signatures, self.order, self.swap_signatures, self.swap_order,
-            node.begin, node.end, node.root.mask, node.root.used, max_size,
-        )  # fmt: skip
+            self.rows, self.swap, node.begin, node.end, node.root.mask, node.root.used, max_size
+        )
         return leaves
 
 
 def _leaves(sets: _Sets, first_row: int, root: Root, max_size: int, threads: int) -> tuple[U64Array, I64Array]:
     """Masks and first rows (and the end) of all leaves, in row order."""
     # Nodes too large for one thread's fair share are split by all threads together, the others one to a thread.
-    count = len(sets.order)
+    count = len(sets.rows.order)
     share = max(max_size, (count - first_row) // (4 * threads))
     waiting = [_Node(first_row, count, root)] if count > first_row else []
     subtrees: list[_Node] = []
@@ -237,31 +238,17 @@ def _leaves(sets: _Sets, first_row: int, root: Root, max_size: int, threads: int
 def balanced_partitions(
     signatures: U64Array, first_row: int, max_partition_size: int, *, root: Root | None = None, threads: int = 1
 ) -> tuple[PartitionTable, U32Array, U64Array]:
-    """Algorithm 1 on the rows from `first_row` on, none of which may have a zero signature.
+    """Algorithm 1 (`MAX_P`) on the rows from `first_row` on, none of which may have a zero signature.
 
-    Parameters
-    ----------
-    signatures : uint64[n, 3] array
-        In the canonical (lexicographic rank) order, which settles equal signatures. Overwritten.
-    max_partition_size : int
-        `MAX_P`.
-    root : Root, optional
-        Default: these are all sets.
-
-    Returns
-    -------
-    partitions : PartitionTable
-    order : uint32 array
-        The row that goes to each place of the tagset table.
-    signatures : uint64[n, 3] array
-        In that order; each word's column is contiguous, as matching reads them.
+    Signatures come in the canonical (lexicographic rank) order, which settles equal ones, and are overwritten. Gives
+    the row that goes to each place of the tagset table, and signatures in that order; each word's column is contiguous.
     """
     count = len(signatures)
     order = np.arange(count, dtype=np.uint32)
-    sets = _Sets(signatures, order, np.empty_like(signatures), np.empty_like(order))
+    sets = _Sets(_Rows(signatures, order), _Rows(np.empty_like(signatures), np.empty_like(order)))
     masks, first_rows = _leaves(sets, first_row, root or Root(), max_partition_size, threads)
     # The swap array's memory, no longer needed, takes the result: fresh memory would have to be cleared first.
-    columns = sets.swap_signatures.reshape(SIGNATURE_WORDS, count).T
+    columns = sets.swap.signatures.reshape(SIGNATURE_WORDS, count).T
     del sets
     within = np.arange(count, dtype=np.uint32)
     sort_groups(signatures, within, first_rows, threads=threads)

@@ -11,11 +11,11 @@ Which partitions may have sets that a query contains: Algorithm 2 (§3.2).
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, U64Array, frozen, offsets_of
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, U64Array, UIntArray, frozen, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_BITS, SIGNATURE_WORDS, add_tag, contains, signatures_of
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.prepared import array_at
@@ -200,12 +200,35 @@ def _count_contained(words, begin, end, query):
     return count
 
 
+class _Asked(NamedTuple):
+    """Batches, as of `Batches`, and their queries."""
+
+    signatures: U64Array
+    offsets: I64Array  # As of `QueryBatch`
+    ranks: U32Array
+    partitions: I64Array
+    batch_offsets: I64Array
+    queued: I64Array
+
+
+class _Known(NamedTuple):
+    """The sets of a segment in partitions, and these in blocks and in groups of blocks."""
+
+    words: tuple[U64Array, ...]  # As of `signature_words`
+    offsets: IntArray | UIntArray
+    ranks: U32Array
+    first_rows: I64Array
+    first_blocks: I64Array  # As of `Blocks`
+    first_groups: I64Array
+    of_blocks: U64Array
+    of_groups: U64Array
+
+
 @kernel
-def _match_batches(
-    query_signatures, query_offsets, query_ranks, partitions, batch_offsets, queued, batch_size, exact,
-    words, offsets, ranks, first_rows, first_blocks, first_groups, of_blocks, of_groups,
-):  # fmt: skip
+def _match_batches(asked, known, batch_size, exact):
     """Algorithm 3 on every batch, or part of it of `batch_size`; returns matching (query, set id) pairs."""
+    query_signatures, query_offsets, query_ranks, partitions, batch_offsets, queued = asked
+    words, offsets, ranks, first_rows, first_blocks, first_groups, of_blocks, of_groups = known
     found_query = np.empty(1024, np.uint32)
     found_set = np.empty(1024, np.uint32)
     used = 0
@@ -297,13 +320,16 @@ def _sets_of(tables, ranks, rank_offset):
         array_at(tables, _WORDS + 1, np.uint64),
         array_at(tables, _WORDS + 2, np.uint64),
     )
-    _, found, rejected = _match_batches(
+    asked = _Asked(
         signature, np.array([0, len(ranks)]), ranks, partitions, np.arange(len(partitions) + 1),
-        np.zeros(len(partitions), np.int64), 1, scalar(tables, _EXACT) != 0, words,
-        array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32),
+        np.zeros(len(partitions), np.int64),
+    )  # fmt: skip
+    known = _Known(
+        words, array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32),
         array_at(tables, _FIRST_ROWS, np.int64), array_at(tables, _FIRST_BLOCKS, np.int64),
         array_at(tables, _FIRST_GROUPS, np.int64), _three_words(tables, _OF_BLOCKS), _three_words(tables, _OF_GROUPS),
     )  # fmt: skip
+    _, found, rejected = _match_batches(asked, known, 1, scalar(tables, _EXACT) != 0)
     empty = has_empty(tables)
     sets = np.zeros(empty + len(found), np.uint32)
     sets[empty:] = found
@@ -367,12 +393,10 @@ class BalancedSubsetMatch:
         blocks = Blocks(words, first_rows, _BLOCK_ROWS, threads=threads)
         groups = Blocks(words, first_rows, _BLOCK_ROWS * _GROUP_BLOCKS, threads=threads)
         signatures, ranks = segment.tagsets.signatures, segment.tagsets.ranks
-        self._tables: tuple[Any, ...] = (
+        self._known = _Known(
             words, ranks.offsets, ranks.values, first_rows, blocks.firsts, groups.firsts, blocks.masks, groups.masks
-        )  # fmt: skip
+        )
         copied = 0 if signatures is None or np.shares_memory(words[0], signatures) else signatures.nbytes
-        self._of_one_query = [self._hashes, self._index.first_masks, self._index.masks, self._index.partitions, *words]
-        self._of_one_query += [first_rows, blocks.firsts, groups.firsts, blocks.masks, groups.masks]
         #: Bytes beside the snapshot's tables
         self.nbytes = copied + blocks.nbytes + groups.nbytes + self._index.nbytes
 
@@ -383,7 +407,9 @@ class BalancedSubsetMatch:
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """What answers single queries about the segment."""
-        prepared, dtypes = prepare(segment, tags, self._of_one_query, [self._exact])
+        index, known = self._index, self._known
+        own = [self._hashes, index.first_masks, index.masks, index.partitions, *known.words, *known[3:]]
+        prepared, dtypes = prepare(segment, tags, own, [self._exact])
         return OneQuery([prepared], _one_query(dtypes))
 
     @property
@@ -397,19 +423,11 @@ class BalancedSubsetMatch:
 
     def match(self, batches: Batches) -> Found:
         """Match batches with their partitions (Algorithm 3)."""
-        return Found(
-            *_match_batches(
-                batches.signatures,
-                batches.queries.offsets,
-                batches.queries.ranks,
-                batches.partitions,
-                batches.offsets,
-                batches.queued,
-                self.batch_size,
-                self._exact,
-                *self._tables,
-            )
+        queries = batches.queries
+        asked = _Asked(
+            batches.signatures, queries.offsets, queries.ranks, batches.partitions, batches.offsets, batches.queued
         )
+        return Found(*_match_batches(asked, self._known, self.batch_size, self._exact))
 
     def __call__(self, queries: QueryBatch) -> Matches:
         """Sets that each query contains."""

@@ -71,7 +71,7 @@ def has_empty(tables):
     return scalar(tables, _HAS_EMPTY)
 
 
-class Tags(NamedTuple):
+class QueryTags(NamedTuple):
     """The tags of a query in a kernel."""
 
     offsets: I64Array  # As of `Strings`
@@ -104,7 +104,7 @@ def tags_in(tables, text, count):
             used += 1
     offsets[count] = used
     seed = scalar(tables, _SEED)
-    return Tags(offsets, data, seed, _hashed(offsets, data, seed))
+    return QueryTags(offsets, data, seed, _hashed(offsets, data, seed))
 
 
 @kernel

@@ -6,11 +6,11 @@ Rows that the search does not turn away become candidates, and all candidates of
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, U32Array
+from tagmatch.model.arrays import IntArray, Lists, U32Array, UIntArray, frozen
 from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
 from tagmatch.model.kernels.prepared import array_at
 from tagmatch.model.options import MatchOptions
@@ -49,24 +49,36 @@ def _second_ranks(offsets, ranks, first, last, out):
         out[row] = ranks[offsets[row] + 1] if offsets[row + 1] - offsets[row] > 1 else NO_RANK
 
 
-def second_ranks(segment: Segment, *, threads: int = 1) -> U32Array:
-    """The second-rarest rank of each row, `NO_RANK` for sets of one tag."""
+class Clusters(NamedTuple):
+    """The sets of a segment by rarest tag; kernels of the CPU and of CUDA take it."""
+
+    offsets: IntArray | UIntArray  # Row `i` has the ascending ranks `ranks[offsets[i]:offsets[i + 1]]`
+    ranks: U32Array
+    seconds: U32Array  # The second-rarest rank of each row, `NO_RANK` for sets of one tag
+    first_rows: (
+        IntArray | UIntArray
+    )  # The sets whose rarest tag has rank `r` are rows `first_rows[r]` to `first_rows[r + 1]`
+
+
+def clusters_of(segment: Segment, *, threads: int = 1) -> Clusters:
+    """The clusters of a segment."""
     ranks = segment.tagsets.ranks
-    out = np.empty(len(ranks), np.uint32)
+    seconds = np.empty(len(ranks), np.uint32)
     run_rows(
-        lambda first, last: _second_ranks(ranks.offsets, ranks.values, first, last, out),
+        lambda first, last: _second_ranks(ranks.offsets, ranks.values, first, last, seconds),
         even_ranges(len(ranks), threads),
         threads,
     )
-    return out
+    return Clusters(ranks.offsets, ranks.values, frozen(seconds), segment.partitions.first_rows)
 
 
 @kernel
-def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_rows, longest, most, ends):
+def _find_candidates(query_offsets, query_ranks, clusters, longest, most, ends):
     """Candidate rows, query by query, each with the place in `query_ranks` after its rarest tag's.
 
     Once it has more than `most`, it looks for no more in large clusters.
     """
+    offsets, ranks, seconds, first_rows = clusters
     # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
     begins = np.empty(len(query_ranks), np.int64)
@@ -115,8 +127,9 @@ def _find_candidates(query_offsets, query_ranks, offsets, ranks, seconds, first_
 
 
 @kernel
-def _verify(query_offsets, query_ranks, offsets, ranks, rows, places, candidate_ends, has_empty, ends, out):
+def _verify(query_offsets, query_ranks, clusters, candidates, has_empty, ends, out):
     """Write to `out` the candidates contained in their queries, after the empty set where it is stored."""
+    (offsets, ranks, _, _), (rows, places, candidate_ends) = clusters, candidates
     begins = np.empty(candidate_ends[-1], np.int64)
     stops = np.empty(candidate_ends[-1], np.int64)
     for i in range(len(begins)):
@@ -147,19 +160,17 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     """Sets that one query contains, and how many candidates were turned away; -1 where there are more than `most`."""
     seconds = array_at(tables, _SECONDS, np.uint32)
     offsets, values = array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32)
+    clusters = Clusters(offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row))
     queries = np.array([0, len(ranks)])
-    candidates, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    candidate_ends, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
     empty = has_empty(tables)
     if len(seconds) == 0:
         return np.empty(0, np.uint32), 0
-    rows, places, used, _ = _find_candidates(
-        queries, ranks, offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row),
-        scalar(tables, _LONGEST), most, candidates,
-    )  # fmt: skip
+    rows, places, used, _ = _find_candidates(queries, ranks, clusters, scalar(tables, _LONGEST), most, candidate_ends)
     if used > most:
         return np.empty(0, np.uint32), -1
     out = np.empty(used + empty, np.uint32)
-    found, _ = _verify(queries, ranks, offsets, values, rows, places, candidates, empty != 0, ends, out)
+    found, _ = _verify(queries, ranks, clusters, (rows, places, candidate_ends), empty != 0, ends, out)
     return out[:found], len(out) - found
 
 
@@ -171,11 +182,12 @@ def _in_segment(tables, tags, most, tag_offset, rank_offset, first_row):
 
 
 @kernel
-def _in_all(tables, text, count, most, tag_offset, rank_offset, key_offset, key, first_row):
+def _in_all(tables, text, count, most, dtypes, first_row):
     """Keys found in all segments, and how many; how many sets have them, and how many candidates were turned away.
 
     There are -1 keys where there are more than `most`, or as many candidates in a segment.
     """
+    tag_offset, rank_offset, key_offset, key = dtypes
     found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
     tags = tags_in(tables[0], text, count)
     for segment in range(len(tables)):
@@ -191,20 +203,16 @@ def _in_all(tables, text, count, most, tag_offset, rank_offset, key_offset, key,
 
 @cache
 def _one_query(dtypes: DTypes, first_row: Any) -> Kernels:
-    tag_offset, rank_offset, key_offset, key = dtypes
+    tag_offset, rank_offset, _, _ = dtypes
 
     @kernel
     def keys(tables, text, count, unique, counts):
-        found, used, verified, rejected = _in_all(
-            tables, text, count, ALL, tag_offset, rank_offset, key_offset, key, first_row
-        )
+        found, used, verified, rejected = _in_all(tables, text, count, ALL, dtypes, first_row)
         return answer(found[:used], unique, verified, rejected, counts)
 
     @brief_kernel
     def few_keys(tables, text, count, unique, counts):
-        found, used, verified, rejected = _in_all(
-            tables, text, count, FEW, tag_offset, rank_offset, key_offset, key, first_row
-        )
+        found, used, verified, rejected = _in_all(tables, text, count, FEW, dtypes, first_row)
         return None if used < 0 else answer(found[:used], unique, verified, rejected, counts)
 
     @kernel
@@ -227,9 +235,7 @@ class RarestSubsetMatch:
     def __init__(self, segment: Segment, *, threads: int = 1) -> None:
         assert isinstance(segment.partitions, ClusterTable)
         ranks = segment.tagsets.ranks
-        self._ranks: tuple[Any, ...] = (ranks.offsets, ranks.values)
-        self._seconds = second_ranks(segment, threads=threads)
-        self._first_rows = segment.partitions.first_rows
+        self._clusters = clusters_of(segment, threads=threads)
         self._has_empty = segment.tagsets.has_empty_set
         self._longest = int(ranks.lengths().max(initial=0))
 
@@ -241,24 +247,22 @@ class RarestSubsetMatch:
     @property
     def nbytes(self) -> int:
         """Bytes beside the snapshot's tables."""
-        return self._seconds.nbytes
+        return self._clusters.seconds.nbytes
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """What answers single queries about the segment."""
-        prepared, dtypes = prepare(segment, tags, [self._seconds, self._first_rows], [self._longest])
-        first_row: Any = self._first_rows.dtype.type
+        prepared, dtypes = prepare(segment, tags, list(self._clusters[2:]), [self._longest])
+        first_row: Any = self._clusters.first_rows.dtype.type
         return OneQuery([prepared], _one_query(dtypes, first_row))
 
     def __call__(self, batch: QueryBatch) -> Matches:
         """Sets that each query contains."""
         candidate_ends = np.zeros(len(batch) + 1, np.int64)
         ends = np.zeros(len(batch) + 1, np.int64)
-        queries = (batch.offsets, batch.ranks)
-        if len(self._seconds) == 0 or (len(batch.ranks) == 0 and not self._has_empty):
+        if len(self._clusters.seconds) == 0 or (len(batch.ranks) == 0 and not self._has_empty):
             return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
-        rows, places, used, _ = _find_candidates(
-            *queries, *self._ranks, self._seconds, self._first_rows, self._longest, ALL, candidate_ends
-        )
+        queries = batch.offsets, batch.ranks, self._clusters
+        rows, places, used, _ = _find_candidates(*queries, self._longest, ALL, candidate_ends)
         out = np.empty(used + self._has_empty * len(batch), np.uint32)
-        matches, _ = _verify(*queries, *self._ranks, rows, places, candidate_ends, self._has_empty, ends, out)
+        matches, _ = _verify(*queries, (rows, places, candidate_ends), self._has_empty, ends, out)
         return Matches(Lists(ends, out[:matches]), len(out) - int(matches))

@@ -53,19 +53,32 @@ def _array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # no
     return _at(addresses, dtype, readonly=True)
 
 
-def _arrays_at(typing: Any, addresses: Any, place: Any, dtypes: Any) -> Any:  # noqa: ARG001
-    parts = [_at(addresses, dtype, readonly=True) for dtype in dtypes]
-    signature = types.Tuple([part.return_type for part, _ in parts])(addresses, types.intp, dtypes)
+def _arrays_at(typing: Any, addresses: Any, place: Any, dtypes: Any) -> Any:
+    """A tuple as that of types, which may have tuples in it: named ones become such of arrays."""
+    parts = [
+        (_arrays_at(typing, addresses, place, each), _count(each))
+        if isinstance(each, types.BaseTuple)
+        else (_at(addresses, each, readonly=True), 1)
+        for each in dtypes
+    ]
+    arrays = [signature.return_type for (signature, _), _ in parts]
+    named = isinstance(dtypes, types.BaseNamedTuple)
+    result = types.NamedTuple(arrays, dtypes.instance_class) if named else types.Tuple(arrays)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        table, first, _ = arguments
-        arrays = [
-            one(context, builder, part, (table, builder.add(first, first.type(i)), None))
-            for i, (part, one) in enumerate(parts)
-        ]
-        return context.make_tuple(builder, signature.return_type, arrays)
+        table, at, _ = arguments
+        made = []
+        for (part, one), count in parts:
+            made.append(one(context, builder, part, (table, at, None)))
+            at = builder.add(at, at.type(count))
+        return context.make_tuple(builder, signature.return_type, made)
 
-    return signature, generate
+    return result(addresses, types.intp, dtypes), generate
+
+
+def _count(dtypes: Any) -> int:
+    """How many arrays there are in a tuple of types."""
+    return sum(_count(each) if isinstance(each, types.BaseTuple) else 1 for each in dtypes)
 
 
 def _own_array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
@@ -86,7 +99,7 @@ def _count_up(typing: Any, counts: Any, place: Any, more: Any) -> Any:  # noqa: 
 #: In a kernel, `array_at(addresses, place, dtype)`: array `place` of `Prepared`, read-only; `dtype` is its elements'
 array_at: Any = intrinsic(_array_at)
 
-#: In a kernel, `arrays_at(addresses, place, dtypes)`: as many arrays from this place on, as a tuple
+#: In a kernel, `arrays_at(addresses, place, dtypes)`: as many arrays from this place on, as a tuple like that of types
 arrays_at: Any = intrinsic(_arrays_at)
 
 #: As `array_at`, of an array that the kernel may write to

@@ -68,6 +68,14 @@ def point_of(lon, lat, plane):
 
 
 @lent
+def point_like(origin, lon, lat):
+    """A place in as many numbers as the origin has: x and y on the plane, else a unit vector."""
+    if len(origin) == 2:
+        return lon, lat
+    return unit_vector(lon, lat)
+
+
+@lent
 def limit_of(metres, plane):
     """By which a circle of this radius is tested; see above."""
     if plane:

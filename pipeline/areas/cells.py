@@ -9,23 +9,20 @@ space with `n` cells has `n - 1` cuts. The one between cells `i - 1` and `i` is 
 The first chunk of a cell has its number. Where it is full, `following` has the next one: of a cell's chunks, only the
 one after the first may have free slots, or the first, if there is no other.
 
-Moves of clients, while other threads search.
-
 Cells share versions, which are odd while something in them changes. A move makes those of all cells odd in which the
 client has entries and will have some, changes them, and makes them even again. So who has read some cells, and finds
 all their versions as they were before, has seen all entries of a client either before or after its move.
-
-Moves of clients that a copy of their positions elsewhere has yet to make.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from tagmatch.model.arrays import F64Array, I64Array, U32Array
+from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array
 from tagmatch.model.kernels.atomics import fence_release, load_relaxed, store_relaxed, store_release
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import point_of
@@ -44,6 +41,46 @@ _Y, _Z, _LIMIT = SLOTS, 2 * SLOTS, 3 * SLOTS
 #: Places in `free`: the first chunk of those that were given back, the first that never was in use, and how
 #: many there are of both
 GIVEN_BACK, NEVER_USED, AVAILABLE = 0, 1, 2
+
+
+class CellTree(NamedTuple):
+    """Which cells spaces have."""
+
+    space_cells: I64Array  # Space `s` has the cells `space_cells[s]` to `space_cells[s + 1]`
+    cuts: F64Array  # Between cells: where, and on which axis
+    axes: U8Array
+
+
+class CellChunks(NamedTuple):
+    """The chunks of cells, which moves change."""
+
+    words: F64Array
+    numbers: U32Array  # The entry of each slot
+    following: npt.NDArray[np.int32]
+    homes: U32Array  # The cell of each chunk beside the first ones
+    free: I64Array
+    where: npt.NDArray[Any]  # The slot that each entry is in, or `NOWHERE`
+
+
+class MovingCells(NamedTuple):
+    """Cells, with where their clients are."""
+
+    size: int  # How many there are
+    chunks: CellChunks
+    versions: I64Array
+    lon: F64Array
+    lat: F64Array
+    tree: CellTree
+
+
+class EntryTable(NamedTuple):
+    """What does not change: entries of clients, each with the space that it is in."""
+
+    spaces: U32Array
+    clients: U32Array
+    limits: F64Array  # What says how far from its client an entry is found, as of `limits`
+    client_offsets: npt.NDArray[Any]
+    client_entries: U32Array  # Client `i` has the entries from `client_offsets[i]` to `client_offsets[i + 1]` of these
 
 
 @kernel
@@ -88,24 +125,18 @@ def cut(keys, order, space_entries, space_cells, cuts, axes):
 
 
 @lent
-def cell_of(space, x, y, z, space_cells, cuts, axes):
+def cell_of(tree, space, x, y, z):
     """The cell of a space that has a point."""
-    a, b = np.int64(space_cells[space]), np.int64(space_cells[space + 1])
+    a, b = np.int64(tree.space_cells[space]), np.int64(tree.space_cells[space + 1])
     while b - a > 1:
         middle = (a + b) >> 1
-        axis = axes[middle]
+        axis = tree.axes[middle]
         value = x if axis == 0 else (y if axis == 1 else z)
-        if value < cuts[middle]:
+        if value < tree.cuts[middle]:
             b = middle
         else:
             a = middle
     return a
-
-
-@lent
-def home_of(chunk, cells, homes):
-    """The cell that a chunk belongs to."""
-    return chunk if chunk < cells else np.int64(homes[chunk - cells])
 
 
 @lent
@@ -115,16 +146,16 @@ def _clear(words, numbers, chunk, slot):
 
 
 @lent
-def write_point(words, chunk, slot, x, y, z):
+def _write_point(words, chunk, slot, x, y, z):
     """Write where a slot's client is."""
     at = chunk * WORDS + slot
     words[at], words[at + _Y], words[at + _Z] = x, y, z
 
 
 @lent
-def join(chunks, cell, cells, x, y, z, limit, entry):
+def _join(cells, cell, x, y, z, limit, entry):
     """Put an entry into a cell; there is a chunk available."""
-    words, numbers, following, homes, free, where = chunks
+    words, numbers, following, homes, free, where = cells.chunks
     chunk = np.int64(following[cell])
     if chunk < 0:
         chunk = cell
@@ -141,19 +172,19 @@ def join(chunks, cell, cells, x, y, z, limit, entry):
         free[AVAILABLE] -= 1
         for other in range(SLOTS):
             _clear(words, numbers, chunk, other)
-        homes[chunk - cells] = cell
+        homes[chunk - cells.size] = cell
         store_relaxed(following, chunk, following[cell])
         store_relaxed(following, cell, np.int32(chunk))
-    write_point(words, chunk, slot, x, y, z)
+    _write_point(words, chunk, slot, x, y, z)
     words[chunk * WORDS + slot + _LIMIT] = limit
     numbers[2 * chunk * WORDS + NUMBERS + slot] = np.uint32(entry)
     where[entry] = chunk * SLOTS + slot
 
 
 @lent
-def leave(chunks, cell, entry):
+def _leave(cells, cell, entry):
     """Take an entry out of its cell, and put the last one of its only chunk that may have free slots there instead."""
-    words, numbers, following, _, free, where = chunks
+    words, numbers, following, _, free, where = cells.chunks
     head = np.int64(following[cell])
     if head < 0:
         head = cell
@@ -184,16 +215,16 @@ def clear_all(words, numbers):
 
 
 @kernel
-def join_all(chunks, cells, spaces, entry_clients, limits, lon, lat, plane, space_cells, cuts, axes):
+def join_all(cells, entries, plane):
     """Put all entries whose clients are somewhere into their cells."""
+    (spaces, clients, limits, _, _), lon, lat, where = entries, cells.lon, cells.lat, cells.chunks.where
     for entry in range(len(spaces)):
-        client = np.int64(entry_clients[entry])
+        client = np.int64(clients[entry])
         if np.isnan(lon[client]) or np.isnan(lat[client]):
-            chunks[5][entry] = NOWHERE
+            where[entry] = NOWHERE
             continue
         x, y, z = point_of(lon[client], lat[client], plane)
-        cell = cell_of(np.int64(spaces[entry]), x, y, z, space_cells, cuts, axes)
-        join(chunks, cell, cells, x, y, z, limits[entry], entry)
+        _join(cells, cell_of(cells.tree, np.int64(spaces[entry]), x, y, z), x, y, z, limits[entry], entry)
 
 
 #: Versions, which cells share: a power of two
@@ -217,98 +248,13 @@ def _mark(versions, cell, marked, count):
 
 
 @lent
-def _cell_that_has(where, entry, cells, homes):
+def _cell_that_has(cells, entry):
     """The cell that an entry is in."""
-    slot = np.int64(where[entry])
-    return home_of(slot // SLOTS, cells, homes) if slot >= 0 else NOWHERE
-
-
-@lent
-def _move(entries, chunks, positions, tree, cells, client, lon, lat, point, new_cells, marked):
-    """Move one client; one that is nowhere then leaves."""
-    client_offsets, client_entries, spaces, limits = entries
-    versions, all_lon, all_lat = positions
-    space_cells, cuts, axes = tree
-    where, homes = chunks[5], chunks[3]
-    x, y, z = point
-    somewhere = not (np.isnan(lon) or np.isnan(lat))
-    first, last, count = np.int64(client_offsets[client]), np.int64(client_offsets[client + 1]), 0
-    for i in range(first, last):
-        entry = np.int64(client_entries[i])
-        cell = cell_of(np.int64(spaces[entry]), x, y, z, space_cells, cuts, axes) if somewhere else NOWHERE
-        new_cells[i - first] = cell
-        count = _mark(versions, cell, marked, count)
-        count = _mark(versions, _cell_that_has(where, entry, cells, homes), marked, count)
-    fence_release()
-    all_lon[client], all_lat[client] = lon, lat
-    for i in range(first, last):
-        entry, cell = np.int64(client_entries[i]), new_cells[i - first]
-        before = _cell_that_has(where, entry, cells, homes)
-        if before == cell and cell >= 0:
-            slot = np.int64(where[entry])
-            write_point(chunks[0], slot // SLOTS, slot % SLOTS, x, y, z)
-            continue
-        if before >= 0:
-            leave(chunks, before, entry)
-        if cell >= 0:
-            join(chunks, cell, cells, x, y, z, limits[entry], entry)
-    for i in range(count):
-        store_release(versions, marked[i], versions[marked[i]] + 1)
-
-
-@lent
-def _fetch_slot(words, numbers, chunk, slot):
-    """Have what a slot has fetched."""
-    for lane in range(4):
-        prefetch(words, chunk * WORDS + lane * SLOTS + slot)
-    prefetch(numbers, 2 * chunk * WORDS + NUMBERS)
-
-
-@lent
-def _fetch(entries, chunks, tree, clients, x, y, z, at):
-    """Have fetched what moves will need that are not far away."""
-    client_offsets, client_entries, spaces, limits = entries
-    words, numbers, following, _, _, where = chunks
-    space_cells, cuts, axes = tree
-    if at + 4 * _AHEAD < len(clients):
-        prefetch(client_offsets, clients[at + 4 * _AHEAD])
-    if at + 3 * _AHEAD < len(clients):
-        prefetch(client_entries, np.int64(client_offsets[clients[at + 3 * _AHEAD]]))
-    if at + 2 * _AHEAD < len(clients):
-        client = clients[at + 2 * _AHEAD]
-        first, last = np.int64(client_offsets[client]), np.int64(client_offsets[client + 1])
-        for i in range(first, min(last, first + _FETCHED)):
-            entry = np.int64(client_entries[i])
-            prefetch(where, entry)
-            prefetch(spaces, entry)
-            prefetch(limits, entry)
-    if at + _AHEAD < len(clients):
-        client = clients[at + _AHEAD]
-        first, last = np.int64(client_offsets[client]), np.int64(client_offsets[client + 1])
-        for i in range(first, min(last, first + _FETCHED)):
-            entry = np.int64(client_entries[i])
-            slot = np.int64(where[entry])
-            if slot >= 0:
-                _fetch_slot(words, numbers, slot // SLOTS, slot % SLOTS)
-                prefetch(following, slot // SLOTS)
-            cell = cell_of(
-                np.int64(spaces[entry]), x[at + _AHEAD], y[at + _AHEAD], z[at + _AHEAD], space_cells, cuts, axes
-            )
-            _fetch_slot(words, numbers, cell, SLOTS // 2)
-            prefetch(following, cell)
-
-
-@kernel
-def move_clients(entries, chunks, positions, tree, cells, clients, lon, lat, x, y, z, begin, asks, new_cells, marked):
-    """Move clients one after the other, from one of them on, until a pause is asked for; returns where to go on."""
-    for i in range(begin, len(clients)):
-        if i > begin and load_relaxed(asks, 0) > 0:
-            return i
-        _fetch(entries, chunks, tree, clients, x, y, z, i)
-        _move(
-            entries, chunks, positions, tree, cells, clients[i], lon[i], lat[i], (x[i], y[i], z[i]), new_cells, marked
-        )
-    return len(clients)
+    slot = np.int64(cells.chunks.where[entry])
+    if slot < 0:
+        return NOWHERE
+    chunk = slot // SLOTS
+    return chunk if chunk < cells.size else np.int64(cells.chunks.homes[chunk - cells.size])
 
 
 class Moves(NamedTuple):
@@ -320,6 +266,94 @@ class Moves(NamedTuple):
     x: F64Array
     y: F64Array
     z: F64Array
+
+
+class Mover(NamedTuple):
+    """What one who moves clients needs."""
+
+    asks: I64Array  # How many searches ask for a pause
+    new_cells: I64Array  # Room for the cells of a client's entries, and for versions that are made odd
+    marked: I64Array
+
+
+@lent
+def _move(entries, cells, moves, i, mover):
+    """Make one move; a client that is nowhere then leaves."""
+    client, lon, lat = moves.clients[i], moves.lon[i], moves.lat[i]
+    x, y, z = moves.x[i], moves.y[i], moves.z[i]
+    versions, marked, new_cells = cells.versions, mover.marked, mover.new_cells
+    somewhere = not (np.isnan(lon) or np.isnan(lat))
+    first, last, count = np.int64(entries.client_offsets[client]), np.int64(entries.client_offsets[client + 1]), 0
+    for i in range(first, last):
+        entry = np.int64(entries.client_entries[i])
+        cell = cell_of(cells.tree, np.int64(entries.spaces[entry]), x, y, z) if somewhere else NOWHERE
+        new_cells[i - first] = cell
+        count = _mark(versions, cell, marked, count)
+        count = _mark(versions, _cell_that_has(cells, entry), marked, count)
+    fence_release()
+    cells.lon[client], cells.lat[client] = lon, lat
+    for i in range(first, last):
+        entry, cell = np.int64(entries.client_entries[i]), new_cells[i - first]
+        before = _cell_that_has(cells, entry)
+        if before == cell and cell >= 0:
+            slot = np.int64(cells.chunks.where[entry])
+            _write_point(cells.chunks.words, slot // SLOTS, slot % SLOTS, x, y, z)
+            continue
+        if before >= 0:
+            _leave(cells, before, entry)
+        if cell >= 0:
+            _join(cells, cell, x, y, z, entries.limits[entry], entry)
+    for i in range(count):
+        store_release(versions, marked[i], versions[marked[i]] + 1)
+
+
+@lent
+def _fetch_slot(chunks, chunk, slot):
+    """Have what a slot has fetched, and which chunk comes after its one."""
+    for lane in range(4):
+        prefetch(chunks.words, chunk * WORDS + lane * SLOTS + slot)
+    prefetch(chunks.numbers, 2 * chunk * WORDS + NUMBERS)
+    prefetch(chunks.following, chunk)
+
+
+@lent
+def _fetch(entries, cells, moves, at):
+    """Have fetched what moves will need that are not far away."""
+    clients, offsets, where = moves.clients, entries.client_offsets, cells.chunks.where
+    if at + 4 * _AHEAD < len(clients):
+        prefetch(offsets, clients[at + 4 * _AHEAD])
+    if at + 3 * _AHEAD < len(clients):
+        prefetch(entries.client_entries, np.int64(offsets[clients[at + 3 * _AHEAD]]))
+    if at + 2 * _AHEAD < len(clients):
+        client = clients[at + 2 * _AHEAD]
+        first, last = np.int64(offsets[client]), np.int64(offsets[client + 1])
+        for i in range(first, min(last, first + _FETCHED)):
+            entry = np.int64(entries.client_entries[i])
+            prefetch(where, entry)
+            prefetch(entries.spaces, entry)
+            prefetch(entries.limits, entry)
+    if at + _AHEAD < len(clients):
+        soon = at + _AHEAD
+        client = clients[soon]
+        first, last = np.int64(offsets[client]), np.int64(offsets[client + 1])
+        for i in range(first, min(last, first + _FETCHED)):
+            entry = np.int64(entries.client_entries[i])
+            slot = np.int64(where[entry])
+            if slot >= 0:
+                _fetch_slot(cells.chunks, slot // SLOTS, slot % SLOTS)
+            x, y, z = moves.x[soon], moves.y[soon], moves.z[soon]
+            _fetch_slot(cells.chunks, cell_of(cells.tree, np.int64(entries.spaces[entry]), x, y, z), SLOTS // 2)
+
+
+@kernel
+def move_clients(entries, cells, moves, begin, mover):
+    """Move clients one after the other, from one of them on, until a pause is asked for; returns where to go on."""
+    for i in range(begin, len(moves.clients)):
+        if i > begin and load_relaxed(mover.asks, 0) > 0:
+            return i
+        _fetch(entries, cells, moves, i)
+        _move(entries, cells, moves, i, mover)
+    return len(moves.clients)
 
 
 class Points(NamedTuple):

@@ -7,12 +7,10 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of, pooled
+from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of
 from tagmatch.model.kernels.prepared import Prepared
 from tagmatch.model.kernels.sphere import limits, points, reaches
 from tagmatch.pipeline.areas.cells import (
@@ -20,8 +18,13 @@ from tagmatch.pipeline.areas.cells import (
     NEVER_USED,
     PER_CELL,
     STRIPES,
+    CellChunks,
+    CellTree,
+    EntryTable,
     MoveLog,
+    Mover,
     Moves,
+    MovingCells,
     clear_all,
     cut,
     divide,
@@ -29,9 +32,20 @@ from tagmatch.pipeline.areas.cells import (
     move_clients,
 )
 from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
-from tagmatch.pipeline.areas.client_search import find_clients
-from tagmatch.pipeline.areas.fixed import FIRST_ROOM, longer
-from tagmatch.pipeline.areas.packing import SLOTS, WORDS, Places, Shapes, chunks_of, way
+from tagmatch.pipeline.areas.client_search import AreasOfMessages, ClientSearch, find_clients
+from tagmatch.pipeline.areas.packing import (
+    SLOTS,
+    WORDS,
+    Places,
+    Shapes,
+    all_frozen,
+    chunks_of,
+    found_in,
+    longer,
+    room_for,
+    visits_of,
+    way,
+)
 
 # How long a mover waits until it looks again whether it may go on
 _PAUSE_S = 0.0001
@@ -41,29 +55,15 @@ _FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
 # What helps leaves less than such a part of the chunks beside the first ones
 _HELPS = 0.75
 
-#: Types of the arrays of `ClientCells.prepared`; the last is written to
-PREPARED = (
-    np.float64, np.uint32, np.int32, np.int64, np.float64, np.float64, np.int64, np.float64, np.uint8, np.float64,
-    np.int64, np.uint32, np.int64,
-)  # fmt: skip
-
-_NO_SHAPES = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
-_NO_PLACES = Places(np.empty(0), np.empty(0))
+_NO_AREAS = AreasOfMessages(np.empty(0, np.uint8), np.empty((0, 4)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entries:
     """What does not change: entries, their spaces, and clients' entries."""
 
-    spaces: U32Array
-    clients: U32Array
-    # The space of each entry, its client, and what says how far from it the entry is found, as of `limits`
-    limits: F64Array
-    client_offsets: npt.NDArray[Any]
-    # The entries of client `i` are `client_entries[client_offsets[i] : client_offsets[i + 1]]`
-    client_entries: U32Array
-    group_spaces: I64Array  # Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
-    # How far from their middles the points of the greatest entries of each space are, on each axis
+    table: EntryTable
+    group_spaces: I64Array  # As of `ClientSearch`
     space_reaches: F64Array
     marked: bool  # Whether some limits are
     plane: bool
@@ -80,34 +80,20 @@ class Entries:
         space_count = divide(groups, reach, order, spaces)
         last_of_space = offsets_of(np.bincount(spaces, minlength=space_count))[1:] - 1
         last = order[last_of_space]
-        return cls(
-            spaces,
-            clients.astype(np.uint32),
-            limit,
-            offsets_of(np.bincount(clients, minlength=client_count)),
-            np.argsort(clients, kind="stable").astype(np.uint32),
-            np.searchsorted(groups[last], np.arange(group_count + 1)),
-            reach[last],
-            bool(np.signbit(limit).any()),
-            plane,
-        )
+        offsets = offsets_of(np.bincount(clients, minlength=client_count))
+        by_client = np.argsort(clients, kind="stable").astype(np.uint32)
+        table = EntryTable(spaces, clients.astype(np.uint32), limit, offsets, by_client)
+        group_spaces = np.searchsorted(groups[last], np.arange(group_count + 1))
+        marked = bool(np.signbit(limit).any())
+        return cls(all_frozen(table), frozen(group_spaces), frozen(reach[last]), marked, plane)
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, np.ndarray):
-                object.__setattr__(self, name, frozen(value))
-
-    @property
-    def for_moves(self) -> tuple[Any, ...]:
-        """What moves get."""
-        return self.client_offsets, self.client_entries, self.spaces, self.limits
+    def __len__(self) -> int:
+        return len(self.table.spaces)
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        arrays = (self.clients, self.group_spaces, self.space_reaches, *self.for_moves)
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in (*self.table, self.group_spaces, self.space_reaches))
 
 
 class _Cells:
@@ -118,57 +104,52 @@ class _Cells:
     """
 
     def __init__(self, entries: Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
-        count = len(entries.spaces)
-        sizes = np.bincount(entries.spaces, minlength=len(entries.space_reaches))
+        table = entries.table
+        sizes = np.bincount(table.spaces, minlength=len(entries.space_reaches))
         cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
-        self.count = int(cell_offsets[-1])
-        self.lon, self.lat = lon, lat
-        self.tree = self._tree(entries, sizes, cell_offsets)
-        more = count // SLOTS + 1
-        words, numbers = chunks_of(self.count + more)
-        clear_all(words[: self.count * WORDS], numbers)
-        following = np.full(self.count + more, -1, np.int32)
-        free = np.array([-1, self.count, more])
-        places = np.int32 if (self.count + more) * SLOTS < 2**31 else np.int64
-        self.chunks = (words, numbers, following, np.empty(more, np.uint32), free, np.empty(count, places))
-        self.versions = np.zeros(STRIPES, np.int64)
-        at = entries.spaces, entries.clients, entries.limits, lon, lat
-        join_all(self.chunks, self.count, *at, entries.plane, *self.tree)
-        self.prepared = Prepared(
-            *self.chunks[:3], *self.positions, *self.tree, entries.space_reaches, entries.group_spaces, entries.clients,
-            asks,
-        )  # fmt: skip
+        count, more = int(cell_offsets[-1]), len(entries) // SLOTS + 1
+        words, numbers = chunks_of(count + more)
+        clear_all(words[: count * WORDS], numbers)
+        following = np.full(count + more, -1, np.int32)
+        places = np.int32 if (count + more) * SLOTS < 2**31 else np.int64
+        free, where = np.array([-1, count, more]), np.empty(len(entries), places)
+        chunks = CellChunks(words, numbers, following, np.empty(more, np.uint32), free, where)
+        tree = _tree(entries, lon, lat, sizes, cell_offsets)
+        self.moving = MovingCells(count, chunks, np.zeros(STRIPES, np.int64), lon, lat, tree)
+        join_all(self.moving, table, entries.plane)
+        own = (*chunks[:3], self.moving.versions, lon, lat)
+        self.search = ClientSearch(*own, tree, entries.space_reaches, entries.group_spaces, table.clients)
+        self.prepared = Prepared(*own, *tree, *self.search[7:], asks)
         # of spaces that have one cell, whatever there is
         self.more_in_any_case = int((np.maximum(sizes[sizes <= FLAT_SPACE] - 1, 0) // SLOTS).sum())
-
-    def _tree(self, entries: Entries, sizes: I64Array, cell_offsets: I64Array) -> tuple[Any, ...]:
-        cuts, axes = np.zeros(self.count), np.zeros(self.count, np.uint8)
-        somewhere = ~(np.isnan(self.lon) | np.isnan(self.lat))[entries.clients]
-        here = np.flatnonzero(somewhere & (sizes > FLAT_SPACE)[entries.spaces])
-        order = here[np.argsort(entries.spaces[here], kind="stable")]
-        keys = np.zeros((len(order), 4))
-        at = entries.clients[order]
-        for axis, values in enumerate(points(self.lon[at], self.lat[at], plane=entries.plane)):
-            keys[:, axis] = values
-        space_entries = offsets_of(np.bincount(entries.spaces[order], minlength=len(sizes)))
-        cut(keys, order, space_entries, cell_offsets, cuts, axes)
-        return frozen(cell_offsets), frozen(cuts), frozen(axes)
 
     @property
     def more(self) -> int:
         """How many chunks there are beside the first ones of cells."""
-        free = self.chunks[4]
-        return len(self.chunks[3]) - int(free[AVAILABLE])
-
-    @property
-    def positions(self) -> tuple[Any, ...]:
-        return self.versions, self.lon, self.lat
+        return len(self.moving.chunks.homes) - int(self.moving.chunks.free[AVAILABLE])
 
     @property
     def nbytes(self) -> int:
-        used = int(self.chunks[4][NEVER_USED])
-        tree = sum(array.nbytes for array in self.tree)
-        return int(used * (8 * WORDS + 8) + self.chunks[5].nbytes + tree + self.versions.nbytes + 2 * self.lon.nbytes)
+        _, chunks, versions, lon, _, tree = self.moving
+        used = int(chunks.free[NEVER_USED])
+        others = (chunks.where, versions, lon, lon, *tree)
+        return used * (8 * WORDS + 8) + sum(array.nbytes for array in others)
+
+
+def _tree(entries: Entries, lon: F64Array, lat: F64Array, sizes: I64Array, cell_offsets: I64Array) -> CellTree:
+    """Cut spaces of these sizes by where clients are."""
+    spaces, clients = entries.table.spaces, entries.table.clients
+    cuts, axes = np.zeros(int(cell_offsets[-1])), np.zeros(int(cell_offsets[-1]), np.uint8)
+    somewhere = ~(np.isnan(lon) | np.isnan(lat))[clients]
+    here = np.flatnonzero(somewhere & (sizes > FLAT_SPACE)[spaces])
+    order = here[np.argsort(spaces[here], kind="stable")]
+    keys = np.zeros((len(order), 4))
+    at = clients[order]
+    for axis, values in enumerate(points(lon[at], lat[at], plane=entries.plane)):
+        keys[:, axis] = values
+    space_entries = offsets_of(np.bincount(spaces[order], minlength=len(sizes)))
+    cut(keys, order, space_entries, cell_offsets, cuts, axes)
+    return all_frozen(CellTree(cell_offsets, cuts, axes))
 
 
 class ClientCells:
@@ -185,8 +166,8 @@ class ClientCells:
         self._moving = threading.Lock()
         self._logs: tuple[weakref.ref[MoveLog], ...] = ()
         self._moved, self._patience = 0, _PATIENCE
-        most = int(np.diff(entries.client_offsets).max(initial=0))
-        self._new_cells, self._marked = np.empty(most, np.int64), np.empty(STRIPES, np.int64)
+        most = int(np.diff(entries.table.client_offsets).max(initial=0))
+        self._mover = Mover(self._asks, np.empty(most, np.int64), np.empty(STRIPES, np.int64))
 
     @classmethod
     def of(
@@ -224,22 +205,16 @@ class ClientCells:
 
     def _find(self, shapes: Shapes | None, places: Places | None, groups: Lists) -> Lists:
         entries, cells = self._entries, self._cells  # of one moment: both stay as they are, but for moves
-        shapes = _NO_SHAPES if shapes is None else shapes
-        places = _NO_PLACES if places is None else places
-        offsets = frozen(groups.offsets.astype(np.int64, copy=False))
-        messages, done = len(groups), 0
-        ends, out = np.zeros(messages + 1, np.int64), pooled(FIRST_ROOM * (messages + SLOTS), np.uint32)
+        areas = _NO_AREAS if shapes is None else AreasOfMessages(shapes.kinds, shapes.values)
+        messages, done, visits = len(groups), 0, visits_of(places, groups)
         origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
+        out = room_for(messages)
         while messages:
-            done = find_clients(
-                way(marked=entries.marked), origin, cells.chunks[:3], cells.positions, cells.tree,
-                entries.space_reaches, entries.group_spaces, entries.clients, shapes.kinds, shapes.values, places.lon,
-                places.lat, offsets, groups.values, done, out, ends, self._asks,
-            )  # fmt: skip
+            done = find_clients(way(marked=entries.marked), origin, cells.search, visits, areas, self._asks, done, out)
             if done == messages:
                 break
-            out = longer(out, int(ends[done]), SLOTS, done / messages)
-        return Lists(ends, out[: ends[-1]])
+            out = longer(out, done, SLOTS)
+        return found_in(out)
 
     def move(self, clients: I64Array, lon: F64Array, lat: F64Array) -> None:
         """Move clients, one after the other: of several moves of a client, the last one counts. Searches go on."""
@@ -247,9 +222,9 @@ class ClientCells:
 
     def ready(self, clients: I64Array, lon: F64Array, lat: F64Array) -> Moves:
         """What `make` needs to move clients: whatever memory that takes. Parameters and errors as `move`."""
-        if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < len(self._cells.lon)):
+        if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < len(self._cells.moving.lon)):
             raise IndexError(
-                f"clients are numbered from 0 to {len(self._cells.lon) - 1}; to move others, make new cells"
+                f"clients are numbered from 0 to {len(self._cells.moving.lon) - 1}; to move others, make new cells"
             )
         clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)
         return Moves(clients, lon, lat, *points(lon, lat, plane=self._entries.plane))
@@ -259,11 +234,7 @@ class ClientCells:
         with self._moving:
             done = 0
             while done < len(moves.clients):
-                cells = self._cells
-                done = move_clients(
-                    self._entries.for_moves, cells.chunks, cells.positions, cells.tree, cells.count, *moves, done,
-                    self._asks, self._new_cells, self._marked,
-                )  # fmt: skip
+                done = move_clients(self._entries.table, self._cells.moving, moves, done, self._mover)
                 while self._asks[0] > 0:
                     time.sleep(_PAUSE_S)
             self._moved += len(moves.clients)
@@ -279,17 +250,17 @@ class ClientCells:
         return self._entries
 
     @property
-    def tree(self) -> tuple[Any, ...]:
-        """The cells of each space, and cuts and axes between these; another one when cells have been made anew."""
-        return self._cells.tree
+    def tree(self) -> CellTree:
+        """The cells of each space; another one when cells have been made anew."""
+        return self._cells.moving.tree
 
     def some(self, count: int) -> tuple[Places, U32Array]:
         """Places of the clients of some entries, from all over, and the groups of these; none if there are none."""
-        entries, known = self._entries, len(self._entries.spaces)
+        entries, known = self._entries, len(self._entries)
         chosen = np.linspace(0, max(known - 1, 0), count if known else 0).astype(np.int64)
-        at = entries.clients[chosen]
-        groups = np.searchsorted(entries.group_spaces, entries.spaces[chosen], side="right") - 1
-        return Places(self._cells.lon[at], self._cells.lat[at]), groups.astype(np.uint32)
+        at, cells = entries.table.clients[chosen], self._cells.moving
+        groups = np.searchsorted(entries.group_spaces, entries.table.spaces[chosen], side="right") - 1
+        return Places(cells.lon[at], cells.lat[at]), groups.astype(np.uint32)
 
     def tell(self, log: MoveLog) -> None:
         """Have moves in a log from now on, as long as somebody has it."""
@@ -300,7 +271,7 @@ class ClientCells:
         """Where all clients are at one time, from which on a log has the moves."""
         with self._moving:
             log.begin()
-            return self._cells.lon.copy(), self._cells.lat.copy()
+            return self._cells.moving.lon.copy(), self._cells.moving.lat.copy()
 
     def begin_anew(self) -> None:
         """Be as after a fork, of which nobody moves clients: no search asks for a pause."""
@@ -310,9 +281,9 @@ class ClientCells:
     def _even_out(self) -> None:
         """Make new cells if those that there are have become too full; searches under way go on with the old ones."""
         cells = self._cells
-        most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * cells.count
-        if cells.more > most and self._moved > self._patience * len(self._entries.spaces):
-            self._cells = _Cells(self._entries, cells.lon.copy(), cells.lat.copy(), self._asks)
+        most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * cells.moving.size
+        if cells.more > most and self._moved > self._patience * len(self._entries):
+            self._cells = _Cells(self._entries, cells.moving.lon.copy(), cells.moving.lat.copy(), self._asks)
             helps = self._cells.more < _HELPS * cells.more
             self._patience = _PATIENCE if helps else min(2 * self._patience, _MOST_PATIENCE)
             self._moved = 0

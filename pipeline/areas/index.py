@@ -38,7 +38,7 @@ from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constrain
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes
+from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes, ShapeTests, all_frozen
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.areas.token_groups import TokenGroups, areas_come_first, token_groups
 from tagmatch.pipeline.filters.asked import Asked
@@ -109,16 +109,6 @@ _SAMPLE = 1024
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tests:
-    """What is left to be tested of sets that have several areas, or one that must not have the message's place."""
-
-    of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
-    offsets: I64Array
-    shapes: Shapes
-    negated: BoolArray  # Row number `i` has those from `offsets[i]` to `offsets[i + 1]`
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Followers:
     """Keys of sets that ask for what is near the client."""
 
@@ -139,7 +129,7 @@ class AreaIndex:
     fixed: FixedAreas  # One area of each set that has one which stays where it is
     fixed_rows: U32Array  # The row of each of these, ascending
     loose: Lists  # Of each group, the rows that have no area which a message's place must be in
-    tests: Tests
+    tests: ShapeTests
     followers: Followers | None
 
     def __len__(self) -> int:
@@ -161,8 +151,7 @@ class AreaIndex:
         """Bytes of memory."""
         found = sum(part.nbytes for part in (self.filters, self.of_tokens) if part is not None)
         found += self.fixed.nbytes + self.fixed_rows.nbytes + self.loose.nbytes
-        found += sum(each.nbytes for each in (self.tests.of_rows, self.tests.offsets, self.tests.negated))
-        found += self.tests.shapes.values.nbytes + self.tests.shapes.kinds.nbytes
+        found += sum(array.nbytes for array in self.tests)
         if self.followers is not None:
             found += self.followers.cells.nbytes + self.followers.rows.nbytes + self.followers.places.nbytes
         return found
@@ -315,16 +304,15 @@ def _shapes(asked: _Asked, things: I64Array) -> Shapes:
     )
 
 
-def _tests(asked: _Asked, left: I64Array, count: int) -> Tests:
+def _tests(asked: _Asked, left: I64Array, count: int) -> ShapeTests:
     owners = asked.owners[left]
     order = np.argsort(owners, kind="stable")
     left, owners = left[order], owners[order]
     some, numbers = np.unique(owners, return_inverse=True)
     of_rows = np.full(count if len(some) else 0, _NONE)
     of_rows[asked.rows[some]] = np.arange(len(some))
-    return Tests(
-        of_rows, offsets_of(np.bincount(numbers, minlength=len(some))), _shapes(asked, left), asked.negated[left]
-    )
+    offsets, shapes = offsets_of(np.bincount(numbers, minlength=len(some))), _shapes(asked, left)
+    return all_frozen(ShapeTests(of_rows, offsets, shapes.kinds, shapes.values, asked.negated[left]))
 
 
 def _followers(

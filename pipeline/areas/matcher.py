@@ -15,7 +15,19 @@ from tagmatch.model.tables import Deletions, Segment
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.index import AreaIndex, Finder, Finders
 from tagmatch.pipeline.areas.one_located import one_located
-from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes, keep_tested, spread_rows
+from tagmatch.pipeline.areas.packing import (
+    BOX,
+    CIRCLE,
+    Candidates,
+    Hits,
+    Places,
+    Shapes,
+    found_in,
+    keep_tested,
+    spread_rows,
+    visits_of,
+)
+from tagmatch.pipeline.areas.token_groups import MessageTable
 from tagmatch.pipeline.filters.matcher import Beside, rows_found
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.matcher import Matched, Preprocessed, QueryBatch, SegmentMatcher, Space, no_space
@@ -108,8 +120,7 @@ class Sought:
     """In which groups the areas of each message are looked for, and the messages, of which sets may ask more."""
 
     groups: Lists
-    queries: QueryBatch
-    messages: Messages
+    messages: MessageTable
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -118,15 +129,16 @@ class Sought:
 def sought(index: AreaIndex, queries: QueryBatch, messages: Messages) -> Sought:
     """The contents of messages that are found first, and the groups of their tokens."""
     count = len(messages)
+    table = MessageTable(queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes)
     contents = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
     if index.filters is not None:
         contents = rows_found(index.filters, queries, messages).sets
     if index.of_tokens is not None:
-        contents = index.of_tokens.groups(contents, index.every, queries, messages)
+        contents = index.of_tokens.groups(contents, index.every, table)
     elif len(index.every):
         each = Lists(np.arange(0, (count + 1) * len(index.every), len(index.every)), np.tile(index.every, count))
         contents = side_by_side([contents, each])
-    return Sought(contents, queries, messages)
+    return Sought(contents, table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,32 +237,28 @@ def _only(lists: Lists, chosen: BoolArray) -> Lists:
 
 def _spread(rows: Lists, groups: Lists) -> Lists:
     """The rows of all groups of each message."""
-    ends, none = np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32)
-    arrays = (rows.offsets, rows.values, groups.offsets, groups.values, ends)
-    out = np.empty(spread_rows(*arrays, none), np.uint32)
-    if len(out):
-        spread_rows(*arrays, out)
-    return Lists(ends, out)
+    out, visits = Hits(np.zeros(0, np.uint32), np.zeros(len(groups) + 1, np.int64)), visits_of(None, groups)
+    count = spread_rows(rows.offsets, rows.values, visits, out)
+    if count:
+        out = out._replace(values=np.empty(count, np.uint32))
+        spread_rows(rows.offsets, rows.values, visits, out)
+    return found_in(out)
 
 
 def _tested(index: AreaIndex, sought: Sought, found: Lists, rows: U32Array | None, places: Places) -> Lists:
     """What was found, which are rows or have these, without what other areas say no to, or that asks for more."""
-    tests = index.tests
-    if len(tests.of_rows) and len(found.values):
-        ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), np.uint32)
-        used = keep_tested(
-            found.offsets, found.values, _rows_at(rows, found), tests.of_rows, tests.offsets, tests.shapes.kinds,
-            tests.shapes.values, tests.negated, places.lon, places.lat, index.plane, ends, out,
-        )  # fmt: skip
-        found = Lists(ends, out[:used])
+    if len(index.tests.of_rows) and len(found.values):
+        out = Hits(np.empty(len(found.values), np.uint32), np.zeros(len(found) + 1, np.int64))
+        keep_tested(_with_rows(found, rows), index.tests, places.lon, places.lat, index.plane, out)
+        found = found_in(out)
     if index.of_tokens is not None and index.filters is not None and len(found.values):
         attributes = index.filters.attributes.count
-        found = index.of_tokens.kept(found, _rows_at(rows, found), attributes, sought.queries, sought.messages)
+        found = index.of_tokens.kept(_with_rows(found, rows), attributes, sought.messages)
     return found
 
 
-def _rows_at(rows: U32Array | None, found: Lists) -> U32Array:
-    return found.values if rows is None else rows[found.values]
+def _with_rows(found: Lists, rows: U32Array | None) -> Candidates:
+    return Candidates(found.offsets, found.values, found.values if rows is None else rows[found.values])
 
 
 def _live(entries: Lists, rows: U32Array, deletions: Deletions | None) -> Lists:

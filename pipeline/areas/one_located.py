@@ -17,12 +17,22 @@ from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.prepared import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.tables import Segment, is_deleted
-from tagmatch.pipeline.areas.client_search import find_clients
-from tagmatch.pipeline.areas.clients import PREPARED
+from tagmatch.pipeline.areas.client_search import PREPARED, AreasOfMessages, find_clients
 from tagmatch.pipeline.areas.fixed import find_fixed
 from tagmatch.pipeline.areas.index import AreaIndex
-from tagmatch.pipeline.areas.packing import BOX, CIRCLE, keep_tested, spread_rows, way
-from tagmatch.pipeline.areas.token_groups import keep_asked, write_groups
+from tagmatch.pipeline.areas.packing import (
+    BOX,
+    CIRCLE,
+    AreaTree,
+    Candidates,
+    Hits,
+    ShapeTests,
+    Visits,
+    keep_tested,
+    spread_rows,
+    way,
+)
+from tagmatch.pipeline.areas.token_groups import GroupedSets, MessageTable, keep_asked, write_groups
 from tagmatch.pipeline.filters.few_nodes import TOO_MANY
 from tagmatch.pipeline.filters.one_message import (
     BEHIND,
@@ -51,25 +61,25 @@ from tagmatch.pipeline.one import (
 )
 from tagmatch.pipeline.tags import TagIndex
 
-_F32, _F64, _I64, _U8, _U32, _U64, _BOOL = (
-    np.float32, np.float64, np.int64, np.uint8, np.uint32, np.uint64, np.bool_
-)  # fmt: skip
+_DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int64, np.uint8, np.uint32, np.uint64, np.bool_)
+_F32, _F64, _I64, _U8, _U32, _U64, _BOOL = _DTYPES
 
 # The arrays of an index, in the order in which they are prepared
-_OF_PACKED = (_I64, _F64, _U32, _F32, _I64)
+_OF_TREE = AreaTree(_I64, _F64, _U32, _F32, _I64)
 _OF_LOOSE = (_I64, _U32)
-_OF_TESTS = (_I64, _I64, _U8, _F64, _BOOL)
+_OF_TESTS = ShapeTests(_I64, _I64, _U8, _F64, _BOOL)
 _OF_FOLLOWERS = (_U32, _I64)
-_OF_TOKENS = (_I64, _I64, _U64, _U32, _I64, _I64, _U32)
-_GROUPS = (_OF_PACKED, _OF_PACKED, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS, (_U32,), _OF_TOKENS)
-_CIRCLES, _BOXES, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS = (
+_OF_TOKENS = (_I64, _I64, _U64, _U32)
+_OF_SETS = (_I64, _I64, _U32)
+_GROUPS = (_OF_TREE, _OF_TREE, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS, (_U32,), _OF_TOKENS, _OF_SETS)
+_TREES, _, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS, _SETS = (
     BEHIND + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
 )
 _FOLLOWER_PLACES = _FOLLOWER_ROWS + 1
 _HAS_FILTERS, _HAS_TOKENS, _FIRST_GROUP, _FIRST_TAG = range(SCALAR_BEHIND, SCALAR_BEHIND + 4)
 
-# Arrays of cells that are only read, and where the other one is
-_OF_CELLS, _ASKS = PREPARED[:-1], len(PREPARED) - 1
+# Of the arrays of cells, the one that is written to, the last
+_ASKS = len(PREPARED) - 1 + len(PREPARED.tree)
 
 # Numbers of a packed place, and which of these are what
 _NUMBERS, _KIND, _SHAPE = 7, 2, 3
@@ -84,6 +94,19 @@ def _not_encoded():
 
 
 @kernel
+def _message_of(encoded):
+    """One message that is encoded, as a table."""
+    ranks, attributes, codes = encoded
+    return MessageTable(np.array([0, len(ranks)]), ranks, np.array([0, len(attributes)]), attributes, codes)
+
+
+@kernel
+def _room_for(count):
+    """Room for so much that one message may find."""
+    return Hits(np.empty(count, np.uint32), np.zeros(2, np.int64))
+
+
+@kernel
 def _groups_of(tables, encoded, most):
     """The groups in which areas are looked for, of a message that is encoded; whether `rows_for` found all."""
     ranks, attributes, codes = encoded
@@ -94,13 +117,10 @@ def _groups_of(tables, encoded, most):
             return found, False
     if not scalar(tables, _HAS_TOKENS):
         return np.append(found, every), True
-    first_cells, bits, levels, known, _, _, _ = arrays_at(tables, _TOKENS, _OF_TOKENS)
-    ends = np.zeros(2, np.int64)
-    out = write_groups(
-        np.array([0, len(found)]), found, every, scalar(tables, _FIRST_GROUP), np.array([0, len(ranks)]), ranks,
-        np.array([0, len(attributes)]), attributes, codes, first_cells, bits, levels, known,
-        scalar(tables, _FIRST_TAG), ends,
-    )  # fmt: skip
+    first_cells, bits, levels, known = arrays_at(tables, _TOKENS, _OF_TOKENS)
+    cells, ends = (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG)), np.zeros(2, np.int64)
+    contents, first = (np.array([0, len(found)]), found), scalar(tables, _FIRST_GROUP)
+    out = write_groups(contents, every, first, _message_of(encoded), cells, ends)
     return out[: ends[1]], True
 
 
@@ -109,31 +129,26 @@ def _asked_of(tables, encoded, found, rows):
     """What was found, whose rows are these, without those that ask more than the message has."""
     if len(found) == 0 or not scalar(tables, _HAS_TOKENS):
         return found
-    ranks, attributes, codes = encoded
-    _, _, _, _, of_rows, record_offsets, records = arrays_at(tables, _TOKENS, _OF_TOKENS)
-    ends, out = np.zeros(2, np.int64), np.empty(len(found), np.uint32)
-    used, _ = keep_asked(
-        np.array([0, len(found)]), found, rows, of_rows, np.array([0, len(ranks)]), ranks,
-        np.array([0, len(attributes)]), attributes, codes, constraints_in(tables), record_offsets,
-        records.reshape((-1, 3)), no_codes(tables), ends, out,
-    )  # fmt: skip
-    return out[:used]
+    of_rows, record_offsets, records = arrays_at(tables, _SETS, _OF_SETS)
+    sets = GroupedSets(of_rows, record_offsets, records.reshape((-1, 3)), constraints_in(tables))
+    candidates, out = Candidates(np.array([0, len(found)]), found, rows), _room_for(len(found))
+    used, _ = keep_asked(candidates, sets, _message_of(encoded), no_codes(tables), out)
+    return out.values[:used]
 
 
 @kernel
 def _fixed_rows(way, origin, tables, lon, lat, groups, most):
     """The rows, of these groups, of whose areas one has the place; whether there was memory of `most` for them."""
-    rows = array_at(tables, _FIXED_ROWS, np.uint32)
-    circles, boxes = arrays_at(tables, _CIRCLES, _OF_PACKED), arrays_at(tables, _BOXES, _OF_PACKED)
-    offsets, ends, out = np.array([0, len(groups)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
+    rows, trees = array_at(tables, _FIXED_ROWS, np.uint32), arrays_at(tables, _TREES, (_OF_TREE, _OF_TREE))
+    visits, out = Visits(lon, lat, np.array([0, len(groups)]), groups), _room_for(_ROOM)
     while True:
-        done, more = find_fixed(way, origin, circles, boxes, lon, lat, offsets, groups, 0, out, ends)
+        done, more = find_fixed(way, origin, trees, visits, 0, out)
         if done:
             break
         if more > most:
-            return out[:0], False
-        out = np.empty(more, np.uint32)
-    found = out[: ends[1]]
+            return out.values[:0], False
+        out = Hits(np.empty(more, np.uint32), out.ends)
+    found = out.values[: out.ends[1]]
     for i in range(len(found)):
         found[i] = rows[found[i]]
     return found, True
@@ -143,13 +158,15 @@ def _fixed_rows(way, origin, tables, lon, lat, groups, most):
 def _loose_rows(tables, groups, most):
     """The rows, of these groups, that have no area which a message's place must be in; whether these are `most`."""
     rows, values = arrays_at(tables, _LOOSE, _OF_LOOSE)
-    offsets, ends = np.array([0, len(groups)]), np.zeros(2, np.int64)
-    count = spread_rows(rows, values, offsets, groups, ends, np.empty(0, np.uint32))
+    nowhere = np.empty(0, np.float64)
+    visits, out = Visits(nowhere, nowhere, np.array([0, len(groups)]), groups), _room_for(0)
+    count = spread_rows(rows, values, visits, out)
     if count > most:
-        return np.empty(0, np.uint32), False
-    out = np.empty(count, np.uint32)
-    spread_rows(rows, values, offsets, groups, ends, out)
-    return out, True
+        return out.values, False
+    if count:
+        out = Hits(np.empty(count, np.uint32), out.ends)
+        spread_rows(rows, values, visits, out)
+    return out.values, True
 
 
 @kernel
@@ -158,12 +175,9 @@ def _tested(plane, tables, found, rows, lon, lat):
     of_rows, offsets, kinds, shapes, negated = arrays_at(tables, _TESTS, _OF_TESTS)
     if len(of_rows) == 0 or len(found) == 0:
         return found
-    ends, out = np.zeros(2, np.int64), np.empty(len(found), np.uint32)
-    used = keep_tested(
-        np.array([0, len(found)]), found, rows, of_rows, offsets, kinds, shapes.reshape((-1, 4)), negated, lon, lat,
-        plane, ends, out,
-    )  # fmt: skip
-    return out[:used]
+    tests = ShapeTests(of_rows, offsets, kinds, shapes.reshape((-1, 4)), negated)
+    candidates, out = Candidates(np.array([0, len(found)]), found, rows), _room_for(len(found))
+    return out.values[: keep_tested(candidates, tests, lon, lat, plane, out)]
 
 
 @kernel
@@ -187,24 +201,17 @@ def _entries_near(way, origin, cells, numbers, groups, most):
 
     And whether there are no more than `most`.
     """
-    (
-        words, cell_numbers, following, versions, all_lon, all_lat, space_cells, cuts, axes, reaches, group_spaces,
-        clients,
-    ) = arrays_at(cells, 0, _OF_CELLS)  # fmt: skip
     has_place, has_area = not np.isnan(numbers[0]), numbers[_KIND] != 0
-    lon, lat = numbers[: int(has_place)], numbers[1 : 1 + int(has_place)]
     kinds = np.full(int(has_area), BOX if numbers[_KIND] == BOX_LETTER else CIRCLE, np.uint8)
-    shape = numbers[_SHAPE:].reshape((1, 4))
-    offsets, ends, out = np.array([0, len(groups)]), np.zeros(2, np.int64), np.empty(_ROOM, np.uint32)
-    while not find_clients(
-        way, origin, (words, cell_numbers, following), (versions, all_lon, all_lat), (space_cells, cuts, axes), reaches,
-        group_spaces, clients, kinds, shape, lon, lat, offsets, groups, 0, out, ends,
-        own_array_at(cells, _ASKS, np.int64),
-    ):  # fmt: skip
-        if len(out) >= most:
-            return out[:0], False
-        out = np.empty(2 * len(out), np.uint32)
-    return out[: ends[1]], True
+    shapes = AreasOfMessages(kinds, numbers[_SHAPE:].reshape((1, 4)))
+    lon, lat = numbers[: int(has_place)], numbers[1 : 1 + int(has_place)]
+    visits, out = Visits(lon, lat, np.array([0, len(groups)]), groups), _room_for(_ROOM)
+    known, asks = arrays_at(cells, 0, PREPARED), own_array_at(cells, _ASKS, np.int64)
+    while not find_clients(way, origin, known, visits, shapes, asks, 0, out):
+        if len(out.values) >= most:
+            return out.values[:0], False
+        out = Hits(np.empty(2 * len(out.values), np.uint32), out.ends)
+    return out.values[: out.ends[1]], True
 
 
 @kernel
@@ -323,7 +330,7 @@ class OneLocated(OneMessage):
         super().__init__(segments, kernels, first_rows, first_keys)
         self._first_rows = first_rows
         self._followers = [segment.index.followers for segment in segments]
-        self._no_cells = np.zeros((len(segments), 2 * len(PREPARED)), np.uint64)
+        self._no_cells = np.zeros((len(segments), 2 * (_ASKS + 1)), np.uint64)
         self._needs_place = not any(len(segment.index.loose.values) for segment in segments)
 
     @property
@@ -362,22 +369,18 @@ class OneLocated(OneMessage):
 def one_located(segment: Segment, tags: TagIndex, index: AreaIndex) -> OneLocated:
     """What answers single messages about the sets of a segment that have areas."""
     arrays, scalars = arrays_of(index.filters)
-    tests, followers = index.tests, index.followers
-    own = [*index.fixed.circles.arrays, *index.fixed.boxes.arrays, index.fixed_rows]
-    own += [index.loose.offsets.astype(np.int64, copy=False), index.loose.values]
-    own += [tests.of_rows, tests.offsets, tests.shapes.kinds, tests.shapes.values, tests.negated]
-    if followers is None:
-        own += [np.zeros(0, dtype) for dtype in _OF_FOLLOWERS]
-    else:
-        own += [followers.rows, followers.places]
+    followers = index.followers
+    own: list[Any] = [*index.fixed.circles, *index.fixed.boxes, index.fixed_rows]
+    own += [index.loose.offsets.astype(np.int64, copy=False), index.loose.values, *index.tests]
+    own += [np.zeros(0, dtype) for dtype in _OF_FOLLOWERS] if followers is None else [followers.rows, followers.places]
     of_tokens = index.of_tokens
     own.append(index.every)
     if of_tokens is None:
-        own += [np.zeros(0, dtype) for dtype in _OF_TOKENS]
+        own += [np.zeros(0, dtype) for dtype in (*_OF_TOKENS, *_OF_SETS)]
         scalars += [index.filters is not None, False, 0, 0]
     else:
         *arrays_of_cells, first_tag = of_tokens.of_tokens
-        own += [*arrays_of_cells, of_tokens.of_rows, of_tokens.record_offsets, of_tokens.records]
+        own += [*arrays_of_cells, *of_tokens.sets[:3]]
         scalars += [index.filters is not None, True, of_tokens.first, first_tag]
     assert [array.dtype for array in own] == [np.dtype(each) for group in _GROUPS for each in group]
     prepared, dtypes = prepare(segment, tags, [*arrays, *own], scalars)

@@ -1,14 +1,4 @@
-"""Areas in an order in which those that are near each other share chunks, and bounds of these in a tree.
-
-Areas are ordered group by group, and within a group by halves: along the axis on which they differ most, of their
-middles' and of their size, the lesser half comes first. Places of the order at which it is cut are multiples of powers
-of two, so that 16 chunks in a row, as well as 16 times as many, are such a part. A record of the tree has the bounds of
-16 chunks, or of 16 records of the level below it. Thus hot spots have smaller parts, and large areas parts of their
-own, whatever there is; and as bounds are boxes in space, nothing is special about poles and the anti-meridian.
-
-All groups share chunks and records, so that many small ones take no more memory than a large one.
-
-Chunks of 16 areas or places, tested at once against one point or box.
+"""Areas and places in chunks of 16, which are tested at once against one point or box, and a tree of chunks' bounds.
 
 A chunk has four lanes of float64 and one of 32-bit numbers, which say whose the slots are: 576 bytes, nine cache lines.
 Circles: x, y, z, limit; boxes: west, east, south, north. Half as many bytes would do for lanes of 32 bits, but then a
@@ -20,16 +10,19 @@ Kernels take the way as an argument, `None` for loops: Numba compiles what is be
 With `True`, vector code asks each chunk which of its circles are marked (see `tagmatch.model.kernels.sphere`), with
 `False` none is.
 
-Areas and places in columns.
-
-Rows that groups have, and those whose other areas say yes, too.
+Areas are ordered group by group, and within a group by halves: along the axis on which they differ most, of their
+middles' and of their size, the lesser half comes first. Places of the order at which it is cut are multiples of powers
+of two, so that 16 chunks in a row, as well as 16 times as many, are such a part. A record of the tree has the bounds of
+16 chunks, or of 16 records of the level below it. Thus hot spots have smaller parts, and large areas parts of their
+own; and as bounds are boxes in space, nothing is special about poles and the anti-meridian. All groups share chunks and
+records, so that many small ones take no more memory than a large one.
 """
 
 from __future__ import annotations
 
 import platform
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +30,7 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array, frozen, offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, frozen, offsets_of, pooled
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import leading_zeros, trailing_zeros
 from tagmatch.model.kernels.sphere import (
@@ -54,11 +47,15 @@ from tagmatch.model.kernels.sphere import (
     reaches,
 )
 
+Table = TypeVar("Table", bound=tuple[Any, ...])
+
 #: Slots of a chunk; float64 words of it; and where its lane of numbers begins, in words of 32 bits
 SLOTS, WORDS, NUMBERS = 16, 72, 128
 #: All slots of a chunk, as bits
 ALL_SLOTS = (1 << SLOTS) - 1
 LINE = 64
+# Numbers per message for which there is room at first
+_FIRST_ROOM = 16
 
 _VECTOR_CODE = platform.machine().lower() in ("x86_64", "amd64")
 
@@ -451,9 +448,8 @@ def _arrange(keys, order, group_offsets):
 
 
 @lent
-def _bound(bounds, axes, record, child, axis, low, high):
-    """Have a child's bounds reach from a low to a high at least."""
-    at = (record * axes + axis) * AXIS + child
+def _bound(bounds, at, low, high):
+    """Have the bounds of a child on an axis reach from a low to a high at least."""
     bounds[at] = min(bounds[at], low)
     bounds[at + SLOTS] = max(bounds[at + SLOTS], high)
 
@@ -466,67 +462,65 @@ def around(middle, reach):
 
 
 @kernel
-def _fill(lanes, ids, circles, axes, words, numbers, bounds, levels):
-    """Write chunks and the tree above them."""
+def _fill(tree, lanes, ids, axes):
+    """Write chunks and the tree above them, of circles in a space of so many axes or, without, of boxes."""
+    words, numbers, bounds, levels = tree.words, tree.numbers, tree.bounds, tree.levels
     everywhere = np.float32(np.inf)
     bounds.reshape(-1, 2, SLOTS)[:, 0] = everywhere
     bounds.reshape(-1, 2, SLOTS)[:, 1] = -everywhere
+    size = (axes if axes else 2) * AXIS
     for i in range(len(lanes)):
         chunk, slot = i // SLOTS, i % SLOTS
         for lane in range(4):
             words[chunk * WORDS + lane * SLOTS + slot] = lanes[i, lane]
         numbers[2 * chunk * WORDS + NUMBERS + slot] = ids[i]
-        record, child = chunk // SLOTS, chunk % SLOTS
-        if circles:
+        at = chunk // SLOTS * size + chunk % SLOTS
+        if axes:
             reach = reach_of(lanes[i, 3], axes == 2)
             for axis in range(axes):
                 low, high = around(lanes[i, axis], reach)
-                _bound(bounds, axes, record, child, axis, rounded_down(low), rounded_up(high))
+                _bound(bounds, at + axis * AXIS, rounded_down(low), rounded_up(high))
         else:
             west, east, south, north = lanes[i, 0], lanes[i, 1], lanes[i, 2], lanes[i, 3]
             if west <= east:
-                _bound(bounds, axes, record, child, 0, rounded_down(west), rounded_up(east))
+                _bound(bounds, at, rounded_down(west), rounded_up(east))
             else:
-                _bound(bounds, axes, record, child, 0, -everywhere, everywhere)
-            _bound(bounds, axes, record, child, 1, rounded_down(south), rounded_up(north))
+                _bound(bounds, at, -everywhere, everywhere)
+            _bound(bounds, at + AXIS, rounded_down(south), rounded_up(north))
     for level in range(len(levels) - 2):
         for record in range(levels[level + 1] - levels[level]):
-            parent = levels[level + 1] + record // SLOTS
-            for axis in range(axes):
-                at = ((levels[level] + record) * axes + axis) * AXIS
-                low, high = bounds[at : at + SLOTS].min(), bounds[at + SLOTS : at + 2 * SLOTS].max()
-                _bound(bounds, axes, parent, record % SLOTS, axis, low, high)
+            parent = (levels[level + 1] + record // SLOTS) * size + record % SLOTS
+            of_record = (levels[level] + record) * size
+            for axis in range(0, size, AXIS):
+                lows, highs = of_record + axis, of_record + axis + SLOTS
+                _bound(bounds, parent + axis, bounds[lows:highs].min(), bounds[highs : highs + SLOTS].max())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Packed:
-    """Areas of one kind in chunks, and the tree of their bounds."""
+def all_frozen(table: Table) -> Table:
+    """A named tuple of read-only arrays."""
+    arrays: Any = table
+    made: Table = type(arrays)(*map(frozen, arrays))
+    return made
 
-    group_offsets: I64Array  # Areas of group `g` are slots `group_offsets[g]` to `group_offsets[g + 1]`
+
+class AreaTree(NamedTuple):
+    """Areas of one kind in chunks, and the tree of their bounds; kernels of the CPU and of CUDA take it."""
+
+    slots: I64Array  # Areas of group `g` are in slots `slots[g]` to `slots[g + 1]`
     words: F64Array  # Chunks: slot `s` is in chunk `s // 16`. Its number is the area's.
     numbers: U32Array
     bounds: npt.NDArray[np.float32]  # Records, `AXIS` words for each axis of space
     # Of each level its first record, from the level above the chunks on; at last how many records there are
     levels: I64Array
-    marked: bool  # Whether some are marked circles
-
-    def __post_init__(self) -> None:
-        for name in ("group_offsets", "words", "numbers", "bounds", "levels"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
-
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """What kernels get."""
-        return self.group_offsets, self.words, self.numbers, self.bounds, self.levels
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory."""
-        return sum(array.nbytes for array in self.arrays if array is not self.numbers)
+        """Bytes of memory; `numbers` are in `words`."""
+        return sum(array.nbytes for array in self if array is not self.numbers)
 
     def some_slots(self, count: int) -> I64Array:
         """So many slots from all over; none if there is none."""
-        slots = int(self.group_offsets[-1])
+        slots = int(self.slots[-1])
         return np.linspace(0, max(slots - 1, 0), count if slots else 0).astype(np.int64)
 
     def lanes_of(self, slots: I64Array) -> F64Array:
@@ -536,11 +530,11 @@ class Packed:
 
     def groups_of(self, slots: I64Array) -> U32Array:
         """The groups of some slots."""
-        return (np.searchsorted(self.group_offsets, slots, side="right") - 1).astype(np.uint32)
+        return (np.searchsorted(self.slots, slots, side="right") - 1).astype(np.uint32)
 
 
 def levels_over(chunk_count: int) -> I64Array:
-    """The levels of a tree over so many chunks, as of `Packed`."""
+    """The levels of a tree over so many chunks, as of `AreaTree`."""
     records = [-(-chunk_count // SLOTS)]
     while records[-1] > 1:
         records.append(-(-records[-1] // SLOTS))
@@ -548,81 +542,144 @@ def levels_over(chunk_count: int) -> I64Array:
     return levels
 
 
-def packed(
-    groups: I64Array, group_count: int, ids: U32Array, lanes: F64Array, keys: F64Array, kind: int, axes: int
-) -> Packed:
-    """Pack areas: the lanes of each, and its middle and size as `keys`, both float64, shape (n, 4)."""
+def _tree(groups: I64Array, group_count: int, ids: U32Array, lanes: F64Array, keys: F64Array, axes: int) -> AreaTree:
+    """Pack areas: the lanes of each, its middle and size as `keys`, both float64[n, 4], and axes of space; 0: boxes."""
     order = np.argsort(groups, kind="stable")
     keys = keys[order]
-    group_offsets = offsets_of(np.bincount(groups, minlength=group_count))
-    _arrange(keys, order, group_offsets)
+    slots = offsets_of(np.bincount(groups, minlength=group_count))
+    _arrange(keys, order, slots)
     chunk_count = -(-len(groups) // SLOTS)
     words, numbers = chunks_of(chunk_count)
     words[(chunk_count - 1) * WORDS :] = 0.0  # not all slots of the last chunk are used
     levels = levels_over(chunk_count)
-    bounds = aligned(int(levels[-1]) * axes * AXIS, np.float32)
-    _fill(lanes[order], ids[order], kind == CIRCLE, axes, words, numbers, bounds, levels)
-    marked = kind == CIRCLE and bool(np.signbit(lanes[:, 3]).any())
-    return Packed(group_offsets, words, numbers, bounds, levels, marked)
+    bounds = aligned(int(levels[-1]) * (axes or 2) * AXIS, np.float32)
+    tree = AreaTree(slots, words, numbers, bounds, levels)
+    _fill(tree, lanes[order], ids[order], axes)
+    return all_frozen(tree)
 
 
-def packed_circles(groups: I64Array, group_count: int, ids: U32Array, values: F64Array, *, plane: bool) -> Packed:
+def packed_circles(groups: I64Array, group_count: int, ids: U32Array, values: F64Array, *, plane: bool) -> AreaTree:
     """Pack circles, whose values are lon, lat, metres."""
     lon, lat, metres = (np.ascontiguousarray(values[:, column]) for column in range(3))
     point, limit = points(lon, lat, plane=plane), limits(metres, plane=plane)
     lanes = np.stack([*point, limit], axis=1)
     with np.errstate(over="ignore"):  # infinity, too, tells them apart
         keys = np.stack([*point, 2 * reaches(limit, plane=plane)], axis=1)
-    return packed(groups, group_count, ids, lanes, keys, CIRCLE, 2 if plane else 3)
+    return _tree(groups, group_count, ids, lanes, keys, 2 if plane else 3)
 
 
-def packed_boxes(groups: I64Array, group_count: int, ids: U32Array, values: F64Array) -> Packed:
+def packed_boxes(groups: I64Array, group_count: int, ids: U32Array, values: F64Array) -> AreaTree:
     """Pack boxes, whose values are west, south, east, north."""
     west, south, east, north = values.T
     with np.errstate(over="ignore"):
         width, height = np.where(west <= east, east - west, np.inf), north - south
     keys = np.stack([west / 2 + east / 2, south / 2 + north / 2, width, height], axis=1)
-    return packed(groups, group_count, ids, np.stack([west, east, south, north], axis=1), keys, BOX, 2)
+    return _tree(groups, group_count, ids, np.stack([west, east, south, north], axis=1), keys, 0)
+
+
+class Visits(NamedTuple):
+    """Where messages are, and the groups that are looked for there, message by message, as kernels take them."""
+
+    lon: F64Array
+    lat: F64Array
+    offsets: I64Array
+    groups: U32Array
+
+
+class Hits(NamedTuple):
+    """What kernels write: what is found, and where each message's end, of which the first is 0."""
+
+    values: U32Array
+    ends: I64Array
+
+
+class Candidates(NamedTuple):
+    """What was found of each message, and the row of each of these."""
+
+    offsets: I64Array
+    values: U32Array
+    rows: U32Array
+
+
+class ShapeTests(NamedTuple):
+    """What is left to be tested of sets that have several areas, or one that must not have the message's place."""
+
+    of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
+    offsets: I64Array  # Row number `i` has the tests from `offsets[i]` to `offsets[i + 1]`
+    kinds: U8Array
+    values: F64Array  # float64, shape (n, 4); both as of `Shapes`
+    negated: BoolArray
+
+
+def visits_of(places: Places | None, groups: Lists) -> Visits:
+    """Groups of messages, and where these are; without places, they have none."""
+    at = _NO_PLACES if places is None else places
+    return Visits(at.lon, at.lat, frozen(groups.offsets.astype(np.int64, copy=False)), groups.values)
+
+
+_NO_PLACES = Places(np.empty(0), np.empty(0))
+
+
+def room_for(messages: int) -> Hits:
+    """Room for what messages may find; with too little, kernels go on with `longer`."""
+    return Hits(pooled(_FIRST_ROOM * (messages + SLOTS), np.uint32), np.zeros(messages + 1, np.int64))
+
+
+def longer(out: Hits, done: int, more: int) -> Hits:
+    """What the first messages have found, with room for more, and for what the rest of them will probably have."""
+    values, ends = out
+    used, part = int(ends[done]), done / (len(ends) - 1)
+    expected = min(1.2 * used / part if part else 0, 16 * len(values))
+    copy = pooled(max(int(expected), 2 * len(values), used + more), np.uint32)
+    copy[:used] = values[:used]
+    return Hits(copy, ends)
+
+
+def found_in(out: Hits) -> Lists:
+    """What kernels have written."""
+    return Lists(out.ends, out.values[: out.ends[-1]])
 
 
 @kernel
-def spread_rows(offsets, values, group_offsets, groups, ends, out):
+def spread_rows(offsets, values, visits, out):
     """Write the rows of all groups of each message, if there is room, and where each message's end; how many."""
-    used = 0
+    (_, _, group_offsets, groups), (found, ends), used = visits, out, 0
     for message in range(len(ends) - 1):
         for i in range(group_offsets[message], group_offsets[message + 1]):
-            for place in range(offsets[np.int64(groups[i])], offsets[np.int64(groups[i]) + 1]):
-                if len(out):
-                    out[used] = values[place]
+            group = np.int64(groups[i])
+            for place in range(offsets[group], offsets[group + 1]):
+                if len(found):
+                    found[used] = values[place]
                 used += 1
         ends[message + 1] = used
     return used
 
 
-@kernel
-def keep_tested(offsets, values, rows, of_rows, test_offsets, kinds, shapes, negated, lon, lat, plane, ends, out):
-    """Write the values of each message, whose rows are these, for which all tests of their rows hold; how many.
+@lent
+def _has(is_box, shape, lon, lat, plane):
+    """Whether an area, which is a row of `Shapes`, has a place that is somewhere."""
+    if is_box:
+        return is_in_box(shape[0], shape[2], shape[1], shape[3], lon, lat, plane)
+    x, y, z = point_of(shape[0], shape[1], plane)
+    px, py, pz = point_of(lon, lat, plane)
+    return is_near(x, y, z, limit_of(shape[2], plane), px, py, pz, plane)
 
-    The tests are those of `Tests`.
-    """
-    used = 0
+
+@kernel
+def keep_tested(found, tests, lon, lat, plane, out):
+    """Write what was found of each message for which all tests of its row hold; how many."""
+    (offsets, values, rows), (kept, ends), used = found, out, 0
+    of_rows, test_offsets, kinds, shapes, negated = tests
     for message in range(len(ends) - 1):
+        somewhere = not np.isnan(lon[message])
         for i in range(offsets[message], offsets[message + 1]):
             number, holds = of_rows[np.int64(rows[i])], True
             if number >= 0:
                 for test in range(test_offsets[number], test_offsets[number + 1]):
-                    shape = shapes[test]
-                    if np.isnan(lon[message]):
-                        has = False
-                    elif kinds[test] == BOX:
-                        has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon[message], lat[message], plane)
-                    else:
-                        x, y, z = point_of(shape[0], shape[1], plane)
-                        px, py, pz = point_of(lon[message], lat[message], plane)
-                        has = is_near(x, y, z, limit_of(shape[2], plane), px, py, pz, plane)
+                    has = somewhere and _has(kinds[test] == BOX, shapes[test], lon[message], lat[message], plane)
                     holds &= has != negated[test]
             if holds:
-                out[used] = values[i]
+                kept[used] = values[i]
                 used += 1
         ends[message + 1] = used
     return used

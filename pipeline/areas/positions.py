@@ -1,6 +1,6 @@
 """Where clients are: state beside all snapshots, which moves change at once.
 
-What answers messages that are for the clients within an area: of the keys found, those whose client is there.
+Of the keys found for a message that is for the clients within an area, those are kept whose client is there.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ _FEWEST = 1024
 
 
 @kernel
-def _look_up(offsets, data, slots, known_offsets, known_data, all_lon, all_lat, lon, lat):
+def _look_up(offsets, data, slots, known_offsets, known_data, at, out):
     """Write where clients with these names are, NaN for those that are not known."""
-    hashes, numbers = np.empty(len(lon), np.uint64), np.empty(len(lon), np.uint32)
-    for i in range(len(lon)):
+    count = out.shape[1]
+    hashes, numbers = np.empty(count, np.uint64), np.empty(count, np.uint32)
+    for i in range(count):
         hashes[i] = xxh64(data, offsets[i], offsets[i + 1], np.uint64(0))
     find_all(hashes, offsets, data, 0, slots, known_offsets, known_data, numbers)
-    for i in range(len(lon)):
+    for i in range(count):
         # Those that nobody knows are beyond, and perhaps some for which there was no more memory
-        is_known = np.int64(numbers[i]) < len(all_lon)
+        is_known = np.int64(numbers[i]) < at.shape[1]
         number = np.int64(numbers[i]) if is_known else 0
-        lon[i] = all_lon[number] if is_known else np.nan
-        lat[i] = all_lat[number] if is_known else np.nan
+        for axis in range(2):
+            out[axis, i] = at[axis, number] if is_known else np.nan
 
 
 @dataclass(slots=True)
@@ -69,9 +70,9 @@ class _Begun:
 
 
 @kernel
-def _put(numbers, lon, lat, all_lon, all_lat):
+def _put(numbers, lon, lat, at):
     for i in range(len(numbers)):
-        all_lon[numbers[i]], all_lat[numbers[i]] = lon[i], lat[i]
+        at[0, numbers[i]], at[1, numbers[i]] = lon[i], lat[i]
 
 
 class Clients:
@@ -82,7 +83,7 @@ class Clients:
         self.version = 0
         self._has_strings = has_strings
         self._numbers = TagInterner()
-        self._lon, self._lat = np.full(_FEWEST, np.nan), np.full(_FEWEST, np.nan)
+        self._at: F64Array = np.full((2, _FEWEST), np.nan)  # lon and lat by a client's number
         # How many clients each knows
         self._followers: weakref.WeakKeyDictionary[ClientCells, int] = weakref.WeakKeyDictionary()
         # What was interrupted
@@ -92,7 +93,7 @@ class Clients:
     def __len__(self) -> int:
         """How many clients have a position."""
         with self.lock:
-            return int(np.count_nonzero(~np.isnan(self._lon)))
+            return int(np.count_nonzero(~np.isnan(self._at[0])))
 
     def move(self, keys: U64Array | Strings, lon: F64Array, lat: F64Array) -> None:
         """Have clients be elsewhere, one after the other; NaN: nowhere. In effect when this returns.
@@ -119,7 +120,7 @@ class Clients:
         begun = self._begun
         if begun is None:
             return
-        _put(begun.numbers, begun.lon, begun.lat, self._lon, self._lat)
+        _put(begun.numbers, begun.lon, begun.lat, self._at)
         self.version += 1
         while begun.left:
             cells, moves = begun.left[-1]
@@ -144,31 +145,26 @@ class Clients:
             self._finish()
             numbers = self._known(strings)
             known = len(self._numbers)
-            cells = ClientCells.of(
-                groups, group_count, numbers, metres, self._lon[:known].copy(), self._lat[:known].copy(), plane=plane
-            )
+            cells = ClientCells.of(groups, group_count, numbers, metres, *self._at[:, :known], plane=plane)
             self._followers[cells] = known
         return cells
 
-    def where(self, keys: U64Array | Strings) -> tuple[F64Array, F64Array]:
-        """Where clients are: `lon` and `lat`, NaN where that is not known; all at one time."""
+    def where(self, keys: U64Array | Strings) -> F64Array:
+        """Where clients are, `lon` and `lat` in rows, NaN where that is not known; all at one time."""
         strings = self._strings(keys)
-        lon, lat = np.empty(len(strings)), np.empty(len(strings))
+        out = np.empty((2, len(strings)))
         with self.lock:
             self._finish()
-            known = self._numbers.strings()
-            _look_up(
-                strings.offsets, strings.data, self._numbers.slots, known.offsets, known.data, self._lon, self._lat,
-                lon, lat,
-            )  # fmt: skip
-        return lon, lat
+            known, slots = self._numbers.strings(), self._numbers.slots
+            _look_up(strings.offsets, strings.data, slots, known.offsets, known.data, self._at, out)
+        return out
 
     def positions(self) -> Positions:
         """Where all clients are that are anywhere."""
         with self.lock:
             self._finish()
-            there = np.flatnonzero(~np.isnan(self._lon[: len(self._numbers)]))
-            lon, lat, names = self._lon[there], self._lat[there], self._numbers.strings()
+            there = np.flatnonzero(~np.isnan(self._at[0, : len(self._numbers)]))
+            (lon, lat), names = self._at[:, there], self._numbers.strings()
         if self._has_strings:
             keys = from_strings(names).cast(pa.large_string()).take(pa.array(there))
         else:
@@ -178,10 +174,10 @@ class Clients:
     def _known(self, strings: Strings) -> I64Array:
         """The numbers of clients; those that are new get one, and are nowhere."""
         numbers = self._numbers.intern(strings, hash_strings(strings)).astype(np.int64)
-        if len(self._numbers) > len(self._lon):
-            room = np.full(max(len(self._numbers), 2 * len(self._lon)) - len(self._lon), np.nan)
-            longer = np.concatenate([self._lon, room]), np.concatenate([self._lat, room])
-            self._lon, self._lat = longer
+        room = self._at.shape[1]
+        if len(self._numbers) > room:
+            more = np.full((2, max(len(self._numbers), 2 * room) - room), np.nan)
+            self._at = np.concatenate([self._at, more], axis=1)
         return numbers
 
     @staticmethod
@@ -281,9 +277,9 @@ class WithinAreas:
         """Of keys that were found, those whose clients are within the area of their message, if it has one."""
         column = self.keys.column(found.values)
         keys = column.to_numpy() if column.type == "uint64" else strings_in(column)
-        lon, lat = self._clients.where(keys)
+        at = self._clients.where(keys)
         ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), found.values.dtype)
-        used = _keep(found.offsets, found.values, lon, lat, locations.kinds, locations.values, self._plane, ends, out)
+        used = _keep(found.offsets, found.values, at, locations.kinds, locations.values, self._plane, ends, out)
         return Lists(ends, out[:used])
 
 
@@ -317,7 +313,8 @@ class _OneWithin:
 
 
 @kernel
-def _keep(offsets, values, lon, lat, kinds, shapes, plane, ends, out):
+def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
+    """Write the values of each message whose clients are in its area, if it has one; how many."""
     used = 0
     for message in range(len(ends) - 1):
         shape, kind = shapes[message], kinds[message]
@@ -325,14 +322,15 @@ def _keep(offsets, values, lon, lat, kinds, shapes, plane, ends, out):
         x, y, z = point_of(shape[0], shape[1], plane)
         limit = limit_of(shape[2], plane)
         for i in range(offsets[message], offsets[message + 1]):
+            lon, lat = at[0, i], at[1, i]
             if kind == 0:
                 has = True
-            elif np.isnan(lon[i]):
+            elif np.isnan(lon):
                 has = False
             elif is_box:
-                has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon[i], lat[i], plane)
+                has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon, lat, plane)
             else:
-                px, py, pz = point_of(lon[i], lat[i], plane)
+                px, py, pz = point_of(lon, lat, plane)
                 has = is_near(x, y, z, limit, px, py, pz, plane)
             if has:
                 out[used] = values[i]

@@ -7,19 +7,17 @@ in groups by the least likely token of each (`tagmatch.pipeline.filters.tokens`)
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U32Array
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U32Array, frozen
 from tagmatch.model.kernels.jit import kernel, with_room
+from tagmatch.pipeline.areas.packing import Candidates, Hits, found_in
 from tagmatch.pipeline.filters.asked import Asked, records_of, verified
-from tagmatch.pipeline.filters.attributes import Constraints
 from tagmatch.pipeline.filters.index import Requirements
 from tagmatch.pipeline.filters.message_tokens import most_room, tokens_of
-from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.tokens import Cells, cells_of
-from tagmatch.pipeline.matcher import QueryBatch
 
 # To find a content takes as long as to verify so many sets whose areas have been found
 _WORTH = 4
@@ -27,6 +25,25 @@ _WORTH = 4
 _CLEARLY = 1e-3
 
 _NONE = -1
+
+
+class GroupedSets(NamedTuple):
+    """What sets in groups ask, as kernels take it."""
+
+    of_rows: I64Array  # Of each row of the segment, its number here; -1 for those that are not in these groups
+    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message, as of `Records`
+    records: U32Array
+    constraints: tuple[Any, ...]  # Those that are more than an interval
+
+
+class MessageTable(NamedTuple):
+    """Messages by the ranks of their tags and by their attributes, as kernels take them."""
+
+    rank_offsets: I64Array
+    ranks: U32Array
+    offsets: I64Array
+    attributes: U32Array
+    codes: U32Array
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,10 +54,7 @@ class TokenGroups:
     first: int
     count: int  # How many groups there are
     cells: Cells  # The tokens by which sets are grouped, and no others
-    constraints: Constraints  # Those that are more than an interval
-    of_rows: I64Array  # Of each row of the segment, its number here; -1 for those that are not in these groups
-    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message, as of `Records`
-    records: U32Array
+    sets: GroupedSets
 
     @property
     def of_tokens(self) -> tuple[Any, ...]:
@@ -51,26 +65,20 @@ class TokenGroups:
     @property
     def nbytes(self) -> int:
         """Bytes of memory, without those of constraints."""
-        return self.cells.nbytes + self.of_rows.nbytes + self.record_offsets.nbytes + self.records.nbytes
+        return self.cells.nbytes + sum(array.nbytes for array in self.sets[:3])
 
-    def groups(self, contents: Lists, every: U32Array, queries: QueryBatch, messages: Messages) -> Lists:
+    def groups(self, contents: Lists, every: U32Array, messages: MessageTable) -> Lists:
         """The groups of each message, behind its contents and what `every` message has."""
-        ends = np.zeros(len(messages) + 1, np.int64)
-        out = write_groups(
-            contents.offsets, contents.values, every, np.int64(self.first), queries.offsets, queries.ranks,
-            messages.offsets, messages.attributes, messages.codes, *self.of_tokens, ends,
-        )  # fmt: skip
+        ends = np.zeros(len(messages.offsets), np.int64)
+        lists = contents.offsets, contents.values
+        out = write_groups(lists, every, np.int64(self.first), messages, self.of_tokens, ends)
         return Lists(ends, out[: ends[-1]])
 
-    def kept(self, found: Lists, rows: U32Array, attributes: int, queries: QueryBatch, messages: Messages) -> Lists:
-        """What was found, whose rows are these, without those that ask more than the messages have."""
-        ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), np.uint32)
-        used, _ = keep_asked(
-            found.offsets, found.values, rows, self.of_rows, queries.offsets, queries.ranks, messages.offsets,
-            messages.attributes, messages.codes, self.constraints.arrays, self.record_offsets, self.records,
-            np.zeros(attributes, np.uint32), ends, out,
-        )  # fmt: skip
-        return Lists(ends, out[:used])
+    def kept(self, found: Candidates, attributes: int, messages: MessageTable) -> Lists:
+        """What was found without what asks more than the messages have."""
+        out = Hits(np.empty(len(found.values), np.uint32), np.zeros(len(found.offsets), np.int64))
+        keep_asked(found, self.sets, messages, np.zeros(attributes, np.uint32), out)
+        return found_in(out)
 
 
 def areas_come_first(required: Requirements, at_a_place: F64Array) -> BoolArray:
@@ -120,8 +128,10 @@ def token_groups(required: Requirements, first: int, of_rows: I64Array) -> tuple
     groups = np.full(len(asked), first)
     groups[some] += tokens.astype(np.int64)
     records = records_of(asked, required.tests, likely.chances, np.arange(len(asked)))
-    complexes = required.tests.complexes
-    return TokenGroups(first, count + 1, cells, complexes, of_rows, records.offsets, records.values), groups
+    sets = GroupedSets(
+        frozen(of_rows), frozen(records.offsets), frozen(records.values), required.tests.complexes.arrays
+    )
+    return TokenGroups(first, count + 1, cells, sets), groups
 
 
 @kernel
@@ -133,20 +143,19 @@ def _least_likely(owners, has_token, chances, least):
 
 
 @kernel
-def write_groups(
-    content_offsets, contents, every, first, rank_offsets, ranks, message_offsets, attributes, codes,
-    first_cells, bits, levels, known, first_tag, ends,
-):  # fmt: skip
+def write_groups(contents, every, first, messages, cells, ends):
     """Return the contents of each message, what every message has, and the groups of its tokens; where each's end."""
+    (content_offsets, content_values), (first_cells, bits, levels, known, first_tag) = contents, cells
+    rank_offsets, ranks, offsets, attributes, codes = messages
     out, used = np.empty(16 * len(ends), np.uint32), np.int64(0)
     for message in range(len(ends) - 1):
         ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
-        values_begin, values_end = message_offsets[message], message_offsets[message + 1]
+        values_begin, values_end = offsets[message], offsets[message + 1]
         begin, end = content_offsets[message], content_offsets[message + 1]
         more = (end - begin) + len(every) + most_room(ranks_end - ranks_begin, values_end - values_begin)
         out = with_room(out, used, more)
         for place in range(begin, end):
-            out[used] = contents[place]
+            out[used] = content_values[place]
             used += 1
         for place in range(len(every)):
             out[used] = every[place]
@@ -163,14 +172,13 @@ def write_groups(
 
 
 @kernel
-def keep_asked(
-    offsets, values, rows, of_rows, rank_offsets, ranks, message_offsets, attributes, codes,
-    constraints, record_offsets, records, first_codes, ends, out,
-):  # fmt: skip
-    """Write the values of each message, whose rows are these, of which it has what they ask, and where each's end.
+def keep_asked(found, sets, messages, first_codes, out):
+    """Write what was found of each message of which it has what the row asks, and where each's end.
 
     Returns how many there are. Rows that are in no group ask no more.
     """
+    (offsets, values, rows), (of_rows, record_offsets, records, constraints) = found, sets
+    (rank_offsets, ranks, message_offsets, attributes, codes), (kept, ends) = messages, out
     count, used, touched = len(values), np.int64(0), np.uint32(0)
     begins, stops = np.empty(count, np.int64), np.empty(count, np.int64)
     # Each miss of the cache in a loop of its own: the processor then waits for many at once
@@ -190,7 +198,7 @@ def keep_asked(
                 several |= first_codes[attributes[i]] != 0
                 first_codes[attributes[i]] = codes[i]
             for i in range(offsets[message], offsets[message + 1]):
-                out[used] = values[i]
+                kept[used] = values[i]
                 used += np.int64(
                     verified(
                         begins[i], stops[i], records, first_codes, several, attributes, codes, begin, end,

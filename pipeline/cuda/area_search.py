@@ -11,22 +11,39 @@ child, which then goes on the stack. From the top of a group, a level adds 32 at
 from __future__ import annotations
 
 import math
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba.cuda
 import numpy as np
 
 from tagmatch.model.arrays import Lists, narrow_offsets
+from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.sphere import is_in_box, near_rules, points
 from tagmatch.pipeline.areas.fixed import FLAT, meridians
-from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT, NUMBERS, SLOTS, WORDS, Places, spans
-from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, grid, inlined, kernel, plus, prefix_sums, times
+from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT, NUMBERS, SLOTS, WORDS, AreaTree, Places, spans
+from tagmatch.pipeline.cuda.device import (
+    PinnedPool,
+    Workspace,
+    grid,
+    inlined,
+    kernel,
+    plus,
+    prefix_sums,
+    times,
+    typed,
+)
 from tagmatch.pipeline.cuda.pairs import Room, kept
+from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda
 
 _BLOCK = 128
+# Answers of the first packet for which there is room
+_FIRST_ROOM = 1 << 16
 #: Threads of a block, a warp; what it takes from its stack at once; and messages with a group each that it has in turn
 _THREADS = 32
 _AT_ONCE = 2
@@ -43,6 +60,29 @@ _WAITING, _TAKEN = 0, 1
 _FOUND, _SEGMENTS = 0, 1
 
 _, _, _is_near = near_rules(times, plus, inlined)
+
+
+class AskingArrays(NamedTuple):
+    """Groups to be sought in messages' places: an asking is one group of a message."""
+
+    owners: Any  # The message of each asking, and its group
+    groups: Any
+    lon: Any  # Of each message; on the plane, `z` is not used, nor are `x` to `z` where nobody asks for points
+    lat: Any
+    x: Any
+    y: Any
+    z: Any
+
+
+class SegmentArrays(NamedTuple):
+    """What is found, in segments of one message each."""
+
+    found: Any
+    messages: Any  # Of each segment its message, the first place in `found`, and how many are there
+    firsts: Any
+    sizes: Any
+    counts: Any  # How many each message has
+    counters: Any
 
 
 @kernel
@@ -79,49 +119,40 @@ def _take(stack, taken, state):
 
 
 @inlined
-def _has(words, chunk, slot, boxes, plane, lon, lat, x, y, z):
-    """Whether the area in a slot of a chunk has a place, which is also a point."""
-    at = chunk * WORDS + slot
-    if boxes:
-        return is_in_box(words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS], lon, lat, plane)
-    return _is_near(words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS], x, y, z, plane)
-
-
-@inlined
-def _open(segments, staged, messages, firsts, message):
+def _open(segments, waiting, message):
     """Have what is found from now on be a message's; one thread."""
+    staged, _, messages, firsts, _ = waiting
     messages[segments] = message
     firsts[segments] = staged[_FOUND]
     staged[_SEGMENTS] = segments + 1
 
 
 @inlined
-def _write_all(
-    staged, areas, messages, firsts, place, found, found_messages, found_firsts, found_sizes, counts, counters
-):  # fmt: skip
+def _write_all(waiting, out):
     """Append what waits, and whose each part of it is, as far as there is room; all threads."""
+    staged, areas, messages, firsts, place = waiting
     cuda.syncthreads()
     count, segments = staged[_FOUND], staged[_SEGMENTS]
     if cuda.threadIdx.x == 0 and count:
-        place[_FOUND] = cuda.atomic.add(counters, _FOUND, count)
-        place[_SEGMENTS] = cuda.atomic.add(counters, _SEGMENTS, segments)
+        place[_FOUND] = cuda.atomic.add(out.counters, _FOUND, count)
+        place[_SEGMENTS] = cuda.atomic.add(out.counters, _SEGMENTS, segments)
     cuda.syncthreads()
     if count:
         for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):
-            if place[_FOUND] + i < len(found):
-                found[place[_FOUND] + i] = areas[i]
+            if place[_FOUND] + i < len(out.found):
+                out.found[place[_FOUND] + i] = areas[i]
         for i in range(cuda.threadIdx.x, segments, cuda.blockDim.x):
             end = count
             if i + 1 < segments:
                 end = firsts[i + 1]
             size = end - firsts[i]
             at = place[_SEGMENTS] + i
-            if at < len(found_messages) and at < len(found_firsts) and at < len(found_sizes):
-                found_messages[at] = messages[i]
-                found_firsts[at] = place[_FOUND] + firsts[i]
-                found_sizes[at] = size
+            if at < len(out.messages) and at < len(out.firsts) and at < len(out.sizes):
+                out.messages[at] = messages[i]
+                out.firsts[at] = place[_FOUND] + firsts[i]
+                out.sizes[at] = size
             if size:
-                cuda.atomic.add(counts, messages[i], size)
+                cuda.atomic.add(out.counts, messages[i], size)
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         staged[_FOUND] = 0
@@ -130,43 +161,38 @@ def _write_all(
 
 
 @kernel
-def clear_answers(messages, counts, counters):
+def clear_answers(messages, out):
     """One thread a message."""
     i = cuda.grid(1)
     if i == 0:
-        counters[_FOUND] = 0
-        counters[_SEGMENTS] = 0
+        out.counters[_FOUND] = 0
+        out.counters[_SEGMENTS] = 0
     if i < messages:
-        counts[i] = 0
+        out.counts[i] = 0
 
 
 @kernel
-def order_answers(segments, messages, firsts, sizes, ends, counts, found, out):
+def order_answers(segments, found, ends, out):
     """A block copies a few segments to their messages' lists, from the back; `counts` say how many are to come."""
     place = cuda.shared.array(1, np.int64)
     thread = cuda.threadIdx.x
     begin = np.int64(cuda.blockIdx.x) * _EACH
     for segment in range(begin, min(begin + _EACH, segments)):
-        size = sizes[segment]
+        size = found.sizes[segment]
         if thread == 0 and size:
-            message = messages[segment]
-            place[0] = ends[message] + cuda.atomic.sub(counts, message, size) - size
+            message = found.messages[segment]
+            place[0] = ends[message] + cuda.atomic.sub(found.counts, message, size) - size
         cuda.syncthreads()
         for i in range(thread, size, cuda.blockDim.x):
-            out[place[0] + i] = found[firsts[segment] + i]
+            out[place[0] + i] = found.found[found.firsts[segment] + i]
         cuda.syncthreads()
 
 
 @kernel
-def find_areas(
-    askings, owners, groups, lon, lat, x, y, z, plane, boxes,
-    group_offsets, words, numbers, bounds, levels,
-    found, found_messages, found_firsts, found_sizes, counts, counters,
-):  # fmt: skip
+def find_areas(askings, asked, tree, plane, boxes, out):
     """Append the areas of each asking's group that have the place of its message, its owner; a block has a few askings.
 
-    What is found comes in segments, each of one message, for which `counts` say how many there are. Places are also
-    points, of which circles are asked; of boxes, bounds have two axes also on the sphere.
+    Places are also points, of which circles are asked; of boxes, bounds have two axes also on the sphere.
     """
     stack = cuda.shared.array(_STACK, np.int64)
     taken = cuda.shared.array(_AT_ONCE, np.int64)
@@ -176,6 +202,8 @@ def find_areas(
     messages = cuda.shared.array(_EACH, np.int64)
     firsts = cuda.shared.array(_EACH, np.int32)
     place = cuda.shared.array(2, np.int64)
+    waiting = staged, areas, messages, firsts, place
+    words, bounds = tree.words, tree.bounds
     thread = cuda.threadIdx.x
     axes = 2 if plane or boxes else 3
     if thread == 0:
@@ -183,21 +211,21 @@ def find_areas(
         staged[_SEGMENTS] = 0
     begin = np.int64(cuda.blockIdx.x) * _EACH
     for asking in range(begin, min(begin + _EACH, askings)):
-        message, group = np.int64(owners[asking]), np.int64(groups[asking])
-        at_lon, at_lat = lon[message], lat[message]
-        first, last = group_offsets[group], group_offsets[group + 1]
+        message, group = np.int64(asked.owners[asking]), np.int64(asked.groups[asking])
+        at_lon, at_lat = asked.lon[message], asked.lat[message]
+        first, last = tree.slots[group], tree.slots[group + 1]
         if first == last or math.isnan(at_lon) or math.isnan(at_lat):
             continue
-        px, py, pz = x[message], y[message], 0.0
+        px, py, pz = asked.x[message], asked.y[message], 0.0
         if axes == 3:
-            pz = z[message]
+            pz = asked.z[message]
         west, east, south = px, px, py
         if boxes:
             west, east = meridians(at_lon, at_lat, plane)
             south = at_lat
         if thread == 0:
             state[_WAITING] = _begin(stack, first, last)
-            _open(staged[_SEGMENTS], staged, messages, firsts, message)
+            _open(staged[_SEGMENTS], waiting, message)
         while True:
             if thread == 0:
                 _take(stack, taken, state)
@@ -210,16 +238,18 @@ def find_areas(
                 level, number = word >> _LEVEL, word & ((1 << _LEVEL) - 1)
                 child = number * SLOTS + slot
                 if level == 0:
-                    if (
-                        first <= child
-                        and child < last
-                        and _has(words, number, slot, boxes, plane, at_lon, at_lat, px, py, pz)
-                    ):
-                        at = cuda.atomic.add(staged, _FOUND, 1)
-                        areas[at] = numbers[2 * number * WORDS + NUMBERS + slot]
+                    if first <= child and child < last:
+                        at = number * WORDS + slot
+                        a, b, c, d = words[at], words[at + SLOTS], words[at + 2 * SLOTS], words[at + 3 * SLOTS]
+                        if boxes:
+                            has = is_in_box(a, b, c, d, at_lon, at_lat, plane)
+                        else:
+                            has = _is_near(a, b, c, d, px, py, pz, plane)
+                        if has:
+                            areas[cuda.atomic.add(staged, _FOUND, 1)] = tree.numbers[at + number * WORDS + NUMBERS]
                 else:
                     shift = FAN_OUT * (level - 1)
-                    at = (levels[level - 1] + number) * axes * AXIS + slot
+                    at = (tree.levels[level - 1] + number) * axes * AXIS + slot
                     if (
                         child >= (first // SLOTS) >> shift
                         and child <= ((last - 1) // SLOTS) >> shift
@@ -230,32 +260,21 @@ def find_areas(
                         stack[cuda.atomic.add(state, _WAITING, 1)] = ((level - 1) << _LEVEL) | child
             cuda.syncthreads()
             if staged[_FOUND] > _HITS - _AT_ONCE * SLOTS:
-                _write_all(
-                    staged, areas, messages, firsts, place,
-                    found, found_messages, found_firsts, found_sizes, counts, counters,
-                )  # fmt: skip
+                _write_all(waiting, out)
                 if thread == 0:
-                    _open(0, staged, messages, firsts, message)
+                    _open(0, waiting, message)
         cuda.syncthreads()  # all have seen that nothing was taken
-    _write_all(
-        staged, areas, messages, firsts, place, found, found_messages, found_firsts, found_sizes, counts, counters
-    )
+    _write_all(waiting, out)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Askings:
-    """Messages' places on the device, and the groups to seek each in: an asking is one group of a message."""
+    """Messages' places on the device, and the groups to seek each in."""
 
     workspace: Workspace
     messages: int  # Of messages, and of askings
     count: int
-    owners: Any  # Of each asking
-    groups: Any
-    lon: Any  # Of each message; on the plane, `z` is not used, nor are `x` to `z` where nobody asks for points
-    lat: Any
-    x: Any
-    y: Any
-    z: Any
+    arrays: AskingArrays
     plane: bool
 
     @classmethod
@@ -273,64 +292,100 @@ class Askings:
             numbers = points(places.lon, places.lat, plane=False)
             x, y, z = (workspace.send(name, axis) for name, axis in zip("xyz", numbers, strict=True))
             point = x, y, z
-        return cls(workspace, len(places), count, owners, asked, lon, lat, *point, plane)
-
-    def launch(self, tree: tuple[Any, ...], boxes: bool, *results: Any) -> None:
-        """Append what is found in a tree, as of `Packed`, to `results`, as `find_areas` takes them."""
-        if not self.count:
-            return
-        blocks, _ = grid(self.count, _EACH)
-        find_areas[blocks, _THREADS, self.workspace.stream](
-            self.count, self.owners, self.groups, self.lon, self.lat, self.x, self.y, self.z, self.plane, boxes,
-            *tree, *results,
-        )  # fmt: skip
+        return cls(workspace, len(places), count, typed(AskingArrays(owners, asked, lon, lat, *point)), plane)
 
 
-class Answers:
-    """Makes lists of what askings find in some trees, with as much room as earlier ones needed."""
+class Searches:
+    """What finds areas in some trees on a device, with as much room as earlier packets needed.
 
-    def __init__(self, trees: list[tuple[tuple[Any, ...], bool]], room: int, device: int) -> None:
-        self._trees, self._room, self._pool = trees, Room(room), PinnedPool(device)
+    Any number of threads may share it: as many as there are streams search at a time.
+    """
 
-    def search(self, askings: Askings) -> tuple[Any, ...]:
-        """Have kernels append what is found; the device's arrays that they write to."""
-        workspace = askings.workspace
+    #: Trees of circles, and of boxes
+    trees: list[tuple[AreaTree, bool]]
+
+    def __init__(self, device: int, streams: int, *, plane: bool, of_points: bool) -> None:
+        self._device, self._plane, self._of_points = device, plane, of_points
+        self.trees = []
+        self._room, self._pool = Room(_FIRST_ROOM), PinnedPool(device)
+        self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
+        with on_device(device):
+            for _ in range(streams):
+                self._free.put(Workspace())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory, but for what packets take on their way."""
+        return sum(tree.nbytes for tree, _ in self.trees)
+
+    def sent(self, places: Places, groups: Lists, workspace: Workspace) -> Askings:
+        """Copy messages' places and groups to the device."""
+        return Askings.sent(places, groups, workspace, plane=self._plane, of_points=self._of_points)
+
+    @contextmanager
+    def workspace(self) -> Iterator[Workspace]:
+        """A workspace for a packet; its arrays are given back where there was no memory for all that was asked."""
+        workspace = self._free.get()
+        try:
+            with on_device(self._device):
+                workspace.stream.synchronize()  # a call that failed may have left something behind
+                yield workspace
+        except DeviceMemoryError:
+            self._room.forget()
+            with on_device(self._device):
+                workspace.clear()
+            raise
+        finally:
+            self._free.put(workspace)
+
+    def ready(self, workspace: Workspace) -> None:
+        """Do what is to be done before a packet."""
+
+    def find(self, places: Places, groups: Lists) -> Lists:
+        """Areas of the groups of each message that have its place, in no order."""
+        if not self.trees or not len(groups.values):
+            return no_lists(len(places))
+        with self.workspace() as workspace:
+            self.ready(workspace)
+            return self._lists(self.sent(places, groups, workspace))
+
+    def launch(self, askings: Askings) -> SegmentArrays:
+        """Have kernels find what is asked for, and nothing more; the arrays that they write to."""
+        workspace, count = askings.workspace, askings.count
         found = workspace.device("found", np.uint32, self._room.pairs)
         # One for each asking, and one more for each time that a block had many answers
-        segments = askings.count * len(self._trees) + 2 * len(found) // _HITS + 1
-        results = (
+        segments = count * len(self.trees) + 2 * len(found) // _HITS + 1
+        out = typed(SegmentArrays(
             found,
             workspace.device("messages of segments", np.uint32, segments),
             workspace.device("firsts of segments", np.int64, segments),
             workspace.device("sizes of segments", np.int32, segments),
             workspace.device("counts of answers", np.int32, askings.messages),
             workspace.device("counters of answers", np.int64, 2),
-        )
-        cleared = (*grid(askings.messages, _BLOCK), workspace.stream)
-        clear_answers[cleared](askings.messages, *results[-2:])
-        for tree, boxes in self._trees:
-            askings.launch(tree, boxes, *results)
-        return results
+        ))  # fmt: skip
+        clear_answers[(*grid(askings.messages, _BLOCK), workspace.stream)](askings.messages, out)
+        for tree, boxes in self.trees if count else []:
+            find_areas[grid(count, _EACH)[0], _THREADS, workspace.stream](
+                count, askings.arrays, tree, askings.plane, boxes, out
+            )
+        return out
 
-    def lists(self, askings: Askings) -> Lists:
-        """Areas that are found in all trees, of each message, in no order; with too little room, once more."""
+    def _lists(self, askings: Askings) -> Lists:
+        """Areas that are found in all trees, of each message; with too little room, once more."""
         workspace, messages = askings.workspace, askings.messages
         while True:
-            *segments, counts, counters = self.search(askings)
-            counted = workspace.download("counted answers", counters, 2)
-            ends = prefix_sums("ends of answers", counts, messages, workspace)
+            found = self.launch(askings)
+            counted = workspace.download("counted answers", found.counters, 2)
+            ends = prefix_sums("ends of answers", found.counts, messages, workspace)
             host_ends = workspace.download("host ends", ends, messages + 1)
             workspace.stream.synchronize()
             total, used = (int(counted[place]) for place in (_FOUND, _SEGMENTS))
-            found, *of_segments = segments
-            if total <= len(found):
+            if total <= len(found.found):
                 break
             self._room.ask(total)
         out = workspace.device("answers", np.uint32, total)
         if used:
-            order_answers[grid(used, _EACH)[0], _THREADS, workspace.stream](
-                used, *of_segments, ends, counts, found, out
-            )
+            order_answers[grid(used, _EACH)[0], _THREADS, workspace.stream](used, found, ends, out)
         offsets = kept(host_ends, narrow_offsets(host_ends[-1:]).dtype)
         lent = self._pool.lend(-(-total // 2))  # many answers go where callers keep them
         if lent is not None:
@@ -341,10 +396,6 @@ class Answers:
         host_values = workspace.download("host answers", out, total)
         workspace.stream.synchronize()
         return Lists(offsets, kept(host_values, np.uint32))
-
-    def forget(self) -> None:
-        """Begin anew, as there is no memory for that many."""
-        self._room.forget()
 
 
 def no_lists(messages: int) -> Lists:

@@ -3,20 +3,15 @@
 Partitions are cut into runs of rows, which have masks of their own: how fast queries are matched then hardly depends on
 the greatest size of a partition.
 
-Algorithms 3 and 4 of the paper (§3.3) for all items of a packet in one launch.
-
 The paper launches a kernel for each batch of up to 256 queries and each partition, a block of threads for each block of
-rows. Here a block of threads takes an item, which is a batch of queries and a run of rows of a partition, and goes
-through the run block by block, with the queries in registers. Blocks are of one warp and 64 rows, and items of 128
-queries, as then most blocks fit a multiprocessor.
-
-Algorithm 2 on the device: queries go to the runs of rows in which there may be sets that they contain (§3.2).
+rows. Here one launch has all items of a packet, a block of threads each: an item is a batch of queries and a run of
+rows of a partition, which the block goes through block by block, with the queries in registers. Blocks are of one warp
+and 64 rows, and items of 128 queries, as then most blocks fit a multiprocessor.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba.cuda
 import numpy as np
@@ -26,8 +21,29 @@ from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, add_tag
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.balanced import Blocks, signature_words
-from tagmatch.pipeline.cuda.device import Workspace, grid, inlined, kernel, prefix_sums, to_device
-from tagmatch.pipeline.cuda.pairs import COUNTERS, PAIRS, PASSED, REJECTED, WORDS, DeviceQueries, append, keep
+from tagmatch.pipeline.cuda.device import (
+    Workspace,
+    bytes_of,
+    grid,
+    inlined,
+    kernel,
+    prefix_sums,
+    sent,
+    to_device,
+    typed,
+)
+from tagmatch.pipeline.cuda.pairs import (
+    COUNTERS,
+    PAIRS,
+    PASSED,
+    REJECTED,
+    WORDS,
+    DeviceQueries,
+    PairArrays,
+    QueryArrays,
+    append,
+    keep,
+)
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 from tagmatch.pipeline.rules import GROUP, GROUP_BYTES, GROUP_WORDS, RECORD_HEADER, contains_ranks, packed_words, unpack
 
@@ -61,109 +77,133 @@ def check_bit(rank):
     return np.int64(((_U(rank) * _U(2654435761)) >> _U(24)) & _U(CHECK_BITS - 1))
 
 
+class Items(NamedTuple):
+    """Batches of queries, each to be matched with one run of rows."""
+
+    runs: Any  # The run of each item
+    firsts: Any  # Item `i` has the queries `queued[firsts[i]:firsts[i] + sizes[i]]`
+    sizes: Any
+    queued: Any  # Numbers of queries
+
+
+class _Asked(NamedTuple):
+    """Queries, as ranks and as signatures with all bits inverted, as all tests want them."""
+
+    queries: QueryArrays
+    not_queries: Any
+    checks: Any  # The bits that verification begins with
+
+
+class _Runs(NamedTuple):
+    """Runs of rows, which are cut into blocks."""
+
+    exact: bool
+    first_rows: Any
+    first_blocks: Any
+    masks: Any  # Of blocks
+    words: tuple[Any, ...]  # As of `signature_words`
+    checks: Any  # The bit of each row's rarest tag
+    offsets: Any
+    ranks: Any
+
+
+class _Packed(NamedTuple):
+    """Where pairs go: as of `PairArrays`, or as records as `packed_words` has them, to `sets` and their bytes."""
+
+    packed: bool
+    queries: Any
+    sets: Any
+    counters: Any
+    ids: Any
+
+
 @inlined
-def _verified(exact, query, row, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks):
+def _verified(query, row, asked, known):
     """Whether a query has the tags of a candidate; the bit of its rarest turns most others away without their ranks."""
-    if not exact:
+    if not known.exact:
         return True
-    bit = np.int64(row_checks[row])
-    word = query_checks[np.int64(query) * CHECK_WORDS + (bit >> 6)]
+    bit = np.int64(known.checks[row])
+    word = asked.checks[np.int64(query) * CHECK_WORDS + (bit >> 6)]
     if (word >> _U(bit & 63)) & _U(1) == _U(0):
         return False
-    begin = offsets[query]
-    return contains_ranks(
-        query_ranks, begin, begin + counts[query], ranks, row_offsets[row], row_offsets[row + np.uint32(1)]
-    )
+    queries, offsets = asked.queries, known.offsets
+    begin = queries.offsets[query]
+    end = begin + queries.counts[query]
+    return contains_ranks(queries.ranks, begin, end, known.ranks, offsets[row], offsets[row + np.uint32(1)])
 
 
 @inlined
-def _stage(
-    i, row, item, numbers, staged, staged_queries, staged_rows,
-    exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
-    packed, pair_queries, pair_sets, packed_ids, counters,
-):  # fmt: skip
+def _stage(i, row, numbers, waiting, asked, known, out):
     """Have a candidate wait for verification; one that finds no room is verified at once."""
+    staged, queries, rows, _ = waiting
     at = cuda.atomic.add(staged, 0, 1)
     if at < _STAGE:
-        staged_queries[at] = i
-        staged_rows[at] = row
-    elif not _verified(
-        exact, numbers[i], row, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks
-    ):
-        cuda.atomic.add(counters, REJECTED, 1)
-    elif packed:
-        cuda.atomic.add(counters, PAIRS, 1)
-        at = cuda.atomic.add(counters, WORDS, RECORD_HEADER + packed_words(1))
-        if at + RECORD_HEADER + packed_words(1) <= len(pair_sets):
-            pair_sets[at] = item
-            pair_sets[at + 1] = 1
-            packed_ids[4 * (at + RECORD_HEADER)] = i
-            pair_sets[at + RECORD_HEADER + 1] = row
+        queries[at] = i
+        rows[at] = row
+    elif not _verified(numbers[i], row, asked, known):
+        cuda.atomic.add(out.counters, REJECTED, 1)
+    elif out.packed:
+        cuda.atomic.add(out.counters, PAIRS, 1)
+        at = cuda.atomic.add(out.counters, WORDS, RECORD_HEADER + packed_words(1))
+        if at + RECORD_HEADER + packed_words(1) <= len(out.sets):
+            out.sets[at] = cuda.blockIdx.x
+            out.sets[at + 1] = 1
+            out.ids[4 * (at + RECORD_HEADER)] = i
+            out.sets[at + RECORD_HEADER + 1] = row
     else:
-        append(numbers[i], row, pair_queries, pair_sets, counters)
+        append(numbers[i], row, out)
 
 
 @inlined
-def _flush(
-    item, numbers, staged, staged_queries, staged_rows, place,
-    exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
-    packed, pair_queries, pair_sets, packed_ids, counters,
-):  # fmt: skip
+def _flush(numbers, waiting, asked, known, out):
     """Verify what is staged, a candidate a thread, and append what is left, with one global atomic."""
+    staged, queries, rows, place = waiting
     thread = cuda.threadIdx.x
-    waiting = min(staged[0], _STAGE)
-    for first in range(0, waiting, cuda.blockDim.x):
+    count = min(staged[0], _STAGE)
+    for first in range(0, count, cuda.blockDim.x):
         at = first + thread
         good = False
         i = np.uint8(0)
         row = np.uint32(0)
-        if at < waiting:
-            i = staged_queries[at]
-            row = staged_rows[at]
-            good = _verified(
-                exact, numbers[i], row, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks
-            )
-        keep(good, i, row, staged, staged_queries, staged_rows)
+        if at < count:
+            i = queries[at]
+            row = rows[at]
+            good = _verified(numbers[i], row, asked, known)
+        keep(good, i, row, waiting)
     cuda.syncthreads()
     left = staged[1]
     if thread == 0:
-        if left < waiting:
-            cuda.atomic.add(counters, REJECTED, waiting - left)
+        if left < count:
+            cuda.atomic.add(out.counters, REJECTED, count - left)
         if left:
-            place[0] = cuda.atomic.add(counters, PAIRS, left)
-            if packed:
+            place[0] = cuda.atomic.add(out.counters, PAIRS, left)
+            if out.packed:
                 words = RECORD_HEADER + packed_words(left)
-                place[0] = cuda.atomic.add(counters, WORDS, words)
-                if place[0] + words <= len(pair_sets):
-                    pair_sets[place[0]] = item
-                    pair_sets[place[0] + 1] = left
+                place[0] = cuda.atomic.add(out.counters, WORDS, words)
+                if place[0] + words <= len(out.sets):
+                    out.sets[place[0]] = cuda.blockIdx.x
+                    out.sets[place[0] + 1] = left
                 else:
                     place[0] = -1
     cuda.syncthreads()
     if left and place[0] >= 0:
         for k in range(thread, left, cuda.blockDim.x):
             at = place[0] + k
-            if packed:
+            if out.packed:
                 at = place[0] + RECORD_HEADER
-                packed_ids[4 * at + GROUP_BYTES * (k // GROUP) + k % GROUP] = staged_queries[k]
-                pair_sets[at + GROUP_WORDS * (k // GROUP) + 1 + k % GROUP] = staged_rows[k]
-            elif at < len(pair_queries) and at < len(pair_sets):
-                pair_queries[at] = numbers[staged_queries[k]]
-                pair_sets[at] = staged_rows[k]
+                out.ids[4 * at + GROUP_BYTES * (k // GROUP) + k % GROUP] = queries[k]
+                out.sets[at + GROUP_WORDS * (k // GROUP) + 1 + k % GROUP] = rows[k]
+            elif at < len(out.queries) and at < len(out.sets):
+                out.queries[at] = numbers[queries[k]]
+                out.sets[at] = rows[k]
     cuda.syncthreads()
     if thread == 0:
-        staged[0] = 0
-        staged[1] = 0
+        staged[0] = staged[1] = 0
     cuda.syncthreads()
 
 
 @kernel
-def match_items(
-    item_runs, item_firsts, item_sizes, queued, not_queries,
-    first_rows, first_blocks, masks, first_words, second_words, third_words,
-    exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
-    packed, pair_queries, pair_sets, packed_ids, counters,
-):  # fmt: skip
+def match_items(items, asked, known, out):
     """Match each item's queries with its run of rows; append (query, row) pairs, or records as `packing` has them.
 
     Algorithm 4: queries that have all bits that the rows of a block share go to shared memory. The paper takes the
@@ -184,16 +224,18 @@ def match_items(
     rows = cuda.local.array((_EACH_ROWS, SIGNATURE_WORDS), np.uint64)
     missing = cuda.local.array((_AT_ONCE, _EACH_ROWS), np.uint64)
 
+    waiting = staged, staged_queries, staged_rows, place
+    first_words, second_words, third_words = known.words
     thread, item = cuda.threadIdx.x, cuda.blockIdx.x
-    run = item_runs[item]
-    size = item_sizes[item]
+    run = items.runs[item]
+    size = items.sizes[item]
     for j in range(_EACH_QUERIES):
         i = thread + j * ITEM_THREADS
         if i < size:
-            query = queued[item_firsts[item] + i]
+            query = items.queued[items.firsts[item] + i]
             numbers[i] = query
             for w in range(SIGNATURE_WORDS):
-                mine[j, w] = not_queries[query, w]
+                mine[j, w] = asked.not_queries[query, w]
     if thread == 0:
         passed[0] = passed[1] = 0
         staged[0] = staged[1] = 0
@@ -201,10 +243,10 @@ def match_items(
 
     turn = 0
     survivors = 0
-    row = first_rows[run] + thread
-    end = first_rows[run + np.uint32(1)]
-    for block in range(first_blocks[run], first_blocks[run + np.uint32(1)]):
-        a, b, c = masks[block, 0], masks[block, 1], masks[block, 2]
+    row = known.first_rows[run] + thread
+    end = known.first_rows[run + np.uint32(1)]
+    for block in range(known.first_blocks[run], known.first_blocks[run + np.uint32(1)]):
+        a, b, c = known.masks[block, 0], known.masks[block, 1], known.masks[block, 2]
         for j in range(_EACH_QUERIES):
             i = thread + j * ITEM_THREADS
             if i < size and (a & mine[j, 0]) | (b & mine[j, 1]) | (c & mine[j, 2]) == _U(0):
@@ -236,27 +278,15 @@ def match_items(
                 for u in range(_AT_ONCE):
                     for r in range(_EACH_ROWS):
                         if missing[u, r] == _U(0) and first + u < count and row + r * ITEM_THREADS < end:
-                            _stage(
-                                ids[first + u], np.uint32(row + r * ITEM_THREADS), item,
-                                numbers, staged, staged_queries, staged_rows,
-                                exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
-                                packed, pair_queries, pair_sets, packed_ids, counters,
-                            )  # fmt: skip
+                            candidate = np.uint32(row + r * ITEM_THREADS)
+                            _stage(ids[first + u], candidate, numbers, waiting, asked, known, out)
         cuda.syncthreads()
         row += BLOCK_ROWS
         if staged[0] > _STAGE // 2:
-            _flush(
-                item, numbers, staged, staged_queries, staged_rows, place,
-                exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
-                packed, pair_queries, pair_sets, packed_ids, counters,
-            )  # fmt: skip
-    _flush(
-        item, numbers, staged, staged_queries, staged_rows, place,
-        exact, row_checks, row_offsets, ranks, query_checks, offsets, counts, query_ranks,
-        packed, pair_queries, pair_sets, packed_ids, counters,
-    )  # fmt: skip
+            _flush(numbers, waiting, asked, known, out)
+    _flush(numbers, waiting, asked, known, out)
     if thread == 0:
-        cuda.atomic.add(counters, PASSED, survivors)
+        cuda.atomic.add(out.counters, PASSED, survivors)
 
 
 _ROUTING_BLOCK = 256
@@ -328,31 +358,22 @@ def _count_items(runs, totals, item_queries, items):
 
 
 @kernel
-def _make_items(runs, offsets, first_items, item_queries, item_runs, item_firsts, item_sizes):
+def _make_items(runs, offsets, first_items, item_queries, items):
     """One thread a run: its queries become items of `item_queries`, but for the last."""
     run = cuda.grid(1)
     if run < runs:
         first = offsets[run]
         for item in range(first_items[run], first_items[run + 1]):
-            item_runs[item] = run
-            item_firsts[item] = first
-            item_sizes[item] = min(item_queries, offsets[run + 1] - first)
+            items.runs[item] = run
+            items.firsts[item] = first
+            items.sizes[item] = min(item_queries, offsets[run + 1] - first)
             first += item_queries
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Items:
-    """Batches of queries, each to be matched with one run of rows."""
-
-    count: int
-    runs: Any  # The run of each item
-    firsts: Any  # Item `i` has the queries `queued[firsts[i]:firsts[i] + sizes[i]]`
-    sizes: Any
-    queued: Any  # Numbers of queries
-
-
-def route(queries: int, not_queries: Any, runs: int, masks: Any, item_queries: int, workspace: Workspace) -> Items:
-    """Group queries by the runs whose masks they have (Algorithm 2), in items of at most `item_queries`.
+def route(
+    queries: int, not_queries: Any, runs: int, masks: Any, item_queries: int, workspace: Workspace
+) -> tuple[int, Items]:
+    """Group queries by the runs whose masks they have (Algorithm 2), in items of at most `item_queries`; how many.
 
     Every query is tested with every mask: threads of a warp that walked the one-bits of their own queries would read
     masks from different places.
@@ -373,32 +394,32 @@ def route(queries: int, not_queries: Any, runs: int, masks: Any, item_queries: i
     pairs, count = (int(end[0]) for end in ends)
     queued = workspace.device("queued", np.uint32, pairs)
     _queue[tiles](queries, not_queries, runs, masks, offsets, used, queued)
-    made = Items(count, *_item_arrays(count, workspace), queued)
-    _make_items[by_run](runs, offsets, first_items, item_queries, made.runs, made.firsts, made.sizes)
-    return made
-
-
-def items_of(batches: Batches, first_runs: I64Array, item_queries: int, workspace: Workspace) -> tuple[Items, I64Array]:
-    """Batches that were routed on the CPU: every item is a part of a batch and a run of its partition."""
-    runs = np.diff(first_runs)[batches.partitions]
-    parts = -(-np.diff(batches.offsets) // item_queries)
-    counts = runs * parts
-    batch = np.repeat(np.arange(len(counts)), counts)
-    number = np.arange(len(batch)) - np.repeat(offsets_of(counts)[:-1], counts)
-    firsts = batches.offsets[batch] + number % parts[batch] * item_queries
-    item_runs = first_runs[batches.partitions[batch]] + number // parts[batch]
-    sizes = np.minimum(batches.offsets[batch + 1] - firsts, item_queries)
-    arrays = (item_runs.astype(np.uint32), firsts, sizes.astype(np.int32), batches.queued.astype(np.uint32))
-    names = ("item runs", "item firsts", "item sizes", "queued")
-    return Items(len(batch), *(workspace.send(*each) for each in zip(names, arrays, strict=True))), firsts
-
-
-def _item_arrays(count: int, workspace: Workspace) -> tuple[Any, Any, Any]:
-    return (
+    made = typed(Items(
         workspace.device("item runs", np.uint32, count),
         workspace.device("item firsts", np.int64, count),
         workspace.device("item sizes", np.int32, count),
-    )
+        queued,
+    ))  # fmt: skip
+    _make_items[by_run](runs, offsets, first_items, item_queries, made)
+    return count, made
+
+
+def _items_of(batches: Batches, first_runs: I64Array, workspace: Workspace) -> tuple[Items, I64Array]:
+    """Batches that were routed on the CPU, and where each item's queries begin.
+
+    Every item is a part of a batch and a run of its partition.
+    """
+    runs = np.diff(first_runs)[batches.partitions]
+    parts = -(-np.diff(batches.offsets) // ITEM_QUERIES)
+    counts = runs * parts
+    batch = np.repeat(np.arange(len(counts)), counts)
+    number = np.arange(len(batch)) - np.repeat(offsets_of(counts)[:-1], counts)
+    firsts = batches.offsets[batch] + number % parts[batch] * ITEM_QUERIES
+    item_runs = first_runs[batches.partitions[batch]] + number // parts[batch]
+    sizes = np.minimum(batches.offsets[batch + 1] - firsts, ITEM_QUERIES)
+    arrays = (item_runs.astype(np.uint32), firsts, sizes.astype(np.int32), batches.queued.astype(np.uint32))
+    names = ("item runs", "item firsts", "item sizes", "queued")
+    return typed(Items(*(workspace.send(*each) for each in zip(names, arrays, strict=True)))), firsts
 
 
 _BLOCK = 128
@@ -411,10 +432,11 @@ _FIRST_ROOM = 1 << 18
 
 
 @kernel
-def _signatures(queries, offsets, counts, ranks, hashes, not_queries, checks):
-    """Signatures with all bits inverted, as all tests want them, and the bits that verification begins with."""
+def _sign(count, asked, hashes):
+    """One thread a query: write its signature, with all bits inverted, and the bits that verification begins with."""
     i = cuda.grid(1)
-    if i < queries:
+    if i < count:
+        (offsets, counts, ranks, _), not_queries, checks = asked
         signature = cuda.local.array(SIGNATURE_WORDS, np.uint64)
         for w in range(SIGNATURE_WORDS):
             signature[w] = _U(0)
@@ -450,40 +472,39 @@ class CudaBalanced:
         blocks = Blocks(words, first_rows, BLOCK_ROWS, threads=threads)
         self._runs, self._first_runs = len(runs.masks), runs.firsts
         self._hashes, self._run_masks = to_device(segment.vocabulary.hashes), to_device(runs.masks)
-        self._rows = tuple(map(to_device, (first_rows, blocks.firsts, blocks.masks, *words)))
-        tags = tuple(map(to_device, (ranks.offsets, ranks.values)))
-        checks = to_device(np.zeros(len(ranks), np.uint8))
-        _check_rows[grid(len(ranks), _BLOCK)](len(ranks), *tags, checks)
-        self._tags = (checks, *tags)
-        self.nbytes = sum(each.nbytes for each in (self._hashes, self._run_masks, *self._rows, *self._tags))
+        rows = first_rows, blocks.firsts, blocks.masks, words
+        self._known = sent(_Runs(exact, *rows, np.zeros(len(ranks), np.uint8), ranks.offsets, ranks.values))
+        checked = self._known.offsets, self._known.ranks, self._known.checks
+        _check_rows[grid(len(ranks), _BLOCK)](len(ranks), *checked)
+        self.nbytes = bytes_of(self._hashes, self._run_masks, self._known)
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> CudaBalanced:
         """The subset match of a segment, with these options."""
         return cls(segment, exact=options.exact, threads=options.threads)
 
-    def launch(self, queries: DeviceQueries, pair_queries: Any, pair_sets: Any, counters: Any) -> None:
-        """Append the matches of all queries, as `pairs.append` does."""
+    def launch(self, queries: DeviceQueries, out: PairArrays) -> None:
+        """Append the matches of all queries."""
         if not self._runs:
             return
         workspace = queries.workspace
-        signed = self._sign(queries)
-        items = route(queries.count, signed[0], self._runs, self._run_masks, ITEM_QUERIES, workspace)
+        asked = self._signed(queries)
+        count, items = route(queries.count, asked.not_queries, self._runs, self._run_masks, ITEM_QUERIES, workspace)
         no_ids = workspace.device("packed ids", np.uint8, 1)
-        self._match(items, queries, signed, False, pair_queries, pair_sets, no_ids, counters)
+        self._match(count, items, asked, _Packed(False, *out, no_ids), workspace)
 
     def match_batches(self, batches: Batches, workspace: Workspace) -> Found:
         """Match batches with their partitions; once more, with more room, if there was too little for the results."""
-        items, firsts = items_of(batches, self._first_runs, ITEM_QUERIES, workspace)
-        if not items.count:
+        items, firsts = _items_of(batches, self._first_runs, workspace)
+        if not len(firsts):
             return Found(np.empty(0, np.uint32), np.empty(0, np.uint32), 0)
-        queries = _uploaded(batches.queries, workspace)
-        signed = self._sign(queries)
+        asked = self._signed(_uploaded(batches.queries, workspace))
         room = _FIRST_ROOM
         while True:
             words = workspace.device("packed", np.uint32, room)
             counters = workspace.send("counters", np.zeros(COUNTERS, np.int64))
-            self._match(items, queries, signed, True, words, words, words.view(np.uint8), counters)
+            out = _Packed(True, words, words, counters, words.view(np.uint8))
+            self._match(len(firsts), items, asked, out, workspace)
             counted = workspace.download("counters", counters, COUNTERS)
             workspace.stream.synchronize()
             used, pairs, rejected = (int(counted[place]) for place in (WORDS, PAIRS, REJECTED))
@@ -494,24 +515,20 @@ class CudaBalanced:
         workspace.stream.synchronize()
         return Found(*unpack(packed, pairs, firsts, batches.queued), rejected)
 
-    def _sign(self, queries: DeviceQueries) -> tuple[Any, Any]:
-        """Inverted signatures of queries, and the bits that verification begins with."""
+    def _signed(self, queries: DeviceQueries) -> _Asked:
+        """Queries with their signatures."""
         workspace, count = queries.workspace, queries.count
         signatures = workspace.device("signatures", np.uint64, SIGNATURE_WORDS * count)
         not_queries = signatures[: SIGNATURE_WORDS * count].reshape(count, SIGNATURE_WORDS)
         checks = workspace.device("query checks", np.uint64, CHECK_WORDS * count)
-        ranks = (queries.offsets, queries.counts, queries.ranks)
-        _signatures[(*grid(count, _BLOCK), workspace.stream)](count, *ranks, self._hashes, not_queries, checks)
-        return not_queries, checks
+        asked = typed(_Asked(queries.arrays, not_queries, checks))
+        _sign[(*grid(count, _BLOCK), workspace.stream)](count, asked, self._hashes)
+        return asked
 
-    def _match(self, items: Items, queries: DeviceQueries, signed: tuple[Any, Any], *results: Any) -> None:
-        """Launch Algorithms 3 and 4 for all items, if there are any; `results` begin with whether they are packed."""
-        if items.count:
-            not_queries, checks = signed
-            match_items[items.count, ITEM_THREADS, queries.workspace.stream](
-                items.runs, items.firsts, items.sizes, items.queued, not_queries, *self._rows,
-                self._exact, *self._tags, checks, queries.offsets, queries.counts, queries.ranks, *results,
-            )  # fmt: skip
+    def _match(self, count: int, items: Items, asked: _Asked, out: _Packed, workspace: Workspace) -> None:
+        """Launch Algorithms 3 and 4 for all items, if there are any."""
+        if count:
+            match_items[count, ITEM_THREADS, workspace.stream](items, asked, self._known, typed(out))
 
 
 def _uploaded(queries: QueryBatch, workspace: Workspace) -> DeviceQueries:
@@ -519,7 +536,7 @@ def _uploaded(queries: QueryBatch, workspace: Workspace) -> DeviceQueries:
     offsets = workspace.send("offsets", queries.offsets.astype(np.int32))
     counts = workspace.send("counts", np.diff(queries.offsets).astype(np.int32))
     ranks = workspace.send("ranks", queries.ranks)
-    places = len(queries.ranks)
     # The owners of places are what only another layout asks for
-    owners = workspace.device("owners", np.uint32, places)
-    return DeviceQueries(workspace, len(queries), places, offsets, counts, ranks, owners)
+    owners = workspace.device("owners", np.uint32, len(queries.ranks))
+    arrays = typed(QueryArrays(offsets, counts, ranks, owners))
+    return DeviceQueries(workspace, len(queries), len(queries.ranks), arrays)

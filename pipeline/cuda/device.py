@@ -1,13 +1,4 @@
-"""How CUDA kernels are compiled: once for a machine, as those of the CPU are.
-
-Memory of one packet on its way: a stream, device arrays and pinned host arrays, kept for the next packet.
-
-Pinned memory for answers: a device writes there what callers then keep, without a copy in between.
-
-Products and sums that are rounded one by one, as the CPU's are: CUDA's compiler makes one step of others.
-
-Exclusive prefix sums on the device.
-"""
+"""What all CUDA code has from here: compiled kernels, memory, arithmetic that rounds as the CPU's, and prefix sums."""
 
 from __future__ import annotations
 
@@ -16,9 +7,9 @@ import operator
 import os
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, cached_property, wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 import numba
 import numba.cuda
@@ -32,6 +23,8 @@ from tagmatch.model.kernels.jit import cache_folder
 from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda
+Table = TypeVar("Table", bound=tuple[Any, ...])
+_numba_config: Any = numba.config
 
 
 def _config() -> Any:
@@ -84,6 +77,60 @@ def inlined(function: Callable[..., Any]) -> Any:
     return cuda.jit(device=True)(function)
 
 
+class _Typed:
+    """A tuple of arrays whose type is found once: a launch would find it anew, which takes it 4 us an array.
+
+    Its type is that of the tuple that has no such class.
+    """
+
+    @cached_property
+    def _numba_type_(self) -> Any:
+        typeof: Any = import_module("numba.cuda.typing.typeof")
+        arrays: Any = self
+        plain: Any = type(self).__mro__[2]
+        return typeof.typeof(plain(*arrays), typeof.Purpose.argument)
+
+
+@cache
+def _typed(kind: Any) -> Any:
+    return type(kind.__name__, (_Typed, kind), {})
+
+
+def typed(arrays: Table) -> Table:
+    """A named tuple of the device's arrays as one argument of many launches."""
+    made: Table = arrays if _numba_config.ENABLE_CUDASIM else _typed(type(arrays))(*arrays)
+    return made
+
+
+def sent(tables: Table) -> Table:
+    """Copy the arrays of a named tuple, and of tuples in it, to the device; numbers stay as they are."""
+    here: Any = tables
+    there: Table = typed(type(here)(*map(_sent, here)))
+    return there
+
+
+def _sent(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return sent(value) if hasattr(value, "_fields") else tuple(map(_sent, value))
+    return to_device(value) if isinstance(value, np.ndarray) else value
+
+
+def bytes_of(*values: Any) -> int:
+    """Bytes of device memory of arrays, and of those in tuples."""
+    return sum(bytes_of(*each) if isinstance(each, tuple) else int(getattr(each, "nbytes", 0)) for each in values)
+
+
+def _type_once() -> None:
+    """Have what compiles a kernel find the types of typed tuples where its launches find them."""
+    try:
+        typeof: Any = import_module("numba.cuda.typing.typeof")
+    except ImportError:  # the simulator types nothing
+        return
+    typeof.typeof_impl.register(_Typed)(lambda value, _: value._numba_type_)
+
+
+_type_once()
+
 # Copies of arrays, and views of them, ask for the context again and again, and give up the interpreter lock each time
 
 
@@ -92,7 +139,7 @@ _FEWEST_ITEMS = 1024
 
 
 class Workspace:
-    """Arrays by name, which grow and are given back only all at once."""
+    """Memory of one packet on its way: a stream, and arrays by name, which grow and are given back all at once."""
 
     def __init__(self) -> None:
         self.stream = cuda.stream()
@@ -181,7 +228,7 @@ _SHARE = 8
 class PinnedPool:
     """Lends memory that comes back when nothing refers to the keys in it any more. Any number of threads may ask.
 
-    Callers may keep their answers, so that there is a limit to what is lent.
+    A device writes answers there, which callers then keep without a copy; so there is a limit to what is lent.
     """
 
     def __init__(self, device: int) -> None:
@@ -243,8 +290,7 @@ class _Lent:
         self._returned.append(self._block)
 
 
-_numba_config: Any = numba.config
-
+# Products and sums that are rounded one by one, as the CPU's are: CUDA's compiler makes one step of others
 times: Callable[..., Any]
 plus: Callable[..., Any]
 if _numba_config.ENABLE_CUDASIM:  # which fuses nothing, and has no functions for that

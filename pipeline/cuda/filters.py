@@ -1,24 +1,18 @@
 """Stage 2, subset match, of the sets of a segment that have constraints, on the device.
 
-Candidates that the threads of a block find: they wait in shared memory, and all threads verify them.
-
-Threads find very different numbers of candidates, which one after the other would have all wait for the unluckiest.
-
-Stage 2, subset match, of sets with constraints in blocks: half a warp for each block and message.
-
-Stage 2, subset match, of sets with constraints in a trie: one thread for each token of each message.
+Of sets in blocks: half a warp for each block and message. Of sets in a trie: a thread for each token of each message.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba.cuda
 import numpy as np
 
-from tagmatch.pipeline.cuda.device import grid, inlined, kernel, to_device
-from tagmatch.pipeline.cuda.pairs import REJECTED, DeviceQueries, append, append_all, keep
-from tagmatch.pipeline.cuda.values import DeviceMessages
+from tagmatch.pipeline.cuda.device import bytes_of, grid, inlined, kernel, sent, typed
+from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, QueryArrays, staging
+from tagmatch.pipeline.cuda.values import DeviceMessages, ValueArrays
 from tagmatch.pipeline.filters.asked import verified_in_list
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, bucket_of, in_box, with_value
@@ -28,75 +22,37 @@ from tagmatch.pipeline.filters.trie_index import DEEPEST, TrieIndex
 
 cuda: Any = numba.cuda
 
-# Candidates of a block that wait
-_STAGE = 1024
+
+class _Asked(NamedTuple):
+    """Messages as tags and as attributes."""
+
+    queries: QueryArrays
+    values: ValueArrays
 
 
-@inlined
-def new_stage():
-    """Shared memory of a block: how many wait, and are left; their messages and rows; and for `append_all`."""
-    staged = cuda.shared.array(2, np.int32)
-    messages = cuda.shared.array(_STAGE, np.uint32)
-    rows = cuda.shared.array(_STAGE, np.uint32)
-    first = cuda.shared.array(1, np.int64)
-    if cuda.threadIdx.x == 0:
-        staged[0] = staged[1] = 0
-    cuda.syncthreads()
-    return staged, messages, rows, first
+class _Sets(NamedTuple):
+    """What sets ask."""
+
+    rows: Any
+    record_offsets: Any
+    records: Any
+    constraints: tuple[Any, ...]  # As of `Constraints`
 
 
 @inlined
 def _verified(message, row, asked, known):
-    """Whether a message has all that the set of a row asks."""
-    record_offsets, records, constraints = asked
-    offsets, counts, ranks, attribute_offsets, attributes, codes = known
-    begin = offsets[message]
-    return verified_in_list(
-        record_offsets[row], record_offsets[row + 1], records,
-        attributes, codes, attribute_offsets[message], attribute_offsets[message + 1],
-        ranks, begin, begin + counts[message], constraints,
+    """Whether a message has all that the set of a row asks; both."""
+    queries, values = asked.queries, asked.values
+    begin = queries.offsets[message]
+    good = verified_in_list(
+        known.record_offsets[row], known.record_offsets[row + 1], known.records,
+        values.attributes, values.codes, values.offsets[message], values.offsets[message + 1],
+        queries.ranks, begin, begin + queries.counts[message], known.constraints,
     )  # fmt: skip
+    return good, np.uint32(message), known.rows[row]
 
 
-@inlined
-def stage(message, row, waiting, rows, asked, known, pair_queries, pair_sets, counters):
-    """Have a candidate wait; without room for it, this thread verifies it."""
-    staged, staged_messages, staged_rows, _ = waiting
-    at = cuda.atomic.add(staged, 0, 1)
-    if at < _STAGE:
-        staged_messages[at] = message
-        staged_rows[at] = row
-    elif _verified(message, row, asked, known):
-        append(message, rows[row], pair_queries, pair_sets, counters)
-    else:
-        cuda.atomic.add(counters, REJECTED, 1)
-
-
-@inlined
-def flush(waiting, rows, asked, known, pair_queries, pair_sets, counters):
-    """Verify what waits, a candidate a thread, and append what is left; all threads."""
-    staged, staged_messages, staged_rows, first = waiting
-    cuda.syncthreads()
-    count = min(staged[0], _STAGE)
-    if count == 0:
-        return
-    for start in range(0, count, cuda.blockDim.x):
-        at = start + cuda.threadIdx.x
-        good = False
-        message = np.uint32(0)
-        set_id = np.uint32(0)
-        if at < count:
-            message = staged_messages[at]
-            row = np.int64(staged_rows[at])
-            set_id = rows[row]
-            good = _verified(np.int64(message), row, asked, known)
-        keep(good, message, set_id, staged, staged_messages, staged_rows)
-    cuda.syncthreads()
-    left = staged[1]
-    if cuda.threadIdx.x == 0:
-        cuda.atomic.add(counters, REJECTED, count - left)
-    append_all(left, staged_messages, staged_rows, first, pair_queries, pair_sets, counters)
-
+_new_stage, _stage, _flush = staging(_verified)
 
 _LINE_BLOCK = 256
 # Threads of a block and a message: each has a word of 32 bits of its lines
@@ -107,106 +63,117 @@ _BUCKETS = 64 << 20
 _U32 = np.uint32
 
 
+class _Cut(NamedTuple):
+    """Codes of attributes cut into buckets, as of `Buckets`."""
+
+    numbers: Any
+    edge_offsets: Any
+    edges: Any
+
+
+class _Lines(NamedTuple):
+    """Sets in blocks, as of `LineIndex`."""
+
+    sets: int
+    cut: _Cut
+    column_offsets: Any
+    columns: Any
+    box_offsets: Any
+    boxes: Any
+    lines: Any
+
+
 @kernel
-def assign_buckets(first, count, offsets, attributes, codes, numbers, edge_offsets, edges, buckets):
+def assign_buckets(first, count, values, cut, buckets):
     """One thread a message: which line of its column each attribute has."""
     i = cuda.grid(1)
     if i < count:
-        known = len(edge_offsets) - 1
+        known = len(cut.edge_offsets) - 1
         begin = i * known
         for at in range(begin, begin + known):
             buckets[at] = ABSENT
-        for place in range(offsets[first + i], offsets[first + i + 1]):
-            attribute = np.int64(numbers[attributes[place]])
+        for place in range(values.offsets[first + i], values.offsets[first + i + 1]):
+            attribute = np.int64(cut.numbers[values.attributes[place]])
             if attribute >= 0:
-                bucket = bucket_of(codes[place], edges, edge_offsets[attribute], edge_offsets[attribute + 1])
+                edges, last = cut.edge_offsets[attribute], cut.edge_offsets[attribute + 1]
+                bucket = bucket_of(values.codes[place], cut.edges, edges, last)
                 buckets[begin + attribute] = with_value(buckets[begin + attribute], bucket)
 
 
 @inlined
-def _word_of_several(line, lane, attribute, lines, begin, end, attributes, codes, cut):
+def _word_of_several(line, lane, attribute, lines, values, message):
     """Sets in the line of any of the values that a message has of an attribute."""
-    numbers, edge_offsets, edges = cut
-    word = lines[line + SEVERAL, lane]
-    for place in range(begin, end):
-        if np.int64(numbers[attributes[place]]) == attribute:
-            bucket = bucket_of(codes[place], edges, edge_offsets[attribute], edge_offsets[attribute + 1])
-            word |= lines[line + bucket, lane]
+    cut, word = lines.cut, lines.lines[line + SEVERAL, lane]
+    for place in range(values.offsets[message], values.offsets[message + 1]):
+        if np.int64(cut.numbers[values.attributes[place]]) == attribute:
+            edges, last = cut.edge_offsets[attribute], cut.edge_offsets[attribute + 1]
+            word |= lines.lines[line + bucket_of(values.codes[place], cut.edges, edges, last), lane]
     return word
 
 
 @kernel
-def match_lines(
-    threads, first, count, buckets, offsets, counts, ranks, attribute_offsets, attributes, codes,
-    sets, numbers, edge_offsets, edges, column_offsets, columns, box_offsets, boxes, lines,
-    rows, record_offsets, records, of_constraint, negated, interval_offsets, lows, highs,
-    pair_queries, pair_sets, counters,
-):  # fmt: skip
+def match_lines(threads, first, count, buckets, asked, lines, known, out):
     """Append the sets whose constraints and tags messages `first` to `first + count` have.
 
     Neighbouring half warps have the same block, whose lines they find in the cache.
     """
-    waiting = new_stage()
-    asked = (record_offsets, records, (of_constraint, negated, interval_offsets, lows, highs))
-    known = (offsets, counts, ranks, attribute_offsets, attributes, codes)
+    waiting = _new_stage()
     thread = np.int64(cuda.grid(1))
     if thread < threads:
         lane = thread % _LANES
         pair = thread // _LANES
         block, i = pair // count, pair % count
-        message, begin = first + i, i * (len(edge_offsets) - 1)
-        left = _U32(0xFFFFFFFF)
-        for box in range(box_offsets[block], box_offsets[block + 1]):
+        message, begin = first + i, i * (len(lines.cut.edge_offsets) - 1)
+        left, boxes, columns = _U32(0xFFFFFFFF), lines.boxes, lines.columns
+        for box in range(lines.box_offsets[block], lines.box_offsets[block + 1]):
             if not in_box(buckets[begin + np.int64(boxes[box, 0])], boxes[box, 1], boxes[box, 2]):
                 left = _U32(0)
                 break
-        column, last = column_offsets[block], column_offsets[block + 1]
+        column, last = lines.column_offsets[block], lines.column_offsets[block + 1]
         while left != _U32(0) and column < last:
             attribute, line = np.int64(columns[column, 0]), np.int64(columns[column, 1])
             bucket = np.int64(buckets[begin + attribute])
             if bucket != SEVERAL:
-                left &= lines[line + bucket, lane]
+                left &= lines.lines[line + bucket, lane]
             else:
-                left &= _word_of_several(
-                    line, lane, attribute, lines, attribute_offsets[message], attribute_offsets[message + 1],
-                    attributes, codes, (numbers, edge_offsets, edges),
-                )  # fmt: skip
+                left &= _word_of_several(line, lane, attribute, lines, asked.values, message)
             column += 1
         while left != _U32(0):
             candidate = block * BLOCK + lane * 32 + np.int64(cuda.ffs(left)) - 1
             left &= left - _U32(1)
-            if candidate < sets:  # a block without columns, the last one, has fewer sets than bits
-                stage(message, candidate, waiting, rows, asked, known, pair_queries, pair_sets, counters)
-    flush(waiting, rows, asked, known, pair_queries, pair_sets, counters)
+            if candidate < lines.sets:  # a block without columns, the last one, has fewer sets than bits
+                _stage(message, candidate, waiting, asked, known, out)
+    _flush(waiting, asked, known, out)
 
 
 class CudaLines:
     """The sets of lines, in device memory."""
 
     def __init__(self, index: LineIndex) -> None:
-        self._sets, self._blocks, self._attributes = len(index), len(index.column_offsets) - 1, len(index.buckets)
-        self._cut = tuple(map(to_device, index.buckets.arrays))
-        tables: tuple[np.ndarray, ...] = (
-            index.column_offsets, index.columns, index.box_offsets, index.boxes, index.lines.view(np.uint32),
-            index.rows, index.record_offsets, index.records, *index.constraints.arrays,
-        )  # fmt: skip
-        self._tables = tuple(map(to_device, tables))
-        self.nbytes = sum(int(table.nbytes) for table in (*self._cut, *self._tables))
+        self._blocks, self._attributes = len(index.column_offsets) - 1, len(index.buckets)
+        tables = (index.column_offsets, index.columns, index.box_offsets, index.boxes, index.lines.view(np.uint32))
+        self._lines = sent(_Lines(len(index), _Cut(*index.buckets.arrays), *tables))
+        self._sets = _sets_of(index)
+        self.nbytes = bytes_of(self._lines, self._sets)
 
-    def launch(self, messages: DeviceMessages, *results: Any) -> None:
-        """Append the matches of all messages to `results`, as `pairs.append` takes them."""
-        workspace = messages.workspace
+    def launch(self, messages: DeviceMessages, out: PairArrays) -> None:
+        """Append the matches of all messages."""
+        workspace, values = messages.workspace, messages.values
         at_once = max(1, _BUCKETS // max(1, self._attributes))
-        values = (messages.attribute_offsets, messages.attributes, messages.codes)
+        asked = typed(_Asked(messages.arrays, values))
         for first in range(0, messages.count, at_once):
             count = min(at_once, messages.count - first)
             buckets = workspace.device("buckets", np.uint8, count * self._attributes)
-            assign_buckets[(*grid(count, _LINE_BLOCK), workspace.stream)](first, count, *values, *self._cut, buckets)
+            by_message = (*grid(count, _LINE_BLOCK), workspace.stream)
+            assign_buckets[by_message](first, count, values, self._lines.cut, buckets)
             threads = self._blocks * count * _LANES
             match_lines[(*grid(threads, _LINE_BLOCK), workspace.stream)](
-                threads, first, count, buckets, messages.offsets, messages.counts, messages.ranks, *values,
-                self._sets, *self._cut, *self._tables, *results,
-            )  # fmt: skip
+                threads, first, count, buckets, asked, self._lines, self._sets, out
+            )
+
+
+def _sets_of(index: LineIndex | TrieIndex) -> _Sets:
+    return sent(_Sets(index.rows, index.record_offsets, index.records, index.constraints.arrays))
 
 
 _U = np.uint64
@@ -215,38 +182,41 @@ _TRIE_BLOCK = 128
 _EACH = 64
 
 
+class _Trie(NamedTuple):
+    """The trie of sets, as of `Trie`."""
+
+    tokenless: int
+    roots: Any
+    nodes: Any
+    edges: Any
+    children: Any
+    signatures: Any
+
+
 @kernel
-def match_trie(
-    threads, token_places, token_offsets, token_counts, tokens, owners, signatures,
-    offsets, counts, ranks, attribute_offsets, attributes, codes,
-    tokenless, parts, roots, nodes, edges, children, row_signatures,
-    rows, record_offsets, records, of_constraint, negated, interval_offsets, lows, highs,
-    pair_queries, pair_sets, counters,
-):  # fmt: skip
+def match_trie(threads, token_places, parts, tokens, asked, trie, known, out):
     """Append the sets whose constraints and tags a message has.
 
     A thread has a place of a message's tokens: it goes depth first to the sets whose least likely token stands there,
     and whose others come after it. Those that need no token are at the root; `parts` threads share them for a message.
     """
-    waiting = new_stage()
+    waiting = _new_stage()
     # Nodes on the way that have children, and where the search for these goes on; the deepest ones have none
     path = cuda.local.array((DEEPEST, 2), np.int64)
-    asked = (record_offsets, records, (of_constraint, negated, interval_offsets, lows, highs))
-    known = (offsets, counts, ranks, attribute_offsets, attributes, codes)
     thread = np.int64(cuda.grid(1))
     if thread < token_places:
-        message = np.int64(owners[thread])
-        last = token_offsets[message] + token_counts[message]
-        missing = ~signatures[message]
+        message = np.int64(tokens.owners[thread])
+        last = tokens.offsets[message] + tokens.counts[message]
+        missing = ~tokens.signatures[message]
         node, place, depth = np.int64(0), thread, 0
         if place < last:
-            node = np.int64(roots[tokens[place]])
+            node = np.int64(trie.roots[tokens.values[place]])
         while node != 0 or depth > 0:
             if node != 0:
-                row, end, has_children = rows_of_node(node, nodes)
+                row, end, has_children = rows_of_node(node, trie.nodes)
                 for candidate in range(row, end):
-                    if row_signatures[candidate] & missing == _U(0):
-                        stage(message, candidate, waiting, rows, asked, known, pair_queries, pair_sets, counters)
+                    if trie.signatures[candidate] & missing == _U(0):
+                        _stage(message, candidate, waiting, asked, known, out)
                 if has_children:
                     path[depth, 0], path[depth, 1] = node, place + 1
                     depth += 1
@@ -255,41 +225,37 @@ def match_trie(
                 place = path[depth - 1, 1]
                 if place < last:
                     path[depth - 1, 1] = place + 1
-                    node = child_of(path[depth - 1, 0], tokens[place], edges, children)
+                    node = child_of(path[depth - 1, 0], tokens.values[place], trie.edges, trie.children)
                 else:
                     depth -= 1
     elif thread < threads:
         message = (thread - token_places) // parts
         # Neighbours look at neighbouring rows
-        for candidate in range((thread - token_places) % parts, tokenless, parts):
-            stage(message, candidate, waiting, rows, asked, known, pair_queries, pair_sets, counters)
-    flush(waiting, rows, asked, known, pair_queries, pair_sets, counters)
+        for candidate in range((thread - token_places) % parts, trie.tokenless, parts):
+            _stage(message, candidate, waiting, asked, known, out)
+    _flush(waiting, asked, known, out)
 
 
 class CudaTrie:
     """The sets of a trie, in device memory."""
 
     def __init__(self, index: TrieIndex) -> None:
-        self._sets = len(index)
-        self._tokenless = index.trie.tokenless
-        tables = (*index.trie.arrays, index.rows, index.record_offsets, index.records, *index.constraints.arrays)
-        self._tables = tuple(map(to_device, tables))
-        self.nbytes = sum(int(table.nbytes) for table in self._tables)
+        self._count = len(index)
+        self._trie, self._sets = sent(_Trie(index.trie.tokenless, *index.trie.arrays)), _sets_of(index)
+        self.nbytes = bytes_of(self._trie, self._sets)
 
-    def launch(self, messages: DeviceMessages, *results: Any) -> None:
-        """Append the matches of all messages to `results`, as `pairs.append` takes them."""
+    def launch(self, messages: DeviceMessages, out: PairArrays) -> None:
+        """Append the matches of all messages."""
         tokens = messages.tokens
         assert tokens is not None
-        parts = -(-self._tokenless // _EACH)
+        parts = -(-self._trie.tokenless // _EACH)
         threads = tokens.places + messages.count * parts
-        if not self._sets or not threads:
+        if not self._count or not threads:
             return
+        asked = typed(_Asked(messages.arrays, messages.values))
         match_trie[(*grid(threads, _TRIE_BLOCK), messages.workspace.stream)](
-            threads, tokens.places, tokens.offsets, tokens.counts, tokens.values, tokens.owners, tokens.signatures,
-            messages.offsets, messages.counts, messages.ranks,
-            messages.attribute_offsets, messages.attributes, messages.codes,
-            self._tokenless, parts, *self._tables, *results,
-        )  # fmt: skip
+            threads, tokens.places, parts, tokens.arrays, asked, self._trie, self._sets, out
+        )
 
 
 class CudaFilters:
@@ -301,8 +267,8 @@ class CudaFilters:
         self._parts = [part for part in (trie, lines) if part is not None]
         self.nbytes = sum(part.nbytes for part in self._parts)
 
-    def launch(self, messages: DeviceQueries, *results: Any) -> None:
-        """Append the matches of all messages to `results`, as `pairs.append` takes them."""
+    def launch(self, messages: DeviceQueries, out: PairArrays) -> None:
+        """Append the matches of all messages."""
         assert isinstance(messages, DeviceMessages)
         for part in self._parts:
-            part.launch(messages, *results)
+            part.launch(messages, out)

@@ -1,6 +1,6 @@
-"""Matching (query, set id) pairs on the device, and the keys that they become, grouped by query.
+"""Queries as ranks on the device, matching (query, set id) pairs, and the keys that they become, grouped by query.
 
-Stage 1, preprocess, on the device: tags become ascending ranks by the same rules as on the CPU.
+Stage 1, preprocess, has the rules of the CPU: tags become ascending ranks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba.cuda
 import numpy as np
@@ -20,7 +20,17 @@ from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Vocabulary, is_deleted
-from tagmatch.pipeline.cuda.device import Workspace, device_array, grid, inlined, kernel, prefix_sums, to_device
+from tagmatch.pipeline.cuda.device import (
+    Workspace,
+    bytes_of,
+    device_array,
+    grid,
+    inlined,
+    kernel,
+    prefix_sums,
+    sent,
+    typed,
+)
 from tagmatch.pipeline.matcher import Space, no_space
 
 cuda: Any = numba.cuda
@@ -33,70 +43,144 @@ _MOST_BLOCKS = 4096
 PAIRS, REJECTED, PASSED, WORDS = range(4)
 COUNTERS = 4
 
+# Candidates of a block that wait; a block of queries of tweets has some 300
+_STAGE = 1024
+
+
+class QueryArrays(NamedTuple):
+    """Queries as ranks on the device: `i` has `ranks[offsets[i]:offsets[i] + counts[i]]`, ascending, each once."""
+
+    offsets: Any
+    counts: Any
+    ranks: Any
+    owners: Any  # The query of each place
+
+
+class PairArrays(NamedTuple):
+    """Where kernels append pairs of a query and a set, which are counted also if there is no room."""
+
+    queries: Any
+    sets: Any
+    counters: Any
+
 
 @inlined
-def append(query, set_id, pair_queries, pair_sets, counters):
+def append(query, set_id, out):
     """Append a match; what has no room is counted as well."""
-    at = cuda.atomic.add(counters, PAIRS, 1)
-    if at < len(pair_queries) and at < len(pair_sets):
-        pair_queries[at] = query
-        pair_sets[at] = set_id
+    at = cuda.atomic.add(out.counters, PAIRS, 1)
+    if at < len(out.queries) and at < len(out.sets):
+        out.queries[at] = query
+        out.sets[at] = set_id
 
 
 @inlined
-def keep(good, query, row, staged, staged_queries, staged_rows):
-    """Close up what a block has staged, over what its threads have verified; all threads. `staged[1]` counts."""
+def keep(good, query, row, waiting):
+    """Close up what a block has staged, over what its threads have verified; all threads. The second count grows."""
+    staged, queries, rows, _ = waiting
     cuda.syncthreads()  # all have read theirs
     if good:
         at = cuda.atomic.add(staged, 1, 1)
-        staged_queries[at] = query
-        staged_rows[at] = row
+        queries[at] = query
+        rows[at] = row
 
 
-@inlined
-def append_all(count, queries, rows, first, pair_queries, pair_sets, counters):
-    """Append so many matches that a block has in shared memory, as `first` is, with one global atomic; all threads."""
-    if cuda.threadIdx.x == 0 and count:
-        first[0] = cuda.atomic.add(counters, PAIRS, count)
-    cuda.syncthreads()
-    for i in range(cuda.threadIdx.x, count, cuda.blockDim.x):
-        at = first[0] + i
-        if at < len(pair_queries) and at < len(pair_sets):
-            pair_queries[at] = queries[i]
-            pair_sets[at] = rows[i]
+def staging(verified: Callable[..., Any]) -> tuple[Any, Any, Any]:
+    """Device functions by which the threads of a block find candidates, and verify them together.
+
+    Threads find very different numbers of candidates; one after the other would have all wait for the unluckiest.
+    `verified(candidate, row, asked, known)` says whether a candidate is a match, of which query and of which set.
+    """
+
+    @inlined
+    def new_stage():
+        """Shared memory of a block: how many wait, and are left; candidates and rows; and a place for all threads."""
+        staged = cuda.shared.array(2, np.int32)
+        candidates = cuda.shared.array(_STAGE, np.uint32)
+        rows = cuda.shared.array(_STAGE, np.uint32)
+        place = cuda.shared.array(1, np.int64)
+        if cuda.threadIdx.x == 0:
+            staged[0] = staged[1] = 0
+        cuda.syncthreads()
+        return staged, candidates, rows, place
+
+    @inlined
+    def stage(candidate, row, waiting, asked, known, out):
+        """Have a candidate wait; without room for it, this thread verifies it."""
+        staged, candidates, rows, _ = waiting
+        at = cuda.atomic.add(staged, 0, 1)
+        if at < _STAGE:
+            candidates[at] = candidate
+            rows[at] = row
+        else:
+            good, query, set_id = verified(np.int64(candidate), np.int64(row), asked, known)
+            if good:
+                append(query, set_id, out)
+            else:
+                cuda.atomic.add(out.counters, REJECTED, 1)
+
+    @inlined
+    def flush(waiting, asked, known, out):
+        """Verify what waits, a candidate a thread, and append what is left, with one global atomic; all threads."""
+        staged, candidates, rows, place = waiting
+        cuda.syncthreads()
+        count = min(staged[0], _STAGE)
+        if count == 0:
+            return
+        for start in range(0, count, cuda.blockDim.x):
+            at = start + cuda.threadIdx.x
+            good = False
+            query = np.uint32(0)
+            set_id = np.uint32(0)
+            if at < count:
+                good, query, set_id = verified(np.int64(candidates[at]), np.int64(rows[at]), asked, known)
+            keep(good, query, set_id, waiting)
+        cuda.syncthreads()
+        left = staged[1]
+        if cuda.threadIdx.x == 0:
+            cuda.atomic.add(out.counters, REJECTED, count - left)
+            if left:
+                place[0] = cuda.atomic.add(out.counters, PAIRS, left)
+        cuda.syncthreads()
+        for i in range(cuda.threadIdx.x, left, cuda.blockDim.x):
+            at = place[0] + i
+            if at < len(out.queries) and at < len(out.sets):
+                out.queries[at] = candidates[i]
+                out.sets[at] = rows[i]
+
+    return new_stage, stage, flush
 
 
 @kernel
-def _clear(queries, has_empty, counts, counters, pair_queries, pair_sets):
+def _clear(queries, has_empty, counts, out):
     """No matches but the empty set's, whose id is 0."""
     i = cuda.grid(1)
     if i == 0:
         for place in range(COUNTERS):
-            counters[place] = 0
+            out.counters[place] = 0
         if has_empty:
-            counters[PAIRS] = queries
+            out.counters[PAIRS] = queries
     if i < queries:
         counts[i] = 0
-        if has_empty and i < len(pair_queries) and i < len(pair_sets):
-            pair_queries[i] = i
-            pair_sets[i] = 0
+        if has_empty and i < len(out.queries) and i < len(out.sets):
+            out.queries[i] = i
+            out.sets[i] = 0
 
 
 @kernel
-def _count_keys(pair_queries, pair_sets, counters, deleted, key_offsets, counts):
-    pairs = min(counters[PAIRS], min(len(pair_queries), len(pair_sets)))
+def _count_keys(found, deleted, key_offsets, counts):
+    pairs = min(found.counters[PAIRS], min(len(found.queries), len(found.sets)))
     for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
-        set_id = pair_sets[i]
+        set_id = found.sets[i]
         if is_deleted(deleted, set_id):
             continue
-        cuda.atomic.add(counts, pair_queries[i], np.int32(key_offsets[set_id + np.uint32(1)] - key_offsets[set_id]))
+        cuda.atomic.add(counts, found.queries[i], np.int32(key_offsets[set_id + np.uint32(1)] - key_offsets[set_id]))
 
 
 @kernel
-def _copy_keys(pair_queries, pair_sets, counters, deleted, key_offsets, ends, counts, keys, out):
+def _copy_keys(found, deleted, key_offsets, keys, ends, counts, out):
     """Each pair's keys go to its query's list, from the back; `counts` say how many are still to come."""
-    for i in range(cuda.grid(1), counters[PAIRS], cuda.gridsize(1)):
-        query, set_id = pair_queries[i], pair_sets[i]
+    for i in range(cuda.grid(1), found.counters[PAIRS], cuda.gridsize(1)):
+        query, set_id = found.queries[i], found.sets[i]
         if is_deleted(deleted, set_id):
             continue
         first, last = key_offsets[set_id], key_offsets[set_id + np.uint32(1)]
@@ -107,20 +191,19 @@ def _copy_keys(pair_queries, pair_sets, counters, deleted, key_offsets, ends, co
 
 
 @kernel
-def _count_sets(pair_queries, pair_sets, counters, deleted, counts):
-    pairs = min(counters[PAIRS], min(len(pair_queries), len(pair_sets)))
+def _count_sets(found, deleted, counts):
+    pairs = min(found.counters[PAIRS], min(len(found.queries), len(found.sets)))
     for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
-        if not is_deleted(deleted, pair_sets[i]):
-            cuda.atomic.add(counts, pair_queries[i], np.int32(1))
+        if not is_deleted(deleted, found.sets[i]):
+            cuda.atomic.add(counts, found.queries[i], np.int32(1))
 
 
 @kernel
-def _copy_sets(pair_queries, pair_sets, counters, deleted, ends, counts, out):
-    for i in range(cuda.grid(1), counters[PAIRS], cuda.gridsize(1)):
-        query = pair_queries[i]
-        if is_deleted(deleted, pair_sets[i]):
-            continue
-        out[ends[query] + cuda.atomic.sub(counts, query, np.int32(1)) - 1] = pair_sets[i]
+def _copy_sets(found, deleted, ends, counts, out):
+    for i in range(cuda.grid(1), found.counters[PAIRS], cuda.gridsize(1)):
+        query, set_id = found.queries[i], found.sets[i]
+        if not is_deleted(deleted, set_id):
+            out[ends[query] + cuda.atomic.sub(counts, query, np.int32(1)) - 1] = set_id
 
 
 class Room:
@@ -159,24 +242,23 @@ class Pairs:
 
     def find(self, launch: Callable[..., None]) -> tuple[int, int]:
         """Have kernels append what they find; once more, with more room, if there was too little."""
-        workspace = self._workspace
+        workspace, count = self._workspace, self._queries
         while True:
             queries = workspace.device("pair queries", np.uint32, self._room.pairs)
             sets = workspace.device("pair sets", np.uint32, self._room.pairs)
-            counts = workspace.device("counts of results", np.int32, self._queries)
             counters = workspace.device("counters", np.int64, COUNTERS)
-            _clear[(*grid(self._queries, _BLOCK), workspace.stream)](
-                self._queries, self._has_empty, counts, counters, queries, sets
-            )
-            launch(queries, sets, counters)
-            self._arrays = (queries, sets, counters, self._deleted)
+            counts = workspace.device("counts of results", np.int32, count)
+            out = self._pairs = typed(PairArrays(queries, sets, counters))
+            _clear[(*grid(count, _BLOCK), workspace.stream)](count, self._has_empty, counts, out)
+            launch(out)
+            launched = (*self._grid(self._room.pairs), workspace.stream)
             if self._keys is None:
-                _count_sets[(*self._grid(self._room.pairs), workspace.stream)](*self._arrays, counts)
+                _count_sets[launched](out, self._deleted, counts)
             else:
-                _count_keys[(*self._grid(self._room.pairs), workspace.stream)](*self._arrays, self._keys[0], counts)
+                _count_keys[launched](out, self._deleted, self._keys[0], counts)
             found = workspace.download("counters", counters, COUNTERS)
-            ends = prefix_sums("ends", counts, self._queries, workspace)
-            total = workspace.download("total", ends[self._queries :], 1)
+            ends = prefix_sums("ends", counts, count, workspace)
+            total = workspace.download("total", ends[count:], 1)
             workspace.stream.synchronize()
             self._found, rejected = int(found[PAIRS]), int(found[REJECTED])
             if self._found <= min(len(queries), len(sets)):
@@ -191,13 +273,13 @@ class Pairs:
         values = None
         if self._keys is None:
             out = workspace.device("sets", np.uint32, self._results)
-            _copy_sets[launched](*self._arrays, ends, counts, out)
+            _copy_sets[launched](self._pairs, self._deleted, ends, counts, out)
         else:
             values = space(self._results)
-            key_offsets, keys = self._keys
             wide = values is not None
-            out = workspace.device("wide keys" if wide else "keys", np.uint64 if wide else keys.dtype, self._results)
-            _copy_keys[launched](*self._arrays, key_offsets, ends, counts, keys, out)
+            dtype = np.uint64 if wide else self._keys[1].dtype
+            out = workspace.device("wide keys" if wide else "keys", dtype, self._results)
+            _copy_keys[launched](self._pairs, self._deleted, *self._keys, ends, counts, out)
         host_ends = workspace.download("host ends", ends, self._queries + 1)
         if values is None:
             host_values = workspace.download("host results", out, self._results)
@@ -224,14 +306,22 @@ def kept(values: npt.NDArray[Any], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 _STRINGS_A_PIECE = 1 << 19
 
 
+class _Tags(NamedTuple):
+    """The tags that stored sets have, as `find` takes them."""
+
+    slots: Any
+    offsets: Any
+    data: Any
+
+
 @kernel
-def _look_up(tags, starts, base, data, seed, slots, known_offsets, known_data, numbers):
+def _look_up(tags, starts, base, data, seed, known, numbers):
     """One thread a tag, whose first byte is at `starts[i] - base`."""
     i = cuda.grid(1)
     if i < tags:
         start, stop = starts[i] - base, starts[i + 1] - base
         tag_hash = xxh64(data, start, stop, seed)
-        numbers[i] = find(tag_hash, data, start, stop, slots, known_offsets, known_data)[2]
+        numbers[i] = find(tag_hash, data, start, stop, known.slots, known.offsets, known.data)[2]
 
 
 @kernel
@@ -244,15 +334,15 @@ def _spread(places, strings, known, indices, ranks):
 
 
 @kernel
-def _sort(queries, starts, base, ranks, offsets, counts, owners):
-    """One thread a query: its ranks become ascending, in place; `owners` names the query of each place."""
+def _sort(queries, starts, base, out):
+    """One thread a query: its ranks become ascending, in place."""
     i = cuda.grid(1)
     if i < queries:
         first, last = starts[i] - base, starts[i + 1] - base
-        offsets[i] = first
-        counts[i] = ascending_row(ranks, first, last, first) - first
+        out.offsets[i] = first
+        out.counts[i] = ascending_row(out.ranks, first, last, first) - first
         for at in range(first, last):
-            owners[at] = i
+            out.owners[at] = i
 
 
 @dataclass(slots=True, eq=False)
@@ -262,10 +352,7 @@ class DeviceQueries:
     workspace: Workspace
     count: int  # Of queries, and of all their tags, the unknown ones included
     places: int
-    offsets: Any  # Query `i` has the ranks `ranks[offsets[i]:offsets[i] + counts[i]]`, ascending, each once
-    counts: Any
-    ranks: Any  # `owners` has the query of each place
-    owners: Any
+    arrays: QueryArrays
 
 
 class CudaTagIndex:
@@ -274,8 +361,8 @@ class CudaTagIndex:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._seed = np.uint64(vocabulary.seed)
         tags = vocabulary.tags
-        self._tables = tuple(map(to_device, (vocabulary.slots_of_queries, tags.offsets, tags.data)))
-        self.nbytes = sum(table.nbytes for table in self._tables)
+        self._tags = sent(_Tags(vocabulary.slots_of_queries, tags.offsets, tags.data))
+        self.nbytes = bytes_of(self._tags)
 
     def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
         """Do the CPU's part of stage 1 for queries `first` to `last`; what is left needs a workspace."""
@@ -297,12 +384,12 @@ class CudaTagIndex:
             indices = workspace.send("indices", tags.indices[begin:end])
             if places:
                 _spread[(*grid(places, _BLOCK), stream)](places, len(tags.tags), known, indices, ranks)
-        starts, base = _sent("starts of queries", tags.offsets[first : last + 1], workspace)
+        starts, base = _starts("starts of queries", tags.offsets[first : last + 1], workspace)
         offsets = workspace.device("offsets", np.int32, queries)
         counts = workspace.device("counts", np.int32, queries)
-        owners = workspace.device("owners", np.uint32, places)
-        _sort[(*grid(queries, _BLOCK), stream)](queries, starts, base, ranks, offsets, counts, owners)
-        return DeviceQueries(workspace, queries, places, offsets, counts, ranks, owners)
+        arrays = typed(QueryArrays(offsets, counts, ranks, workspace.device("owners", np.uint32, places)))
+        _sort[(*grid(queries, _BLOCK), stream)](queries, starts, base, arrays)
+        return DeviceQueries(workspace, queries, places, arrays)
 
     def _looked_up(self, tags: TagLists, workspace: Workspace) -> Any:
         """Ranks of a dictionary's strings in memory of the device; threads copy and look up some each."""
@@ -323,14 +410,14 @@ class CudaTagIndex:
         """Copy strings `first` to `last` to the device, and write their ranks."""
         begin, end = int(tags.offsets[first]), int(tags.offsets[last])
         data = workspace.send("data", tags.data[begin:end])
-        starts, base = _sent("starts of tags", tags.offsets[first : last + 1], workspace)
+        starts, base = _starts("starts of tags", tags.offsets[first : last + 1], workspace)
         if first < last:
             _look_up[(*grid(last - first, _BLOCK), workspace.stream)](
-                last - first, starts, base, data, self._seed, *self._tables, ranks
+                last - first, starts, base, data, self._seed, self._tags, ranks
             )
 
 
-def _sent(name: str, offsets: IntArray, workspace: Workspace) -> tuple[Any, int]:
+def _starts(name: str, offsets: IntArray, workspace: Workspace) -> tuple[Any, int]:
     """Offsets, int32, in memory of the device, and what is to be subtracted from each, so that the first is 0.
 
     As they are, if they have 32 bits: to subtract on the host takes longer than to copy.

@@ -1,9 +1,8 @@
 """Stage 2, subset match, of the `rarest` layout on the device: one thread for each tag of each query.
 
-Where the sets with each second-rarest tag are in the large clusters of the `rarest` layout: a hash table.
-
-A thread that searches a cluster of thousands of rows waits for memory at each step of a binary search, and the other
-threads of its warp wait for it. Here it waits once.
+A hash table says where the sets with each second-rarest tag are in large clusters. A thread that searches a cluster of
+thousands of rows waits for memory at each step of a binary search, and the other threads of its warp wait for it. Here
+it waits once.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ import numpy as np
 
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
-from tagmatch.pipeline.cuda.device import grid, inlined, kernel, to_device
-from tagmatch.pipeline.cuda.pairs import REJECTED, DeviceQueries, append, append_all, keep
-from tagmatch.pipeline.rarest import second_ranks
+from tagmatch.pipeline.cuda.device import bytes_of, grid, inlined, kernel, sent, to_device
+from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, staging
+from tagmatch.pipeline.rarest import Clusters, clusters_of
 from tagmatch.pipeline.rules import NO_RANK, SCAN_ROWS, contains_ranks, next_candidates, seek_row
 
 cuda: Any = numba.cuda
@@ -54,26 +53,28 @@ def find_subcluster(first, second, slots, shift):
 
 
 @inlined
-def _begins(row, offsets, ranks, seconds, first_rows):
+def _begins(row, clusters):
     """Whether a row is the first of a subcluster of a large cluster."""
+    offsets, seconds = clusters.offsets, clusters.seconds
     if offsets[row] == offsets[row + 1] or seconds[row] == NO_RANK:
         return False
-    first = ranks[offsets[row]]
-    same = row > first_rows[first] and seconds[row - 1] == seconds[row]
-    return is_large(first, first_rows) and not same
+    first = clusters.ranks[offsets[row]]
+    same = row > clusters.first_rows[first] and seconds[row - 1] == seconds[row]
+    return is_large(first, clusters.first_rows) and not same
 
 
 @kernel
-def _count(offsets, ranks, seconds, first_rows, counted):
+def _count(clusters, counted):
     row = cuda.grid(1)
-    if row < len(seconds) and _begins(row, offsets, ranks, seconds, first_rows):
+    if row < len(clusters.seconds) and _begins(row, clusters):
         cuda.atomic.add(counted, 0, 1)
 
 
 @kernel
-def _fill(offsets, ranks, seconds, first_rows, slots, shift):
+def _fill(clusters, slots, shift):
     row = cuda.grid(1)
-    if row < len(seconds) and _begins(row, offsets, ranks, seconds, first_rows):
+    if row < len(clusters.seconds) and _begins(row, clusters):
+        offsets, ranks, seconds, first_rows = clusters
         first, second = ranks[offsets[row]], seconds[row]
         end = seek_row(offsets, ranks, seconds, row, first_rows[first + np.uint32(1)], 1, second + np.uint32(1))
         pair = _pair(first, second)
@@ -83,145 +84,76 @@ def _fill(offsets, ranks, seconds, first_rows, slots, shift):
         slots[at, 1] = (_U(row) << _U(32)) | _U(end)
 
 
-class Subclusters:
-    """The hash table, in device memory."""
-
-    def __init__(self, rows: int, *tables: Any) -> None:
-        counted = to_device(np.zeros(1, np.int64))
-        if rows:
-            _count[grid(rows, _BLOCK)](*tables, counted)
-        bits = max(1, (2 * int(counted.copy_to_host()[0])).bit_length())
-        slots = to_device(np.zeros((1 << bits, 2), np.uint64))
-        self.table = slots, np.uint64(64 - bits)
-        if rows:
-            _fill[grid(rows, _BLOCK)](*tables, *self.table)
-        self.nbytes = int(slots.nbytes)
+def _subclusters(rows: int, clusters: Clusters) -> tuple[Any, np.uint64]:
+    """The hash table, in device memory, and the shift of its hashes."""
+    counted = to_device(np.zeros(1, np.int64))
+    if rows:
+        _count[grid(rows, _BLOCK)](clusters, counted)
+    bits = max(1, (2 * int(counted.copy_to_host()[0])).bit_length())
+    slots, shift = to_device(np.zeros((1 << bits, 2), np.uint64)), np.uint64(64 - bits)
+    if rows:
+        _fill[grid(rows, _BLOCK)](clusters, slots, shift)
+    return slots, shift
 
 
 # Ranks by which clusters are searched; what is left then is scanned
 _DEEPEST = 12
 _PATH = _DEEPEST + 1
-# Candidates that wait for verification; a block of queries of tweets has some 300
-_STAGE = 1024
 
 
 @kernel
-def _query_bits(queries, offsets, counts, ranks, bits):
+def _query_bits(count, queries, bits):
     """One bit for each rank modulo 64: most rows are turned away by their second rank. Sets of one tag must pass."""
     i = cuda.grid(1)
-    if i < queries:
+    if i < count:
         found = _U(1) << (_U(NO_RANK) & _U(63))
-        for at in range(offsets[i], offsets[i] + counts[i]):
-            found |= _U(1) << (_U(ranks[at]) & _U(63))
+        for at in range(queries.offsets[i], queries.offsets[i] + queries.counts[i]):
+            found |= _U(1) << (_U(queries.ranks[at]) & _U(63))
         bits[i] = found
 
 
 @inlined
-def _contained(query, place, row, offsets, counts, query_ranks, row_offsets, ranks):
-    """Whether what comes after the rarest tag of a row is in a query, from a place of the query on."""
-    last = offsets[query] + counts[query]
-    return contains_ranks(query_ranks, place, last, ranks, row_offsets[row] + 1, row_offsets[row + np.uint32(1)])
+def _contained(place, row, queries, clusters):
+    """Whether what comes after the rarest tag of a row is in a query from a place on, not its first; both."""
+    query, offsets = queries.owners[place - 1], clusters.offsets
+    last = queries.offsets[query] + queries.counts[query]
+    good = contains_ranks(queries.ranks, place, last, clusters.ranks, offsets[row] + 1, offsets[row + 1])
+    return good, query, np.uint32(row)
 
 
-@inlined
-def _stage(
-    place, row, staged, staged_places, staged_rows,
-    owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
-):  # fmt: skip
-    """Have a candidate wait for verification from a place on, not its query's first; without room it does not wait."""
-    at = cuda.atomic.add(staged, 0, 1)
-    if at < _STAGE:
-        staged_places[at] = place
-        staged_rows[at] = row
-        return
-    query = owners[place - 1]
-    if _contained(query, place, np.uint32(row), offsets, counts, query_ranks, row_offsets, ranks):
-        append(query, row, pair_queries, pair_sets, counters)
-    else:
-        cuda.atomic.add(counters, REJECTED, 1)
-
-
-@inlined
-def _flush(
-    staged, staged_places, staged_rows, first,
-    owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
-):  # fmt: skip
-    """Verify what is staged, a candidate a thread, and append what is left."""
-    waiting = min(staged[0], _STAGE)
-    if waiting == 0:
-        return
-    for start in range(0, waiting, cuda.blockDim.x):
-        at = start + cuda.threadIdx.x
-        good = False
-        query = np.uint32(0)
-        row = np.uint32(0)
-        if at < waiting:
-            place = np.int64(staged_places[at])
-            row = staged_rows[at]
-            query = owners[place - 1]
-            good = _contained(query, place, row, offsets, counts, query_ranks, row_offsets, ranks)
-        keep(good, query, row, staged, staged_places, staged_rows)
-    cuda.syncthreads()
-    left = staged[1]
-    if cuda.threadIdx.x == 0:
-        cuda.atomic.add(counters, REJECTED, waiting - left)
-    append_all(left, staged_places, staged_rows, first, pair_queries, pair_sets, counters)
+_new_stage, _stage, _flush = staging(_contained)
 
 
 @kernel
-def _match(
-    places, offsets, counts, query_ranks, owners, bits,
-    row_offsets, ranks, seconds, first_rows, slots, shift,
-    pair_queries, pair_sets, counters,
-):  # fmt: skip
-    """Append the sets whose rarest tag stands at a place of a query, a thread each, and whose others come after it.
-
-    Threads find very different numbers of candidates, so that a block's share the verification.
-    """
-    staged = cuda.shared.array(2, np.int32)
-    staged_places = cuda.shared.array(_STAGE, np.uint32)
-    staged_rows = cuda.shared.array(_STAGE, np.uint32)
-    first = cuda.shared.array(1, np.int64)
-    if cuda.threadIdx.x == 0:
-        staged[0] = staged[1] = 0
-    cuda.syncthreads()
+def _match(places, queries, bits, clusters, slots, shift, out):
+    """Append the sets whose rarest tag stands at a place of a query, a thread each, and whose others come after it."""
+    waiting = _new_stage()
     place = cuda.grid(1)
-    query = owners[place] if place < places else np.uint32(0)
-    begin = offsets[query]
-    last = begin + counts[query]
+    query = queries.owners[place] if place < places else np.uint32(0)
+    begin = queries.offsets[query]
+    last = begin + queries.counts[query]
     if place < places and place < last:
-        rank = query_ranks[place]
+        offsets, ranks, seconds, first_rows = clusters
+        rank = queries.ranks[place]
         row, end = np.int64(first_rows[rank]), np.int64(first_rows[rank + np.uint32(1)])
         if is_large(rank, first_rows):
             if seconds[row] == NO_RANK:
-                _stage(
-                    place + 1, row, staged, staged_places, staged_rows,
-                    owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
-                )  # fmt: skip
+                _stage(place + 1, row, waiting, queries, clusters, out)
             path = cuda.local.array((_PATH, 3), np.int64)
             for second in range(place + 1, last):
-                path[2, 0], path[2, 1] = find_subcluster(rank, query_ranks[second], slots, shift)
+                path[2, 0], path[2, 1] = find_subcluster(rank, queries.ranks[second], slots, shift)
                 path[2, 2] = second + 1 - begin
                 depth = 2
                 while depth > 1:
-                    row, end, depth = next_candidates(row_offsets, ranks, seconds, query_ranks[begin:last], path, depth)
+                    own = queries.ranks[begin:last]
+                    row, end, depth = next_candidates(offsets, ranks, seconds, own, path, depth)
                     for candidate in range(row, end):
-                        _stage(
-                            second, candidate, staged, staged_places, staged_rows,
-                            owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
-                        )  # fmt: skip
+                        _stage(second, candidate, waiting, queries, clusters, out)
         else:
             for candidate in range(row, end):
                 if (bits[query] >> (_U(seconds[candidate]) & _U(63))) & _U(1) != _U(0):
-                    _stage(
-                        place + 1, candidate, staged, staged_places, staged_rows,
-                        owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
-                    )  # fmt: skip
-    cuda.syncthreads()
-    _flush(
-        staged, staged_places, staged_rows, first,
-        owners, offsets, counts, query_ranks, row_offsets, ranks, pair_queries, pair_sets, counters,
-    )  # fmt: skip
+                    _stage(place + 1, candidate, waiting, queries, clusters, out)
+    _flush(waiting, queries, clusters, out)
 
 
 class CudaRarest:
@@ -233,26 +165,22 @@ class CudaRarest:
 
     def __init__(self, segment: Segment) -> None:
         assert isinstance(segment.partitions, ClusterTable)
-        ranks = segment.tagsets.ranks
-        tables = (ranks.offsets, ranks.values, second_ranks(segment), segment.partitions.first_rows)
-        on_device = tuple(map(to_device, tables))
-        subclusters = Subclusters(len(segment), *on_device)
-        self._tables = (*on_device, *subclusters.table)
-        self.nbytes = sum(table.nbytes for table in on_device) + subclusters.nbytes
+        self._clusters = sent(clusters_of(segment))
+        self._subclusters = _subclusters(len(segment), self._clusters)
+        self.nbytes = bytes_of(self._clusters, self._subclusters[0])
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> CudaRarest:  # noqa: ARG003 - compares tags in any case
         """The subset match of a segment."""
         return cls(segment)
 
-    def launch(self, queries: DeviceQueries, *results: Any) -> None:
-        """Append the matches of all queries to `results`, as `pairs.append` takes them."""
+    def launch(self, queries: DeviceQueries, out: PairArrays) -> None:
+        """Append the matches of all queries."""
         if not queries.places:
             return
         stream = queries.workspace.stream
         bits = queries.workspace.device("bits", np.uint64, queries.count)
-        arrays = (queries.offsets, queries.counts, queries.ranks)
-        _query_bits[(*grid(queries.count, _BLOCK), stream)](queries.count, *arrays, bits)
+        _query_bits[(*grid(queries.count, _BLOCK), stream)](queries.count, queries.arrays, bits)
         _match[(*grid(queries.places, _BLOCK), stream)](
-            queries.places, *arrays, queries.owners, bits, *self._tables, *results
+            queries.places, queries.arrays, bits, self._clusters, *self._subclusters, out
         )

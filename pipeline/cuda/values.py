@@ -1,8 +1,4 @@
-"""Stage 1 for sets with constraints: messages as tags, codes of attributes and tokens on the device.
-
-Their tokens are made on the device, where the ranks of tags and the codes of values are.
-
-Stage 1 for sets with constraints: values of messages become codes on the device, and go to their messages.
+"""Stage 1 for sets with constraints, on the device: values of messages become codes, and messages become tokens.
 
 Numbers come as they are, of which the CPU only leaves out nulls: to look constants up takes it far longer than to copy.
 Texts, and attributes that are tags, come as codes (`tagmatch.pipeline.filters.messages`).
@@ -14,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba.cuda
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array
 from tagmatch.model.tables import Vocabulary
-from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, prefix_sums, to_device
+from tagmatch.pipeline.cuda.device import Workspace, bytes_of, grid, kernel, prefix_sums, sent, to_device, typed
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries
 from tagmatch.pipeline.filters.codes import code_of_bits
 from tagmatch.pipeline.filters.index import FilterIndex
@@ -44,35 +40,50 @@ def _clear(messages, counts):
         counts[i] = 0
 
 
-@kernel
-def _encode(
-    values, columns, ends, attributes_of, kinds, owners, bits,
-    number_starts, upper_halves, halves, wholes, doubles, inexact, rests, attributes, codes, counts,
-):  # fmt: skip
-    """One thread a value: its attribute and code; `counts` says how many values each message has.
+class _Given(NamedTuple):
+    """Values by column, of which the last one has those that are codes."""
 
-    Of the constants' arrays the first so many elements count, as the device has no empty arrays.
-    """
+    ends: Any
+    attributes: Any
+    kinds: Any
+    owners: Any  # Of each value its message, and its bits
+    bits: Any
+
+
+class _Constants(NamedTuple):
+    """The constants of numbers, as of `Constants`; of each array so many count, as the device has no empty arrays."""
+
+    starts: Any
+    upper_halves: int
+    halves: Any
+    wholes: int
+    doubles: Any
+    inexact: int
+    rests: Any
+
+
+@kernel
+def _encode(values, columns, given, known, attributes, codes, counts):
+    """One thread a value: its attribute and code; `counts` says how many values each message has."""
     i = cuda.grid(1)
     if i < values:
         column, last = 0, columns - 1
         while column < last:
             middle = (column + last) >> 1
-            if ends[middle] <= i:
+            if given.ends[middle] <= i:
                 column = middle + 1
             else:
                 last = middle
-        attribute, kind = attributes_of[column], kinds[column]
+        attribute, kind, bits = given.attributes[column], given.kinds[column], given.bits[i]
         if kind == _CODES:
-            attributes[i] = bits[i] >> np.uint64(32)
-            codes[i] = bits[i] & np.uint64(0xFFFFFFFF)
+            attributes[i] = bits >> np.uint64(32)
+            codes[i] = bits & np.uint64(0xFFFFFFFF)
         else:
             attributes[i] = attribute
-            codes[i] = code_of_bits(
-                kind, bits[i], number_starts[attribute], number_starts[attribute + 1],
-                (halves[:upper_halves], doubles[:wholes]), rests[:inexact],
-            )  # fmt: skip
-        cuda.atomic.add(counts, owners[i], 1)
+            doubles = known.halves[: known.upper_halves], known.doubles[: known.wholes]
+            first, end = known.starts[attribute], known.starts[attribute + 1]
+            codes[i] = code_of_bits(kind, bits, first, end, doubles, known.rests[: known.inexact])
+        cuda.atomic.add(counts, given.owners[i], 1)
 
 
 @kernel
@@ -110,8 +121,7 @@ class GivenValues:
 _NO_COLUMNS = np.zeros(0, np.int64)
 
 
-@dataclass(slots=True, eq=False)
-class DeviceValues:
+class ValueArrays(NamedTuple):
     """Attributes of messages on the device, in any order within a message."""
 
     offsets: Any
@@ -125,11 +135,10 @@ class CudaValueIndex:
     def __init__(self, index: FilterIndex) -> None:
         self._known, self._seen = index.attributes, index.seen
         constants = index.attributes.constants
-        tables: tuple[np.ndarray, ...] = (constants.halves, constants.doubles, constants.rests)
-        self._starts = to_device(constants.number_starts)
-        # Each with its length
-        self._tables = tuple((len(table), to_device(table)) for table in tables)
-        self.nbytes = sum(int(table.nbytes) for table in (self._starts, *(there for _, there in self._tables)))
+        tables: tuple[Any, ...] = (constants.halves, constants.doubles, constants.rests)
+        lengths_too = chain.from_iterable((len(table), table) for table in tables)
+        self._constants = sent(_Constants(constants.number_starts, *lengths_too))
+        self.nbytes = bytes_of(self._constants)
 
     def given(self, tags: TagLists, first: int, last: int) -> GivenValues:
         """The values of messages `first` to `last`; encodes texts, which takes the CPU much longer than the rest."""
@@ -143,7 +152,7 @@ class CudaValueIndex:
         self._seen.count(last - first, values.attributes, values.columns, sizes)
         return values
 
-    def encode(self, given: GivenValues, workspace: Workspace) -> DeviceValues:
+    def encode(self, given: GivenValues, workspace: Workspace) -> ValueArrays:
         """Copy values to the device, make codes of them, and put those of each message side by side."""
         values, messages, stream = len(given), given.messages, workspace.stream
         counts = workspace.device("counts of values", np.int32, messages)
@@ -157,13 +166,13 @@ class CudaValueIndex:
             kinds[:-1] = given.numbers.heads[:, 1]
         heads = (np.append(np.cumsum(given.sizes), values), np.append(given.columns, 0), kinds)
         names = ("ends of columns", "attributes of columns", "kinds of columns")
-        sent = [workspace.send(name, head) for name, head in zip(names, heads, strict=True)]
-        tables = chain.from_iterable(self._tables)
+        ends_there, attributes, kinds_there = (workspace.send(*each) for each in zip(names, heads, strict=True))
         launched = (*grid(values, _BLOCK), stream)
-        _encode[launched](values, columns, *sent, owners, bits, self._starts, *tables, *found, counts)
+        all_given = _Given(ends_there, attributes, kinds_there, owners, bits)
+        _encode[launched](values, columns, all_given, self._constants, *found, counts)
         ends = prefix_sums("attribute offsets", counts, messages, workspace)
         _by_message[launched](values, owners, *found, ends, counts, *in_order)
-        return DeviceValues(ends, *in_order)
+        return typed(ValueArrays(ends, *in_order))
 
     def _send(self, given: GivenValues, workspace: Workspace) -> tuple[Any, Any]:
         """The message and the bits of each value, those of numbers first."""
@@ -180,35 +189,52 @@ class CudaValueIndex:
 
 
 @kernel
-def _room(messages, places, offsets, attribute_offsets, attributes, most, rooms):
+def _room(messages, places, queries, values, most, rooms):
     """One thread a message: how many tokens it can have, one for each tag and `most` for each attribute."""
     i = cuda.grid(1)
     if i < messages:
-        room = (offsets[i + 1] if i + 1 < messages else places) - offsets[i]
-        for at in range(attribute_offsets[i], attribute_offsets[i + 1]):
-            room += most[attributes[at]]
+        room = (queries.offsets[i + 1] if i + 1 < messages else places) - queries.offsets[i]
+        for at in range(values.offsets[i], values.offsets[i + 1]):
+            room += most[values.attributes[at]]
         rooms[i] = room
 
 
+class _Cells(NamedTuple):
+    """The tokens of cells of values and of tags, as of `Cells`."""
+
+    first_cells: Any
+    bits: Any
+    levels: Any
+    tokens: Any
+    first_tag: int
+
+
+class TokenArrays(NamedTuple):
+    """Tokens of messages: `i` has `values[offsets[i]:offsets[i] + counts[i]]`, ascending, each once."""
+
+    offsets: Any
+    counts: Any
+    values: Any
+    owners: Any  # The message of each place
+    signatures: Any  # Of each message's tokens
+
+
 @kernel
-def _tokenize(
-    messages, offsets, counts, ranks, attribute_offsets, attributes, codes,
-    first_cells, bits, levels, known, first_tag,
-    token_offsets, token_counts, tokens, owners, signatures,
-):  # fmt: skip
-    """One thread a message: its tokens go to its places, of which there may be more; `owners` names their message."""
+def _tokenize(messages, queries, values, cells, out):
+    """One thread a message: its tokens go to its places, of which there may be more."""
     i = cuda.grid(1)
     if i < messages:
-        begin = offsets[i]
-        place = token_offsets[i]
+        begin = queries.offsets[i]
+        place = out.offsets[i]
         end, signature = tokens_of(
-            ranks, begin, begin + counts[i], attributes, codes, attribute_offsets[i], attribute_offsets[i + 1],
-            first_cells, bits, levels, known, first_tag, tokens, place,
+            queries.ranks, begin, begin + queries.counts[i],
+            values.attributes, values.codes, values.offsets[i], values.offsets[i + 1],
+            cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag, out.values, place,
         )  # fmt: skip
-        token_counts[i] = end - place
-        signatures[i] = signature
-        for at in range(place, token_offsets[i + 1]):
-            owners[at] = i
+        out.counts[i] = end - place
+        out.signatures[i] = signature
+        for at in range(place, out.offsets[i + 1]):
+            out.owners[at] = i
 
 
 @dataclass(slots=True, eq=False)
@@ -216,22 +242,14 @@ class DeviceTokens:
     """Tokens of messages on the device."""
 
     places: int  # Of all messages
-    offsets: Any
-    counts: Any
-    # Message `i` has the tokens `values[offsets[i]:offsets[i] + counts[i]]`, ascending, each once. The owners name the
-    # message of each place.
-    values: Any
-    owners: Any
-    signatures: Any  # Of each message's tokens
+    arrays: TokenArrays
 
 
 @dataclass(slots=True, eq=False)
 class DeviceMessages(DeviceQueries):
     """Queries with attributes on the device."""
 
-    attribute_offsets: Any
-    attributes: Any  # As of `tagmatch.pipeline.filters.messages.Messages`
-    codes: Any
+    values: ValueArrays
     tokens: DeviceTokens | None = None  # For a trie, if there is one
 
 
@@ -254,10 +272,7 @@ class CudaMessageIndex(CudaTagIndex):
         """Look up the tags of messages, the codes of their values, and make their tokens."""
         queries = self.ranks(tags, first, last, workspace)
         values = self._values.encode(given, workspace)
-        on_device = DeviceMessages(
-            workspace, queries.count, queries.places, queries.offsets, queries.counts, queries.ranks, queries.owners,
-            values.offsets, values.attributes, values.codes,
-        )  # fmt: skip
+        on_device = DeviceMessages(workspace, queries.count, queries.places, queries.arrays, values)
         if self._tokens is not None:
             on_device.tokens = self._tokens.tokens_of(on_device, given)
         return on_device
@@ -267,33 +282,24 @@ class _TokenIndex:
     """Makes the tokens of messages."""
 
     def __init__(self, cells: Cells) -> None:
-        self._most, self._first_tag = most_tokens(cells), cells.first_tag
-        tables: tuple[np.ndarray, ...] = (cells.first_cells, cells.bits, cells.levels, cells.tokens)
-        self._cells = tuple(map(to_device, tables))
+        self._most = most_tokens(cells)
+        self._cells = sent(_Cells(cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag))
         self._most_there = to_device(self._most)
-        self.nbytes = sum(int(table.nbytes) for table in (*self._cells, self._most_there))
+        self.nbytes = bytes_of(self._cells, self._most_there)
 
     def tokens_of(self, there: DeviceMessages, given: GivenValues) -> DeviceTokens:
         """The tokens of messages that are on the device."""
         workspace, messages = there.workspace, (*grid(there.count, _BLOCK), there.workspace.stream)
         # Room for as many as there can be, as they are not counted before
         rooms = workspace.device("rooms for tokens", np.int32, there.count)
-        _room[messages](
-            there.count, there.places, there.offsets, there.attribute_offsets, there.attributes, self._most_there, rooms
-        )
+        _room[messages](there.count, there.places, there.arrays, there.values, self._most_there, rooms)
         places = there.places + int(given.sizes @ self._most[given.columns] + self._most[given.attributes].sum())
-        tokens = DeviceTokens(
-            places,
+        tokens = typed(TokenArrays(
             prefix_sums("token offsets", rooms, there.count, workspace),
             workspace.device("token counts", np.int32, there.count),
             workspace.device("tokens", np.uint32, places),
             workspace.device("token owners", np.uint32, places),
             workspace.device("token signatures", np.uint64, there.count),
-        )
-        _tokenize[messages](
-            there.count, there.offsets, there.counts, there.ranks,
-            there.attribute_offsets, there.attributes, there.codes,
-            *self._cells, self._first_tag,
-            tokens.offsets, tokens.counts, tokens.values, tokens.owners, tokens.signatures,
-        )  # fmt: skip
-        return tokens
+        ))  # fmt: skip
+        _tokenize[messages](there.count, there.arrays, there.values, self._cells, tokens)
+        return DeviceTokens(places, tokens)

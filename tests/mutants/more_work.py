@@ -16,10 +16,10 @@ pipeline/cuda/balanced.py: tests/pipeline/cuda/test_gpu_batches.py -k routing
                  queued[
 # Algorithm 4 given the whole partition's rows
 pipeline/cuda/balanced.py: tests/pipeline/cuda/test_gpu_batches.py -k prefilter
--        a, b, c = masks[block, 0], masks[block, 1], masks[block, 2]
+-        a, b, c = known.masks[block, 0], known.masks[block, 1], known.masks[block, 2]
 +        a = b = c = ~_U(0)
-+        for other in range(first_blocks[run], first_blocks[run + np.uint32(1)]):
-+            a, b, c = a & masks[other, 0], b & masks[other, 1], c & masks[other, 2]
++        for other in range(known.first_blocks[run], known.first_blocks[run + np.uint32(1)]):
++            a, b, c = a & known.masks[other, 0], b & known.masks[other, 1], c & known.masks[other, 2]
 # a block's mask whose first word is cleared
 pipeline/balanced.py: tests/pipeline/test_prefilters.py
 -                masks[block, 0] &= words[0][row]
@@ -28,7 +28,7 @@ pipeline/balanced.py: tests/pipeline/test_prefilters.py
 pipeline/cuda/balanced.py: tests/pipeline/cuda/test_gpu_batches.py -k all_bits
 - and row + r * ITEM_THREADS < end:
 +:
-                             _stage(
+                             candidate
 # a backup copies files that are there already
 model/storage/copies.py: tests/interface/test_safety_copies.py -k new
 -            if place.has(own):

@@ -8,53 +8,79 @@ from pathlib import Path
 
 import pytest
 
+#: Named tuples, by which kernels take arrays: a word for each, its module, its name, and its types
+TABLES = """
+queries cuda.pairs QueryArrays i32 i32 u32 u32
+pairs cuda.pairs PairArrays u32 u32 i64
+tags cuda.pairs _Tags u64 offsets u8
+given cuda.values _Given i64 i64 i64 u32 u64
+constants cuda.values _Constants i64 n u32 n u64 n u16
+attributes cuda.values ValueArrays i64 u32 u32
+cells cuda.values _Cells i64 i64 u64 u32 n
+tokens cuda.values TokenArrays i64 i32 u32 u32 u64
+message cuda.filters _Asked queries attributes
+sets cuda.filters _Sets u32 i64 halves constraints
+trie cuda.filters _Trie n i32 halves u64 i32 u64
+cut cuda.filters _Cut i32 i64 u32
+lines cuda.filters _Lines n cut i64 halves i64 halves halves
+clusters rarest Clusters offsets u32 u32 offsets
+items cuda.balanced Items u32 i64 i32 u32
+signed cuda.balanced _Asked queries words u64
+runs cuda.balanced _Runs yes i64 i64 words three u8 offsets u32
+packed cuda.balanced _Packed yes u32 u32 i64 u8
+askings cuda.area_search AskingArrays u32 u32 f64 f64 f64 f64 f64
+segments cuda.area_search SegmentArrays u32 u32 i64 i32 i32 i64
+tree areas.packing AreaTree i64 f64 u32 bounds i64
+moved areas.cells Points u32 f64 f64 f64
+cuts areas.cells CellTree i64 f64 u8
+entries cuda.areas _Entries u32 u32 f64
+at cuda.areas PointArrays f64 f64 f64
+"""
+
 #: The module of each kernel, its name, and its types: arrays, and numbers, `n`, or flags, `yes`
 KERNELS = """
-cuda.preprocess _look_up n i32 n u8 uint64 u64 offsets u8 u32
-cuda.preprocess _spread n n u32 u32 u32
-cuda.preprocess _sort n i32 n u32 i32 i32 u32
+cuda.pairs _clear n yes i32 pairs
+cuda.pairs _count_keys pairs u8 offsets i32
+cuda.pairs _copy_keys pairs u8 offsets keys i64 i32 values
+cuda.pairs _count_sets pairs u8 i32
+cuda.pairs _copy_sets pairs u8 i64 i32 u32
+cuda.pairs _look_up n i32 n u8 uint64 tags u32
+cuda.pairs _spread n n u32 u32 u32
+cuda.pairs _sort n i32 n queries
 cuda.values _clear n i32
-cuda.values _encode n n i64 i64 i64 u32 u64 i64 n u32 n u64 n u16 u32 u32 i32
+cuda.values _encode n n given constants u32 u32 i32
 cuda.values _by_message n u32 u32 u32 i64 i32 u32 u32
-cuda.messages _room n n i32 i64 u32 i64 i32
-cuda.messages _tokenize n i32 i32 u32 i64 u32 u32 i64 i64 u64 u32 n i64 i32 u32 u32 u64
-cuda.trie match_trie n n i64 i32 u32 u32 u64 i32 i32 u32 i64 u32 u32 n n i32 halves u64 i32 u64 u32 i64 halves i64
-  flags i64 u32 u32 u32 u32 i64
-cuda.lines assign_buckets n n i64 u32 u32 i32 i64 u32 u8
-cuda.lines match_lines n n n u8 i32 i32 u32 i64 u32 u32 n i32 i64 u32 i64 halves i64 halves halves u32 i64 halves i64
-  flags i64 u32 u32 u32 u32 i64
-cuda.scan _scan_tiles n i32 i64 i64
-cuda.scan _scan_totals n i64
-cuda.scan _add_totals n i64 i64
-cuda.pairs _clear n yes i32 i64 u32 u32
-cuda.pairs _count_keys u32 u32 i64 u8 offsets i32
-cuda.pairs _copy_keys u32 u32 i64 u8 offsets i64 i32 keys values
-cuda.pairs _count_sets u32 u32 i64 u8 i32
-cuda.pairs _copy_sets u32 u32 i64 u8 i64 i32 u32
-cuda.rarest _query_bits n i32 i32 u32 u64
-cuda.rarest _match n i32 i32 u32 u32 u64 offsets u32 u32 offsets words uint64 u32 u32 i64
-cuda.subclusters _count offsets u32 u32 offsets i64
-cuda.subclusters _fill offsets u32 u32 offsets words uint64
-cuda.balanced _signatures n i32 i32 u32 u64 words u64
+cuda.values _room n n queries attributes i64 i32
+cuda.values _tokenize n queries attributes cells tokens
+cuda.filters match_trie n n n tokens message trie sets pairs
+cuda.filters assign_buckets n n attributes cut u8
+cuda.filters match_lines n n n u8 message lines sets pairs
+cuda.device _scan_tiles n i32 i64 i64
+cuda.device _scan_totals n i64
+cuda.device _add_totals n i64 i64
+cuda.rarest _query_bits n queries u64
+cuda.rarest _match n queries u64 clusters words uint64 pairs
+cuda.rarest _count clusters i64
+cuda.rarest _fill clusters words uint64
+cuda.balanced _sign n signed u64
 cuda.balanced _check_rows n offsets u32 u8
-cuda.routing _clear n i32 i32
-cuda.routing _count n words n words i32
-cuda.routing _queue n words n words i64 i32 u32
-cuda.routing _count_items n i32 n i32
-cuda.routing _make_items n i64 i64 n u32 i64 i32
+cuda.balanced _clear n i32 i32
+cuda.balanced _count n words n words i32
+cuda.balanced _queue n words n words i64 i32 u32
+cuda.balanced _count_items n i32 n i32
+cuda.balanced _make_items n i64 i64 n items
+cuda.balanced match_items items signed runs packed
 cuda.area_search spread_owners n i64 u32
-cuda.area_search find_areas n u32 u32 f64 f64 f64 f64 f64 yes yes i64 f64 u32 bounds i64 u32 u32 i64 i32 i32 i64
-cuda.area_search clear_answers n i32 i64
-cuda.area_search order_answers n u32 i64 i32 i64 i32 u32 u32
-cuda.clients mark_last n u32 n i64
-cuda.clients put_last n u32 f64 f64 f64 n i64 f64 f64 f64
-cuda.clients clear_counts n i32
-cuda.clients count_cells n u32 u32 f64 f64 f64 i64 f64 u8 i32 i32
-cuda.clients fill_chunks n u32 f64 f64 f64 f64 i32 i64 i32 f64 u32
-cuda.clients bound_chunks n n n f64 f64
-cuda.clients bound_records n n n n n f64
-cuda.items match_items u32 i64 i32 u32 words i64 i64 words u64 u64 u64 yes u8 offsets u32 u64 i32 i32 u32 yes u32 u32
-  u8 i64
+cuda.area_search find_areas n askings tree yes yes segments
+cuda.area_search clear_answers n segments
+cuda.area_search order_answers n segments i64 u32
+cuda.areas mark_last n u32 n i64
+cuda.areas put_last n moved n i64 at
+cuda.areas clear_counts n i32
+cuda.areas count_cells n entries at cuts i32 i32
+cuda.areas fill_chunks n entries at i32 i64 i32 tree
+cuda.areas bound_chunks n n n f64 f64
+cuda.areas bound_records n n n n n f64
 systems.gpu_scan _scan n u64 u64 u64 u64 n n n i64 n u8 u32
 systems.ccm _evaluate n xs i64 i64 u32 u64 u8 operands operands u64 u32 u32 uint32 n u32 u32 n u8
 systems.ccm _clear n u32 n u8
@@ -88,7 +114,8 @@ def known(word):
     return getattr(t, f"{kind}{size}")[::1] if size.isdigit() else scalars.get(word) or getattr(t, word)
 
 scalars = {"n": t.int64, "yes": t.boolean, "flags": t.boolean[::1], "f32x2": t.float32[:, ::1]}
-scalars |= {"words": t.uint64[:, ::1], "halves": t.uint32[:, ::1]}
+scalars |= {"words": t.uint64[:, ::1], "halves": t.uint32[:, ::1], "three": t.UniTuple(t.uint64[::1], 3)}
+scalars["constraints"] = t.Tuple([t.int64[::1], t.boolean[::1], t.int64[::1], t.uint32[::1], t.uint32[::1]])
 # What may be of several types
 offsets = [("i32", "u32", "u32", "f32"), ("i32", "u32", "u64", "f64"), ("i64", "u64", "u64", "f64")]
 several = {
@@ -99,11 +126,22 @@ several = {
     ],
 }
 folders = {"cuda": tagmatch.pipeline.cuda, "systems": tagmatch_bench.systems}
-wanted = set()
-for module, name, *words in map(str.split, sys.stdin):
+wanted, tables = set(), {}
+lines = list(map(str.split, sys.stdin))
+for word, module, name, *words in lines[: lines.index([])]:
+    tables[word] = getattr(importlib.import_module(f"tagmatch.pipeline.{module}"), name), words
+
+def typed(word, types):
+    if word in tables:
+        kind, words = tables[word]
+        assert len(words) == len(kind._fields), word
+        return t.NamedTuple([typed(each, types) for each in words], kind)
+    return types.get(word) or known(word)
+
+for module, name, *words in lines[lines.index([]) + 1 :]:
     folder, _, file = module.partition(".")
     for types in several[folder]:
-        signature = tuple(types.get(word) or known(word) for word in words)
+        signature = tuple(typed(word, types) for word in words)
         wanted.add((f"{folders[folder].__name__}.{file}", name, signature))
 if how_many == "one":
     wanted = {each[:2]: each for each in sorted(wanted, key=str)}.values()
@@ -137,7 +175,7 @@ for module in modules:
 def test_kernels_compile(signatures: str, capabilities: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, signatures, *capabilities],
-        input=re.sub(r"\n  +", " ", KERNELS.strip()), cwd=Path(__file__).parents[2],
+        input=re.sub(r"\n  +", " ", f"{TABLES.strip()}\n\n{KERNELS.strip()}"), cwd=Path(__file__).parents[2],
         env={name: value for name, value in os.environ.items() if name != "NUMBA_ENABLE_CUDASIM"},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip

@@ -29,7 +29,7 @@ EXAMPLES = settings(max_examples=int(os.environ.get("SIMULATED_EXAMPLES", 2)) if
 #: Threads of a block, and what is made of them: the simulator has a thread of Python for each. Room for so few results
 #: that there is too little.
 _SMALL = {"_BLOCK": 2, "_THREADS": 2, "_EACH": 2, "_TILE": 4, "_BLOCK_ROWS": 2, "_MOST_BLOCKS": 2}
-_SMALL |= {"_FIRST_ROOM": 2, "_FEWEST": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
+_SMALL |= {"_FIRST_ROOM": 2, "_FEWEST_ITEMS": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
 _SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4, "SCAN_ROWS": 2}
 
 

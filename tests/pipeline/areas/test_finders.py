@@ -115,4 +115,4 @@ def test_what_comes_first(name: str, tags: list[list[str]], radius: float, where
         tm.consolidate()
         (part,) = tm._engine.current.answering[1]
         of_tokens = part.areas.of_tokens
-        assert (0 if of_tokens is None else np.count_nonzero(of_tokens.of_rows >= 0)) == first, name
+        assert (0 if of_tokens is None else np.count_nonzero(of_tokens.sets.of_rows >= 0)) == first, name

@@ -22,7 +22,7 @@ TAGS = [f"t{i}" for i in range(9)]
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for 128 keys in a block, and for three blocks."""
-    for name, value in {"_BLOCK": 1 << 10, "_FEWEST": 8, "_MOST": 3 << 10}.items():
+    for name, value in {"_BLOCK_BYTES": 1 << 10, "_FEWEST_BYTES": 8, "_MOST": 3 << 10}.items():
         monkeypatch.setattr(device, name, value)
 
 

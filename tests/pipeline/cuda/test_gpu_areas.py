@@ -26,6 +26,7 @@ from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.matcher import AreaMatcher
 from tagmatch.pipeline.cuda.areas import CudaClients, CudaFixedAreas
+from tagmatch.pipeline.devices import break_even_of_areas  # as it is before a fixture puts another one in its place
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
@@ -216,8 +217,7 @@ def test_break_even_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """With messages in stored areas, or near clients."""
     found: list[int] = []
     monkeypatch.setattr(devices, "_MOST_QUERIES", 4)
-    measured = devices.break_even_of_areas
-    monkeypatch.setattr(devices, "break_even_of_areas", lambda *each: found.append(measured(*each)) or 2)
+    monkeypatch.setattr(devices, "break_even_of_areas", lambda *each: found.append(break_even_of_areas(*each)) or 2)
     with index(fewest_queries=None) as tm:
         assert tm._engine.current.matcher.finders.fewest_messages == 2  # type: ignore[attr-defined]
     assert [each in (1, 2, 4) for each in found] == [True]

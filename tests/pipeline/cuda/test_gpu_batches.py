@@ -177,20 +177,19 @@ def test_routing_gives_each_run_the_queries_with_its_mask(
 ) -> None:
     queries = [*queries, masks[0], masks[-1] | queries[0]]
     workspace = Workspace()
-    made = balanced.route(
+    count, made = balanced.route(
         len(queries), cuda.to_device(~words_of(queries)), len(masks), cuda.to_device(words_of(masks)),
         item_queries, workspace,
     )  # fmt: skip
     workspace.stream.synchronize()
-    arrays = (made.runs, made.firsts, made.sizes, made.queued)
-    runs, firsts, sizes, queued = (array.copy_to_host().tolist() for array in arrays)
+    runs, firsts, sizes, queued = (array.copy_to_host().tolist() for array in made)
     found: dict[int, list[int]] = {run: [] for run in range(len(masks))}
-    for run, first, size in zip(runs[: made.count], firsts, sizes, strict=False):
+    for run, first, size in zip(runs[:count], firsts, sizes, strict=False):
         assert 1 <= size <= item_queries
         found[run] += queued[first : first + size]
     expected = {run: [q for q, query in enumerate(queries) if mask & ~query == 0] for run, mask in enumerate(masks)}
     assert {run: sorted(numbers) for run, numbers in found.items()} == expected
-    assert made.count == sum(-(-len(numbers) // item_queries) for numbers in expected.values())
+    assert count == sum(-(-len(numbers) // item_queries) for numbers in expected.values())
 
 
 @pytest.mark.parametrize("count", [1, 9, 60 if SIMULATED else 3000])
@@ -204,10 +203,11 @@ def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
     class Counted:
         def __getitem__(self, configuration: Any) -> Any:
             def launch(*arguments: Any) -> None:
-                before = arguments[-1].copy_to_host()
+                counters = arguments[-1].counters
+                before = counters.copy_to_host()
                 kernel[configuration](*arguments)
                 cuda.synchronize()
-                counted.append(int(arguments[-1].copy_to_host()[pairs.PASSED] - before[pairs.PASSED]))
+                counted.append(int(counters.copy_to_host()[pairs.PASSED] - before[pairs.PASSED]))
 
             return launch
 
