@@ -24,7 +24,8 @@ from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array, 
 from tagmatch.model.arrow import from_strings, in_order
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.lists import gather_strings, side_by_side
-from tagmatch.model.tables import Deletions, KeyTable
+from tagmatch.model.tables import Deletions, KeyTable, Segment
+from tagmatch.pipeline.areas.area_finder import AreaFinder
 from tagmatch.pipeline.matcher import (
     Batches,
     DeviceMatcher,
@@ -54,9 +55,18 @@ class Several:
 
     def __init__(self, matchers: Sequence[SegmentMatcher], notes: tuple[str, ...] = ()) -> None:
         self._matchers = tuple(matchers)
+        self._own_notes = notes
         self.packet_size: PacketSize = matchers[0].packet_size
-        self.devices = tuple(name for matcher in matchers for name in matcher.devices)
-        self.notes = (*notes, *(note for matcher in matchers for note in matcher.notes))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices of all matchers."""
+        return tuple(name for matcher in self._matchers for name in matcher.devices)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences of all matchers about what is not as one would expect."""
+        return (*self._own_notes, *(note for matcher in self._matchers for note in matcher.notes))
 
     def memory(self, count: int) -> U64Array | None:
         """That of the first."""
@@ -84,7 +94,7 @@ class RoundRobin(Several):
     def __init__(self, matchers: Sequence[DeviceMatcher], notes: tuple[str, ...] = ()) -> None:
         super().__init__(matchers, notes)
         self.keys = matchers[0].keys
-        self._devices, self._own_notes = matchers, notes
+        self._devices = matchers
         size = self.packet_size
         if size.at_once is not None and size.per_device:
             self.packet_size = replace(size, at_once=size.at_once * len(matchers))
@@ -167,6 +177,7 @@ class Union(Several):
         names = [table.names for table in tables if table.names is not None]
         self._keys: Keys = tables[0]
         self._first_keys = [0] * len(tables)
+        self._first_rows = list(accumulate(map(len, matchers), initial=0))[:-1]
         if any(each is not names[0] for each in names):
             self._keys = in_all = NamesOfSegments(names)
             self._first_keys = in_all.first_numbers.tolist()
@@ -191,8 +202,7 @@ class Union(Several):
         parts = [one for one in of_parts if isinstance(one, CpuOneQuery | OfSeveralTypes)]
         if len(parts) < len(self._matchers):
             return None
-        first_rows = list(accumulate(map(len, self._matchers), initial=0))
-        return one_of_all(parts, first_rows[:-1], self._first_keys)
+        return one_of_all(parts, self._first_rows, self._first_keys)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` in all parts."""
@@ -200,11 +210,43 @@ class Union(Several):
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
-        first_rows = accumulate(map(len, self._matchers), initial=0)
         parts = [matcher.set_ids(tags, first, last) for matcher in self._matchers]
         return side_by_side(
-            [Lists(part.offsets, part.values + np.uint32(row)) for part, row in zip(parts, first_rows, strict=False)]
+            [
+                Lists(part.offsets, part.values + np.uint32(row))
+                for part, row in zip(parts, self._first_rows, strict=True)
+            ]
         )
+
+
+class Beside(Union):
+    """A device's matcher of a segment, and finders of the segment's sets with areas, which no device has."""
+
+    def __init__(self, segment: Segment, device: SegmentMatcher, finder: AreaFinder) -> None:
+        super().__init__([device, CpuMatcher(segment, [finder])])
+        self._segment, self.others, self.finder = segment, device, finder
+        self._first_rows = [0, 0]
+        if finder.finders.device is not None:
+            # The CPU has a part in each packet, for which more threads help
+            self.packet_size = replace(self.packet_size, at_once=None)
+
+    @property
+    def keys(self) -> KeyTable:
+        """The keys of the segment."""
+        return self._segment.keys
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that match the other sets."""
+        return self.others.devices
+
+    def __len__(self) -> int:
+        return len(self._segment)
+
+    def without(self, deletions: Deletions) -> Beside:
+        """The matcher of the same tables with these rows deleted."""
+        segment = replace(self._segment, deletions=deletions)
+        return Beside(segment, self.others.without(deletions), self.finder)
 
 
 class CpuUnion(Union):
@@ -222,12 +264,12 @@ class CpuUnion(Union):
         known = self._largest.tag_index
         numbers = known.numbers(tags, first, last)
         others = [
-            matcher.ranked(matcher.translations.of(known).ranks(tags, first, last, numbers))
+            matcher.ranked(tags, first, last, matcher.translations.of(known).ranks(tags, first, last, numbers))
             for matcher in self._segments
             if matcher is not self._largest
         ]
         # After the others, as the numbers become part of it
-        largest = self._largest.ranked(known.batch(tags, first, last, numbers))
+        largest = self._largest.ranked(tags, first, last, known.batch(tags, first, last, numbers))
         place = self._segments.index(self._largest)
         return _InAllParts([*others[:place], largest, *others[place:]], self._first_keys)
 
@@ -239,7 +281,7 @@ class Split(Union):
         self, matchers: Sequence[DeviceMatcher], partitions: Sequence[I64Array], notes: tuple[str, ...] = ()
     ) -> None:
         super().__init__(matchers, notes)
-        self._devices, self._own_notes = matchers, notes
+        self._devices = matchers
         self._partitions = partitions
         self._in_parts = match_batches_of(matchers)
         self.match_batches = None if self._in_parts is None else self._match_batches
@@ -252,10 +294,9 @@ class Split(Union):
     def _match_batches(self, batches: Batches) -> Found:
         """Each device gets the batches of partitions of which it has rows."""
         assert self._in_parts is not None
-        first_rows = accumulate(map(len, self._matchers), initial=0)
         found = [
             (match(_of_partitions(batches, partitions)), row)
-            for match, partitions, row in zip(self._in_parts, self._partitions, first_rows, strict=False)
+            for match, partitions, row in zip(self._in_parts, self._partitions, self._first_rows, strict=True)
         ]
         return Found(
             np.concatenate([each.queries for each, _ in found]),

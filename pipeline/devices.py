@@ -24,18 +24,17 @@ from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, Segment, Snapshot, TagsetTable
-from tagmatch.pipeline.areas.index import AreaIndex, Finder, Finders, OnCpu, areas_of
-from tagmatch.pipeline.areas.matcher import AreaMatcher
+from tagmatch.pipeline.areas.area_finder import AreaFinder
+from tagmatch.pipeline.areas.index import AreaIndex, Finders, OnCpu, Searcher, areas_of
 from tagmatch.pipeline.areas.packing import Places
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.combined import CpuUnion, Hybrid, RoundRobin, Split, Union
+from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Split, Union
 from tagmatch.pipeline.cuda.support import devices
+from tagmatch.pipeline.filters.constraint_finder import ConstraintFinder
 from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows
 from tagmatch.pipeline.filters.likely_messages import likely_message
-from tagmatch.pipeline.filters.matcher import FilterMatcher
 from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
-from tagmatch.pipeline.segment import CpuMatcher
-from tagmatch.pipeline.tags import TagIndex
+from tagmatch.pipeline.segment import CpuMatcher, Finder, TagFinder
 
 # What is tried at most; a packet of more queries goes to the device
 _MOST_QUERIES = 1 << 12
@@ -55,14 +54,14 @@ def break_even(device: Matcher, cpu: Matcher, segment: Segment) -> int:
     return _first_for(lambda count: ask(device, count), lambda count: ask(cpu, count), len(queries))
 
 
-def break_even_of_areas(device: Finder, cpu: Finder, index: AreaIndex) -> int:
+def break_even_of_areas(device: Searcher, cpu: Searcher, index: AreaIndex) -> int:
     """As `break_even`, of areas: with messages in stored areas, or near clients, that have the contents of these."""
     fixed = len(index.fixed_rows) > 0
     assert fixed or index.followers is not None
     some = index.fixed.some if index.followers is None or fixed else index.followers.cells.some
     places, contents = some(_MOST_QUERIES)
 
-    def ask(finder: Finder, count: int) -> None:
+    def ask(finder: Searcher, count: int) -> None:
         asked = Places(places.lon[:count], places.lat[:count]), Lists(np.arange(count + 1), contents[:count])
         if fixed:
             finder.holding(*asked)
@@ -138,11 +137,7 @@ def _of_segment(segment: Segment, options: MatchOptions, clients: Clients, earli
         return known
     filters = filters_of(segment, [part.filters for part in earlier])
     areas = areas_of(segment, clients, plane=options.plane, before=[part.areas for part in earlier])
-    matcher = _matcher_of(segment, filters, options, earlier)
-    if areas is not None:
-        finders = _finders_of(areas, matcher, options, earlier)
-        matcher = AreaMatcher(segment, matcher, TagIndex(segment.vocabulary), areas, finders)
-    return Part(segment, matcher, filters, areas)
+    return Part(segment, _matcher_of(segment, filters, areas, options, earlier), filters, areas)
 
 
 def _known(segment: Segment, earlier: Sequence[Part]) -> Part | None:
@@ -158,31 +153,54 @@ def _known(segment: Segment, earlier: Sequence[Part]) -> Part | None:
 
 
 def _matcher_of(
-    segment: Segment, filters: FilterIndex | None, options: MatchOptions, earlier: Sequence[Part]
+    segment: Segment,
+    filters: FilterIndex | None,
+    areas: AreaIndex | None,
+    options: MatchOptions,
+    earlier: Sequence[Part],
 ) -> SegmentMatcher:
-    def on_cpu(*notes: str) -> SegmentMatcher:
-        matcher = CpuMatcher(segment, options, notes=notes)
-        return matcher if filters is None else FilterMatcher(segment, matcher, filters)
+    device, notes = _device_of(segment, filters, options, earlier)
+    if device is None:
+        others = [] if areas is None else [AreaFinder(areas)]
+        return CpuMatcher(segment, [*_finders(segment, filters, options, others), *others], notes=notes)
+    if areas is None:
+        return device
+    return Beside(segment, device, AreaFinder(areas, _finders_of(areas, device, options, earlier)))
 
+
+def _finders(
+    segment: Segment, filters: FilterIndex | None, options: MatchOptions, others: Sequence[Finder] = ()
+) -> list[Finder]:
+    """The CPU's finders of sets that are not among those of other finders."""
+    found: list[Finder] = [] if filters is None else [ConstraintFinder(filters)]
+    if sum(map(len, [*found, *others])) < len(segment) or not (found or others):
+        found.insert(0, TagFinder(segment, options))
+    return found
+
+
+def _device_of(
+    segment: Segment, filters: FilterIndex | None, options: MatchOptions, earlier: Sequence[Part]
+) -> tuple[Hybrid | None, tuple[str, ...]]:
+    """The matcher of CUDA devices, if some match; else notes that say why the CPU does."""
     if options.device == "cpu":
-        return on_cpu()
+        return None, ()
     try:
         device = _on_cuda(segment, filters, options, _chosen(options))
-        cpu = cache(on_cpu)
+        cpu = cache(lambda: CpuMatcher(segment, _finders(segment, filters, options)))
         fewest = options.cuda.fewest_queries
         if fewest is None:
             fewest = _break_even_of(earlier, len(segment))
-        return Hybrid(device, cpu, break_even(device, cpu(), segment) if fewest is None else fewest)
+        return Hybrid(device, cpu, break_even(device, cpu(), segment) if fewest is None else fewest), ()
     except DeviceMemoryError as error:
-        warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=3)
-        return on_cpu(str(error))
+        warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=4)
+        return None, (str(error),)
     except DeviceError as error:
         if options.device == "cuda":
             raise
-        return on_cpu(str(error))
+        return None, (str(error),)
 
 
-def _finders_of(areas: AreaIndex, others: SegmentMatcher, options: MatchOptions, earlier: Sequence[Part]) -> Finders:
+def _finders_of(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier: Sequence[Part]) -> Finders:
     """Who finds areas: the CPU, and beside it the first of the devices that match the other sets, if some do."""
     kind, _, number = others.devices[0].partition(":")
     if kind != "cuda" or not (len(areas.fixed_rows) or areas.followers is not None):
@@ -204,20 +222,21 @@ def _finders_of(areas: AreaIndex, others: SegmentMatcher, options: MatchOptions,
             raise
         reason = f"{error}; the CPU matches areas"
         if is_small:
-            warnings.warn(reason, DeviceWarning, stacklevel=4)
+            warnings.warn(reason, DeviceWarning, stacklevel=5)
         return Finders(areas, notes=(reason,))
 
 
 def _break_even_of(parts: Sequence[Part], rows: int) -> int | None:
     """What was measured with a larger segment: one of so many rows beside it is not worth another measurement."""
     larger = (part.matcher for part in parts if len(part.segment) > rows)
-    return next((matcher.fewest_queries for matcher in larger if isinstance(matcher, Hybrid)), None)
+    others = (matcher.others if isinstance(matcher, Beside) else matcher for matcher in larger)
+    return next((matcher.fewest_queries for matcher in others if isinstance(matcher, Hybrid)), None)
 
 
 def _break_even_of_areas(parts: Sequence[Part], count: int) -> int | None:
     """As `_break_even_of`, of so many areas."""
     larger = (part.matcher for part in parts if part.areas is not None and len(part.areas) > count)
-    finders = (matcher.finders for matcher in larger if isinstance(matcher, AreaMatcher))
+    finders = (matcher.finder.finders for matcher in larger if isinstance(matcher, Beside))
     return next((each.fewest_messages for each in finders if each.device is not None), None)
 
 
@@ -255,7 +274,7 @@ def _on_cuda(
         if placement == "replicate":
             raise
         reason = f"{error}; each device has some of the sets"
-        warnings.warn(reason, DeviceWarning, stacklevel=4)
+        warnings.warn(reason, DeviceWarning, stacklevel=5)
     return split(segment, options, chosen, make, notes=(reason,))
 
 

@@ -151,11 +151,11 @@ class Matcher(Protocol):
 
 
 class SegmentMatcher(Matcher, Protocol):
-    """What answers queries about one segment."""
+    """Answers queries about one segment."""
 
     @property
     def keys(self) -> KeyTable:
-        """As of `Matcher`: those of the segment."""
+        """The keys of the segment."""
 
     def without(self, deletions: Deletions) -> SegmentMatcher:
         """The matcher of the same tables, which both share, with these rows deleted."""

@@ -1,21 +1,25 @@
-"""Matching on the CPU."""
+"""Matching within one segment: finders say which rows, the segment knows which are deleted and their keys (§3)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pkgutil import resolve_name
-from typing import Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, TagLists, U64Array, pooled
+from tagmatch.model.arrays import Lists, TagLists, U32Array, U64Array, offsets_of, pooled
+from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
-from tagmatch.model.tables import Deletions, KeyTable, Segment
+from tagmatch.model.tables import Deletions, Segment
 from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch, Space, no_space
-from tagmatch.pipeline.one import OneQuery
+from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.tags import PartitionSubsetMatch, SubsetMatch, TagIndex, Translations, live_sets, look_up_keys
 
 # At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
@@ -31,43 +35,174 @@ class LayoutMatch(SubsetMatch, Protocol):
         """Itself, or nothing."""
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
-        """What answers single queries about the segment."""
+        """Answers single queries about the segment."""
 
 
 #: Gets a segment, and options
 MakeSubsetMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SetIds:
-    """Sets that were found, as ids in the memory of the CPU."""
+class Rows:
+    """Messages `first` to `last` of some, as a segment looks at them; their ranks are looked up once, if at all."""
 
-    sets: Lists  # Those of each query
-    keys: KeyTable  # Keys of each set
-    rejected: int = 0  # As of `Matched`
+    def __init__(self, tags: TagLists, first: int, last: int, index: TagIndex) -> None:
+        self.tags, self.first, self.last, self._index = tags, first, last, index
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @cached_property
+    def ranks(self) -> QueryBatch:
+        """Their tags as ranks of the segment (§3.2)."""
+        return self._index.ranks(self.tags, self.first, self.last)
+
+
+class RowsFound(NamedTuple):
+    """The rows that a finder has for each message."""
+
+    rows: Lists
+    rejected: int = 0  # Candidates that exact verification turned away
+    key_places: Lists | None = None  # Places in the key table of keys that were found alone, without their row's others
+
+
+class Finder(ABC):
+    """Finds rows of one segment, deleted or not. Any number of threads may share it."""
+
+    by_partition: PartitionSubsetMatch | None = None
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Rows among which it finds."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of memory beside the segment's tables."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences about what is not as one would expect."""
+        return ()
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """How many messages went to which kind of device, if there are several."""
+        return {}
+
+    @abstractmethod
+    def prepare(self, messages: Rows) -> Any:
+        """Messages as `find` takes them (stage 1, preprocess)."""
+
+    @abstractmethod
+    def find(self, prepared: Any) -> RowsFound:
+        """The rows that each message satisfies (stage 2, subset match)."""
+
+    @abstractmethod
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery | OfSeveralTypes:
+        """Answers single messages about these rows of the segment."""
+
+
+class TagFinder(Finder):
+    """Finds sets of tags alone, as their layout does."""
+
+    def __init__(self, segment: Segment, options: MatchOptions) -> None:
+        make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
+        self._match = make(segment, options)
+        self._count = len(segment)
+        self.by_partition = self._match.by_partition
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def nbytes(self) -> int:
+        """As `Finder` says."""
+        return self._match.nbytes
+
+    def prepare(self, messages: Rows) -> QueryBatch:
+        """As `Finder` says."""
+        return messages.ranks
+
+    def find(self, prepared: QueryBatch) -> RowsFound:
+        """As `Finder` says."""
+        found = self._match(prepared)
+        return RowsFound(found.sets, found.rejected)
+
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
+        """As `Finder` says."""
+        return self._match.one_query(segment, tags)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SegmentSets:
+    """Sets that were found in a segment, and single keys, of each message."""
+
+    sets: Lists
+    key_places: Lists | None
+    segment: Segment
+    rejected: int = 0
 
     @property
     def found(self) -> int:
-        """How many, over all queries."""
-        return len(self.sets.values)
+        """Sets and single keys of all messages."""
+        return len(self.sets.values) + (0 if self.key_places is None else len(self.key_places.values))
 
     def key_lookup(self, space: Space = no_space) -> Lists:
-        """Keys of the sets of each query."""
-        return look_up_keys(self.sets, self.keys, space)
+        """Keys of each message."""
+        keys, places = self.segment.keys, self.key_places
+        if places is None:
+            return look_up_keys(self.sets, keys, space)
+        alone = Lists(places.offsets, keys.keys.values[places.values])
+        return side_by_side([look_up_keys(self.sets, keys), alone] if len(self.sets.values) else [alone], space)
+
+    def ids(self) -> Lists:
+        """Ids of the sets, of those with single keys, too."""
+        if self.key_places is None:
+            return self.sets
+        rows = _rows_at(self.key_places, self.segment)
+        return side_by_side([self.sets, _each_once(Lists(self.key_places.offsets, rows))])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ranked:
-    """Queries as ranks in the memory of the CPU, with what matches them."""
+class SegmentQueries:
+    """Messages as the finders of a segment take them."""
 
-    queries: QueryBatch
-    match: SubsetMatch
+    prepared: Sequence[tuple[Finder, Any]]
     segment: Segment
 
-    def subset_match(self) -> SetIds:
-        """Sets that each query contains."""
-        matches = self.match(self.queries)
-        return SetIds(live_sets(matches.sets, self.segment.deletions), self.segment.keys, matches.rejected)
+    def subset_match(self) -> SegmentSets:
+        """The sets that each message satisfies."""
+        found = [finder.find(prepared) for finder, prepared in self.prepared]
+        rows = found[0].rows if len(found) == 1 else side_by_side([each.rows for each in found])
+        places = next((each.key_places for each in found if each.key_places is not None), None)
+        deletions = self.segment.deletions
+        if places is not None and deletions is not None and len(places.values):
+            places = _but_for(places, deletions.among(_rows_at(places, self.segment)))
+        rejected = sum(each.rejected for each in found)
+        return SegmentSets(live_sets(rows, deletions), places, self.segment, rejected)
+
+
+def _rows_at(places: Lists, segment: Segment) -> U32Array:
+    """The rows whose keys stand at these places of the key table."""
+    offsets = segment.keys.keys.offsets
+    return np.searchsorted(offsets, places.values.astype(offsets.dtype), side="right").astype(np.uint32) - np.uint32(1)
+
+
+def _but_for(lists: Lists, left_out: Any) -> Lists:
+    """Lists without the values at some places."""
+    kept = np.ones(len(lists.values), np.bool_)
+    kept[left_out] = False
+    before = np.append(0, np.cumsum(kept))
+    return Lists(before[lists.offsets], lists.values[kept])
+
+
+def _each_once(lists: Lists) -> Lists:
+    """The values of each list, ascending, each once."""
+    owners = np.repeat(np.arange(len(lists)), lists.lengths())
+    pairs = np.stack([owners, lists.values.astype(np.int64)], axis=1)
+    if len(pairs):
+        pairs = np.unique(pairs, axis=0)
+    return Lists(offsets_of(np.bincount(pairs[:, 0], minlength=len(lists))), pairs[:, 1].astype(np.uint32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,35 +231,36 @@ class _ByPartition:
     def match(self, batches: Batches) -> Found:
         return self.subset_match.match(batches)
 
-    def matched(self, sets: Lists) -> SetIds:
-        return SetIds(live_sets(sets, self.segment.deletions), self.segment.keys)
+    def matched(self, sets: Lists) -> SegmentSets:
+        return SegmentSets(live_sets(sets, self.segment.deletions), None, self.segment)
 
 
 class CpuMatcher:
-    """Matches on the CPU within one segment. Immutable, so that any number of threads may share it."""
+    """Matches on the CPU within one segment. Any number of threads may share it."""
 
     devices = ("cpu",)
     packet_size = _PACKET_SIZE
 
-    def __init__(self, segment: Segment, options: MatchOptions, *, notes: tuple[str, ...] = ()) -> None:
-        self.notes = notes
+    def __init__(self, segment: Segment, finders: Sequence[Finder], *, notes: tuple[str, ...] = ()) -> None:
+        self._finders = finders
+        self._notes = notes
         self.tag_index = TagIndex(segment.vocabulary)
         self.translations = Translations(self.tag_index)
-        make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
-        self._subset_match = make(segment, options)
         self._answer_from(segment)
 
     def _answer_from(self, segment: Segment) -> None:
         self.keys = segment.keys
         self._segment = segment
-        by_partition = self._subset_match.by_partition
+        # Queries wait by partition if no finder but that of a layout has a part in them
+        alone = self._finders[0].by_partition if len(self._finders) == 1 else None
         self.by_partition: PartitionMatcher | None = (
-            None if by_partition is None else _ByPartition(self.tag_index, by_partition, segment)
+            None if alone is None else _ByPartition(self.tag_index, alone, segment)
         )
-        self.one_query = self._subset_match.one_query(segment, self.tag_index)
+        each = [finder.one_query(segment, self.tag_index) for finder in self._finders]
+        self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
 
     def without(self, deletions: Deletions) -> CpuMatcher:
-        """As of `SegmentMatcher`."""
+        """The matcher of the same tables with these rows deleted."""
         other = copy(self)
         other._answer_from(replace(self._segment, deletions=deletions))
         return other
@@ -133,27 +269,37 @@ class CpuMatcher:
         return len(self._segment)
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """As `Matcher` says."""
+        return (*self._notes, *(note for finder in self._finders for note in finder.notes))
+
+    @property
     def nbytes(self) -> int:
         """Bytes of what is kept in memory beside the tables of the sets."""
-        return self.tag_index.nbytes + self._subset_match.nbytes
+        return self.tag_index.nbytes + sum(finder.nbytes for finder in self._finders)
 
     @property
     def matched_by(self) -> dict[str, int]:
-        """Nothing: all queries go to the CPU."""
-        return {}
+        """As `Matcher` says."""
+        return dict(sum((Counter(finder.matched_by) for finder in self._finders), Counter[str]()))
 
     def memory(self, count: int) -> U64Array:
         """Memory for `count` keys."""
         return pooled(count, np.uint64)
 
-    def preprocess(self, tags: TagLists, first: int, last: int) -> Ranked:
-        """Ranks of queries `first` to `last`."""
-        return self.ranked(self.tag_index.ranks(tags, first, last))
+    def preprocess(self, tags: TagLists, first: int, last: int) -> SegmentQueries:
+        """Messages `first` to `last` as all finders take them; ranks are looked up once."""
+        return self._prepared(Rows(tags, first, last, self.tag_index))
 
-    def ranked(self, queries: QueryBatch) -> Ranked:
-        """Queries that are ranks already."""
-        return Ranked(queries, self._subset_match, self._segment)
+    def ranked(self, tags: TagLists, first: int, last: int, ranks: QueryBatch) -> SegmentQueries:
+        """As `preprocess`, of messages whose ranks are known already."""
+        messages = Rows(tags, first, last, self.tag_index)
+        messages.ranks = ranks
+        return self._prepared(messages)
+
+    def _prepared(self, messages: Rows) -> SegmentQueries:
+        return SegmentQueries([(finder, finder.prepare(messages)) for finder in self._finders], self._segment)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """Ids of the sets that each of queries `first` to `last` contains."""
-        return self.preprocess(tags, first, last).subset_match().sets
+        """Ids of the sets that each of messages `first` to `last` satisfies."""
+        return self.preprocess(tags, first, last).subset_match().ids()

@@ -336,7 +336,7 @@ def _followers(
 _log = logging.getLogger(__name__)
 
 
-class Finder(Protocol):
+class Searcher(Protocol):
     """What finds the areas and the clients of an index by where messages are. Any number of threads may share it."""
 
     def holding(self, places: Places, groups: Lists) -> Lists:
@@ -346,7 +346,7 @@ class Finder(Protocol):
         """As of `ClientCells`."""
 
 
-class DeviceFinder(Finder, Protocol):
+class DeviceSearcher(Searcher, Protocol):
     """One that is on a device, and raises `DeviceError` when it can do no more.
 
     It sees all moves of clients that were made before it is asked.
@@ -364,11 +364,11 @@ class OnCpu:
         self._index = index
 
     def holding(self, places: Places, groups: Lists) -> Lists:
-        """As of `Finder`."""
+        """As of `Searcher`."""
         return self._index.fixed.holding(places, groups)
 
     def near(self, places: Places, groups: Lists) -> Lists:
-        """As of `Finder`."""
+        """As of `Searcher`."""
         assert self._index.followers is not None
         return self._index.followers.cells.near(places, groups)
 
@@ -380,9 +380,9 @@ class Finders:
     """
 
     def __init__(
-        self, index: AreaIndex, device: DeviceFinder | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
+        self, index: AreaIndex, device: DeviceSearcher | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
     ) -> None:
-        self.cpu: Finder = OnCpu(index)
+        self.cpu: Searcher = OnCpu(index)
         self.device, self.fewest_messages = device, fewest
         self.notes = notes
         if device is not None and fewest > 1:
@@ -403,7 +403,7 @@ class Finders:
         with self._counting:
             return dict(self._matched_by)
 
-    def of_packet(self, messages: int) -> Finder:
+    def of_packet(self, messages: int) -> Searcher:
         """Who finds what a packet of so many messages asks for."""
         device = self.device if messages >= self.fewest_messages else None
         with self._counting:
@@ -411,7 +411,7 @@ class Finders:
                 self._matched_by["cpu" if device is None else "cuda"] += messages
         return self.cpu if device is None else _Guarded(self, device)
 
-    def failed(self, device: DeviceFinder, error: DeviceError) -> None:
+    def failed(self, device: DeviceSearcher, error: DeviceError) -> None:
         """Have the CPU go on, with a packet or, if the device has failed, with all."""
         if isinstance(error, DeviceMemoryError):
             _log.warning("%s; the CPU matches the areas of a packet", error)
@@ -423,15 +423,15 @@ class Finders:
 class _Guarded:
     """A device's finder that may fail."""
 
-    def __init__(self, finders: Finders, device: DeviceFinder) -> None:
+    def __init__(self, finders: Finders, device: DeviceSearcher) -> None:
         self._finders, self._device = finders, device
 
     def holding(self, places: Places, groups: Lists) -> Lists:
-        """As of `Finder`."""
+        """As of `Searcher`."""
         return self._ask(self._device.holding, self._finders.cpu.holding, places, groups)
 
     def near(self, places: Places, groups: Lists) -> Lists:
-        """As of `Finder`."""
+        """As of `Searcher`."""
         return self._ask(self._device.near, self._finders.cpu.near, places, groups)
 
     def _ask(

@@ -269,7 +269,7 @@ class CudaFixedAreas(Searches):
 
 
 class CudaAreas:
-    """What finds areas and clients of an index on a device, as of `DeviceFinder`."""
+    """What finds areas and clients of an index on a device, as of `DeviceSearcher`."""
 
     def __init__(self, index: AreaIndex, device: int = 0, streams: int = 1) -> None:
         self._fixed = CudaFixedAreas(index.fixed, device, streams) if len(index.fixed_rows) else None

@@ -21,7 +21,7 @@ from tagmatch.pipeline.run import scheduled
 from tagmatch.pipeline.run.counts import OUTCOMES
 from tagmatch.pipeline.run.scheduled import Scheduled
 from tagmatch.pipeline.run.threaded import Limits
-from tagmatch.pipeline.segment import Ranked
+from tagmatch.pipeline.segment import SegmentQueries
 
 pytestmark = pytest.mark.usefixtures("through_stages")
 
@@ -80,14 +80,14 @@ def test_brief_answers_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("order", ORDERS)
 def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads submit to three channels and cancel; one's deadline nearly nothing keeps, and some packets fail."""
-    subset_match, failing = Ranked.subset_match, random.Random(rng.random())
+    subset_match, failing = SegmentQueries.subset_match, random.Random(rng.random())
 
-    def sometimes(queries: Ranked) -> Any:
+    def sometimes(queries: SegmentQueries) -> Any:
         if failing.random() < 0.2:
             raise RuntimeError("injected")
         return subset_match(queries)
 
-    monkeypatch.setattr(Ranked, "subset_match", sometimes)
+    monkeypatch.setattr(SegmentQueries, "subset_match", sometimes)
     hasty = Channel("hasty", deadline=timedelta(microseconds=300))
     tm = small(order=order, channels=[ALARM, BULK, hasty])
 

@@ -17,7 +17,7 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.run.packets import Caller
 from tagmatch.pipeline.run.stage import Fifo, QueuePolicy, Stage, Waiting
 from tagmatch.pipeline.run.threaded import Intake
-from tagmatch.pipeline.segment import CpuMatcher
+from tagmatch.pipeline.segment import CpuMatcher, TagFinder
 
 pytestmark = pytest.mark.usefixtures("through_stages")
 
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.usefixtures("through_stages")
 @pytest.mark.parametrize(
     ("step", "ask"),
     [
-        ("cpu.matcher.Ranked.subset_match", lambda tm: tm.match_many([["t1"]] * 5000)),
-        ("stages.packets.rows_of_tags", lambda tm: tm.submit(["t1"]).result(TIMEOUT)),
+        ("segment.SegmentQueries.subset_match", lambda tm: tm.match_many([["t1"]] * 5000)),
+        ("run.packets.rows_of_tags", lambda tm: tm.submit(["t1"]).result(TIMEOUT)),
     ],
     ids=["many queries", "before the first stage"],
 )
@@ -51,7 +51,7 @@ def test_more_than_a_packet_is_announced() -> None:
     announced, dropped = list[bool](), list[Caller]()
     intake = Intake(8192, announce=lambda: announced.append(True), dropped=dropped.extend)
     with small() as tm:
-        matcher = CpuMatcher(tm.snapshot.only, MatchOptions())
+        matcher = CpuMatcher(tm.snapshot.only, [TagFinder(tm.snapshot.only, MatchOptions())])
         callers = [Caller(Future(), False) for _ in range(20_000)]
         for i, caller in enumerate(callers):
             assert intake.extend(matcher, [(TAGS[:1], caller)]) == (i == 0)

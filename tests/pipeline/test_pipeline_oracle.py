@@ -21,7 +21,7 @@ from support.pipelines import IN_PACKET, TAGS, TIMEOUT, end, held_packet, our_th
 from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.pipeline.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.run.packets import Packet
-from tagmatch.pipeline.segment import Ranked, SetIds
+from tagmatch.pipeline.segment import SegmentQueries, SegmentSets
 from tagmatch.pipeline.tags import TagIndex
 
 # Compiling may take minutes where others use the machine too: that is no test's time
@@ -159,7 +159,7 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
 
         return sometimes
 
-    steps = {TagIndex: "ranks", Ranked: "subset_match", SetIds: "key_lookup", Packet: "merge"}
+    steps = {TagIndex: "ranks", SegmentQueries: "subset_match", SegmentSets: "key_lookup", Packet: "merge"}
     for owner, name in [*steps.items(), (BalancedSubsetMatch, "route"), (BalancedSubsetMatch, "match")]:
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
 

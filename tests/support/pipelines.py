@@ -15,7 +15,7 @@ from support.agreement import loaded
 
 import tagmatch.engine
 from tagmatch import PipelineOptions, TagMatch
-from tagmatch.pipeline.segment import Ranked
+from tagmatch.pipeline.segment import SegmentQueries
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.pipeline.tags import TagIndex
 
@@ -69,7 +69,9 @@ def end(tm: TagMatch[Any], **how: bool) -> dict[str, Any]:
 class Gate:
     """Holds a method up until it is opened."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type = Ranked, name: str = "subset_match") -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, owner: type = SegmentQueries, name: str = "subset_match"
+    ) -> None:
         opened, self.entered = threading.Event(), threading.Event()
         self.open, do = opened.set, getattr(owner, name)
 

@@ -15,7 +15,7 @@ from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
-from tagmatch.pipeline.segment import CpuMatcher
+from tagmatch.pipeline.segment import CpuMatcher, TagFinder
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError, kept, list_array
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class Kernels:
         staged.extend(tag_lists(sets["tags"], "tags", stored=True), key_values(sets["key"]), removed=False)
         options = LayoutOptions(layout)
         snapshot = build_segment([], staged.changes(), options, threads=threads)
-        self._matcher = CpuMatcher(snapshot, MatchOptions(threads=threads))
+        self._matcher = CpuMatcher(snapshot, [TagFinder(snapshot, MatchOptions(threads=threads))])
         self._threads = threads
 
     def prepare(self, queries: pa.ListArray) -> pa.ListArray:

@@ -14,15 +14,15 @@ from tagmatch.locations import locations_of_table, without_locations
 from tagmatch.messages import messages_in
 from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.pipeline.areas.matcher import Sought, sought
+from tagmatch.pipeline.areas.area_finder import AreaFinder, Sought, groups_of
 from tagmatch.pipeline.tags import merge_all
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError, list_array
 from tagmatch_bench.systems.tagmatch import open_index, packets_for_all
 
 if TYPE_CHECKING:
     from tagmatch.model.arrays import TagLists
-    from tagmatch.pipeline.areas.matcher import AreaMatcher
     from tagmatch.pipeline.matcher import Matcher, Preprocessed
+    from tagmatch.pipeline.segment import CpuMatcher, SegmentQueries
 
 
 class TagmatchContent:
@@ -241,16 +241,21 @@ class LocatedOneByOne:
 class Packet:
     """Some messages, encoded: their tags as ranks and values as codes; where they are; and what is not about areas."""
 
-    both: Any
+    queries: SegmentQueries
+
+    @property
+    def areas(self) -> tuple[AreaFinder, Sought]:
+        """The finder of areas, and what it has prepared."""
+        return next((finder, ready) for finder, ready in self.queries.prepared if isinstance(finder, AreaFinder))
 
     def __len__(self) -> int:
-        return len(self.both.sought)
+        return len(self.areas[1])
 
 
 class Packets:
     """Packets of messages, of which any number of the first messages can be had."""
 
-    def __init__(self, matcher: AreaMatcher, rows: TagLists) -> None:
+    def __init__(self, matcher: CpuMatcher, rows: TagLists) -> None:
         size = matcher.packet_size.fewest
 
         @cache
@@ -286,7 +291,7 @@ class LocatedMatching:
 
     def __init__(self, whole: TagmatchLocated) -> None:
         self._plane = whole.plane
-        self._matcher = cast("AreaMatcher", whole.matcher)
+        self._matcher = cast("CpuMatcher", whole.matcher)
 
     def prepare(self, messages: pa.Table) -> Packets:
         """Encode messages."""
@@ -299,14 +304,18 @@ class LocatedMatching:
         """Return the keys of the subscriptions that each message satisfies."""
         return list_array(_joined([self.keys(self.areas(each, self.groups(each)), unique) for each in packets]))
 
-    def groups(self, packet: Packet) -> Sought:
+    @staticmethod
+    def groups(packet: Packet) -> Lists:
         """The groups whose areas each message is looked for in: contents that it has, and tokens."""
-        return sought(self._matcher.index, packet.both.sought.queries, packet.both.sought.messages)
+        finder, sought = packet.areas
+        return groups_of(finder.index, sought.queries, sought.messages)
 
     @staticmethod
-    def areas(packet: Packet, groups: Sought) -> Any:
+    def areas(packet: Packet, groups: Lists) -> Any:
         """The sets of these groups that each message is in the area of, and what else these ask."""
-        return replace(packet.both, sought=groups).subset_match()
+        finder, sought = packet.areas
+        others = [each for each in packet.queries.prepared if each[0] is not finder]
+        return replace(packet.queries, prepared=[*others, (finder, replace(sought, groups=groups))]).subset_match()
 
     @staticmethod
     def keys(found: Any, unique: bool) -> Lists:
