@@ -31,8 +31,7 @@ from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Split, Union
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch.pipeline.filters.constraint_finder import ConstraintFinder
-from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows
-from tagmatch.pipeline.filters.likely_messages import likely_message
+from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows, likely_message
 from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
 from tagmatch.pipeline.segment import CpuMatcher, Finder, TagFinder
 

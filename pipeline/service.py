@@ -24,11 +24,11 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.matcher import Alone, Matcher
 from tagmatch.pipeline.run.batches import Gatherings, Query
 from tagmatch.pipeline.run.counts import Counts
+from tagmatch.pipeline.run.orders import Class
 from tagmatch.pipeline.run.packets import Answer, Answered, Caller, Keys
 from tagmatch.pipeline.run.scheduled import Scheduled
 from tagmatch.pipeline.run.stage import Fifo, QueuePolicy, at_work
 from tagmatch.pipeline.run.threaded import Threaded, match_inline
-from tagmatch.pipeline.run.waiting import Class
 
 # Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
 _PATIENCE_S = 0.01

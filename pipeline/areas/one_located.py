@@ -33,10 +33,10 @@ from tagmatch.pipeline.areas.packing import (
     way,
 )
 from tagmatch.pipeline.areas.token_groups import GroupedSets, MessageTable, keep_asked, write_groups
-from tagmatch.pipeline.filters.few_nodes import TOO_MANY
 from tagmatch.pipeline.filters.one_message import (
     BEHIND,
     SCALAR_BEHIND,
+    TOO_MANY,
     OneMessage,
     arrays_of,
     constraints_in,

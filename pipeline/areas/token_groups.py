@@ -16,8 +16,8 @@ from tagmatch.model.kernels.jit import kernel, with_room
 from tagmatch.pipeline.areas.packing import Candidates, Hits, found_in
 from tagmatch.pipeline.filters.asked import Asked, records_of, verified
 from tagmatch.pipeline.filters.index import Requirements
-from tagmatch.pipeline.filters.message_tokens import most_room, tokens_of
 from tagmatch.pipeline.filters.tokens import Cells, cells_of
+from tagmatch.pipeline.filters.trie import most_room, tokens_of
 
 # To find a content takes as long as to verify so many sets whose areas have been found
 _WORTH = 4

@@ -17,8 +17,7 @@ from tagmatch.pipeline.filters.asked import verified_in_list
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.lines import LineIndex
-from tagmatch.pipeline.filters.trie import child_of, rows_of_node
-from tagmatch.pipeline.filters.trie_index import DEEPEST, TrieIndex
+from tagmatch.pipeline.filters.trie import DEEPEST, TrieIndex, child_of, rows_of_node
 
 cuda: Any = numba.cuda
 

@@ -21,10 +21,9 @@ from tagmatch.pipeline.cuda.device import Workspace, bytes_of, grid, kernel, pre
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries
 from tagmatch.pipeline.filters.codes import code_of_bits
 from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.filters.known_columns import NUMBERS, TEXTS, KnownColumns
-from tagmatch.pipeline.filters.message_tokens import most_tokens, tokens_of
-from tagmatch.pipeline.filters.messages import values_of
+from tagmatch.pipeline.filters.messages import NUMBERS, TEXTS, KnownColumns, values_of
 from tagmatch.pipeline.filters.tokens import Cells
+from tagmatch.pipeline.filters.trie import most_tokens, tokens_of
 
 cuda: Any = numba.cuda
 

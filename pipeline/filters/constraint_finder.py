@@ -8,10 +8,9 @@ from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.filters.line_match import match_lines
 from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.filters.one_message import OneMessage, one_message
-from tagmatch.pipeline.filters.subset_match import match_filters
+from tagmatch.pipeline.filters.subset_match import match_filters, match_lines
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.segment import Finder, Rows, RowsFound
 from tagmatch.pipeline.tags import Matches, TagIndex

@@ -1,13 +1,31 @@
-"""A static trie over the tokens of sets: fat leaves, which are scanned by signature."""
+"""A static trie over the tokens of sets: fat leaves, which are scanned by signature.
+
+Sets that are reached by the least likely tokens of each.
+
+A set's tokens, least likely first, are a path in a static trie; what is at its end is scanned by signature and then
+verified.
+
+Down the trie by the tokens of many messages at once.
+
+What is fetched from far memory is fetched in loops of their own, without branches, over the nodes of all messages: the
+processor then waits for many at a time.
+
+Messages as tokens: the numbers by which the trie knows names of attributes, cells of values, and tags.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, IntArray, U8Array, U32Array, U64Array
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.arrays import I64Array, IntArray, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.kernels.jit import inlined, kernel, with_room
+from tagmatch.model.kernels.lists import sort_values
+from tagmatch.pipeline.filters.asked import Asked, Tests, records_of
+from tagmatch.pipeline.filters.attributes import Attributes, Constraints
+from tagmatch.pipeline.filters.tokens import Cells, Likelihoods, cells_of
 
 # Sets of a leaf, and how many times fewer children than sets a node must have
 _LEAF, _LEAST = 32, 1
@@ -170,3 +188,245 @@ def trie_of(paths: U32Array, tokens: int) -> tuple[Trie, I64Array]:
     fewest = np.empty(len(nodes), np.uint8)
     _fewest(paths, begins, scanned, depths, parents, children, fewest)
     return Trie(roots, nodes, edges, leads, signatures, fewest), order
+
+
+#: Tokens of a set at most by which it is reached, and so the depth of the trie
+DEEPEST = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrieIndex:
+    """Sets with constraints, in a trie."""
+
+    attributes: Attributes  # See the classes; the constraints are those that are more than an interval
+    constraints: Constraints
+    cells: Cells
+    trie: Trie  # Over the tokens of each set
+    rows: U32Array  # The segment's row of each set, in the order of the trie
+    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message, as of `Records`
+    records: U32Array
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """As `match_in_trie` takes them."""
+        cells, trie = self.cells, self.trie
+        return (
+            (cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag), trie.arrays, trie.fewest,
+            self.constraints.arrays, self.rows, self.record_offsets, self.records,
+        )  # fmt: skip
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, without those of attributes and constraints."""
+        arrays = (self.rows, self.record_offsets, self.records)
+        return sum(array.nbytes for array in arrays) + self.cells.nbytes + self.trie.nbytes
+
+
+def trie_index(
+    asked: Asked,
+    attributes: Attributes,
+    constraints: Constraints,
+    tests: Tests,
+    likely: Likelihoods,
+    ranks: int,
+) -> TrieIndex:
+    """The trie of some sets; `likely` is of what they ask, and the vocabulary has so many ranks."""
+    cells, tokens, count = cells_of(asked, constraints, likely, attributes.count, ranks)
+    trie, order = trie_of(_paths(tokens, asked.owners[likely.has_token], len(asked)), count)
+    records = records_of(asked, tests, likely.chances, order)
+    rows = asked.rows[order].astype(np.uint32)
+    return TrieIndex(attributes, tests.complexes, cells, trie, rows, records.offsets, records.values)
+
+
+def _paths(tokens: U32Array, owners: I64Array, count: int) -> U32Array:
+    """The tokens of each set, least likely first, each once, and zeros after them."""
+    order = np.lexsort((tokens, owners))
+    tokens, owners = tokens[order], owners[order]
+    keep = np.ones(len(tokens), np.bool_)
+    keep[1:] = (tokens[1:] != tokens[:-1]) | (owners[1:] != owners[:-1])
+    tokens, owners = tokens[keep], owners[keep]
+    starts = offsets_of(np.bincount(owners, minlength=count))
+    place = np.arange(len(tokens)) - starts[owners]
+    paths = np.zeros((count, DEEPEST), np.uint32)
+    few = place < DEEPEST
+    paths[owners[few], place[few]] = tokens[few]
+    return paths
+
+
+_U32 = np.uint32
+
+# Edges that are looked up in one step, at least; what waits then stays small, however many tokens messages have
+_EDGES = 1 << 15
+
+
+@kernel
+def _at_root(tokens, ends, signatures, roots, nodes, row_signatures, fewest):
+    """Candidates among the rows of the root, and the children of the root that each message reaches."""
+    count, rows = len(ends) - 1, np.int64(nodes[0, 1] & ~INNER)
+    owners, found = np.empty(count * rows, np.int32), np.empty(count * rows, np.uint32)
+    used = np.int64(0)
+    for message in range(count):
+        for row in range(rows):
+            owners[used], found[used] = message, row
+            used += np.int64(row_signatures[row] & ~signatures[message] == _U(0))
+    waiting = np.int64(0)
+    of, at, nexts = np.empty(len(tokens), np.int32), np.empty(len(tokens), np.uint32), np.empty(len(tokens), np.int32)
+    for message in range(count):
+        for place in range(ends[message], ends[message + 1]):
+            child, left = roots[tokens[place]], ends[message + 1] - (place + 1)
+            of[waiting], at[waiting], nexts[waiting] = message, child, place + 1
+            waiting += np.int64((child != 0) & (fewest[child] <= left))
+    return owners, found, used, of, at, nexts, waiting
+
+
+@kernel
+def descend(tokens, ends, signatures, trie, fewest):
+    """Rows at the ends of all paths of each message's tokens, whose signature fits.
+
+    It goes to no node from which all paths are longer than the tokens that the message has left.
+    """
+    roots, nodes, edges, children, row_signatures = trie
+    mask, last_row = _U(len(edges) - 1), len(row_signatures) - 1
+    owners, rows, used, of, at, nexts, waiting = _at_root(
+        tokens, ends, signatures, roots, nodes, row_signatures, fewest
+    )
+    begins, stops, inner = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
+    edge_of, edge_at, edge_next = np.empty(0, np.int32), np.empty(0, np.uint32), np.empty(0, np.int32)
+    homes, leads = np.empty(0, np.uint64), np.empty(0, np.int32)
+    touched = _U(0)
+    while waiting > 0:
+        # The last that came are taken first
+        first, most = waiting, np.int64(0)
+        while first > 0 and most < _EDGES:
+            first -= 1
+            most += 1 + ends[of[first] + 1] - nexts[first]
+        count = waiting - first
+        begins, stops, inner = with_room(begins, 0, count), with_room(stops, 0, count), with_room(inner, 0, count)
+        for i in range(count):
+            node = at[first + i]
+            begins[i], stops[i] = nodes[node, 0], nodes[node, 1] & ~INNER
+            inner[i] = nodes[node, 1] & INNER != _U32(0)
+        scanned = 0
+        for i in range(count):
+            touched ^= row_signatures[min(begins[i], last_row)]
+            scanned += stops[i] - begins[i]
+        if used + scanned > len(rows):
+            owners, rows = with_room(owners, used, scanned), with_room(rows, used, scanned)
+        for i in range(count):
+            owner = of[first + i]
+            absent = ~signatures[owner]
+            for row in range(begins[i], stops[i]):
+                owners[used], rows[used] = owner, row
+                used += np.int64(row_signatures[row] & absent == _U(0))
+
+        edge_of, edge_at = with_room(edge_of, 0, most), with_room(edge_at, 0, most)
+        edge_next, homes, leads = with_room(edge_next, 0, most), with_room(homes, 0, most), with_room(leads, 0, most)
+        looked = 0
+        for i in range(count):
+            if inner[i]:
+                owner, node = of[first + i], at[first + i]
+                for place in range(nexts[first + i], ends[owner + 1]):
+                    edge_of[looked], edge_at[looked], edge_next[looked] = owner, node, place + 1
+                    homes[looked] = home_of(node, tokens[place]) & mask
+                    looked += 1
+        for i in range(looked):
+            leads[i] = children[homes[i]]
+        waiting = first
+        if waiting + looked > len(at):
+            of, at = with_room(of, waiting, looked), with_room(at, waiting, looked)
+            nexts = with_room(nexts, waiting, looked)
+        for i in range(looked):
+            child, home = leads[i], homes[i]
+            if child == 0:
+                continue
+            edge = (_U(edge_at[i]) << _U(32)) | _U(tokens[edge_next[i] - 1])
+            while child != 0 and edges[home] != edge:
+                home = (home + _U(1)) & mask
+                child = children[home]
+            if child != 0 and fewest[child] <= ends[edge_of[i] + 1] - edge_next[i]:
+                of[waiting], at[waiting], nexts[waiting] = edge_of[i], child, edge_next[i]
+                waiting += 1
+    return owners, rows, used, touched
+
+
+# Tokens of a value at most: its attribute's, and two for each level
+_A_VALUE = 1 + 2 * 64
+
+
+def most_tokens(cells: Cells) -> I64Array:
+    """Of each attribute, how many tokens a value of it has at most: the attribute's, and two for each level."""
+    return 1 + 2 * np.bitwise_count(cells.levels).astype(np.int64)
+
+
+@inlined
+def most_room(ranks, values):
+    """Tokens of a message with so many ranks and values, at most, and before each is there once."""
+    return ranks + _A_VALUE * values
+
+
+@inlined
+def tokens_of(
+    ranks, ranks_begin, ranks_end, attributes, codes, values_begin, values_end,
+    first_cells, bits, levels, known, first_tag, tokens, begin,
+):  # fmt: skip
+    """Write the tokens of a message from `begin` on, ascending and each once; where they end, and their signature.
+
+    There must be room for one for each rank, and for `most_tokens` of each attribute. The CPU and CUDA have this rule.
+    """
+    used = begin
+    for place in range(ranks_begin, ranks_end):
+        token = known[first_tag + ranks[place]]
+        tokens[used] = token
+        used += np.int64(token != 0)
+    for place in range(values_begin, values_end):
+        attribute, code = attributes[place], np.int64(codes[place])
+        token = known[attribute]
+        tokens[used] = token
+        used += np.int64(token != 0)
+        left, level = levels[attribute], np.int64(0)
+        while left != _U(0):
+            if left & _U(1):
+                # A set's cell is at least as wide as its interval and holds the lower end of that
+                cell = code >> (bits[attribute] - level)
+                for back in range(1 if level == bits[attribute] else 2):
+                    if cell >= back:
+                        token = known[first_cells[attribute] + (np.int64(1) << level) + cell - back]
+                        tokens[used] = token
+                        used += np.int64(token != 0)
+            left >>= _U(1)
+            level += 1
+    sort_values(tokens, begin, used)
+    different, signature = begin, _U(0)
+    for place in range(begin, used):
+        token = tokens[place]
+        signature |= bit_of(token)
+        tokens[different] = token
+        different += np.int64(place + 1 == used or token != tokens[place + 1])
+    return different, signature
+
+
+@kernel
+def write_tokens(
+    first, last, rank_offsets, ranks, message_offsets, attributes, codes,
+    first_cells, bits, levels, known, first_tag, tokens, ends, signatures,
+):  # fmt: skip
+    """Write the tokens of messages `first` to `last`: of each ascending and each once, with their signature.
+
+    Those of message `first + i` end at `ends[i + 1]`. Returns `tokens`, or what is larger.
+    """
+    used = np.int64(0)
+    for message in range(first, last):
+        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
+        values_begin, values_end = message_offsets[message], message_offsets[message + 1]
+        more = most_room(ranks_end - ranks_begin, values_end - values_begin)
+        if used + more > len(tokens):
+            tokens = with_room(tokens, used, more)
+        used, signatures[message - first] = tokens_of(
+            ranks, ranks_begin, ranks_end, attributes, codes, values_begin, values_end,
+            first_cells, bits, levels, known, first_tag, tokens, used,
+        )  # fmt: skip
+        ends[message + 1 - first] = used
+    return tokens

@@ -24,11 +24,10 @@ from tagmatch.model.options import MatchOptions, of_channel
 from tagmatch.model.parallel import join, start
 from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.run.counts import Counts
-from tagmatch.pipeline.run.orders import ORDERS
+from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
 from tagmatch.pipeline.run.packets import Answers, Asked, Caller, Keys, Packet, Submitted
 from tagmatch.pipeline.run.stage import STAGES, at_work, working
 from tagmatch.pipeline.run.threaded import Limits, Timed, packet_ranges
-from tagmatch.pipeline.run.waiting import Class, Entry, Turn
 
 #: Some queries of a call: those from one row of a chunk to another
 Part = tuple[TagLists, int, int]

@@ -16,8 +16,7 @@ from support.qos import NEVER, Asked, Scenario, Sent, scenarios
 
 from tagmatch import Channel
 from tagmatch.pipeline.run.counts import CostModel
-from tagmatch.pipeline.run.orders import Dfgs, Edf, Fifo, Order
-from tagmatch.pipeline.run.waiting import Class, Entry, longest_task
+from tagmatch.pipeline.run.orders import Class, Dfgs, Edf, Entry, Fifo, Order, longest_task
 
 #: Entries that may share a task are of one matcher
 ANY_MATCHER = object()

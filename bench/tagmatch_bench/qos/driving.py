@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tagmatch.model.parallel import join, start
-from tagmatch.pipeline.run.orders import ORDERS
-from tagmatch.pipeline.run.waiting import Class, Entry
+from tagmatch.pipeline.run.orders import ORDERS, Class, Entry
 from tagmatch_bench.qos.kernels import DROPPED, LOST
 from tagmatch_bench.qos.matching import H_PHASE, UNIT_SECONDS, Message
 from tagmatch_bench.qos.options import NANOSECONDS
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from tagmatch.model.arrays import I64Array
-    from tagmatch.pipeline.run.orders import NewOrder, Order
-    from tagmatch.pipeline.run.waiting import Turn
+    from tagmatch.pipeline.run.orders import NewOrder, Order, Turn
     from tagmatch_bench.qos.kernels import Messages
     from tagmatch_bench.qos.matching import Matching
     from tagmatch_bench.qos.options import Flow

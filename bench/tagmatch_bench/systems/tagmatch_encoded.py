@@ -15,11 +15,10 @@ from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staging import StagedChanges
-from tagmatch.pipeline.filters.few_nodes import TOO_MANY, match_few, room_for_few
 from tagmatch.pipeline.filters.index import Path, filter_index
-from tagmatch.pipeline.filters.line_match import match_in_lines
 from tagmatch.pipeline.filters.messages import messages_of
-from tagmatch.pipeline.filters.subset_match import match_in_trie
+from tagmatch.pipeline.filters.one_message import TOO_MANY, match_few, room_for_few
+from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
 from tagmatch.pipeline.tags import TagIndex, ascending_unique
 from tagmatch.subscriptions import columns_of
 from tagmatch_bench.systems.matcher import list_array
