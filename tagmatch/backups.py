@@ -73,7 +73,7 @@ def backup(
     [7, 8]
     """
     from tagmatch.model.storage import copies
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
 
     keep = StagingOptions(keep_snapshots=keep_snapshots).keep_snapshots
     return copies.backup(location_of(path, "path"), location_of(target, "target"), keep)
@@ -142,6 +142,6 @@ def restore(
     [7]
     """
     from tagmatch.model.storage import copies
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
 
     return copies.restore(location_of(backup, "backup", snapshot), location_of(path, "path"), replace=replace)

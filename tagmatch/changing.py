@@ -20,9 +20,9 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.options import LayoutOptions, MatchOptions
-from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.history import Commit
-from tagmatch.model.storage.location import Location, open_with
+from tagmatch.model.storage.repository import Repository, open_with
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.partitioner.consolidation import (
     consolidated,
@@ -148,7 +148,7 @@ class Changing:
 
     def __init__(
         self,
-        location: Location | None,
+        location: Repository | None,
         snapshot: Snapshot,
         staging: Staging,
         layout_options: LayoutOptions,

@@ -38,9 +38,9 @@ from tagmatch.model.expiry import expiry_time
 from tagmatch.model.input.places import NO_PLACE, checked_location, location_tags, packed_place
 from tagmatch.model.layouts import empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
-from tagmatch.model.storage.location import Location, location_of, open_with
 from tagmatch.model.storage.log_files import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
+from tagmatch.model.storage.repository import Repository, location_of, open_with
 from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
@@ -88,7 +88,7 @@ class LocalEngine(Engine):
 
     def __init__(
         self,
-        location: Location | None,
+        location: Repository | None,
         snapshot: Snapshot,
         layout_options: LayoutOptions,
         staging: StagingOptions,
@@ -448,7 +448,7 @@ class LocalEngine(Engine):
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.current.layout_options.layout}>"
 
 
-def _clients_of(location: Location | None, key_type: KeyType, *, plane: bool) -> Clients:
+def _clients_of(location: Repository | None, key_type: KeyType, *, plane: bool) -> Clients:
     """Clients, where they were when that was saved."""
     clients = Clients(has_strings=key_type == "string")
     folder = None if location is None else location.log_folder
@@ -477,7 +477,7 @@ def _check_key_type(key_type: object) -> None:
         raise InvalidValueError(f'key_type must be "integer" or "string", not {key_type!r}')
 
 
-def _end_staging(staging: Staging, location: Location | None) -> None:
+def _end_staging(staging: Staging, location: Repository | None) -> None:
     staging.close()
     if count := staging.lost_at_the_end:
         where = "" if location is None else f" of the index {location}"

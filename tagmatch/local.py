@@ -313,7 +313,7 @@ class TagMatch(Index[K]):
         [1]
         """
         from tagmatch.model.storage.history import snapshots_in
-        from tagmatch.model.storage.location import location_of
+        from tagmatch.model.storage.repository import location_of
 
         return snapshots_in(location_of(path, "path").manifest())
 

@@ -17,10 +17,10 @@ from tagmatch.model.kernels.area_shapes import check_geometry, shapes_of
 from tagmatch.model.kernels.tag_table import areas_among
 from tagmatch.model.options import Durability, KeyType, StagingOptions
 from tagmatch.model.storage.format import Manifest, first_log_of, staged_of
-from tagmatch.model.storage.location import Location
 from tagmatch.model.storage.log import Journal
 from tagmatch.model.storage.log_files import Staged, changes_in, left_behind
 from tagmatch.model.storage.log_records import Record, bulk_record, single_record
+from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import NEVER
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.staging import StagedChanges
@@ -37,7 +37,7 @@ class Staging:
 
     Parameters
     ----------
-    location : Location, optional
+    location : Repository, optional
         Of the index.
     key_type : {"integer", "string"}
     options : StagingOptions
@@ -53,7 +53,7 @@ class Staging:
 
     def __init__(
         self,
-        location: Location | None,
+        location: Repository | None,
         key_type: KeyType,
         options: StagingOptions,
         threads: int,

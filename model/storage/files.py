@@ -1,4 +1,7 @@
-"""Files and folders that survive a crash of the machine."""
+"""Files of this machine: what is on disk after a crash, which files are opened at all, locks, and checksums.
+
+The folder of an index may be a stranger's: only plain files in it are opened, and through no link.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,46 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from io import FileIO
 from pathlib import Path
+from typing import Any, TypeAlias
 
-from tagmatch.model.errors import IndexCorruptError
+import xxhash
+
+from tagmatch.model.errors import IndexCorruptError, TagMatchError
+from tagmatch.model.parallel import reject_given_up
+
+#: What a manifest says of a file, or of a segment
+Entry: TypeAlias = dict[str, Any]
+
+#: Accepts an open file with this path as a manifest describes it, or raises IndexCorruptError
+Check: TypeAlias = Callable[[int, Path, Entry], None]
+
+#: What to do about damage
+ADVICE = "build the index again or restore it from a copy"
+
+# Large for stores, where each block is asked for; to clear a small one takes no longer than to read a small file
+_REMOTE_BLOCK, _LOCAL_BLOCK = 1 << 24, 1 << 20
+
+# Of a link or, opened for writing, of a pipe without a reader, a socket or a folder
+_NO_PLAIN_FILE = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
+_A_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+# To open a pipe would wait until its other end is open
+_A_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+# Who only looks holds a lock for a moment
+_PATIENCE_S, _PAUSE_S = 10.0, 0.001
+
+# Of the modes of files, what those may do who do not own them
+_READ, _WRITE = 0o044, 0o022
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
 
 
 def sync(path: Path) -> None:
-    """Have a file's contents, or a folder's names, on disk."""
+    """Put a file's contents, or a folder's names, on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
@@ -79,24 +112,14 @@ def make_folder(path: Path) -> list[Path]:
     return missing
 
 
-# Of a link or, opened for writing, of a pipe without a reader, a socket or a folder
-_NO_PLAIN_FILE = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
-_A_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-# To open a pipe would wait until its other end is open
-_A_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# -- plain files -------------------------------------------------------------------------------------------------------
 
 
 def open_plain(folder: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Open a file by its name below a folder, `keys.arrow` or `segment/keys.arrow`; returns the descriptor.
 
-    The path of the folder itself may have links in it.
-
-    Raises
-    ------
-    IndexCorruptError
-        It is a link or a pipe, a device, a folder, or the folder that it should be in is a link.
-    OSError
-        It cannot be opened.
+    The path of the folder itself may have links in it. IndexCorruptError: the file is a link or no plain file, or the
+    folder that it should be in is a link; OSError.
     """
     *above, last = name.split("/")
     try:
@@ -141,26 +164,15 @@ def _rejected(folder: Path, name: str) -> IndexCorruptError:
     )
 
 
-# Who only looks holds a lock for a moment
-_PATIENCE_S, _PAUSE_S = 10.0, 0.001
-
-# Of the modes of files, what those may do who do not own them
-_READ, _WRITE = 0o044, 0o022
+# -- locks between processes: one at a time holds the lock of a file ---------------------------------------------------
 
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a file below a folder, which is made if need be.
+    """Hold the lock of a file below a folder, which is made if need be; whoever holds it is waited for.
 
-    Who holds it, in this process or another, is waited for. The lock goes with the process that holds it, however it
-    ends; the file stays.
-
-    Raises
-    ------
-    IndexCorruptError
-        It is a link, or no plain file.
-    OSError
-        The file cannot be written, or its file system has no locks.
+    The lock goes with the process that holds it, however it ends; the file stays. Errors as `open_plain`, or the file
+    system has no locks.
     """
     with _opened(folder, name) as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
@@ -168,12 +180,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
 
 def lock_at_once(folder: Path, name: str) -> FileIO | None:
-    """Take the lock of a file below a folder, which is made if need be; None if it is taken.
-
-    It is held until the file that this returns is closed.
-
-    Errors as `locked`.
-    """
+    """`locked` until the file that this returns is closed; `None` if another holds the lock."""
     opened = _opened(folder, name)
     try:
         end = time.monotonic() + _PATIENCE_S
@@ -219,3 +226,69 @@ def _opened(folder: Path, name: str) -> FileIO:
     except BaseException:
         opened.close()
         raise
+
+
+# -- checksums ---------------------------------------------------------------------------------------------------------
+
+
+def checksum_of(source: Any, block_size: int = _REMOTE_BLOCK) -> str:
+    """XXH3-64 of what is left in an open file, as manifests have it."""
+    digest = xxhash.xxh3_64()
+    block = bytearray(block_size)
+    view = memoryview(block)
+    while count := source.readinto(block):
+        reject_given_up()
+        digest.update(view[:count])
+    return digest.hexdigest()
+
+
+def checksum_in(folder: Path, name: str) -> str:
+    """The checksum of a file below a folder; errors as `open_plain`."""
+    with plain_file(folder, name) as source:
+        return checksum_of(source, _LOCAL_BLOCK)
+
+
+def checksum_of_descriptor(descriptor: int) -> str:
+    """The checksum of an open file, from its first byte on."""
+    with open(descriptor, "rb", buffering=0, closefd=False) as source:
+        source.seek(0)
+        return checksum_of(source, _LOCAL_BLOCK)
+
+
+def check_size(descriptor: int, file: Path, expected: Entry) -> None:
+    """Reject an open file, which has this path, of another size than a manifest says; IndexCorruptError."""
+    size = os.fstat(descriptor).st_size
+    if size != expected["bytes"]:
+        raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {ADVICE}")
+
+
+def check_contents(descriptor: int, file: Path, expected: Entry) -> None:
+    """Reject an open file of another size or checksum than a manifest says; IndexCorruptError."""
+    check_size(descriptor, file, expected)
+    if checksum_of_descriptor(descriptor) != expected["xxh3_64"]:
+        raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {ADVICE}")
+
+
+def check_file(folder: Path, name: str, expected: Entry, check: Check) -> None:
+    """See that a file below a folder is there, and that `check` accepts it; IndexCorruptError, TagMatchError."""
+    with telling_errors(folder / name), plain_file(folder, name) as file:
+        check(file.fileno(), folder / name, expected)
+
+
+@contextlib.contextmanager
+def telling_errors(file: Path) -> Iterator[None]:
+    """Tell which file of an index is missing or cannot be read."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise IndexCorruptError(f"{file} is missing; {ADVICE}") from None
+    except OSError as error:
+        raise TagMatchError(f"cannot read {file}: {error}") from error
+
+
+def are_whole(files: Mapping[str, Entry], checksum: Callable[[str], str]) -> bool:
+    """Whether files are there already, undamaged, of which manifests say this: then readers may be using them."""
+    try:
+        return all(checksum(name) == expected["xxh3_64"] for name, expected in files.items())
+    except (OSError, IndexCorruptError):
+        return False

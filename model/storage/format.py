@@ -1,4 +1,4 @@
-"""The format of an index: the names of its files, its manifest, and checksums; `docs/format.md` describes it.
+"""The format of an index: the names of its files, and its manifest; `docs/format.md` describes it.
 
 Layout of an index folder ::
 
@@ -23,210 +23,16 @@ what older versions would not notice. Format 7 has tables of several files, and 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import xxhash
 
-from tagmatch.model.errors import (
-    IndexChangedError,
-    IndexCorruptError,
-    IndexExistsError,
-    IndexNotFoundError,
-    IndexVersionError,
-)
+from tagmatch.model.errors import IndexCorruptError, IndexVersionError
 from tagmatch.model.options import KeyType
-from tagmatch.model.parallel import reject_given_up
-from tagmatch.model.storage.files import plain_file
-
-_SUM = r"[0-9a-f]{16}"
-#: Forms of the names of each kind of file
-SEGMENTS = re.compile(rf"(segment|snapshot)-{_SUM}")
-DELETIONS = re.compile(rf"deleted-{_SUM}\.arrow")
-CHANGES = re.compile(rf"changes-{_SUM}\.log")
-KEPT = re.compile(r"MANIFEST-[0-9]{1,19}\.json")
-TABLES = re.compile(r"(vocabulary|tagsets|keys|key_names|partitions|expires)\.arrow(\.[0-9]{5,9})?")
-_SNAPSHOTS = re.compile(rf"snapshot-{_SUM}")
-_SUMS = re.compile(_SUM)
-
-_LARGEST = 2**63 - 1
-_ALWAYS = ("vocabulary", "tagsets", "keys", "partitions")
-
-#: Accepts a value, or raises ValueError
-_Check = Callable[[Any], None]
-
-
-def check_manifest(manifest: Any) -> None:
-    """See that all that is read of a manifest has the right form.
-
-    Parameters
-    ----------
-    manifest : dict
-        Of format 3 or newer, or brought into that form.
-
-    Raises
-    ------
-    ValueError
-        Says which value is wrong.
-    """
-    _fields(
-        manifest,
-        "manifest",
-        snapshot=_name(_SNAPSHOTS),
-        layout=_one_of("balanced", "rarest"),
-        max_partition_size=_number(1),
-        key_type=_one_of("integer", "string"),
-        sets=_number(),
-        segments=_several(_segment),
-    )
-    if not manifest["segments"]:
-        raise ValueError("segments are none")
-    _fields(
-        manifest,
-        "manifest",
-        optional=True,
-        number=_number(),
-        log=_number(1),
-        keep_snapshots=_number(),
-        kept=_several(_kept),
-        staged=_several(_staged),
-        backup=lambda found: _fields(found, "backup", optional=True, keep_snapshots=_number()),
-        epochs=_epochs,
-    )
-    for segment in manifest["segments"]:
-        _check_tables(segment["files"], manifest["key_type"])
-
-
-def _segment(found: Any) -> None:
-    _fields(
-        found, "segment",
-        name=_name(SEGMENTS), rows=_number(), tags=_number(), seed=_number(0, 2**64 - 1), files=_files,
-    )  # fmt: skip
-    _fields(found, "segment", optional=True, deleted=_deleted, constraints=_flag, areas=_flag)
-
-
-def _deleted(found: Any) -> None:
-    _fields(found, "deleted", name=_name(DELETIONS), rows=_number())
-    _file(found)
-
-
-def _kept(found: Any) -> None:
-    _fields(found, "kept", name=_name(KEPT), number=_number(), sets=_number(), until=_time)
-    _file(found)
-    if found["name"] != f"MANIFEST-{found['number']}.json":
-        raise ValueError(f"kept: {found['name']!r} is not of snapshot {found['number']}")
-
-
-def _staged(found: Any) -> None:
-    _file(found)
-    _fields(found, "staged", name=_name(CHANGES), changes=_number(most=found["bytes"]))
-
-
-def _file(found: Any) -> None:
-    _fields(found, "file", bytes=_number(), xxh3_64=_name(_SUMS))
-
-
-def _files(found: Any) -> None:
-    for name, each in _mapping(found).items():
-        _name(TABLES)(name)
-        _file(each)
-
-
-def _check_tables(files: Mapping[str, Any], key_type: str) -> None:
-    """See that a segment has all tables, each as one file or as parts from the first to the last."""
-    parts: dict[str, list[str]] = {}
-    for name in sorted(files):
-        table, _, part = name.partition(".arrow")
-        parts.setdefault(table, []).append(part)
-    for table in [*_ALWAYS, *(["key_names"] if key_type == "string" else [])]:
-        if table not in parts:
-            raise ValueError(f"a segment has no table {table}")
-    for table, found in parts.items():
-        if found != [""] and found != [f".{number:05}" for number in range(len(found))]:
-            raise ValueError(f"parts of the table {table} of a segment are missing")
-
-
-def _epochs(found: Any) -> None:
-    for each in _mapping(found).values():
-        _number()(each)
-
-
-# -- values ------------------------------------------------------------------------------------------------------------
-
-
-def _fields(found: Any, what: str, *, optional: bool = False, **checks: _Check) -> None:
-    fields = _mapping(found)
-    for name, check in checks.items():
-        if optional and name not in fields:
-            continue
-        try:
-            check(fields[name])
-        except KeyError:
-            raise ValueError(f"{what}: {name} is missing") from None
-        except ValueError as error:
-            raise ValueError(f"{what}: {name}: {error}") from None
-
-
-def _mapping(found: Any) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
-        raise ValueError(f"{_shown(found)} is no object")
-    return found
-
-
-def _several(check: _Check) -> _Check:
-    def each(found: Any) -> None:
-        if not isinstance(found, list):
-            raise ValueError(f"{_shown(found)} is no list")
-        for one in found:
-            check(one)
-
-    return each
-
-
-def _name(form: re.Pattern[str]) -> _Check:
-    def check(found: Any) -> None:
-        if not isinstance(found, str) or not form.fullmatch(found):
-            raise ValueError(f"{_shown(found)} is not of the form that is written")
-
-    return check
-
-
-def _number(least: int = 0, most: int = _LARGEST) -> _Check:
-    def check(found: Any) -> None:
-        if type(found) is not int or not least <= found <= most:
-            raise ValueError(f"{_shown(found)} is no number from {least} to {most}")
-
-    return check
-
-
-def _one_of(*values: str) -> _Check:
-    def check(found: Any) -> None:
-        if found not in values:
-            raise ValueError(f"{_shown(found)} is not one of {', '.join(values)}")
-
-    return check
-
-
-def _flag(found: Any) -> None:
-    if found is not True:
-        raise ValueError(f"{_shown(found)} is not true")
-
-
-def _time(found: Any) -> None:
-    if not isinstance(found, str):
-        raise ValueError(f"{_shown(found)} is no time")
-    if datetime.fromisoformat(found).tzinfo is None:
-        raise ValueError(f"{found!r} has no time zone")
-
-
-def _shown(found: Any) -> str:
-    text = repr(found)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
+from tagmatch.model.storage.files import ADVICE, Entry
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
 FORMAT_VERSION = 7
@@ -235,24 +41,22 @@ _AREAS_VERSION, _CONSTRAINTS_VERSION, _TIMES_VERSION, _PLAIN_VERSION = 6, 5, 4, 
 
 #: The contents of a manifest, without its checksum
 Manifest: TypeAlias = dict[str, Any]
-#: What a manifest says of a segment, or of a file
-Entry: TypeAlias = dict[str, Any]
 
 MANIFEST = "MANIFEST.json"
 #: Of a table's file; where it is cut in parts, a dot and the number of the part follow
 TABLE_SUFFIX = ".arrow"
 #: Of a segment with keys that expire
 EXPIRES = "expires.arrow"
-#: Said of a segment of which some sets have constraints
-CONSTRAINTS = "constraints"
-#: Said of a segment of which some sets have areas
-AREAS = "areas"
+#: Said of a segment with constraints in some sets, and with areas in some
+CONSTRAINTS, AREAS = "constraints", "areas"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
-#: Where clients are, which no snapshot has
-POSITIONS = "POSITIONS.arrow"
 #: Its lock is held by a program for as long as it may stage changes that last
 WRITER = "WRITER"
+#: In a folder that is not finished; its lock is held by the program that writes there
+OWNER = "owner"
+#: Where clients are, which no snapshot has
+POSITIONS = "POSITIONS.arrow"
 STAGED_PREFIX = "staged-"
 CHANGES_PREFIX = "changes-"
 KEPT_PREFIX = "MANIFEST-"
@@ -264,63 +68,13 @@ UNFINISHED_PREFIX = "unfinished-"
 SCRATCH_PREFIX = f"{UNFINISHED_PREFIX}job-"
 #: Of what manifests name: segments, in older formats named otherwise, deletions, staged changes, earlier snapshots
 OF_SNAPSHOTS = (SEGMENT_PREFIX, SNAPSHOT_PREFIX, DELETED_PREFIX, CHANGES_PREFIX, KEPT_PREFIX)
-#: What to do about damage
-ADVICE = "build the index again or restore it from a copy"
 
 # In a manifest
 _CHECKSUM_LINE = re.compile(rb'^ "checksum": "([0-9a-f]{16})",\n', re.MULTILINE)
 
-# Large for stores, where each block is asked for; to clear a small one takes no longer than to read a small file
-_REMOTE_BLOCK, _LOCAL_BLOCK = 1 << 24, 1 << 20
-
-
-def reject_other_files(path: object, names: Iterable[str]) -> None:
-    """See that a folder, of whose files these are the names, has nothing in it but what an index has.
-
-    Raises
-    ------
-    IndexExistsError
-        It has.
-    """
-    ours = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, STAGED_PREFIX, LOCK, WRITER, POSITIONS)
-    if not all(name.startswith(ours) for name in names):
-        raise IndexExistsError(f"{path} is a folder with other files in it; choose an empty or a new folder")
-
-
-def reject_changed(path: object, manifest: Manifest, base: str | None) -> None:
-    """See that an index still has the snapshot of that name, or that there is none still.
-
-    Parameters
-    ----------
-    manifest : dict
-        As it is now; empty where there is no index.
-
-    Raises
-    ------
-    IndexChangedError
-        It has another one.
-    """
-    if manifest.get("snapshot") != base:
-        raise IndexChangedError(
-            f"another program has saved changes to the index {path} in the meantime, and they stay; nothing was added "
-            "to them: begin again"
-        )
-
-
-def manifest_missing(path: object) -> IndexNotFoundError:
-    """Return the error that there is no manifest."""
-    return IndexNotFoundError(
-        f"there is no index at {path}: it has no {MANIFEST}; it is not an index, or its build did not finish"
-    )
-
-
-def gone(path: object, name: str) -> IndexNotFoundError:
-    """Return the error that an index no longer has the snapshot of that name."""
-    return IndexNotFoundError(f"the index {path} no longer has {name}: a newer snapshot was saved; ask again")
-
 
 def parse_manifest(text: bytes, path: object) -> Manifest:
-    """The manifest of the index at `path`, of which this is the text; errors as `Location.open`."""
+    """The manifest of the index at `path`, of which this is the text; IndexCorruptError, IndexVersionError."""
     try:
         manifest = json.loads(text)
         version = manifest["format"]
@@ -385,6 +139,9 @@ def manifest_text(manifest: Manifest) -> bytes:
     return text[: line.start(1)] + checksum.encode() + text[line.end(1) :]
 
 
+# -- what a manifest says ----------------------------------------------------------------------------------------------
+
+
 def number_of(manifest: Manifest) -> int:
     """The number of a snapshot; versions that did not count have written 0."""
     return manifest.get("number", 0)  # type: ignore[no-any-return]
@@ -395,24 +152,24 @@ def first_log_of(manifest: Manifest) -> int:
     return manifest.get("log", 1)  # type: ignore[no-any-return]
 
 
+def key_type_of(manifest: Manifest) -> KeyType:
+    """The type of the keys of the index."""
+    return manifest["key_type"]  # type: ignore[no-any-return]
+
+
+def staged_of(manifest: Manifest) -> list[Entry]:
+    """The files of changes that were staged when the index was copied, and still are."""
+    return list(manifest.get("staged", ()))
+
+
 def files_of(segments: Iterable[Entry]) -> dict[str, Entry]:
-    """The files of segments that a manifest names, by their paths within the index: what it says of each."""
+    """The files of segments that a manifest names, by their paths within the index, with what it says of each."""
     files: dict[str, Entry] = {}
     for segment in segments:
         files |= {f"{segment['name']}/{name}": expected for name, expected in segment["files"].items()}
         if "deleted" in segment:
             files[segment["deleted"]["name"]] = segment["deleted"]
     return files
-
-
-def parts_of(files: Iterable[str], name: str) -> list[str]:
-    """Those of a segment's files that make up the file of this name, in order; none if it has no such table."""
-    return sorted(file for file in files if file == name or file.startswith(f"{name}."))
-
-
-def staged_of(manifest: Manifest) -> list[Entry]:
-    """The files of changes that were staged when the index was copied, and still are."""
-    return list(manifest.get("staged", ()))
 
 
 def files_in(manifest: Manifest) -> dict[str, Entry]:
@@ -425,6 +182,11 @@ def files_nbytes(manifest: Manifest) -> int:
     return sum(expected["bytes"] for expected in files_of(manifest["segments"]).values())
 
 
+def parts_of(files: Iterable[str], name: str) -> list[str]:
+    """Those of a segment's files that make up the file of this name, in order; none if it has no such table."""
+    return sorted(file for file in files if file == name or file.startswith(f"{name}."))
+
+
 def names_of(manifest: Manifest) -> set[str]:
     """Names, within the index, of these files, and of the folders that they are in."""
     return {path.partition("/")[0] for path in files_in(manifest)}
@@ -435,52 +197,175 @@ def within(files: dict[str, Entry], name: str) -> dict[str, Entry]:
     return {path: expected for path, expected in files.items() if path.partition("/")[0] == name}
 
 
-def key_type_of(manifest: Manifest) -> KeyType:
-    """What the keys of the index are that has this manifest."""
-    return manifest["key_type"]  # type: ignore[no-any-return]
+# -- whether it says what one can say: a stranger's has a right checksum, too ------------------------------------------
+
+# Names above all: they are joined to the path of the index, and what they name is read, moved and removed. Only names
+# of the forms in which we write them are taken, which have no separators, so that none leads out of the folder.
+_SUM = r"[0-9a-f]{16}"
+_SUMS = re.compile(_SUM)
+_SNAPSHOTS = re.compile(rf"snapshot-{_SUM}")
+_SEGMENTS = re.compile(rf"(segment|snapshot)-{_SUM}")
+_DELETIONS = re.compile(rf"deleted-{_SUM}\.arrow")
+_CHANGES = re.compile(rf"changes-{_SUM}\.log")
+_KEPT = re.compile(r"MANIFEST-[0-9]{1,19}\.json")
+_TABLES = re.compile(r"(vocabulary|tagsets|keys|key_names|partitions|expires)\.arrow(\.[0-9]{5,9})?")
+
+_LARGEST = 2**63 - 1
+_ALWAYS = ("vocabulary", "tagsets", "keys", "partitions")
+
+#: Accepts a value, or raises ValueError
+_Check = Callable[[Any], None]
 
 
-def check_size(descriptor: int, file: Path, expected: Entry) -> None:
-    """See that an open file, which has this path, has the size that a manifest says; IndexCorruptError."""
-    size = os.fstat(descriptor).st_size
-    if size != expected["bytes"]:
-        raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {ADVICE}")
+def check_manifest(manifest: Any) -> None:
+    """Reject what has not the form of a manifest of format 3 or newer; ValueError says which value is wrong."""
+    _fields(
+        manifest,
+        "manifest",
+        snapshot=_name(_SNAPSHOTS),
+        layout=_one_of("balanced", "rarest"),
+        max_partition_size=_number(1),
+        key_type=_one_of("integer", "string"),
+        sets=_number(),
+        segments=_several(_segment),
+    )
+    if not manifest["segments"]:
+        raise ValueError("segments are none")
+    _fields(
+        manifest,
+        "manifest",
+        optional=True,
+        number=_number(),
+        log=_number(1),
+        keep_snapshots=_number(),
+        kept=_several(_kept),
+        staged=_several(_staged),
+        backup=lambda found: _fields(found, "backup", optional=True, keep_snapshots=_number()),
+        epochs=lambda found: _each(found, _number()),
+    )
+    for segment in manifest["segments"]:
+        _check_tables(segment["files"], manifest["key_type"])
 
 
-def check_contents(descriptor: int, file: Path, expected: Entry) -> None:
-    """See that an open file has the size and the checksum that a manifest says; IndexCorruptError."""
-    check_size(descriptor, file, expected)
-    if checksum_of_descriptor(descriptor) != expected["xxh3_64"]:
-        raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {ADVICE}")
+def _segment(found: Any) -> None:
+    _fields(
+        found, "segment",
+        name=_name(_SEGMENTS), rows=_number(), tags=_number(), seed=_number(0, 2**64 - 1), files=_files,
+    )  # fmt: skip
+    _fields(found, "segment", optional=True, deleted=_deleted, constraints=_flag, areas=_flag)
 
 
-def are_whole(files: dict[str, Entry], checksum: Callable[[str], str]) -> bool:
-    """Whether files are there already, undamaged, of which manifests say this: then readers may be using them."""
-    try:
-        return all(checksum(name) == expected["xxh3_64"] for name, expected in files.items())
-    except (OSError, IndexCorruptError):
-        return False
+def _deleted(found: Any) -> None:
+    _fields(found, "deleted", name=_name(_DELETIONS), rows=_number())
+    _file(found)
 
 
-def checksum_in(folder: Path, name: str) -> str:
-    """XXH3-64 of a file below a folder, as manifests have it; errors as `open_plain`."""
-    with plain_file(folder, name) as source:
-        return checksum_of(source, _LOCAL_BLOCK)
+def _kept(found: Any) -> None:
+    _fields(found, "kept", name=_name(_KEPT), number=_number(), sets=_number(), until=_time)
+    _file(found)
+    if found["name"] != f"MANIFEST-{found['number']}.json":
+        raise ValueError(f"kept: {found['name']!r} is not of snapshot {found['number']}")
 
 
-def checksum_of_descriptor(descriptor: int) -> str:
-    """XXH3-64 of an open file, from its first byte on."""
-    with open(descriptor, "rb", buffering=0, closefd=False) as source:
-        source.seek(0)
-        return checksum_of(source, _LOCAL_BLOCK)
+def _staged(found: Any) -> None:
+    _file(found)
+    _fields(found, "staged", name=_name(_CHANGES), changes=_number(most=found["bytes"]))
 
 
-def checksum_of(source: Any, block_size: int = _REMOTE_BLOCK) -> str:
-    """XXH3-64 of what is left in an open file, as manifests have it."""
-    digest = xxhash.xxh3_64()
-    block = bytearray(block_size)
-    view = memoryview(block)
-    while count := source.readinto(block):
-        reject_given_up()
-        digest.update(view[:count])
-    return digest.hexdigest()
+def _file(found: Any) -> None:
+    _fields(found, "file", bytes=_number(), xxh3_64=_name(_SUMS))
+
+
+def _files(found: Any) -> None:
+    _each(found, _file)
+    for name in found:
+        _name(_TABLES)(name)
+
+
+def _check_tables(files: Mapping[str, Any], key_type: str) -> None:
+    """See that a segment has all tables, each as one file or as parts from the first to the last."""
+    parts: dict[str, list[str]] = {}
+    for name in sorted(files):
+        table, _, part = name.partition(".arrow")
+        parts.setdefault(table, []).append(part)
+    for table in [*_ALWAYS, *(["key_names"] if key_type == "string" else [])]:
+        if table not in parts:
+            raise ValueError(f"a segment has no table {table}")
+    for table, found in parts.items():
+        if found != [""] and found != [f".{number:05}" for number in range(len(found))]:
+            raise ValueError(f"parts of the table {table} of a segment are missing")
+
+
+def _fields(found: Any, what: str, *, optional: bool = False, **checks: _Check) -> None:
+    fields = _mapping(found)
+    for name, check in checks.items():
+        if optional and name not in fields:
+            continue
+        try:
+            check(fields[name])
+        except KeyError:
+            raise ValueError(f"{what}: {name} is missing") from None
+        except ValueError as error:
+            raise ValueError(f"{what}: {name}: {error}") from None
+
+
+def _mapping(found: Any) -> Mapping[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError(f"{_shown(found)} is no object")
+    return found
+
+
+def _each(found: Any, check: _Check) -> None:
+    for one in _mapping(found).values():
+        check(one)
+
+
+def _several(check: _Check) -> _Check:
+    def each(found: Any) -> None:
+        if not isinstance(found, list):
+            raise ValueError(f"{_shown(found)} is no list")
+        for one in found:
+            check(one)
+
+    return each
+
+
+def _name(form: re.Pattern[str]) -> _Check:
+    def check(found: Any) -> None:
+        if not isinstance(found, str) or not form.fullmatch(found):
+            raise ValueError(f"{_shown(found)} is not of the form that is written")
+
+    return check
+
+
+def _number(least: int = 0, most: int = _LARGEST) -> _Check:
+    def check(found: Any) -> None:
+        if type(found) is not int or not least <= found <= most:
+            raise ValueError(f"{_shown(found)} is no number from {least} to {most}")
+
+    return check
+
+
+def _one_of(*values: str) -> _Check:
+    def check(found: Any) -> None:
+        if found not in values:
+            raise ValueError(f"{_shown(found)} is not one of {', '.join(values)}")
+
+    return check
+
+
+def _flag(found: Any) -> None:
+    if found is not True:
+        raise ValueError(f"{_shown(found)} is not true")
+
+
+def _time(found: Any) -> None:
+    if not isinstance(found, str):
+        raise ValueError(f"{_shown(found)} is no time")
+    if datetime.fromisoformat(found).tzinfo is None:
+        raise ValueError(f"{found!r} has no time zone")
+
+
+def _shown(found: Any) -> str:
+    text = repr(found)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -14,12 +14,12 @@ from datetime import UTC, datetime
 
 import xxhash
 
-from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, TagMatchError
+from tagmatch.model.storage.byte_store import ByteStore
+from tagmatch.model.storage.files import ADVICE, Entry
 from tagmatch.model.storage.format import (
-    ADVICE,
     KEPT_PREFIX,
     MANIFEST,
-    Entry,
     Manifest,
     checked_manifest,
     files_in,
@@ -37,22 +37,13 @@ _OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current",
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What an index is to say beside the snapshot that becomes its current one.
+    """What an index is to say beside the snapshot that becomes its current one."""
 
-    Attributes
-    ----------
-    ahead : sequence of dict
-        What `Location.written_ahead` gave for segments that the snapshot has, into which others were merged: it has the
-        sets of the current one, then.
-    log : int, optional
-        Number of the first log of staged changes that are not in the snapshot; default: as the index has it.
-    keep : int, optional
-        How many earlier snapshots it is to keep from now on; default: as many as until now, at first none.
-    """
-
-    ahead: Sequence[Entry] = ()
-    log: int | None = None
-    keep: int | None = None
+    ahead: Sequence[Entry] = ()  # of `written_ahead`, for segments that others were merged into: no set changes, then
+    log: int | None = (
+        None  # number of the first log whose changes are not in the snapshot; default: as the index has it
+    )
+    keep: int | None = None  # how many earlier snapshots to keep from now on; default: as until now, at first none
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +82,8 @@ def succeed(
 ) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest with which a snapshot takes the place of the current one, and the new files that it names, by name.
 
-    Parameters
-    ----------
-    made : dict
-        The manifest of the snapshot alone.
-    current : dict, optional
-        That of the index as it is.
-    keep : int, optional
-        How many earlier snapshots are to be kept; default: as the index has it.
-    same_sets : bool
-        It has the sets of the current one, laid out in another way.
-    least : int
-        The number that it gets, if that is not too small.
+    `made` is that of the snapshot alone, `keep` as of `Commit`; `same_sets`: it has the sets of the current one, laid
+    out in another way; `least` is the number that it gets, if that is not too small.
     """
     before: Manifest = current or {}
     keep = before.get("keep_snapshots", 0) if keep is None else keep
@@ -150,32 +131,20 @@ def _kept(manifest: Manifest) -> list[Entry]:
     return list(manifest.get("kept", ()))
 
 
-def manifest_by_number(
-    number: int | None, read_current: Callable[[], Manifest], read: Callable[[str], bytes], path: object
-) -> Manifest:
-    """The manifest of the snapshot with a number, or of the current one.
+# -- reading earlier ones from a store, whose manifest `read_current` gives --------------------------------------------
 
-    Parameters
-    ----------
-    read_current, read
-        Give the manifest of the index at `path`, and the contents of a file of it, or FileNotFoundError.
 
-    Raises
-    ------
-    IndexNotFoundError
-        It is not kept.
-    IndexCorruptError
-        Its manifest is damaged.
-    """
+def manifest_by_number(number: int | None, read_current: Callable[[], Manifest], files: ByteStore) -> Manifest:
+    """The manifest of the snapshot with a number, or of the current one; IndexNotFoundError, IndexCorruptError."""
     while True:
         current = read_current()
         if number is None or number == number_of(current):
             return current
         entry = next((each for each in _kept(current) if each["number"] == number), None)
         if entry is None:
-            raise IndexNotFoundError(f"the index {path} does not keep a snapshot {number}; it has {_listed(current)}")
+            raise IndexNotFoundError(f"the index {files} does not keep a snapshot {number}; it has {_listed(current)}")
         try:
-            return _manifest_kept(entry, read, path)
+            return _manifest_kept(entry, files)
         except IndexCorruptError:
             # A newer snapshot may have been saved, and this one is not kept any more
             if read_current() == current:
@@ -190,70 +159,50 @@ def _listed(manifest: Manifest) -> str:
     return f"{', '.join(map(str, earlier))} and {current}, the current one"
 
 
-def _manifest_kept(entry: Entry, read: Callable[[str], bytes], path: object) -> Manifest:
+def _manifest_kept(entry: Entry, files: ByteStore) -> Manifest:
+    where = f"{files}/{entry['name']}"
     try:
-        text = read(entry["name"])
+        text = files.read(entry["name"])
     except FileNotFoundError:
-        raise IndexCorruptError(f"{path}/{entry['name']} is missing; {ADVICE}") from None
+        raise IndexCorruptError(f"{where} is missing; {ADVICE}") from None
     if xxhash.xxh3_64_hexdigest(text) != entry["xxh3_64"]:
-        raise IndexCorruptError(f"{path}/{entry['name']} does not have the checksum that it was written with; {ADVICE}")
-    where = f"{path}/{entry['name']}"
+        raise IndexCorruptError(f"{where} does not have the checksum that it was written with; {ADVICE}")
     try:
         return checked_manifest(alone(json.loads(text)), where)
     except (ValueError, AttributeError, RecursionError):
         raise IndexCorruptError(f"{where} is damaged; {ADVICE}") from None
 
 
-def reject_number(number: int | None, path: object) -> None:
-    """See that an index was not opened at a snapshot by its number; InvalidValueError."""
-    if number is not None:
-        raise InvalidValueError(
-            f"there is nothing to reload: the index {path} was opened at snapshot {number}, which never changes; open "
-            "it without a number to follow it"
-        )
-
-
-def manifests_kept(manifest: Manifest, read: Callable[[str], bytes], path: object) -> list[Manifest]:
-    """The manifests of the earlier snapshots that the one of an index names; IndexCorruptError."""
-    return [_manifest_kept(entry, read, path) for entry in _kept(manifest)]
-
-
-def names_needed(manifest: Manifest, read: Callable[[str], bytes], path: object) -> set[str] | None:
-    """Names within an index of all that its snapshots need; `None` if a manifest cannot be read, so nobody can tell."""
+def names_needed(manifest: Manifest, files: ByteStore) -> set[str] | None:
+    """Names within an index of all that its snapshots need; `None` if a manifest cannot be read, so none can tell."""
     try:
-        earlier = manifests_kept(manifest, read, path)
+        earlier = [_manifest_kept(entry, files) for entry in _kept(manifest)]
     except TagMatchError:
         return None
     names = names_of(manifest).union(*(names_of(each) for each in earlier))
     return names | {entry["name"] for entry in _kept(manifest)} | {MANIFEST}
 
 
-def check_kept(
-    read_current: Callable[[], Manifest], read: Callable[[str], bytes], checksum: Callable[[str], str], path: object
-) -> None:
-    """See that the files of the earlier snapshots that an index keeps have their checksums; IndexCorruptError.
-
-    Those that the current one has, too, are left out. `checksum` is that of a file by its path, the rest as of
-    `manifest_by_number`.
-    """
+def check_kept(read_current: Callable[[], Manifest], files: ByteStore) -> None:
+    """See that the files of earlier snapshots, which the current one lacks, have their checksums; IndexCorruptError."""
     while True:
         current = read_current()
         try:
             checked = files_in(current)
-            for earlier in manifests_kept(current, read, path):
-                for name, expected in files_in(earlier).items():
+            for entry in _kept(current):
+                for name, expected in files_in(_manifest_kept(entry, files)).items():
                     if checked.setdefault(name, expected) is expected:
-                        _check_file(name, expected, checksum, path)
+                        _check_file(name, expected, files)
             return
         except IndexCorruptError:
             if read_current() == current:
                 raise
 
 
-def _check_file(name: str, expected: Entry, checksum: Callable[[str], str], path: object) -> None:
+def _check_file(name: str, expected: Entry, files: ByteStore) -> None:
     try:
-        found = checksum(name)
+        found = files.checksum(name)
     except FileNotFoundError:
-        raise IndexCorruptError(f"{path}/{name} is missing; {ADVICE}") from None
+        raise IndexCorruptError(f"{files}/{name} is missing; {ADVICE}") from None
     if found != expected["xxh3_64"]:
-        raise IndexCorruptError(f"{path}/{name} does not have the checksum that it was written with; {ADVICE}")
+        raise IndexCorruptError(f"{files}/{name} does not have the checksum that it was written with; {ADVICE}")

@@ -1,4 +1,8 @@
-"""One log of staged changes while it is written: whole records at its end, or none."""
+"""Staged changes that last: a log of them in the folder of an index.
+
+One program at a time has the log, which is the file `staged-<generation>.log`, or several that follow each other.
+`log_files` has the format of the files and `log_records` that of the records in them.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,10 @@ from tagmatch.model.storage.log_files import (
     LOG_HEADER_BYTES,
     LogFile,
     LogHeader,
+    failing,
     log_path,
     records_of,
     remove_logs,
-    telling_errors,
     told,
     whole_logs,
 )
@@ -107,15 +111,7 @@ class LogWriter:
         return LogFile(self.path, self._header, records=self.records, end=self.end)
 
     def append(self, record: Record) -> None:
-        """Write a record wholly, or not at all.
-
-        Raises
-        ------
-        OSError
-            It was not written.
-        TagMatchError
-            The log takes no more records.
-        """
+        """Write a record wholly, or not at all: OSError, or TagMatchError if the log takes no more records."""
         self._reject_if_in_doubt()
         self._cut_waste()
         pieces: list[Any] = [record.sealed(self._header.id, self.records, self.on_disk), *record.body]
@@ -144,14 +140,7 @@ class LogWriter:
         A log that the disk did not take wholly is not gone on with. Linux tells an error once, and may then hold the
         pages that were not written for clean: a later sync that succeeds says nothing about them. Nor could it be
         repaired by writing the records again, as the same disk has just failed, and what is in memory is staged in any
-        case: to consolidate it writes all of it to new files.
-
-        Raises
-        ------
-        OSError
-            The disk did not take it.
-        TagMatchError
-            It has not taken it before.
+        case: to consolidate it writes all of it to new files. OSError; TagMatchError if it failed before.
         """
         self._reject_if_in_doubt()
         done: list[None] = []
@@ -265,19 +254,10 @@ class Journal:
         A function is asked for `first` once nobody else can change it any more.
 
         A torn tail, which a program or machine leaves that ended while it wrote, is cut, with a `StagedChangesWarning`.
-
-        Raises
-        ------
-        IndexLockedError
-            A program has it, perhaps this one.
-        IndexCorruptError
-            A log is missing or damaged.
-        IndexVersionError
-            A log was written by a newer version.
-        TagMatchError
-            The folder cannot be written.
+        IndexLockedError if a program has the log, perhaps this one; IndexCorruptError or IndexVersionError of a log;
+        TagMatchError if the folder cannot be written.
         """
-        with telling_errors(f"cannot write the index {folder}"):
+        with failing(f"cannot write the index {folder}"):
             make_folder(folder)
             lock = lock_at_once(folder, WRITER)
             if lock is None:
@@ -340,12 +320,7 @@ class Journal:
     def write(self, record: Record) -> int:
         """Write a record behind all others; returns the position behind it, up to which `sync` waits for the disk.
 
-        Raises
-        ------
-        ClosedError
-            The journal is closed.
-        TagMatchError
-            The record was not written; what was before, was.
+        TagMatchError: the record was not written; what was before, was.
         """
         self._version = max(self._version, record.version)
         if self._log is not None and self._log.version < record.version:
@@ -365,12 +340,7 @@ class Journal:
     def sync(self, position: int) -> None:
         """Wait until all records up to a position are on disk.
 
-        Raises
-        ------
-        ClosedError
-            The journal is closed.
-        TagMatchError
-            They may not be; they count as written, but nothing more is until `rotate` has begun another log.
+        TagMatchError: they may not be; they count as written, but nothing more is until `rotate` has begun another log.
         """
         while not self._is_on_disk(position):
             group = self._group
@@ -388,7 +358,7 @@ class Journal:
         return position <= on_disk
 
     def _sync_all(self, position: int) -> None:
-        """Have all records on disk that are written once the disk is free, unless this one is by then."""
+        """Put all records on disk that are written once the disk is free, unless this one is by then."""
         with self._syncing:
             # Who comes from now on is too late for this group
             self._group = threading.Lock()
@@ -399,7 +369,7 @@ class Journal:
                 log, written = self._log, self._written
                 end = 0 if log is None else log.end
             if log is not None:
-                with telling_errors(f"{log.path} may not be on disk"):
+                with failing(f"{log.path} may not be on disk"):
                     log.sync(end)
             self._on_disk = written
 
@@ -410,14 +380,9 @@ class Journal:
             self.sync(position)
 
     def back_to(self, position: int) -> None:
-        """Take back the last record, if one was written since the journal had this position, and none was since.
+        """Take back the last record, if one was written since the journal had this position.
 
-        For a call that wrote a record and then failed, or was interrupted.
-
-        Raises
-        ------
-        InvalidValueError
-            More than one record was written.
+        For a call that wrote a record and then failed, or was interrupted. InvalidValueError: it wrote more.
         """
         with self._syncing, self._writing:
             if self._written == position:
@@ -434,16 +399,9 @@ class Journal:
     # -- generations -------------------------------------------------------------------------------------------------
 
     def rotate(self) -> int:
-        """Have later records go to another generation than all until now, which is returned.
+        """Begin another generation for later records; returns it, or the one that there is if that has no records.
 
-        It is the one that there is if that has no records.
-
-        Raises
-        ------
-        ClosedError
-            The journal is closed.
-        TagMatchError
-            No log could be begun; the one that there is stays.
+        TagMatchError: no log could be begun; the one that there is stays.
         """
         with self._syncing, self._writing:
             self._reject_if_closed()
@@ -479,21 +437,11 @@ class Journal:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[Logged]:
-        """What has been logged until now, in order.
-
-        Raises
-        ------
-        ClosedError
-            The journal is closed.
-        IndexCorruptError
-            A log has changed meanwhile.
-        TagMatchError
-            A log cannot be read.
-        """
+        """What has been logged until now, in order; IndexCorruptError if a log has changed meanwhile, TagMatchError."""
         with self._writing:
             self._reject_if_closed()
             logs = [*self._older, *([] if self._log is None else [self._log.contents()])]
-        with telling_errors(f"cannot read the staged changes of the index {self._folder}"):
+        with failing(f"cannot read the staged changes of the index {self._folder}"):
             yield from decoded((record for log in logs for record in records_of(log)), self._folder)
 
     # -- the end -----------------------------------------------------------------------------------------------------

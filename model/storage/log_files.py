@@ -33,7 +33,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from io import BufferedReader, FileIO
+from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -42,14 +42,12 @@ import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError, StagedChangesWarning, TagMatchError
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.files import is_locked, plain_file, sync
+from tagmatch.model.storage.files import Entry, checksum_in, is_locked, plain_file, sync
 from tagmatch.model.storage.format import (
     CHANGES_PREFIX,
     STAGED_PREFIX,
     WRITER,
-    Entry,
     Manifest,
-    checksum_in,
     first_log_of,
     staged_of,
 )
@@ -89,33 +87,16 @@ class LogHeader(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log that has been looked through.
-
-    Attributes
-    ----------
-    path : Path
-    header : LogHeader, optional
-        None of a file that was not begun wholly.
-    records, rows : int
-        How many records count, and changes in them.
-    end : int
-        Where the last one ends: bytes of the file that count.
-    torn_bytes : int
-        What comes after.
-    torn_records : int
-        How many records can still be told there.
-    key_type : {"integer", "string"}, optional
-        Of the keys in the records that count; `None` of a log without.
-    """
+    """A log that has been looked through."""
 
     path: Path
-    header: LogHeader | None
-    records: int = 0
-    rows: int = 0
-    end: int = 0
-    torn_bytes: int = 0
-    torn_records: int = 0
-    key_type: KeyType | None = None
+    header: LogHeader | None  # none of a file that was not begun wholly
+    records: int = 0  # that count
+    rows: int = 0  # changes in these
+    end: int = 0  # of the last one: bytes of the file that count
+    torn_bytes: int = 0  # that come after
+    torn_records: int = 0  # that can still be told there
+    key_type: KeyType | None = None  # of the keys in the records that count
 
     @property
     def generation(self) -> int:
@@ -137,16 +118,9 @@ def generations_in(folder: Path) -> list[int]:
 
 
 def scan(folder: Path, first: int) -> list[LogFile]:
-    """Look through all logs from generation `first` on, in order.
+    """Look through all logs from generation `first` on, in order; IndexVersionError, OSError.
 
-    Raises
-    ------
-    IndexCorruptError
-        A log is missing or damaged.
-    IndexVersionError
-        A log was written by a newer version.
-    OSError
-        A file cannot be read.
+    IndexCorruptError: a log is missing or damaged.
     """
     generations = [generation for generation in generations_in(folder) if generation >= first]
     for expected, generation in enumerate(generations, first):
@@ -250,13 +224,7 @@ def _sound_records(file: BinaryIO, log: LogHeader, size: int) -> Iterator[tuple[
 
 
 def _torn_records(path: Path, tail: bytes, log: int, number: int, begin: int) -> int:
-    """How many records can still be told in what follows the last sound one, if that is a torn tail.
-
-    Raises
-    ------
-    IndexCorruptError
-        It is damage.
-    """
+    """How many records can still be told in a torn tail, after the last sound one; IndexCorruptError of damage."""
     found = []
     place = tail.find(MAGIC)
     while place >= 0:
@@ -290,34 +258,19 @@ def _damaged(path: Path, offset: int, what: str) -> IndexCorruptError:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What the logs of an index hold.
+    """What the logs of an index hold."""
 
-    Attributes
-    ----------
-    changes : int
-        Changes that are staged.
-    records : int
-        Calls that staged them.
-    nbytes : int
-        Bytes of the logs, without torn tails.
-    torn_bytes, torn_records : int
-        What opening the index would cut, as it was not written wholly: bytes, and how many calls can be told in them.
-    """
-
-    changes: int
-    records: int
-    nbytes: int
-    torn_bytes: int
-    torn_records: int
+    changes: int  # that are staged
+    records: int  # calls that staged them
+    nbytes: int  # of the logs, without torn tails
+    torn_bytes: int  # that opening the index would cut, as they were not written wholly
+    torn_records: int  # calls that can be told in them
 
 
 def peek(folder: Path, first: int) -> Staged:
-    """What the logs hold, from generation `first` on. Takes no lock: the last call of a program may still be written.
+    """What the logs hold, from generation `first` on; errors as `Journal.acquire`.
 
-    Raises
-    ------
-    IndexCorruptError, IndexVersionError, TagMatchError
-        As `Journal.acquire`.
+    Takes no lock: the last call of a program may still be written.
     """
     logs = _scan_unlocked(folder, first)
     return Staged(
@@ -340,7 +293,7 @@ def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> Staged | None
     Nothing that this program can take over is left where another one has the log, or where this user may not write.
     Errors as `peek`.
     """
-    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+    with failing(f"cannot read the staged changes of the index {folder}"):
         if not generations_in(folder) and not staged_of(manifest()):
             return None
         try:
@@ -350,17 +303,14 @@ def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> Staged | None
             pass
         except PermissionError:
             return None
-        return _left(folder, manifest())
-
-
-def _left(folder: Path, manifest: Manifest) -> Staged:
-    logs = peek(folder, first_log_of(manifest))
-    return replace(logs, changes=logs.changes + sum(entry["changes"] for entry in staged_of(manifest)))
+        current = manifest()
+        logs = peek(folder, first_log_of(current))
+        return replace(logs, changes=logs.changes + sum(entry["changes"] for entry in staged_of(current)))
 
 
 def _scan_unlocked(folder: Path, first: int) -> list[LogFile]:
     """Look through logs that a program may be removing, as it does when it has saved a newer snapshot."""
-    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+    with failing(f"cannot read the staged changes of the index {folder}"):
         while True:
             before = generations_in(folder)
             try:
@@ -405,7 +355,7 @@ def _cut_torn_tail(log: LogFile) -> None:
 
 
 @contextmanager
-def telling_errors(what: str) -> Iterator[None]:
+def failing(what: str) -> Iterator[None]:
     """Tell what could not be done when the system says no."""
     try:
         yield
@@ -418,26 +368,18 @@ def told(what: str, error: OSError) -> TagMatchError:
     return TagMatchError(f"{what}: {error.strerror or error}")
 
 
-def logs_as_files(logs: Iterable[tuple[str, FileIO]], first: int, folder: Path, index: object) -> list[Entry]:
+def logs_as_files(
+    logs: Iterable[str], fetch: Callable[[str, Path], None], first: int, folder: Path, index: object
+) -> list[Entry]:
     """Write and sync files in a folder that have the changes of logs; returns what manifests say of them, in order.
 
-    Parameters
-    ----------
-    logs
-        Names and contents of the logs, from generation `first` on. Programs may be writing to the last one.
-    index
-        Whose logs these are, for messages.
-
-    Raises
-    ------
-    IndexCorruptError, IndexVersionError
-        As `scan`.
+    `logs` are names of those from generation `first` on, which `fetch` copies; programs may be writing to the last
+    one. Each file never changes; when its changes are saved, the manifest does not name it any more. Errors as `scan`.
     """
     copies = folder / "logs"
     copies.mkdir()
-    for name, original in logs:
-        with (copies / name).open("wb") as to:
-            shutil.copyfileobj(original, to)
+    for name in logs:
+        fetch(name, copies / name)
     try:
         found = [log for log in scan(copies, first) if log.records]
     except IndexCorruptError as error:
@@ -456,14 +398,6 @@ def logs_as_files(logs: Iterable[tuple[str, FileIO]], first: int, folder: Path, 
 
 
 def changes_in(folder: Path, entries: Iterable[Entry]) -> Iterator[Logged]:
-    """What files in the folder of an index have logged, of which its manifest says this, in order.
-
-    Raises
-    ------
-    IndexCorruptError
-        One is missing or damaged.
-    TagMatchError
-        One cannot be read.
-    """
-    with telling_errors(f"cannot read the staged changes of the index {folder}"):
+    """What the files of an index that came with a copy have logged, by what its manifest says; errors as `scan`."""
+    with failing(f"cannot read the staged changes of the index {folder}"):
         yield from decoded((record for entry in entries for record in records_in(folder / entry["name"])), folder)

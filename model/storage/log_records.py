@@ -88,26 +88,13 @@ _JOINED_BYTES = 1 << 25
 
 
 class Record(NamedTuple):
-    """Changes of one call, encoded, for any log.
-
-    Attributes
-    ----------
-    kind : int
-    rows : int
-        How many changes.
-    nbytes : int
-        Of the body.
-    checksum : bytes
-        Of the body.
-    body : list of buffers
-        Some may be memory of the arrays that the record was made of.
-    """
+    """Changes of one call, encoded, for any log."""
 
     kind: int
-    rows: int
-    nbytes: int
-    checksum: bytes
-    body: list[Any]
+    rows: int  # how many changes
+    nbytes: int  # of the body
+    checksum: bytes  # of the body
+    body: list[Any]  # buffers, some of them memory of the arrays that the record was made of
 
     @property
     def version(self) -> int:
@@ -139,45 +126,21 @@ class Header(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Changes that were logged, oldest first, as `StagedChanges.extend` takes them, with a removal or not for each row.
-
-    Attributes
-    ----------
-    chunks : list of TagLists
-    keys : uint64 array or Strings
-        One for each row of all chunks.
-    removed : bool array
-        One for each row of all chunks.
-    expires : int64 array, optional
-        When the key of each row expires; `None` if none does.
-    """
+    """Changes that were logged, oldest first, as `StagedChanges.extend` takes them; arrays have a value a row."""
 
     chunks: list[TagLists]
     keys: U64Array | Strings
-    removed: BoolArray
-    expires: I64Array | None
+    removed: BoolArray  # whether the row is removed
+    expires: I64Array | None  # when the key expires; `None` if none does
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
 def single_record(tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> Record:
-    """One change of a validated set and key.
+    """One change of a validated set and key; InvalidValueError if a tag or key has 4 GiB or more.
 
-    Parameters
-    ----------
-    expires : int
-        When the key does, in microseconds since 1970, UTC.
-
-    Raises
-    ------
-    InvalidValueError
-        A tag or key has 4 GiB or more.
-
-    Examples
-    --------
-    >>> single_record(["a", "bc"], 7, removed=False).rows
-    1
+    `expires` is in microseconds since 1970, UTC.
     """
     texts = [tag.encode() for tag in tags]
     data = b"".join(texts)
@@ -295,12 +258,9 @@ def header_in(data: bytes, log: int) -> Header | None:
 
 
 def decoded(records: Iterable[tuple[Header, bytes]], where: object) -> Iterator[Logged]:
-    """What records have logged. Small ones that follow each other come as one chunk.
+    """What records of the index `where` have logged; small ones that follow each other come as one chunk.
 
-    Raises
-    ------
-    IndexCorruptError
-        One has a right checksum, but holds no changes; `where` says which index.
+    IndexCorruptError: one has a right checksum, but holds no changes.
     """
     try:
         yield from _decoded(records)

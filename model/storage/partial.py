@@ -1,8 +1,8 @@
-"""A table of a store as a file of this machine that is as long, and is filled by and by with what is asked for.
+"""A snapshot of which only some rows are read: of a store, the parts of its tables that these need are fetched.
 
-Arrays have their places in it, as the first and the last bytes of the table tell; before what is in an array is looked
-at, the blocks that have it are fetched. They stay for the other processes of an executor: a file beside says which ones
-are there.
+A table is a file of this machine that is as long, and is filled by and by with what is asked for. Arrays have their
+places in it, as the first and the last bytes of the table tell; before what is in an array is looked at, the blocks
+that have it are fetched. They stay for the other processes of an executor: a file beside says which ones are there.
 """
 
 from __future__ import annotations
@@ -23,20 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import BoolArray, I64Array, IntArray, Lists, Strings, UIntArray, offsets_of
-from tagmatch.model.errors import IndexCorruptError, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, TagMatchError
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.parallel import reject_given_up, threads_of_arrow
-from tagmatch.model.storage.format import (
-    ADVICE,
-    CONSTRAINTS,
-    DELETED_PREFIX,
-    Entry,
-    Manifest,
-    gone,
-    number_of,
-    parts_of,
-)
-from tagmatch.model.storage.stores import StoreFolder, in_a_line
+from tagmatch.model.storage.byte_store import ByteStore, in_a_line
+from tagmatch.model.storage.files import ADVICE, Entry
+from tagmatch.model.storage.format import CONSTRAINTS, DELETED_PREFIX, Manifest, number_of, parts_of
 from tagmatch.model.storage.table_files import columns_of
 from tagmatch.model.storage.tables import reject_reserved, segments_of
 from tagmatch.model.tables import LONG_AGO, Segment, Snapshot
@@ -52,10 +44,15 @@ _REQUEST_BYTES, _REQUESTS_AT_ONCE = 1 << 24, 16
 _FIRST_MESSAGE, _BEFORE_MESSAGE, _BEHIND_FOOTER = 8, 8, 10
 
 
+def gone(index: object, name: str) -> IndexNotFoundError:
+    """The error that an index no longer has the snapshot of that name."""
+    return IndexNotFoundError(f"the index {index} no longer has {name}: a newer snapshot was saved; ask again")
+
+
 class SparseTable:
     """The file of a table, or its parts one behind the other, as one file of this machine that is filled by and by."""
 
-    def __init__(self, store: StoreFolder, file: Path, parts: dict[str, int]) -> None:
+    def __init__(self, store: ByteStore, file: Path, parts: dict[str, int]) -> None:
         self._store, self._names = store, [*parts]
         self._starts = offsets_of(np.array([*parts.values()], np.int64))
         self.size = int(self._starts[-1])
@@ -111,7 +108,7 @@ class SparseTable:
             if start >= end:
                 break
             here, there = max(begin, start), min(end, stop)
-            found = self._store.read_range(self._names[number], here - start, there - start)
+            found = self._store.read(self._names[number], here - start, there - start)
             if len(found) != there - here:
                 raise IndexCorruptError(f"{self._names[number]} is cut short; {ADVICE}")
             _write(self._descriptor, found, here)
@@ -143,23 +140,17 @@ def _write(descriptor: int, found: bytes, place: int) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InPlace:
-    """A snapshot of whose tables nothing is looked at before it is fetched; here all of them are there already.
+    """A snapshot whose tables are not looked at before they are fetched; here all of them are there already.
 
     All calls raise ::
 
         IndexCorruptError   A file is missing or cut short, or says what cannot be.
         IndexNotFoundError  The index has another snapshot by now, and files of this one are gone.
         TagMatchError       The store does not answer, or this machine has no room.
-
-    Attributes
-    ----------
-    snapshot : Snapshot
-    constrained : tuple of bool
-        Of each segment, whether some of its sets have constraints.
     """
 
     snapshot: Snapshot
-    constrained: tuple[bool, ...]
+    constrained: tuple[bool, ...]  # of each segment, whether some of its sets have constraints
 
     def fetch(self, array: Any, firsts: Any, lasts: Any) -> None:
         """Fetch the elements `firsts[i]` to `lasts[i]` of an array of a table."""
@@ -181,21 +172,12 @@ def constrained(manifest: Manifest) -> tuple[bool, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """Tables of a store, as they are on this machine.
+    """Tables of a store, as they are on this machine."""
 
-    Attributes
-    ----------
-    store : StoreFolder
-    manifest, current
-        Of the snapshot, and what gives that which the index has now.
-    folder : Path
-        Of this machine, for what is fetched.
-    """
-
-    store: StoreFolder
-    manifest: Manifest
-    current: Callable[[], Manifest]
-    folder: Path
+    store: ByteStore
+    manifest: Manifest  # of the snapshot
+    current: Callable[[], Manifest]  # gives the one that the index has now
+    folder: Path  # of this machine, for what is fetched
     _sorted: list[SparseTable] = field(default_factory=list)
 
     def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
@@ -251,7 +233,7 @@ class _Fetched(InPlace):
     tables: _Tables
 
     def fetch(self, array: Any, firsts: Any, lasts: Any) -> None:
-        """As `InPlace` says."""
+        """See `InPlace`."""
         firsts, lasts = np.asarray(firsts, np.int64), np.asarray(lasts, np.int64)
         if (firsts < 0).any() or (lasts < firsts).any() or (lasts > len(array)).any():
             raise IndexCorruptError(f"{self.tables.store} is damaged: a table points to what is not there; {ADVICE}")
@@ -260,18 +242,18 @@ class _Fetched(InPlace):
             self.tables.fetch(array, firsts[some], lasts[some])
 
     def fetch_all(self, *arrays: Any) -> None:
-        """As `InPlace` says."""
+        """See `InPlace`."""
         for array in arrays:
             self.fetch(array, [0], [len(array)])
 
     def fetch_sets(self, segment: Segment, first: int, last: int) -> None:
-        """As `InPlace` says."""
+        """See `InPlace`."""
         if segment.deletions is not None:
             self.fetch(segment.deletions.bits, [first >> 3], [(last + 7) >> 3])
         self._lists(segment.tagsets.ranks, first, last)
 
     def fetch_rows(self, segment: Segment, first: int, last: int) -> None:
-        """As `InPlace` says."""
+        """See `InPlace`."""
         self.fetch_sets(segment, first, last)
         vocabulary, keys = segment.vocabulary, segment.keys
         ranks = _values(segment.tagsets.ranks, first, last)
@@ -302,15 +284,10 @@ def _values(lists: Lists, first: int, last: int) -> I64Array:
     return values.astype(np.int64)
 
 
-def fetched_from(store: StoreFolder, manifest: Manifest, current: Callable[[], Manifest], folder: Path) -> InPlace:
+def fetched_from(store: ByteStore, manifest: Manifest, current: Callable[[], Manifest], folder: Path) -> InPlace:
     """The snapshot of a store that a manifest names; errors as `InPlace`.
 
-    Parameters
-    ----------
-    current
-        Gives the manifest that the index has now.
-    folder : Path
-        Of this machine, for what is fetched. What it has of other snapshots is removed.
+    `current` gives the manifest that the index has now; what `folder`, for what is fetched, has of others is removed.
     """
     tables = _Tables(store, manifest, current, folder)
     with tables.errors():

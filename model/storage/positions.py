@@ -25,18 +25,10 @@ _TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.large
 
 
 class Positions(NamedTuple):
-    """Where some clients are.
+    """Where some clients are."""
 
-    Attributes
-    ----------
-    keys : pyarrow.Array
-        Of uint64, or of large strings.
-    lon, lat : float64 arrays
-        Degrees, or x and y on the plane.
-    """
-
-    keys: pa.Array
-    lon: F64Array
+    keys: pa.Array  # of uint64, or of large strings
+    lon: F64Array  # degrees, or x and y on the plane
     lat: F64Array
 
 
@@ -58,11 +50,6 @@ def save_positions(folder: Path, positions: Positions, *, plane: bool) -> None:
     """Write positions to the folder of an index in one step; they are on the disk when this returns.
 
     The folder is made if need be. Another writer is waited for.
-
-    Raises
-    ------
-    TagMatchError
-        The file cannot be written.
     """
     columns = [positions.keys, pa.array(positions.lon), pa.array(positions.lat)]
     schema = pa.schema([(name, column.type) for name, column in zip(_names(plane=plane), columns, strict=True)])
@@ -79,16 +66,9 @@ def save_positions(folder: Path, positions: Positions, *, plane: bool) -> None:
 
 
 def open_positions(folder: Path, key_type: KeyType, *, plane: bool) -> Positions | None:
-    """The positions in the folder of an index; `None` if there are none.
+    """The positions in the folder of an index; `None` if there are none; IndexCorruptError, TagMatchError.
 
-    Raises
-    ------
-    IndexCorruptError
-        The file is damaged, or has other columns.
-    InvalidValueError
-        They are on the plane, and not on the sphere, or the other way round; or have keys of another type.
-    TagMatchError
-        The file cannot be read.
+    InvalidValueError: they are on the plane, and not on the sphere, or the other way round; or have other keys.
     """
     found = _found_in(folder)
     if found is None:

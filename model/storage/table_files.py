@@ -3,6 +3,10 @@
 A part is a file with the next `PART_BYTES` bytes, so that parts may be written by many processes at once, and on many
 machines: which bytes a part has follows from the shape of the table alone. Parts are whole pages, all but the last. So
 a reader has them mapped into one range of addresses, where each column is one array, as in a file that is not cut.
+
+What another program does to a mapped file, the memory shows at once: of a file that was cut short, the end of the last
+page reads as zeros, and to read pages behind that ends the process. Descriptors stay open, so that each file can be
+looked at, even after its name is gone.
 """
 
 from __future__ import annotations
@@ -24,8 +28,13 @@ from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.model.errors import IndexCorruptError
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.parallel import reject_given_up, threads_of_arrow
-from tagmatch.model.storage.files import sync
-from tagmatch.model.storage.format import ADVICE, Entry, checksum_of_descriptor
+from tagmatch.model.storage.files import ADVICE, Entry, checksum_of_descriptor, sync
+
+#: Of each part but the last: whole pages of all machines, and what stores take in one request
+PART_BYTES = 1 << 26
+
+# Written and hashed at once, while it is in the cache
+_BLOCK = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
@@ -34,204 +43,7 @@ _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 _MAP_FIXED = 0x10
 _FAILED = ctypes.c_void_p(-1).value
 
-
-@dataclass(slots=True, eq=False, weakref_slot=True)
-class OpenFile:
-    """A file that is open for as long as this object is there.
-
-    Attributes
-    ----------
-    path : Path
-    descriptor : int
-    checksum : str
-        That it has to have, as manifests have it.
-    """
-
-    path: Path
-    descriptor: int
-    checksum: str
-    _seen: tuple[int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Not at exit: threads may read on until the process is gone
-        weakref.finalize(self, os.close, self.descriptor).atexit = False
-        self._seen = self._look()
-
-    @classmethod
-    def at(cls, path: Path) -> OpenFile:
-        """Open a file that we have written, by its path."""
-        return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), "")
-
-    @property
-    def size(self) -> int:
-        """Bytes of the file when it was opened."""
-        return self._seen[0]
-
-    def verify(self) -> None:
-        """See that the file is as it was opened: by size and time or, where these differ, by its checksum.
-
-        Raises
-        ------
-        IndexCorruptError
-            It is not.
-        """
-        if (now := self._look()) == self._seen:
-            return
-        if now[0] != self.size or checksum_of_descriptor(self.descriptor) != self.checksum:
-            raise IndexCorruptError(
-                f"{self.path} was overwritten or cut short while the index was open: it does not have the sets "
-                "and keys that were saved; restore the index from a copy and call reload(), or open it again"
-            )
-        self._seen = now
-
-    def _look(self) -> tuple[int, int]:
-        found = os.fstat(self.descriptor)
-        return found.st_size, found.st_mtime_ns
-
-
-def mapped(files: Sequence[OpenFile]) -> pa.Buffer:
-    """Files in memory one behind the other, as one buffer, for as long as that is in use.
-
-    Raises
-    ------
-    IndexCorruptError
-        They cannot be parts of one file.
-    OSError
-        One cannot be mapped.
-    """
-    sizes = [file.size for file in files]
-    for file, size in zip(files[:-1], sizes, strict=False):
-        if size % mmap.PAGESIZE:
-            raise IndexCorruptError(
-                f"{file.path} has {size} bytes, which are not whole pages of {mmap.PAGESIZE} bytes, as parts of a "
-                f"table are on this machine; {ADVICE}"
-            )
-    if not all(sizes):
-        raise IndexCorruptError(f"{files[sizes.index(0)].path} is empty; {ADVICE}")
-    # Addresses are kept free for all of them at first, and then each takes its place among these
-    kept = _Addresses(sum(sizes))
-    starts = offsets_of(np.array(sizes, np.int64)).tolist()
-    for file, size, start in zip(files, sizes, starts, strict=False):
-        _map(kept.first + start, size, mmap.MAP_SHARED | _MAP_FIXED, file.descriptor)
-    return pa.foreign_buffer(kept.first, sum(sizes), kept)
-
-
-def in_memory(files: Sequence[OpenFile]) -> pa.Buffer:
-    """As `mapped`, but a copy, which stays as it is when the files change."""
-    return pa.py_buffer(b"".join(os.pread(file.descriptor, file.size, 0) for file in files))
-
-
-class _Addresses:
-    """A range of addresses of this process; it goes when nobody has this object any more."""
-
-    def __init__(self, size: int) -> None:
-        self.first = _map(None, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
-        weakref.finalize(self, _libc.munmap, self.first, size).atexit = False
-
-
-def _map(address: int | None, size: int, flags: int, descriptor: int) -> int:
-    found: int | None = _libc.mmap(address, size, mmap.PROT_READ, flags, descriptor, 0)
-    if found is None or found == _FAILED:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return found
-
-
-_U32, _U64, _I32, _I64 = pa.uint32(), pa.uint64(), pa.int32(), pa.int64()
-_WORDS = pa.list_(_U64, SIGNATURE_WORDS)
-
-
-def _lists_of(*values: pa.DataType) -> tuple[pa.DataType, ...]:
-    return tuple(kind(value) for value in values for kind in (pa.list_, pa.large_list))
-
-
-#: By the name of a table, its columns, each with the types that it may have
-_COLUMNS: dict[str, list[dict[str, tuple[pa.DataType, ...]]]] = {
-    "vocabulary": [{"tag": (pa.string(), pa.large_string()), "hash": (_U64,), "frequency": (_U32, _U64)}],
-    "tagsets": [{"signature": (_WORDS,), "ranks": _lists_of(_U32)}],
-    "keys": [{"keys": _lists_of(_U32, _U64)}],
-    "key_names": [{"name": (pa.large_string(), pa.string())}],
-    "expires": [{"expires": (_I64,)}],
-    "partitions": [{"mask": (_WORDS,), "first_row": (_I64,), "rows": (_I64,)}, {"first_row": (_I32, _I64)}],
-    "deleted": [{"deleted": (pa.bool_(),)}],
-}
-
-
-def checked_columns(name: str, table: pa.Table) -> dict[str, pa.Array]:
-    """The columns of a table of an index, each one an array.
-
-    Of their values, nothing is looked at but the first and last offsets of lists and strings.
-
-    Parameters
-    ----------
-    name : str
-        Of the table, `vocabulary`.
-    table : pyarrow.Table
-        As Arrow has read it.
-
-    Raises
-    ------
-    ValueError
-        It has other columns, or some that lack values.
-    """
-    table.validate()  # lengths of buffers, which reading does not compare with what the table says
-    return _checked(name, table, lambda array: array.null_count == 0)
-
-
-def columns_of(name: str, table: pa.Table) -> dict[str, pa.Array]:
-    """`checked_columns` of a table of whose values nothing is there yet."""
-    return _checked(name, table, lambda array: array.buffers()[0] is None)
-
-
-def _checked(name: str, table: pa.Table, is_whole: Callable[[pa.Array], bool]) -> dict[str, pa.Array]:
-    names = table.column_names
-    for columns in _COLUMNS[name]:
-        if names == [*columns] and all(_is_any(table.schema.field(each).type, columns[each]) for each in columns):
-            break
-    else:
-        raise ValueError(f"the columns are {', '.join(f'{field.name} ({field.type})' for field in table.schema)[:200]}")
-    found = {}
-    for each in names:
-        column = table.column(each)
-        if column.num_chunks > 1:
-            raise ValueError(f"the column {each} has {column.num_chunks} chunks")
-        array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
-        values = array.values if pa.types.is_nested(array.type) else None
-        if not (_has_room(array) and (values is None or _has_room(values))):
-            raise ValueError(f"the column {each} is shorter than it says")
-        if array.offset or not is_whole(array) or (values is not None and not is_whole(values)):
-            raise ValueError(f"the column {each} has nulls")
-        found[each] = array
-    return found
-
-
-def _has_room(array: pa.Array) -> bool:
-    """Whether the buffers of an array have as many bytes as its length asks for."""
-    kind, buffers, count = array.type, array.buffers(), len(array) + array.offset
-    if pa.types.is_fixed_size_list(kind):
-        return bool(len(array.values) >= count * kind.list_size)
-    if pa.types.is_large_list(kind) or pa.types.is_large_string(kind):
-        bits = 64 * (count + 1)
-    elif pa.types.is_list(kind) or pa.types.is_string(kind):
-        bits = 32 * (count + 1)
-    else:
-        bits = kind.bit_width * count
-    return count == 0 or (buffers[1] is not None and 8 * buffers[1].size >= bits)
-
-
-def _is_any(kind: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
-    if pa.types.is_nested(kind):  # the name of the field within makes no difference
-        return any(type(kind) is type(each) and kind.value_type == each.value_type for each in kinds) and (
-            not pa.types.is_fixed_size_list(kind) or kind.list_size == SIGNATURE_WORDS
-        )
-    return kind in kinds
-
-
-#: Of each part but the last: whole pages of all machines, and what stores take in one request
-PART_BYTES = 1 << 26
-
-# Written and hashed at once, while it is in the cache
-_BLOCK = 1 << 20
+# -- written -----------------------------------------------------------------------------------------------------------
 
 
 class Piece(Protocol):
@@ -254,27 +66,17 @@ class Held:
         return len(self.buffer)
 
     def read(self, first: int, last: int) -> memoryview:
-        """As `Piece` says."""
+        """See `Piece`."""
         return memoryview(self.buffer).cast("B")[first:last]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableFile:
-    """A table as a file that is yet to be written.
+    """A table as a file that is yet to be written."""
 
-    Attributes
-    ----------
-    name : str
-        Of the file, `tagsets.arrow`; parts have a number behind it.
-    pieces : tuple of Piece
-        Its bytes.
-    part_bytes : int
-        Where it is cut.
-    """
-
-    name: str
-    pieces: tuple[Piece, ...]
-    part_bytes: int
+    name: str  # of the file, `tagsets.arrow`; parts have a number behind it
+    pieces: tuple[Piece, ...]  # its bytes
+    part_bytes: int  # where it is cut
 
     @classmethod
     def of(
@@ -362,15 +164,173 @@ class _Pieces:
         self.closed = True
 
 
-def read_table_file(files: Sequence[OpenFile], read: Callable[[Sequence[OpenFile]], pa.Buffer] = mapped) -> pa.Table:
-    """The table of a file, memory-mapped, or of its parts in their order.
+# -- read --------------------------------------------------------------------------------------------------------------
 
-    Raises
-    ------
-    IndexCorruptError
-        They cannot be parts of one file.
-    ArrowException, OSError
-        One cannot be read.
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class OpenFile:
+    """A file that is open for as long as this object is there."""
+
+    path: Path
+    descriptor: int
+    checksum: str  # that it has to have
+    _seen: tuple[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Not at exit: threads may read on until the process is gone
+        weakref.finalize(self, os.close, self.descriptor).atexit = False
+        self._seen = self._look()
+
+    @classmethod
+    def at(cls, path: Path) -> OpenFile:
+        """Open a file that we have written, by its path."""
+        return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), "")
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file when it was opened."""
+        return self._seen[0]
+
+    def verify(self) -> None:
+        """See that the file is as it was opened: by size and time or, where these differ, by its checksum."""
+        if (now := self._look()) == self._seen:
+            return
+        if now[0] != self.size or checksum_of_descriptor(self.descriptor) != self.checksum:
+            raise IndexCorruptError(
+                f"{self.path} was overwritten or cut short while the index was open: it does not have the sets "
+                "and keys that were saved; restore the index from a copy and call reload(), or open it again"
+            )
+        self._seen = now
+
+    def _look(self) -> tuple[int, int]:
+        found = os.fstat(self.descriptor)
+        return found.st_size, found.st_mtime_ns
+
+
+def mapped(files: Sequence[OpenFile]) -> pa.Buffer:
+    """Files in memory one behind the other, as one buffer, for as long as that is in use; OSError.
+
+    IndexCorruptError: they cannot be parts of one file.
     """
+    sizes = [file.size for file in files]
+    for file, size in zip(files[:-1], sizes, strict=False):
+        if size % mmap.PAGESIZE:
+            raise IndexCorruptError(
+                f"{file.path} has {size} bytes, which are not whole pages of {mmap.PAGESIZE} bytes, as parts of a "
+                f"table are on this machine; {ADVICE}"
+            )
+    if not all(sizes):
+        raise IndexCorruptError(f"{files[sizes.index(0)].path} is empty; {ADVICE}")
+    # Addresses are kept free for all of them at first, and then each takes its place among these
+    kept = _Addresses(sum(sizes))
+    starts = offsets_of(np.array(sizes, np.int64)).tolist()
+    for file, size, start in zip(files, sizes, starts, strict=False):
+        _map(kept.first + start, size, mmap.MAP_SHARED | _MAP_FIXED, file.descriptor)
+    return pa.foreign_buffer(kept.first, sum(sizes), kept)
+
+
+def in_memory(files: Sequence[OpenFile]) -> pa.Buffer:
+    """As `mapped`, but a copy, which stays as it is when the files change."""
+    return pa.py_buffer(b"".join(os.pread(file.descriptor, file.size, 0) for file in files))
+
+
+class _Addresses:
+    """A range of addresses of this process; it goes with this object."""
+
+    def __init__(self, size: int) -> None:
+        self.first = _map(None, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+        weakref.finalize(self, _libc.munmap, self.first, size).atexit = False
+
+
+def _map(address: int | None, size: int, flags: int, descriptor: int) -> int:
+    found: int | None = _libc.mmap(address, size, mmap.PROT_READ, flags, descriptor, 0)
+    if found is None or found == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return found
+
+
+def read_table_file(files: Sequence[OpenFile], read: Callable[[Sequence[OpenFile]], pa.Buffer] = mapped) -> pa.Table:
+    """The table of a file, or of its parts in their order; ArrowException, and errors as `mapped`."""
     with threads_of_arrow():
         return pa.ipc.open_file(pa.BufferReader(read(files))).read_all()
+
+
+# -- whether a table can be looked at: its columns are those of such a table, and lie within the file ------------------
+
+_U32, _U64, _I32, _I64 = pa.uint32(), pa.uint64(), pa.int32(), pa.int64()
+_WORDS = pa.list_(_U64, SIGNATURE_WORDS)
+
+
+def _lists_of(*values: pa.DataType) -> tuple[pa.DataType, ...]:
+    return tuple(kind(value) for value in values for kind in (pa.list_, pa.large_list))
+
+
+#: By the name of a table, its columns, each with the types that it may have
+_COLUMNS: dict[str, list[dict[str, tuple[pa.DataType, ...]]]] = {
+    "vocabulary": [{"tag": (pa.string(), pa.large_string()), "hash": (_U64,), "frequency": (_U32, _U64)}],
+    "tagsets": [{"signature": (_WORDS,), "ranks": _lists_of(_U32)}],
+    "keys": [{"keys": _lists_of(_U32, _U64)}],
+    "key_names": [{"name": (pa.large_string(), pa.string())}],
+    "expires": [{"expires": (_I64,)}],
+    "partitions": [{"mask": (_WORDS,), "first_row": (_I64,), "rows": (_I64,)}, {"first_row": (_I32, _I64)}],
+    "deleted": [{"deleted": (pa.bool_(),)}],
+}
+
+
+def checked_columns(name: str, table: pa.Table) -> dict[str, pa.Array]:
+    """The columns of the table of this name, each one an array; ValueError if it has others, or some lack values.
+
+    Of their values, only the first and last offsets of lists and strings are looked at.
+    """
+    table.validate()  # lengths of buffers, which reading does not compare with what the table says
+    return _checked(name, table, lambda array: array.null_count == 0)
+
+
+def columns_of(name: str, table: pa.Table) -> dict[str, pa.Array]:
+    """`checked_columns` of a table whose values are not there yet."""
+    return _checked(name, table, lambda array: array.buffers()[0] is None)
+
+
+def _checked(name: str, table: pa.Table, is_whole: Callable[[pa.Array], bool]) -> dict[str, pa.Array]:
+    names = table.column_names
+    for columns in _COLUMNS[name]:
+        if names == [*columns] and all(_is_any(table.schema.field(each).type, columns[each]) for each in columns):
+            break
+    else:
+        raise ValueError(f"the columns are {', '.join(f'{field.name} ({field.type})' for field in table.schema)[:200]}")
+    found = {}
+    for each in names:
+        column = table.column(each)
+        if column.num_chunks > 1:
+            raise ValueError(f"the column {each} has {column.num_chunks} chunks")
+        array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        values = array.values if pa.types.is_nested(array.type) else None
+        if not (_has_room(array) and (values is None or _has_room(values))):
+            raise ValueError(f"the column {each} is shorter than it says")
+        if array.offset or not is_whole(array) or (values is not None and not is_whole(values)):
+            raise ValueError(f"the column {each} has nulls")
+        found[each] = array
+    return found
+
+
+def _has_room(array: pa.Array) -> bool:
+    """Whether the buffers of an array have as many bytes as its length asks for."""
+    kind, buffers, count = array.type, array.buffers(), len(array) + array.offset
+    if pa.types.is_fixed_size_list(kind):
+        return bool(len(array.values) >= count * kind.list_size)
+    if pa.types.is_large_list(kind) or pa.types.is_large_string(kind):
+        bits = 64 * (count + 1)
+    elif pa.types.is_list(kind) or pa.types.is_string(kind):
+        bits = 32 * (count + 1)
+    else:
+        bits = kind.bit_width * count
+    return count == 0 or (buffers[1] is not None and 8 * buffers[1].size >= bits)
+
+
+def _is_any(kind: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
+    if pa.types.is_nested(kind):  # the name of the field within makes no difference
+        return any(type(kind) is type(each) and kind.value_type == each.value_type for each in kinds) and (
+            not pa.types.is_fixed_size_list(kind) or kind.list_size == SIGNATURE_WORDS
+        )
+    return kind in kinds

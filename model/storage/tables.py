@@ -1,8 +1,7 @@
-"""The files of a segment: those of its tables, memory-mapped when they are read, and one for its deletions."""
+"""Snapshots in files: the tables of each segment, memory-mapped when they are read, and one for its deletions."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -14,15 +13,14 @@ import xxhash
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.model.bounds import check_bounds
-from tagmatch.model.errors import IndexCorruptError, IndexVersionError, InvariantError, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexVersionError, InvariantError
 from tagmatch.model.kernels.hashing import signatures_of
 from tagmatch.model.kernels.tag_table import areas_among, has_reserved
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage import table_files
-from tagmatch.model.storage.files import open_plain, plain_file, sync
+from tagmatch.model.storage.files import ADVICE, Check, Entry, check_contents, open_plain, sync, telling_errors
 from tagmatch.model.storage.format import (
-    ADVICE,
     AREAS,
     CONSTRAINTS,
     DELETED_PREFIX,
@@ -30,9 +28,7 @@ from tagmatch.model.storage.format import (
     SEGMENT_PREFIX,
     SNAPSHOT_PREFIX,
     TABLE_SUFFIX,
-    Entry,
     Manifest,
-    check_contents,
     files_of,
     key_type_of,
     parts_of,
@@ -51,18 +47,46 @@ from tagmatch.model.tables import LONG_AGO, Deletions, KeyTable, Segment, Snapsh
 
 _TABLES = ("vocabulary", "tagsets", "keys", "partitions")
 
-#: Accepts an open file with this path as the manifest describes it, or raises IndexCorruptError
-Check = Callable[[int, Path, Entry], None]
+# -- written -----------------------------------------------------------------------------------------------------------
 
 
-class Read(Protocol):
-    """What reads the tables of segments."""
+def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> Manifest:
+    """Write and sync, to a folder, what an index that has the segments `there` lacks of a snapshot.
 
-    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        """The columns of the table of this name, at this path within the index; of its files, manifests say this."""
+    Returns the manifest, without its own checksum. IndexCorruptError if files that tables are mapped from have changed.
+    """
+    known = {entry["name"]: entry for entry in there}
+    entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
+    snapshot.verify()  # both the tables that were written, and those that stay
+    return manifest_of(entries, snapshot.segments[0].options, snapshot.key_type)
 
-    def verifying(self) -> Callable[[], None]:
-        """What verifies, at any time, that the files whose tables were read since are as they were then."""
+
+def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
+    """What manifests say of a segment whose files are there, or are now."""
+    entry = write_segment(segment, folder) if known is None else {**known}
+    entry.pop("deleted", None)
+    if segment.deletions is not None:
+        file = folder / "deleted"
+        entry["deleted"] = write_deletions(segment.deletions, len(segment), file)
+        file.rename(folder / entry["deleted"]["name"])
+    return entry
+
+
+def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyType) -> Manifest:
+    """The manifest of a snapshot that says this of the segments, without its own checksum."""
+    deleted = sum(entry.get("deleted", {"rows": 0})["rows"] for entry in entries)
+    # What a snapshot is: its layout, and the contents of its files, which their names stand for
+    names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in entries]
+    identity = xxhash.xxh3_64_hexdigest(f"{options.layout} {options.max_partition_size} {names}".encode())
+    return {
+        "format": version_for(entries),
+        "layout": options.layout,
+        "max_partition_size": options.max_partition_size,
+        "key_type": key_type,
+        "sets": sum(entry["rows"] for entry in entries) - deleted,
+        "segments": [*entries],
+        "snapshot": SNAPSHOT_PREFIX + identity,
+    }
 
 
 def write_segment(segment: Segment, folder: Path) -> Entry:
@@ -139,19 +163,24 @@ def table_of(**columns: pa.Array) -> pa.Table:
     return pa.table([*columns.values()], pa.schema([(name, array.type) for name, array in columns.items()]))
 
 
+# -- read --------------------------------------------------------------------------------------------------------------
+
+
+class Read(Protocol):
+    """What reads the tables of segments."""
+
+    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
+        """The columns of the table of this name, at this path within the index; of its files, manifests say this."""
+
+    def verifying(self) -> Callable[[], None]:
+        """A call that verifies, at any time, that files whose tables were read since are as they were then."""
+
+
 def read_segments(folder: Path, manifest: Manifest, check: Check) -> tuple[Segment, ...]:
-    """The segments of which an index folder has the files that `manifest` names, each file if `check` accepts it.
+    """The segments whose files an index folder has, each file if `check` accepts it.
 
-    With `check_contents` their tables are looked at, too: no number in them points out of them.
-
-    Raises
-    ------
-    IndexCorruptError
-        A file is missing, or `check` does not accept it, or has what no table has.
-    IndexVersionError
-        An older version has stored tags that stand for constraints now.
-    TagMatchError
-        A file cannot be read.
+    With `check_contents` their tables are looked at, too: no number in them points out of them. IndexCorruptError;
+    IndexVersionError if an older version has stored tags that stand for constraints now; TagMatchError.
     """
     segments = tuple(segments_of(manifest, _FolderTables(folder, check)))
     for segment, entry in zip(segments, manifest["segments"], strict=True):
@@ -166,13 +195,7 @@ def read_segments(folder: Path, manifest: Manifest, check: Check) -> tuple[Segme
 
 
 def reject_reserved(tags: Strings, path: object) -> None:
-    """See that the segment at a path, of which no manifest says that it has constraints, has no tags of such.
-
-    Raises
-    ------
-    IndexVersionError
-        It has.
-    """
+    """Reject tags of constraints of the segment at a path whose manifest says of none; IndexVersionError."""
     if has_reserved(tags):
         raise IndexVersionError(
             f"{path} has tags that begin with U+0000 and +, - or =, which stand for constraints since format 5; with "
@@ -220,19 +243,18 @@ def _deletions(columns: dict[str, pa.Array], entry: Entry) -> Deletions:
 
 
 class _FolderTables:
-    """Tables in a folder, each column one chunk of the memory-mapped file or of its parts."""
+    """Tables in a folder, each column one chunk of the memory-mapped file or of its parts; see `Read`."""
 
     def __init__(self, folder: Path, check: Check) -> None:
         self._folder, self._check = folder, check
         self._files: list[OpenFile] = []
 
     def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        """See `Read`."""
         opened = [self._opened(part, files[part]) for part in parts_of(files, path)]
         is_kept = name != "deleted"  # which is small, and goes with each change, while the tables stay
         if is_kept:
             self._files += opened
-        with _telling_errors(self._folder / path):
+        with telling_errors(self._folder / path):
             try:
                 return checked_columns(name, read_table_file(opened, mapped if is_kept else in_memory))
             except MemoryError:
@@ -245,87 +267,18 @@ class _FolderTables:
                 ) from None
 
     def verifying(self) -> Callable[[], None]:
-        """See `Read`."""
         files, self._files = self._files, []
 
         def verify() -> None:
             for file in files:
-                with _telling_errors(file.path):
+                with telling_errors(file.path):
                     file.verify()
 
         return verify
 
     def _opened(self, part: str, expected: Entry) -> OpenFile:
-        with _telling_errors(self._folder / part):
+        with telling_errors(self._folder / part):
             file = OpenFile(self._folder / part, open_plain(self._folder, part), expected["xxh3_64"])
             # The very file that has passed is mapped, even if another program replaces its name
             self._check(file.descriptor, file.path, expected)
             return file
-
-
-def check_file(folder: Path, name: str, expected: Entry, check: Check) -> None:
-    """See that a file is there, and that `check` accepts it; errors as `read_segments`."""
-    with _telling_errors(folder / name), plain_file(folder, name) as file:
-        check(file.fileno(), folder / name, expected)
-
-
-@contextlib.contextmanager
-def _telling_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise IndexCorruptError(f"{file} is missing; {ADVICE}") from None
-    except OSError as error:
-        raise TagMatchError(f"cannot read {file}: {error}") from error
-
-
-def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> Manifest:
-    """Write and sync what an index lacks of a snapshot; returns the manifest, without its own checksum.
-
-    Parameters
-    ----------
-    folder : Path
-        Gets the new files.
-    there
-        The segments whose files the index has.
-
-    Raises
-    ------
-    IndexCorruptError
-        Files that tables are mapped from are not as they were.
-    """
-    known = {entry["name"]: entry for entry in there}
-    entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
-    snapshot.verify()  # both the tables that were written, and those that stay
-    return manifest_of(entries, snapshot.segments[0].options, snapshot.key_type)
-
-
-def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyType) -> Manifest:
-    """The manifest of a snapshot of which it says this of the segments, without its own checksum."""
-    deleted = sum(entry.get("deleted", {"rows": 0})["rows"] for entry in entries)
-    manifest: Manifest = {
-        "format": version_for(entries),
-        "layout": options.layout,
-        "max_partition_size": options.max_partition_size,
-        "key_type": key_type,
-        "sets": sum(entry["rows"] for entry in entries) - deleted,
-        "segments": [*entries],
-    }
-    return {**manifest, "snapshot": SNAPSHOT_PREFIX + _identity(manifest)}
-
-
-def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
-    """What manifests say of a segment whose files are there, or are now."""
-    entry = write_segment(segment, folder) if known is None else {**known}
-    entry.pop("deleted", None)
-    if segment.deletions is not None:
-        file = folder / "deleted"
-        entry["deleted"] = write_deletions(segment.deletions, len(segment), file)
-        file.rename(folder / entry["deleted"]["name"])
-    return entry
-
-
-def _identity(manifest: Manifest) -> str:
-    """A checksum of what a snapshot is: its layout, and the contents of its files, which their names stand for."""
-    names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in manifest["segments"]]
-    return xxhash.xxh3_64_hexdigest(f"{manifest['layout']} {manifest['max_partition_size']} {names}".encode())

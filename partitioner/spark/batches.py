@@ -38,7 +38,7 @@ from tagmatch.model.arrays import (
 from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_strings
 from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.sorting import group_by
-from tagmatch.model.storage.shared_files import Files
+from tagmatch.model.storage.byte_store import ByteStore
 from tagmatch.model.storage.table_files import OpenFile, checked_columns, read_table_file
 from tagmatch.model.tables import LONG_AGO, Segment
 
@@ -290,7 +290,7 @@ class Scratch:
     and what a task writes depends on its input alone, so that it does not matter whose file stays.
     """
 
-    files: Files
+    files: ByteStore
 
     def write(self, name: str, number: int, **columns: pa.Array) -> None:
         """Write the columns of a table, which may differ in length."""

@@ -27,9 +27,9 @@ from typing import TYPE_CHECKING
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType, LayoutOptions
-from tagmatch.model.storage.format import Entry
-from tagmatch.model.storage.location import Location
-from tagmatch.model.storage.shared_files import Written
+from tagmatch.model.storage.byte_store import Written
+from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import manifest_of
 from tagmatch.partitioner.local import MAX_ROWS
 from tagmatch.partitioner.spark.batches import Scratch
@@ -70,7 +70,7 @@ class Partitioned:
     skipped: dict[str, int]  # Rows that were left out, by what is wrong with them
 
 
-def partition_sets(rows: DataFrame, index: Location, layout: LayoutOptions, options: JobOptions) -> Partitioned:
+def partition_sets(rows: DataFrame, index: Repository, layout: LayoutOptions, options: JobOptions) -> Partitioned:
     """Make the sets of a DataFrame, columns `tags`, `key` and perhaps `where`, the snapshot of an index.
 
     The index has keys that are strings where `key` has.

@@ -28,7 +28,7 @@ from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots_of, find_all, new_key
 from tagmatch.model.storage import table_files
-from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.table_files import Piece, TableFile
 from tagmatch.model.storage.tables import table_file, table_of
 from tagmatch.partitioner.spark.batches import (

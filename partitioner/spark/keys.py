@@ -18,7 +18,7 @@ from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import string_keys
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.tables import NEVER, KeyTable
 from tagmatch.partitioner.spark.batches import Batches, Scratch, for_each, number_of_task, one_row

@@ -22,7 +22,7 @@ from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.sorting import sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.tables import segment_entry
 from tagmatch.model.tables import KeyTable
 from tagmatch.partitioner.balanced_partitioning import Root

@@ -21,8 +21,9 @@ from tagmatch.model.arrays import Strings, U32Array
 from tagmatch.model.arrow import to_numbers
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
-from tagmatch.model.storage.format import EXPIRES, Entry, files_of, key_type_of, parts_of
-from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.format import EXPIRES, files_of, key_type_of, parts_of
+from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import write_deletions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import rows_with_ranks, to_take_in
@@ -51,13 +52,13 @@ _LEFT = "place long, deleted string"
 class Stored:
     """The snapshot to which rows are appended."""
 
-    index: Location
+    index: Repository
     manifest: dict[str, Any] | None  # `None` if there is no index yet
     now: int  # Keys that have expired by then no longer count, in microseconds since 1970, UTC
 
     @classmethod
-    def at(cls, index: Location) -> Stored:
-        """What an index has now; errors as `Location.has_index` and `manifest`."""
+    def at(cls, index: Repository) -> Stored:
+        """What an index has now; errors as `Repository.has_index` and `manifest`."""
         return cls(index, index.manifest() if index.has_index() else None, clock.now_us())
 
     @property

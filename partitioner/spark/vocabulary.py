@@ -40,7 +40,7 @@ from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_numbers,
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.jit import copy, kernel
 from tagmatch.model.kernels.lists import gather_strings, relabel
-from tagmatch.model.storage.format import Entry
+from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.storage.tables import kinds_of
 from tagmatch.model.tag_order import grouped_by_hash

@@ -111,7 +111,7 @@ def restore(
 
 
 def _tell(address: str, copied: Copied) -> None:
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
 
     staged = f", {copied.staged} staged {'change' if copied.staged == 1 else 'changes'}" if copied.staged else ""
     typer.echo(
@@ -143,7 +143,7 @@ def build(
     ] = False,
 ) -> None:
     """Build an index from a file of sets."""
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
 
     if location_of(index, "INDEX").has_index() and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
@@ -303,7 +303,7 @@ def export(
     from tagmatch.contents import pairs, schema_of
     from tagmatch.files.writing import row_writer
     from tagmatch.model.clock import now_us
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
     from tagmatch.partitioner.consolidation import without_expired
 
     if output is not None and output_option is not None:
@@ -330,7 +330,7 @@ def info(
     from rich.table import Table
 
     from tagmatch.model.storage.format import files_nbytes
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
 
     with TagMatch.open(index, snapshot=snapshot, plane=plane) as tm:
         stats, segments = tm.stats(), tm.snapshot.segments
@@ -359,7 +359,7 @@ def info(
 
 def check(index: Index, plane: Plane = False, threads: Threads = None, snapshot: SnapshotNumber = None) -> None:
     """Verify the checksums and every invariant of an index, and the checksums of earlier snapshots that it keeps."""
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
 
     with TagMatch.open(index, snapshot=snapshot, plane=plane, threads=threads) as tm:
         with status("checking"):

@@ -14,7 +14,7 @@ from tagmatch.model.options import Order
 def _optional_index(text: str | None) -> str | None:
     if text is None:
         return None
-    from tagmatch.model.storage.location import location_of
+    from tagmatch.model.storage.repository import location_of
 
     return location_of(text, "INDEX").address
 

@@ -56,10 +56,10 @@ def _show_version(wanted: bool) -> None:
 
 
 def user_path(text: str) -> str:
-    """A path as a person writes it; errors: see `location.user_path`."""
-    from tagmatch.model.storage import location
+    """A path as a person writes it; errors: see `repository.user_path`."""
+    from tagmatch.model.storage import repository
 
-    return location.user_path(text)
+    return repository.user_path(text)
 
 
 _DURATION = re.compile(r"(\d+)([smhd])")
@@ -87,7 +87,7 @@ def location_argument(name: str, description: str, *, is_to_change: bool = False
     """An argument of this name that says where an index is, or is to be; with `is_to_change`, where one can be."""
 
     def read(text: str) -> str:
-        from tagmatch.model.storage.location import location_of
+        from tagmatch.model.storage.repository import location_of
 
         location = location_of(text, name)
         if is_to_change:

@@ -32,7 +32,7 @@ from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.areas import shapes_in
 from tagmatch.model.options import KeyType, Layout
-from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.repository import Repository
 
 Output = Literal["rows", "lists"]
 
@@ -296,7 +296,7 @@ def errors_of_workers() -> Iterator[None]:
         raise kind(raised[2].strip()) from error
 
 
-def on_plane(index: Location) -> InvalidValueError:
+def on_plane(index: Repository) -> InvalidValueError:
     """What is wrong with an index that is on the plane."""
     return InvalidValueError(
         f"the index {index} is on the plane, but on Spark locations and areas are lon and lat in degrees; "

@@ -22,7 +22,7 @@ from tagmatch.model.input.areas import KIND, shapes_in
 from tagmatch.model.kernels.area_shapes import BOX
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
-from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.repository import Repository
 from tagmatch.model.where.areas import Box, Circle
 from tagmatch.spark.columns import (
     KEY_TYPES,
@@ -180,7 +180,7 @@ def _lists(found: pa.ListArray, answers: ArrayType) -> pa.Array:
 class _Found(AnalyzeResult):
     """What Spark hands from `analyze` to its workers: where the index is for them."""
 
-    index: Location | None = None
+    index: Repository | None = None
     key_type: KeyType = "integer"
 
 

@@ -25,9 +25,9 @@ from tagmatch.model.input.constraints import constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
 from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
+from tagmatch.model.storage.byte_store import folder_of_this_process
 from tagmatch.model.storage.format import files_nbytes, key_type_of
-from tagmatch.model.storage.location import Location
-from tagmatch.model.storage.shared_files import folder_of_this_process
+from tagmatch.model.storage.repository import Repository
 from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.columns import (
@@ -211,7 +211,7 @@ def partition(
         return partition_sets(rows, location, layout_options, options)
 
 
-def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Location:
+def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Repository:
     """Build an index of sets and keys, columns `tags` and `key`, and return where it is."""
     if folder is None:
         folder = folder_of_this_process()

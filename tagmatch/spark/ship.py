@@ -13,7 +13,7 @@ from tagmatch.local import TagMatch
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
-from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.repository import Repository
 from tagmatch.spark.columns import Asked, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ QUERIES = 1024
 
 # The indexes that this worker has opened, by what they are called, and where: for each store or folder the last one,
 # as credentials may change. A worker runs one task at a time.
-_opened: dict[str, tuple[Location, TagMatch[Any]]] = {}
+_opened: dict[str, tuple[Repository, TagMatch[Any]]] = {}
 
 
 def ship_join(
-    queries: DataFrame, index: Location, *, key_type: KeyType, asked: Asked, unique: bool, output: Output
+    queries: DataFrame, index: Repository, *, key_type: KeyType, asked: Asked, unique: bool, output: Output
 ) -> DataFrame:
     """Join queries, which may be a stream, with an index that all workers reach.
 
@@ -46,7 +46,7 @@ def ship_join(
 
 def matched(
     batches: Iterable[pa.RecordBatch],
-    location: Location,
+    location: Repository,
     *,
     key_type: KeyType,
     asked: Asked,
@@ -63,7 +63,7 @@ def matched(
             yield from with_keys(output, some, index.match_many(asked.messages(some), unique=unique))
 
 
-def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
+def current_index(location: Repository, key_type: KeyType) -> TagMatch[Any]:
     """The index as it is now; opened where this worker has not opened it, or an older snapshot of it."""
     try:
         return _reloaded(location, key_type)
@@ -77,7 +77,7 @@ def current_index(location: Location, key_type: KeyType) -> TagMatch[Any]:
         ) from None
 
 
-def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:
+def _reloaded(location: Repository, key_type: KeyType) -> TagMatch[Any]:
     where, held = _opened.get(str(location), (location, None))
     if held is not None and where == location and held.snapshot.key_type == key_type:
         held.reload()
@@ -89,13 +89,13 @@ def _reloaded(location: Location, key_type: KeyType) -> TagMatch[Any]:
     return index
 
 
-def _open(location: Location, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:
+def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:
     # With the location's credentials, which no address has
     found: Any = location
     return TagMatch.open(found, threads=1, device="cpu", key_type=key_type, plane=plane)
 
 
-def _reject_plane(location: Location, key_type: KeyType) -> None:
+def _reject_plane(location: Repository, key_type: KeyType) -> None:
     """InvalidValueError if an index that cannot be opened on the sphere is one on the plane."""
     try:
         _open(location, key_type, plane=True).close()

@@ -48,9 +48,9 @@ from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among, reserved_among
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
-from tagmatch.model.storage.location import Location
 from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.positions import Positions, open_positions
+from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import KeyTable, Segment, Snapshot
 from tagmatch.model.where.values import ATTRIBUTE
 from tagmatch.partitioner.local import build_segment
@@ -247,7 +247,7 @@ BUCKET_SETS = 500_000
 class Shuffle:
     """What all tasks of a join have to agree on."""
 
-    index: Location
+    index: Repository
     snapshot: str  # Name of the snapshot
     now: int  # Keys that have expired at this time, in microseconds since 1970, are no answers
     key_type: KeyType
@@ -262,7 +262,7 @@ class Shuffle:
 
 
 def shuffle_join(
-    queries: DataFrame, index: Location, *, asked: Asked, unique: bool, output: Output, bucket_sets: int
+    queries: DataFrame, index: Repository, *, asked: Asked, unique: bool, output: Output, bucket_sets: int
 ) -> DataFrame:
     """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
 

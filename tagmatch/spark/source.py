@@ -39,7 +39,7 @@ from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, available_threads
 from tagmatch.model.storage.format import CONSTRAINTS, Manifest, files_of, key_type_of
 from tagmatch.model.storage.history import EPOCHS
-from tagmatch.model.storage.location import Location
+from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.local import Changes
@@ -71,7 +71,7 @@ class HandedOver(WriterCommitMessage):
 class Saving:
     """Where rows go, and how."""
 
-    index: Location
+    index: Repository
     overwrite: bool  # They replace the index; else they are added to it
     layout: Layout | None
     max_partition_size: int | None  # As of `TagMatch`; `None`: as the index has it
@@ -319,7 +319,7 @@ def _path(options: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    location: Location
+    location: Repository
     sets_per_partition: int
 
 
@@ -333,7 +333,7 @@ class _Rows(InputPartition):
     last_row: int
 
 
-def _columns(location: Location) -> StructType:
+def _columns(location: Repository) -> StructType:
     """The columns of an index, as its manifest tells them."""
     manifest = location.manifest()
     fields = [

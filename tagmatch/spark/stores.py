@@ -15,8 +15,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from pyspark.sql import SparkSession
 
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.storage.location import Location, location_of
-from tagmatch.model.storage.stores import StoreOptions, in_a_line
+from tagmatch.model.storage.arrow_folder import StoreOptions
+from tagmatch.model.storage.byte_store import in_a_line
+from tagmatch.model.storage.repository import Repository, location_of
 
 # What is looked at, among a thousand others; Java and Python read this alike
 _S3 = (
@@ -90,7 +91,7 @@ class StoreSettings:
             }
         return cls({name: text.strip() for name, text in found.items() if text.strip()})
 
-    def location(self, given: object, name: str, number: int | None = None) -> Location:
+    def location(self, given: object, name: str, number: int | None = None) -> Repository:
         """`location_of`, for all processes, with the settings for the store of a URI."""
         options = self.options(given) if isinstance(given, str) else None
         return location_of(given, name, number, options).absolute()
@@ -108,7 +109,7 @@ class StoreSettings:
         return _STORES[parts.scheme](_Store(self.values, parts))
 
 
-def location_in(spark: SparkSession | None, given: object, name: str) -> Location:
+def location_in(spark: SparkSession | None, given: object, name: str) -> Repository:
     """Where an index is, for all processes, with a session's settings for the store of a URI; errors as `location`."""
     settings = StoreSettings.of(spark) if isinstance(given, str) and "://" in given else StoreSettings()
     return settings.location(given, name)

@@ -18,7 +18,7 @@ from support.index_files import unnamed_in
 
 from tagmatch import IndexNotFoundError, StagedChangesWarning, TagMatch, TagMatchError
 from tagmatch.model.storage.format import SCRATCH_PREFIX
-from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.repository import location_of
 
 #: Rounds below which of each operation only some states are checked
 _FEW, _SOME = 10, 2

@@ -22,8 +22,8 @@ from support.segments import segments_stay
 from tagmatch import TagMatch, backup, restore
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.location import Location, location_of
-from tagmatch.model.storage.shared_files import Written
+from tagmatch.model.storage.byte_store import Written
+from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.model.storage.tables import manifest_of, segment_entry, table_file, tables_of, write_deletions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated
@@ -287,7 +287,7 @@ def append_files_of_tasks(run: Run) -> None:
         location.switch(manifest_of(segments, new.options, "integer"), base, Written(files, names))
 
 
-def _appended(run: Run) -> tuple[Location, str | None, Snapshot]:
+def _appended(run: Run) -> tuple[Repository, str | None, Snapshot]:
     """Store an index and begin; gives its place, its snapshot's name, and the snapshot that has two segments then."""
     _stored_index(run.path / "index").close()
     location, staged = location_of(str(run.path / "index"), "path"), StagedChanges()

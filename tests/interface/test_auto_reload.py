@@ -16,8 +16,7 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.model.parallel import GivenUpError, unless
-from tagmatch.model.storage.folder import Folder
-from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.repository import Repository, location_of
 
 pytest_plugins = ["support.s3_bucket"]
 
@@ -56,7 +55,7 @@ def no_thread_stays() -> Iterator[None]:
 @pytest.fixture
 def looks() -> Iterator[Callable[[], None]]:
     """Waits for a reading of the manifest by a thread in the background that begins from then on to end."""
-    with patch.object(Folder, "manifest", autospec=True, side_effect=Folder.manifest) as read:
+    with patch.object(Repository, "manifest", autospec=True, side_effect=Repository.manifest) as read:
 
         def wait() -> None:
             before = read.call_count
@@ -77,7 +76,7 @@ def test_never_by_default_nor_before_its_time(path: Path, seconds: float | None)
 def test_only_the_manifest_is_read_where_nothing_is_new(path: Path, looks: Any, monkeypatch: Any) -> None:
     with TagMatch(path, auto_reload=SOON) as tm:
         snapshot = tm.snapshot
-        monkeypatch.setattr(Folder, "open", None)
+        monkeypatch.setattr(Repository, "open", None)
         looks()
         assert tm.snapshot is snapshot
         for key in range(1, 10):
@@ -88,15 +87,15 @@ def test_only_the_manifest_is_read_where_nothing_is_new(path: Path, looks: Any, 
 
 
 def test_queries_do_not_wait(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entered, go_on, opened = threading.Event(), threading.Event(), Folder.open
+    entered, go_on, opened = threading.Event(), threading.Event(), Repository.open
 
-    def slow(folder: Folder) -> Any:
+    def slow(folder: Repository) -> Any:
         entered.set()
         assert go_on.wait(TIMEOUT)
         return opened(folder)
 
     with TagMatch.open(path, device="cpu", auto_reload=SOON) as tm:
-        monkeypatch.setattr(Folder, "open", slow)
+        monkeypatch.setattr(Repository, "open", slow)
         save_over(path, 1)
         assert entered.wait(TIMEOUT)
         assert tm.match(["t1"]) == tm.match_many([["t1"]])[0].as_py() == tm.submit(["t1"]).result(TIMEOUT) == [0]
@@ -180,7 +179,7 @@ def test_an_index_on_a_store(path: Path, uri: str, bucket: Any) -> None:
 PARENT = """
 import os, sys
 from tagmatch import TagMatch
-from tagmatch.model.storage import shared_files
+from tagmatch.model.storage import byte_store
 
 def forked(end):
     child = os.fork()
@@ -190,17 +189,17 @@ def forked(end):
 
 def follow():  # when the parent's copies are gone
     import shutil
-    shutil.rmtree(shared_files.folder_for_copies())
+    shutil.rmtree(byte_store.folder_for_copies())
     assert len(TagMatch.open(sys.argv[1], device="cpu")) == 1
     sys.exit()
 
 tm = TagMatch.open(sys.argv[1], device="cpu")
-with shared_files.temporary_folder() as folder:
+with byte_store.temporary_folder() as folder:
     forked(sys.exit)  # handlers of exit run, as in a worker of a server that forks
     assert folder.is_dir()
 forked(follow)
 assert tm.match(["a"]) == [1]
-print(*shared_files._made)
+print(*byte_store._made)
 """
 
 

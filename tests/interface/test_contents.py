@@ -30,7 +30,7 @@ from tagmatch import (
     contents,
 )
 from tagmatch.model.columns import strings_of
-from tagmatch.model.storage.folder import Folder
+from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import Snapshot
 from tagmatch.notebook import MOST_KEYS, MOST_ROWS
 
@@ -315,7 +315,7 @@ def test_check(tmp_path, names, told):
     tm.check()
     segment = tm.snapshot.only
     damaged = replace(segment, keys=replace(segment.keys, names=strings_of(names)))
-    Folder(tmp_path / "index").save(Snapshot((damaged,)))
+    Repository.at(tmp_path / "index").save(Snapshot((damaged,)))
     with pytest.raises((tagmatch.InvariantError, tagmatch.IndexCorruptError)) as error:
         TagMatch.open(tmp_path / "index").check()
     assert told in str(error.value)

@@ -19,7 +19,7 @@ from support.index_files import contents_of
 from support.waiting import wait_until
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
-from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.repository import location_of
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from support.index_files import contents_of, files_of, names
 
 import tagmatch
 from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, TagMatch, backup, restore
-from tagmatch.model.storage import copies
-from tagmatch.model.storage import folder as in_folder
-from tagmatch.model.storage.stores import StoreFolder
+from tagmatch.model.storage import local_folder
+from tagmatch.model.storage.arrow_folder import ArrowFolder
 
 pytest_plugins = ["support.s3_bucket"]
 
@@ -128,13 +127,14 @@ def test_what_is_staged_stays_so_when_another_snapshot_is_saved_there(index: Pat
 @pytest.mark.parametrize("saves", [True, False])
 def test_an_index_that_changes_while_it_is_copied(index: Path, tmp_path: Path, saves: bool) -> None:
     """A change, or a newer snapshot, comes between the manifest and the files, or when these are open."""
-    for module, function in ((in_folder, "read_plain"), (copies, "plain_file")):
-        path = Path(shutil.copytree(index, tmp_path / f"index {function}"))
-        place, real, done = tmp_path / f"backup {function}", getattr(module, function), []
+    real = local_folder.plain_file
+    for opened in ("MANIFEST.json", "keys.arrow"):
+        path = Path(shutil.copytree(index, tmp_path / f"index {opened}"))
+        place, done = tmp_path / f"backup {opened}", list[str]()
 
-        def changed(at: Path, name: str, path: Path = path, real: Any = real, done: Any = done) -> Any:
+        def changed(at: Path, name: str, path: Path = path, opened: str = opened, done: list[str] = done) -> Any:
             found = real(at, name)
-            if not done and at == path and Path(name).name in ("MANIFEST.json", "keys.arrow"):
+            if not done and at == path and Path(name).name == opened:
                 done.append(name)
                 with TagMatch(path, **LOGGED) as tm:
                     tm.add_set(["new"], 6)
@@ -142,7 +142,7 @@ def test_an_index_that_changes_while_it_is_copied(index: Path, tmp_path: Path, s
                         tm.consolidate()
             return found
 
-        with patch.object(module, function, changed):
+        with patch.object(local_folder, "plain_file", changed):
             backup(path, place)
         assert done
         more = {**ALL, frozenset(["new"]): (6,)}
@@ -249,15 +249,15 @@ def test_to_a_store_and_back(index: Path, tmp_path: Path, bucket: Any, uri: str)
     first = backup(index, uri)
     assert (first.sets, first.staged, first.old_bytes) == (3, 6, 0)
     assert stored(uri) == stored(index)
-    uploaded, upload = [], StoreFolder.upload
+    uploaded, upload = [], ArrowFolder.upload
 
-    def noted(store: StoreFolder, file: Any, name: str) -> Any:
+    def noted(store: ArrowFolder, file: Any, name: str) -> Any:
         uploaded.append(name.partition("-")[0])
         return upload(store, file, name)
 
-    with patch.object(StoreFolder, "upload", noted):
+    with patch.object(ArrowFolder, "upload", noted):
         second = backup(index, uri)
-    assert uploaded == ["changes"] * 2
+    assert uploaded == ["changes", "changes", "POSITIONS.arrow"]
     assert second.old_bytes == sum(file.stat().st_size for file in index.glob("segment-*/*"))
     restore(uri, tmp_path / "restored")
     assert with_staged(tmp_path / "restored") == ALL

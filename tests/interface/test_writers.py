@@ -24,7 +24,7 @@ from tagmatch import (
     StagedChangesWarning,
     TagMatch,
 )
-from tagmatch.model.storage import folder as folder_module
+from tagmatch.model.storage import repository
 from tagmatch.model.storage.log import Journal
 
 
@@ -170,17 +170,17 @@ def test_changes_that_are_lost_at_the_end_of_a_program_are_told():
 
 def test_what_is_being_merged_is_not_taken_for_what_a_killed_program_left(index, monkeypatch):
     """Its files were removed one by one, and what was left of them was saved."""
-    write_segment, folder = folder_module.write_segment, folder_module.Folder(index)
-    segment = folder.open().only
+    write_segment, location = repository.write_segment, repository.Repository.at(index)
+    segment = location.open().only
 
     def meanwhile(*arguments):
-        monkeypatch.setattr(folder_module, "write_segment", write_segment)
+        monkeypatch.setattr(repository, "write_segment", write_segment)
         entry = write_segment(*arguments)
         index_of([["b"]], [2], path=index, device="cpu").close()
         return entry
 
-    monkeypatch.setattr(folder_module, "write_segment", meanwhile)
-    with folder.written_ahead(segment) as entry:
+    monkeypatch.setattr(repository, "write_segment", meanwhile)
+    with location.written_ahead(segment) as entry:
         assert all((index / entry["name"] / name).exists() for name in entry["files"])
     with TagMatch.open(index) as tm:
         tm.check()

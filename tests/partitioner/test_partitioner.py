@@ -20,7 +20,7 @@ from support.strategies import tag_sets
 
 from tagmatch import TagMatch
 from tagmatch.model.arrow import from_words
-from tagmatch.model.storage.shared_files import FolderFiles
+from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.tables import tables_of
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.spark import plan
@@ -106,7 +106,7 @@ def assert_split(shards: Sequence[Sequence[Bits]], most: int, size: int, at_once
     everything = [*itertools.chain(*shards)]
     Counted.passes = []
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        scratch = Scratch(FolderFiles(Path(folder)))
+        scratch = Scratch(LocalFolder(Path(folder)))
         for number, sets in enumerate(shards):
             scratch.write("ranked", number, signatures=from_words(words_of(sets)))
         patch.setattr(plan, "_HISTOGRAMS_AT_ONCE", at_once)

@@ -19,8 +19,7 @@ from support.spark_functions import settings_of
 
 import tagmatch.partitioner.spark.job as job
 from tagmatch import Circle, IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
-from tagmatch.model.storage.folder import Folder
-from tagmatch.model.storage.store import Store
+from tagmatch.model.storage.repository import Repository
 from tagmatch.spark import partition, subset_join
 
 pytest_plugins = ["support.s3_bucket"]
@@ -193,10 +192,10 @@ def test_areas_and_staged_changes_stay(spark: Any, tmp_path: Path) -> None:
             tm.consolidate()
     with TagMatch(index) as tm:
         tm.add_set(["staged"], 10)
-    log = Folder(index).manifest()["log"]
+    log = Repository.at(index).manifest()["log"]
     logs = {path.name: path.read_bytes() for path in index.glob("staged-*")}
     partition(frame_of(spark, [(["a"], 7), (["b"], 4)]), index, mode="append")
-    assert Folder(index).manifest()["log"] == log > 1
+    assert Repository.at(index).manifest()["log"] == log > 1
     assert {path.name: path.read_bytes() for path in index.glob("staged-*")} == logs
     with TagMatch(index) as tm:
         tm.check()
@@ -245,8 +244,8 @@ STEPS: dict[str, tuple[Any, str]] = {
     "before all": (job, "make_shards"),
     "before stored sets are read": (job, "take_in"),
     "before files are written": (job._Job, "written"),
-    "before the end": (Folder, "switch"),
-    "before the end, on a store": (Store, "switch"),
+    "before the end": (Repository, "switch"),
+    "before the end, on a store": (Repository, "switch"),
 }
 
 

@@ -22,16 +22,16 @@ from support.index_files import names
 from support.segments import cut_every
 from support.strategies import COMMON_NAMES
 
-import tagmatch.model.storage.partial as sparse_table
-import tagmatch.model.storage.store as store
+import tagmatch.model.storage.partial as partial
+import tagmatch.model.storage.repository as repository
 from tagmatch import Circle, IndexCorruptError, IndexNotFoundError, Near, TagMatch
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.storage.arrow_folder import ArrowFolder
+from tagmatch.model.storage.byte_store import ByteStore
 from tagmatch.model.storage.format import files_nbytes, files_of
-from tagmatch.model.storage.location import location_of
-from tagmatch.model.storage.store import Store
-from tagmatch.model.storage.stores import StoreFolder
+from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.spark.batches import deserialized
 from tagmatch.spark.columns import Asked
@@ -66,17 +66,17 @@ def table_of(path: str) -> str:
 def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
     found = Counted(tmp_path / "copies")
     found.folder.mkdir()
-    read = StoreFolder.read_range
+    read = ArrowFolder.read
 
-    def counting(self: StoreFolder, name: str, first: int, last: int) -> bytes:
+    def counting(self: ArrowFolder, name: str, first: int = 0, last: int | None = None) -> bytes:
         contents = read(self, name, first, last)
-        found.of_tables[table_of(name)] += len(contents)
+        found.of_tables[table_of(name)] += len(contents) if last is not None else 0
         return contents
 
-    monkeypatch.setattr(StoreFolder, "read_range", counting)
-    monkeypatch.delattr(StoreFolder, "download")  # of whole files
-    monkeypatch.setattr(store, "folder_for_copies", lambda: found.folder)
-    monkeypatch.setattr(sparse_table, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(ArrowFolder, "read", counting)
+    monkeypatch.delattr(ByteStore, "fetch")  # of whole files
+    monkeypatch.setattr(repository, "folder_for_copies", lambda: found.folder)
+    monkeypatch.setattr(partial, "BLOCK_BYTES", 1 << 10)
     return found
 
 
@@ -120,7 +120,7 @@ def test_a_task_reads_a_fraction(tmp_path: Path, counted: Counted, seed: int, la
     names = [f"tag number {number}" for number in range(20_000)]
     sets = [[*rng.sample(names, 4), names[int(50 * rng.random() ** 2)]] for _ in range(20_000)]
     (tmp_path / "index").mkdir()
-    index = Store.at((tmp_path / "index").as_uri())
+    index = Repository.at((tmp_path / "index").as_uri())
     with TagMatch(layout=layout, key_type=key_type, device="cpu") as tm:
         tm.add_sets(sets, list(map(key, range(len(sets)))))
         tm.consolidate()
@@ -141,9 +141,9 @@ def test_a_task_reads_a_fraction(tmp_path: Path, counted: Counted, seed: int, la
         found += sets_of(plan, chunk, chunk_sets)
         # Of rows and keys a twentieth is asked for, in whole blocks; of tags, whatever these sets have
         for table in ("tagsets", "keys"):
-            assert 0 < counted.of_tables[table] < sizes[table] / 20 + 8 * sparse_table.BLOCK_BYTES
+            assert 0 < counted.of_tables[table] < sizes[table] / 20 + 8 * partial.BLOCK_BYTES
         assert counted.of_tables.total() < sizes.total() / 2
-        assert counted.of_tables["partitions"] <= 3 * sparse_table.BLOCK_BYTES
+        assert counted.of_tables["partitions"] <= 3 * partial.BLOCK_BYTES
     assert sorted(found) == sorted(
         (tuple(sorted(set(tags))), (key(number),)) for number, tags in enumerate(sets) if number % 7
     )
@@ -191,9 +191,12 @@ def test_all_that_sets_may_have(
             del stored[tags, where][key_of(number)]
         tm.consolidate()
         with cut_every(part):
-            Store.at(folder.as_uri()).save(tm.snapshot)
-    with patch.object(sparse_table, "BLOCK_BYTES", block), patch.object(store, "folder_for_copies", lambda: copies):
-        plan = plan_of(Store.at(folder.as_uri()), chunk_sets, key_type)
+            Repository.at(folder.as_uri()).save(tm.snapshot)
+    with (
+        patch.object(partial, "BLOCK_BYTES", block),
+        patch.object(repository, "folder_for_copies", lambda: copies),
+    ):
+        plan = plan_of(Repository.at(folder.as_uri()), chunk_sets, key_type)
         plan = replace(plan, now=plan.now + int(hours * 3_600_000_000))
         sent = [each for chunk in range(30) for each in sets_of(plan, chunk, chunk_sets)]
     found = dict[tuple[Any, str | None], Any]()

@@ -17,8 +17,8 @@ from support.index_files import contents_of, make_index
 from support.tasks import Session, type_of
 
 from tagmatch import Circle, IndexNotFoundError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
-from tagmatch.model.storage.folder import Folder
 from tagmatch.model.storage.format import manifest_text
+from tagmatch.model.storage.repository import Repository
 from tagmatch.spark import partition
 from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.source import TagMatchSource
@@ -299,14 +299,14 @@ def test_a_stream_of_changes_has_each_epoch_once(spark: Any, tmp_path: Path) -> 
 def test_an_epoch_comes_after_what_another_program_saves(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch = Folder.switch
+    switch = Repository.switch
 
     def once_late(*arguments: Any) -> None:
-        monkeypatch.setattr(Folder, "switch", switch)
+        monkeypatch.setattr(Repository, "switch", switch)
         make_index(tmp_path / "index", [(["b"], 2)])
         switch(*arguments)
 
     with tasks.session(seed) as spark:
-        monkeypatch.setattr(Folder, "switch", once_late)
+        monkeypatch.setattr(Repository, "switch", once_late)
         Stream(spark, tmp_path).take([(["a"], 1, None)])
         assert as_pairs(load(spark, tmp_path / "index").collect()) == {(frozenset("a"), 1), (frozenset("b"), 2)}

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import InvalidValueError, TagMatchError
-from tagmatch.model.storage.location import location_of
+from tagmatch.model.storage.repository import location_of
 from tagmatch.spark.stores import StoreSettings
 
 KEYS = {"access.key": "AK", "secret.key": "SK"}
@@ -187,9 +187,9 @@ def test_what_arrow_says_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch
         raise OSError("the keys K1234 and S1234 will not do for s3a://b/x")
 
     class Failing:
-        get_file_info = open_input_stream = fail
+        get_file_info = open_input_file = fail
 
-    monkeypatch.setattr("tagmatch.model.storage.stores._file_system", lambda *_: (Failing(), "b/x"))
+    monkeypatch.setattr("tagmatch.model.storage.arrow_folder._file_system", lambda *_: (Failing(), "b/x"))
     for call in (location.has_index, location.open):
         with pytest.raises(TagMatchError, match=r"keys \(access_key\) and \(secret_key\) .*fs\.s3a\.endpoint") as told:
             call()

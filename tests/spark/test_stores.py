@@ -34,9 +34,8 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.storage.folder import Folder
-from tagmatch.model.storage.location import location_of
-from tagmatch.model.storage.stores import StoreFolder
+from tagmatch.model.storage.arrow_folder import ArrowFolder
+from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.columns import errors_of_workers
 
@@ -125,29 +124,29 @@ def test_copying_while_a_newer_snapshot_is_saved(
 ) -> None:
     """Which needs two attempts to be saved; to save again what is there writes nothing."""
     location = location_of(uri, "index")
-    snapshot = Folder(make_index(tmp_path / "local", ROWS)).open()
+    snapshot = Repository.at(make_index(tmp_path / "local", ROWS)).open()
     location.save(snapshot)
-    newer = Folder(make_index(tmp_path / "newer", ROWS, layout="balanced")).open()
-    download, upload, before = StoreFolder.download, StoreFolder.upload, names(bucket)
+    newer = Repository.at(make_index(tmp_path / "newer", ROWS, layout="balanced")).open()
+    download, upload, before = ArrowFolder.download, ArrowFolder.upload, names(bucket)
 
-    def fail(store: StoreFolder, file: Path, name: str) -> None:
+    def fail(store: ArrowFolder, file: Path, name: str) -> None:
         if name.endswith("partitions.arrow"):
             raise TagMatchError("no room")
         upload(store, file, name)
 
     def interrupted(*_: Any) -> None:
-        monkeypatch.setattr(StoreFolder, "download", download)
+        monkeypatch.setattr(ArrowFolder, "download", download)
         location.save(newer)
         raise TagMatchError("gone while it was read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(StoreFolder, "upload", fail)
+        patch.setattr(ArrowFolder, "upload", fail)
         location.save(snapshot)
         with pytest.raises(TagMatchError, match="no room"):
             location.save(newer)
     assert names(bucket) == before
-    monkeypatch.setattr(StoreFolder, "download", interrupted)
-    assert location.open().name == Folder(tmp_path / "newer").manifest()["snapshot"]
+    monkeypatch.setattr(ArrowFolder, "download", interrupted)
+    assert location.open().name == Repository.at(tmp_path / "newer").manifest()["snapshot"]
 
 
 def test_a_bucket_stays(bucket: Any, uri: str) -> None:
@@ -166,7 +165,7 @@ def test_a_bucket_stays(bucket: Any, uri: str) -> None:
 
 def test_copies_of_this_process_go_with_it(tmp_path: Path, uri: str) -> None:
     """Those of workers are in folders of their executor, which removes them."""
-    location_of(uri, "index").save(Folder(make_index(tmp_path / "local", ROWS)).open())
+    location_of(uri, "index").save(Repository.at(make_index(tmp_path / "local", ROWS)).open())
     copies = tmp_path / "temporary"
     copies.mkdir()
     program = "import sys, tagmatch; print(sorted(tagmatch.TagMatch.open(sys.argv[1]).match(['a', 'b'])))"

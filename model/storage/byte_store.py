@@ -1,0 +1,262 @@
+"""A place for the files of an index, as the repository sees it: all that a folder and a store can do.
+
+What is abstract here is all that a new kind of place has to have. The rest has a default for stores that other machines
+keep, whose files are copied to this one: they have no locks, and their files appear whole.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import tempfile
+import textwrap
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self, TypeAlias
+
+import pyarrow as pa
+
+from tagmatch.model.errors import TagMatchError
+from tagmatch.model.parallel import reject_given_up
+from tagmatch.model.storage.files import Entry, checksum_of, locked, remove
+
+#: "other" is neither a file nor a folder, such as a pipe
+Kind: TypeAlias = Literal["file", "folder", "other"]
+
+_BLOCK = 1 << 24
+
+# Folders for copies of this process and those that it was forked from; the last one is in use
+_made: list[Path] = []
+
+
+class ByteStore(ABC):
+    """A folder on some machine, which may not be there yet; files have names below it, `segment/keys.arrow`.
+
+    As text it is what messages show, without passwords. What cannot be done is a TagMatchError.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """What a user writes for it, but for options; it may have a password in it."""
+
+    @property
+    @abstractmethod
+    def digest(self) -> str:
+        """A name for what is copied from it, without passwords."""
+
+    @abstractmethod
+    def folder(self, name: str) -> ByteStore:
+        """A folder in this one."""
+
+    @abstractmethod
+    def kind(self, name: str = "") -> Kind | None:
+        """What there is under a name; without one, in the place of this folder itself."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Names of what is in the folder; none if there is no such folder."""
+
+    @abstractmethod
+    def open(self, name: str) -> AbstractContextManager[Any]:
+        """Open a file, which has `read`, `readinto` and `seek`; FileNotFoundError."""
+
+    @abstractmethod
+    def write(self, name: str, text: bytes) -> None:
+        """Give a file these contents, in one step; they last when this returns."""
+
+    @abstractmethod
+    def put(self, made: Path, name: str) -> None:
+        """Take a file of this machine, or a folder of files, which goes from there or not; it replaces what is here."""
+
+    @abstractmethod
+    def adopt(self, source: Self, names: Mapping[str, str], made: Path) -> None:
+        """Take files of a folder in this one, by their names there; they are here, or in `made` for `put`."""
+
+    @abstractmethod
+    def holds(self, files: Mapping[str, Entry]) -> bool:
+        """Whether files are here, as far as can be seen without copying them, of which manifests say this."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a file, or a folder with all in it, or leave it to the next that comes by."""
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make the folder, in which other machines may write."""
+
+    @abstractmethod
+    def remove_if_empty(self) -> None:
+        """Remove the folder, if nothing is in it."""
+
+    # -- what folders of this machine can do besides -----------------------------------------------------------------
+
+    @property
+    def path(self) -> Path | None:
+        """The folder, if it is one of this machine: files are read in their places, and locks hold off others."""
+        return None
+
+    def absolute(self) -> ByteStore:
+        """The same one for processes that work in another folder."""
+        return self
+
+    def lock(self) -> AbstractContextManager[object]:
+        """Be the only one that changes what is here."""
+        return contextlib.nullcontext()
+
+    def lock_at_once(self, name: str) -> AbstractContextManager[object] | None:  # noqa: ARG002
+        """Hold the lock of a file, or get `None` if another program has it."""
+        return contextlib.nullcontext()
+
+    def writing(self, *, new: bool) -> AbstractContextManager[Path]:  # noqa: ARG002
+        """Be the only one that writes, to a `new` folder if need be; gives a folder of this machine for `put`."""
+        return self.making()
+
+    @contextlib.contextmanager
+    def making(self, *, as_job: bool = False) -> Iterator[Path]:  # noqa: ARG002
+        """A folder of this machine for files that are made for `put`; those of a job stay when others write."""
+        try:
+            with temporary_folder() as folder:
+                yield folder
+        except OSError as error:
+            raise TagMatchError(
+                f"cannot make the files that {self} is to have: {error}; the variable TMPDIR says in which folder"
+            ) from error
+
+    def sync(self) -> None:  # noqa: B027
+        """Let the names of files last that were put here or removed."""
+
+    def check_sizes(self, files: Mapping[str, Entry]) -> None:  # noqa: B027
+        """See that files are here still, of which a manifest says this; IndexCorruptError."""
+
+    @contextlib.contextmanager
+    def pinned(self, names: Iterable[str]) -> Iterator[ByteStore]:  # noqa: ARG002
+        """Files of one moment, which stay readable though others remove them, if that can be; FileNotFoundError."""
+        yield self
+
+    # -- what follows ------------------------------------------------------------------------------------------------
+
+    def read(self, name: str, first: int = 0, last: int | None = None) -> bytes:
+        """The bytes of a file from `first` to `last`, fewer where it ends before; FileNotFoundError."""
+        try:
+            with self.open(name) as file:
+                if first:
+                    file.seek(first)
+                return bytes(file.read() if last is None else file.read(last - first))
+        except FileNotFoundError:
+            raise
+        except NotADirectoryError as error:
+            raise FileNotFoundError(*error.args) from None
+        except OSError as error:
+            raise TagMatchError(f"cannot read {self}/{name}: {error}") from error
+
+    def checksum(self, name: str) -> str:
+        """As manifests have it; FileNotFoundError."""
+        with self.open(name) as file:
+            return checksum_of(file)
+
+    def fetch(self, name: str, file: Path) -> None:
+        """Copy a file to this machine, in blocks so that Ctrl-C need not wait for all of it; FileNotFoundError."""
+        with self.open(name) as source, file.open("wb") as sink:
+            while block := source.read(_BLOCK):
+                reject_given_up()
+                sink.write(block)
+
+    @contextlib.contextmanager
+    def new(self, name: str) -> Iterator[Path]:
+        """Give a path of this machine, at which to write the file of that name; it appears whole, at once."""
+        made = self.local_folder() / uuid.uuid4().hex
+        try:
+            yield made
+            self.put(made, name)
+        finally:
+            made.unlink(missing_ok=True)
+
+    def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:
+        """Map a file into memory; `keep` if other processes of this machine need it, too."""
+        if keep:
+            return pa.memory_map(str(self.kept(name)))
+        file = self.local_folder() / uuid.uuid4().hex
+        try:
+            self.fetch(name, file)
+            return pa.memory_map(str(file))
+        finally:
+            file.unlink(missing_ok=True)
+
+    def kept(self, name: str) -> Path:
+        """The path on this machine of a file, or of a copy, that other processes here need, too."""
+        file = self.local_folder() / f"{self.digest}-{name}"
+        if not file.exists():
+            with one_process(file):
+                if not file.exists():
+                    part = file.with_name(uuid.uuid4().hex)
+                    self.fetch(name, part)
+                    os.replace(part, file)
+        return file
+
+    def local_folder(self) -> Path:
+        """A folder of this machine with room for files, which their maker removes."""
+        return folder_for_copies()
+
+
+class Written(NamedTuple):
+    """Files that are whole, and are to become those of an index."""
+
+    files: ByteStore  # as the index's `scratch` gives it
+    names: dict[str, str]  # by their paths within the index, their names among `files`
+
+
+def in_a_line(error: BaseException | str) -> str:
+    """What an error says, or a text, without line breaks and not at great length."""
+    return textwrap.shorten(str(error), 400)
+
+
+# -- copies on this machine --------------------------------------------------------------------------------------------
+
+
+def folder_for_copies() -> Path:
+    """A folder for copies: our own or, in a worker of Spark, one of its executor, which removes it when it ends.
+
+    Forked children share it, and leave it to the process that made it.
+    """
+    executors = Path(os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0])
+    if executors.name.startswith("blockmgr-"):
+        folder = executors / "tagmatch"
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+    if not (_made and _made[-1].is_dir()):  # the process that made it has ended
+        _made.append(folder_of_this_process())
+    return _made[-1]
+
+
+def folder_of_this_process() -> Path:
+    """A new folder of this machine, which goes when this process ends, but not when a forked child of it does."""
+    folder = Path(tempfile.mkdtemp(prefix="tagmatch-"))
+    atexit.register(_remove_own, folder, os.getpid())
+    return folder
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """A new folder among the copies, for the block; one of `tempfile` would go when a forked child ends, too."""
+    folder, maker = Path(tempfile.mkdtemp(prefix="tagmatch-", dir=folder_for_copies())), os.getpid()
+    try:
+        yield folder
+    finally:
+        _remove_own(folder, maker)
+
+
+def _remove_own(folder: Path, maker: int) -> None:
+    if os.getpid() == maker:
+        remove(folder)
+
+
+def one_process(path: Path) -> AbstractContextManager[None]:
+    """Let one process of this machine at a time make what belongs at a path."""
+    return locked(path.parent, f"{path.name}.lock")

@@ -1,0 +1,263 @@
+"""A folder of this machine, or one that several machines mount under the same path."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Self
+
+import pyarrow as pa
+import xxhash
+
+from tagmatch.model.errors import IndexCorruptError, TagMatchError
+from tagmatch.model.storage.byte_store import ByteStore, Kind
+from tagmatch.model.storage.files import (
+    Entry,
+    are_whole,
+    check_file,
+    check_size,
+    checksum_in,
+    checksum_of,
+    lock_at_once,
+    locked,
+    make_folder,
+    plain_file,
+    remove,
+    replace_file,
+    sync,
+)
+from tagmatch.model.storage.format import (
+    LOCK,
+    OWNER,
+    POSITIONS,
+    SCRATCH_PREFIX,
+    UNFINISHED_PREFIX,
+    WRITER,
+)
+
+# Folders that this process is about to write
+_unfinished: set[Path] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolder(ByteStore):
+    """A folder whose files are read in their places."""
+
+    place: Path
+
+    def __str__(self) -> str:
+        return str(self.place)
+
+    @property
+    def path(self) -> Path:
+        """See `ByteStore`."""
+        return self.place
+
+    @property
+    def address(self) -> str:
+        """See `ByteStore`."""
+        return str(self.place)
+
+    @property
+    def digest(self) -> str:
+        """See `ByteStore`."""
+        return xxhash.xxh3_64_hexdigest(str(self.place).encode())
+
+    def absolute(self) -> LocalFolder:
+        """See `ByteStore`."""
+        return LocalFolder(self.place.absolute())
+
+    def folder(self, name: str) -> LocalFolder:
+        """See `ByteStore`."""
+        return LocalFolder(self.place / name)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def kind(self, name: str = "") -> Kind | None:
+        """See `ByteStore`."""
+        path = self.place / name
+        with self._looking():
+            if path.is_dir():
+                return "folder"
+            return "file" if path.is_file() else "other" if path.exists() else None
+
+    def names(self) -> list[str]:
+        """See `ByteStore`."""
+        with self._looking(), contextlib.suppress(FileNotFoundError):
+            return os.listdir(self.place)
+        return []
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise TagMatchError(f"cannot look into {self}: {error.strerror or error}") from error
+
+    def open(self, name: str) -> AbstractContextManager[Any]:
+        """See `ByteStore`; OSError."""
+        return plain_file(self.place, name)
+
+    def checksum(self, name: str) -> str:
+        """See `ByteStore`; OSError."""
+        return checksum_in(self.place, name)
+
+    def holds(self, files: Mapping[str, Entry]) -> bool:
+        """See `ByteStore`: by their checksums."""
+        return are_whole(files, self.checksum)
+
+    def check_sizes(self, files: Mapping[str, Entry]) -> None:
+        """See `ByteStore`."""
+        for name, expected in files.items():
+            check_file(self.place, name, expected, check_size)
+
+    @contextlib.contextmanager
+    def pinned(self, names: Iterable[str]) -> Iterator[ByteStore]:
+        """See `ByteStore`: they are open."""
+        with contextlib.ExitStack() as stack:
+            try:
+                opened = {name: stack.enter_context(self.open(name)) for name in names}
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise TagMatchError(f"cannot read the index {self}: {error}") from error
+            yield _Opened(self.place, opened)
+
+    def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:  # noqa: ARG002
+        """See `ByteStore`."""
+        return pa.memory_map(str(self.place / name))
+
+    def kept(self, name: str) -> Path:
+        """See `ByteStore`."""
+        return self.place / name
+
+    def local_folder(self) -> Path:
+        """See `ByteStore`: the folder itself, which this machine may lack."""
+        if not self.place.is_dir():
+            raise TagMatchError(
+                f"{os.uname().nodename} has no folder {self.place}, which another machine has made: an index must be "
+                "where all machines mount the same folder, or on a store that all of them reach"
+            )
+        return self.place
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, name: str, text: bytes) -> None:
+        """See `ByteStore`: the names of all files that were put here before last then, too."""
+        replace_file(self.place / name, text)
+
+    def put(self, made: Path, name: str) -> None:
+        """See `ByteStore`: moves what is made, which is synced, in this file system; its name lasts from `sync` on."""
+        there = self.place / name
+        if made.is_dir() or there.is_dir():
+            remove(there)
+        made.replace(there)
+
+    def adopt(self, source: Self, names: Mapping[str, str], made: Path) -> None:
+        """See `ByteStore`: moves files, which are synced, in this file system."""
+        for name, there in names.items():
+            place = made / there
+            if not place.parent.exists():
+                place.parent.mkdir()
+                place.parent.chmod(0o755)
+            (source.place / name).rename(place)
+        for parent in {(made / there).parent for there in names.values()}:
+            sync(parent)
+
+    def sync(self) -> None:
+        """See `ByteStore`."""
+        sync(self.place)
+
+    def remove(self, name: str) -> None:
+        """See `ByteStore`."""
+        remove(self.place / name)
+
+    def create(self) -> None:
+        """See `ByteStore`: processes of other machines may be another user's."""
+        make_folder(self.place.parent)
+        self.place.mkdir()
+        self.place.chmod(0o777)
+
+    def remove_if_empty(self) -> None:
+        """See `ByteStore`."""
+        with contextlib.suppress(OSError):
+            self.place.rmdir()  # which only an empty folder lets be done to it
+
+    def lock(self) -> AbstractContextManager[object]:
+        """See `ByteStore`: whoever else has the lock is waited for."""
+        return locked(self.place, LOCK)
+
+    def lock_at_once(self, name: str) -> AbstractContextManager[object] | None:
+        """See `ByteStore`."""
+        return lock_at_once(self.place, name)
+
+    @contextlib.contextmanager
+    def writing(self, *, new: bool) -> Iterator[Path]:
+        """See `ByteStore`: a new folder goes again if nothing could be written."""
+        created = make_folder(self.place) if new else []
+        try:
+            with self.lock():
+                self._remove_unfinished()
+                with self.making() as made:
+                    yield made
+        except Exception:
+            if created:
+                with contextlib.suppress(OSError):
+                    if {LOCK, WRITER}.issuperset(os.listdir(self.place)):
+                        for lock in (LOCK, WRITER):
+                            (self.place / lock).unlink(missing_ok=True)
+                self.remove_if_empty()
+            raise
+
+    @contextlib.contextmanager
+    def making(self, *, as_job: bool = False) -> Iterator[Path]:
+        """See `ByteStore`: a folder in this one."""
+        made = self.place / f"{SCRATCH_PREFIX if as_job else UNFINISHED_PREFIX}{uuid.uuid4().hex}"
+        _unfinished.add(made)  # before others can see it
+        try:
+            made.mkdir(mode=0o700)
+            with locked(self.place, f"{made.name}/{OWNER}"):
+                yield made
+        finally:
+            remove(made)
+            _unfinished.discard(made)
+
+    def _remove_unfinished(self) -> None:
+        """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
+        for left in self.place.glob(f"{UNFINISHED_PREFIX}*"):
+            if not left.name.startswith(SCRATCH_PREFIX) and left not in _unfinished and _is_abandoned(left):
+                remove(left)
+        remove(self.place / f"{POSITIONS}.new")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened(LocalFolder):
+    """Some files of a folder, which are open."""
+
+    files: dict[str, FileIO]
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[Any]:
+        self.files[name].seek(0)
+        yield self.files[name]
+
+    def checksum(self, name: str) -> str:
+        with self.open(name) as file:
+            return checksum_of(file)
+
+
+def _is_abandoned(unfinished: Path) -> bool:
+    """Whether no program lives that writes to this folder, which was seen with the lock of the index held."""
+    try:
+        lock = lock_at_once(unfinished.parent, f"{unfinished.name}/{OWNER}")
+    except (OSError, IndexCorruptError):  # it is gone, or not one that we make, or no one here may write there
+        return True
+    if lock is not None:
+        lock.close()
+    return lock is not None

@@ -1,0 +1,499 @@
+"""An index in a byte store: opened, saved, followed by newer snapshots; written once for folders and stores.
+
+A store is read from copies on this machine, made once for all processes of an executor. A writer puts the files of a
+snapshot there, and the manifest last: then it has become the current one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from tagmatch.model.errors import (
+    IndexChangedError,
+    IndexCorruptError,
+    IndexExistsError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+    TagMatchError,
+)
+from tagmatch.model.options import KeyType, check_snapshot_number
+from tagmatch.model.storage.arrow_folder import ArrowFolder, StoreOptions
+from tagmatch.model.storage.byte_store import ByteStore, Written, folder_for_copies, in_a_line, one_process
+from tagmatch.model.storage.files import Check, Entry, are_whole, check_contents, check_file, check_size, write_file
+from tagmatch.model.storage.format import (
+    LOCK,
+    MANIFEST,
+    OF_SNAPSHOTS,
+    OWNER,
+    POSITIONS,
+    SCRATCH_PREFIX,
+    STAGED_PREFIX,
+    UNFINISHED_PREFIX,
+    WRITER,
+    Manifest,
+    files_in,
+    files_of,
+    manifest_text,
+    number_of,
+    parse_manifest,
+    staged_of,
+    within,
+)
+from tagmatch.model.storage.history import (
+    Commit,
+    alone,
+    check_kept,
+    manifest_by_number,
+    names_needed,
+    succeed,
+    with_staged,
+)
+from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.partial import InPlace, constrained, fetched_from, gone
+from tagmatch.model.storage.tables import read_segments, write_segment, write_snapshot
+from tagmatch.model.tables import Segment, Snapshot
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_FILE = re.compile(r"file:(//(localhost)?)?(?P<path>/[^/].*)")
+
+# What the folder of an index may have in it
+_OURS = (f"{MANIFEST}.new", *OF_SNAPSHOTS, UNFINISHED_PREFIX, STAGED_PREFIX, LOCK, WRITER, POSITIONS)
+
+# Segments that this process has written ahead: the address of the index, and their names in it
+_ahead: set[tuple[str, str]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """The location of an index, which may not be there yet; as text it is what messages show, without passwords."""
+
+    files: ByteStore
+    number: int | None = None  # of the one snapshot that is to be read; `None`: the current one, whichever that is
+
+    @classmethod
+    def at(cls, given: str | Path, options: StoreOptions | None = None) -> Repository:
+        """The location at the path of a folder, or at the URI of a store; errors as `ArrowFolder.at`."""
+        return cls(LocalFolder(given) if isinstance(given, Path) else ArrowFolder.at(given, options))
+
+    def __str__(self) -> str:
+        return str(self.files)
+
+    @property
+    def address(self) -> str:
+        """What `location_of` takes for this location, but for options; it may have a password in it."""
+        return self.files.address
+
+    @property
+    def log_folder(self) -> Path | None:
+        """Where staged changes are logged; `None` where none can be made."""
+        return self.files.path if self.number is None else None
+
+    def absolute(self) -> Repository:
+        """The same location for processes that work in another folder."""
+        return replace(self, files=self.files.absolute())
+
+    def numbered(self, number: int) -> Repository:
+        """The location of one snapshot of the index, by its number; it is read-only."""
+        return replace(self, number=number)
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    def has_index(self) -> bool:
+        """Whether an index is there; IndexExistsError if something else is, so that no index can be written there."""
+        if self.files.kind(MANIFEST) == "file":
+            return True
+        if self.files.kind() not in ("folder", None):
+            raise IndexExistsError(f"{self} is a file, not an index folder; choose another path")
+        if not all(name.startswith(_OURS) for name in self.files.names()):
+            raise IndexExistsError(f"{self} is a folder with other files in it; choose an empty or a new folder")
+        return False
+
+    def manifest(self) -> Manifest:
+        """The manifest of the current snapshot, or of the one by its number; errors as `open`."""
+        return manifest_by_number(self.number, self._current_manifest, self.files)
+
+    def _current_manifest(self) -> Manifest:
+        try:
+            return parse_manifest(self.files.read(MANIFEST), self)
+        except FileNotFoundError:
+            pass
+        told = f"it has no {MANIFEST}; it is not an index, or its build did not finish"
+        if self.files.path is not None and (kind := self.files.kind()) != "folder":
+            told = "it is a file, not a folder" if kind else "no such folder"
+        raise IndexNotFoundError(f"there is no index at {self}: {told}")
+
+    def open(self) -> Snapshot:
+        """The current snapshot, or the one by its number, its files memory-mapped and their checksums verified.
+
+        IndexNotFoundError, IndexVersionError, IndexCorruptError; TagMatchError if a file cannot be read or copied.
+        """
+        here = self._here()
+        while True:
+            manifest = here.manifest()
+            try:
+                here.verify({entry["name"]: entry for entry in staged_of(manifest)})
+                return here._snapshot(manifest, check_contents)
+            except IndexCorruptError:
+                # Another process may have made a newer snapshot current and removed the files of this one.
+                if here.manifest() == manifest:
+                    raise
+
+    def open_unverified(self, name: str) -> Snapshot:
+        """The snapshot of that name, its files memory-mapped but not read, so that damage may go unnoticed.
+
+        Errors as `open`, and IndexNotFoundError if the index has another snapshot by now.
+        """
+        here = self._here()
+        manifest = here.manifest()
+        if manifest["snapshot"] == name:
+            try:
+                return here._snapshot(manifest, check_size)
+            except IndexCorruptError:
+                if here.manifest() == manifest:
+                    raise
+        raise gone(here, name)
+
+    def in_place(self, name: str) -> InPlace:
+        """The snapshot of that name, of which only what is asked for is read; errors as `open_unverified`.
+
+        No checksum is verified, only that what is read can be what a table has. What is fetched stays on this machine,
+        for as long as copies do.
+        """
+        manifest = self.manifest()
+        if manifest["snapshot"] != name:
+            raise gone(self, name)
+        if self.files.path is not None:  # what is mapped into memory is read when it is looked at
+            return InPlace(self.open_unverified(name), constrained(manifest))
+        return fetched_from(self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self._name_of_copy}")
+
+    def verify(self, files: Mapping[str, Entry]) -> None:
+        """Verify the checksums of some files, by their paths in the index, of which manifests say this."""
+        folder = self._here().files.path
+        assert folder is not None
+        for name, expected in files.items():
+            check_file(folder, name, expected, check_contents)
+
+    def check_kept(self) -> None:
+        """Verify the checksums of all files of the earlier snapshots that the index keeps; errors as `open`."""
+        check_kept(self.manifest, self.files)
+
+    def _snapshot(self, manifest: Manifest, check: Check) -> Snapshot:
+        assert self.files.path is not None
+        return Snapshot(read_segments(self.files.path, manifest, check), str(manifest["snapshot"]), number_of(manifest))
+
+    def _here(self) -> Repository:
+        """The index itself or, of a store, a copy in a folder of this machine, made anew for a newer snapshot."""
+        if self.files.path is not None:
+            return self
+        try:
+            copy = Repository.at(folder_for_copies() / f"index-{self._name_of_copy}")
+            if copy._holds(alone(self.manifest())):
+                return copy
+            assert copy.files.path is not None
+            with one_process(copy.files.path):
+                while not copy._holds(manifest := alone(self.manifest())):
+                    try:
+                        self._copy(manifest, copy, copy.files.path)
+                    except (FileNotFoundError, TagMatchError) as error:
+                        # The writer of a newer snapshot has removed the files of this one.
+                        if alone(self.manifest()) != manifest:
+                            continue
+                        if isinstance(error, FileNotFoundError):
+                            raise IndexCorruptError(f"{self} lacks a file: {in_a_line(error)}") from None
+                        if isinstance(error, IndexCorruptError):
+                            raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
+                        raise
+            return copy
+        except OSError as error:
+            raise TagMatchError(
+                f"cannot copy {self} to this machine: {in_a_line(error)}; the variable TMPDIR says in which folder"
+            ) from error
+
+    @property
+    def _name_of_copy(self) -> str:
+        return self.files.digest + ("" if self.number is None else f"-{self.number}")
+
+    def _holds(self, manifest: Manifest) -> bool:
+        return self.files.kind(MANIFEST) is not None and self.manifest() == manifest
+
+    def _copy(self, manifest: Manifest, copy: Repository, folder: Path) -> None:
+        """Copy the files that the copy does not have yet of an earlier snapshot."""
+        folder.mkdir(exist_ok=True)
+        there = os.listdir(folder)
+        with copy.files.making() as made:
+            for path, expected in files_of(manifest["segments"]).items():
+                if path.partition("/")[0] not in there:
+                    (made / path).parent.mkdir(exist_ok=True)
+                    self.files.fetch(path, made / path)
+                    check_file(made, path, expected, check_contents)
+            copy.commit(made, manifest, {})
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """See that `update` can be called; InvalidValueError if the index is read-only here."""
+        if self.files.path is None:  # stores have no locks, so that no program can tell whether another one writes
+            raise InvalidValueError(
+                f"cannot change {self}: an index on a store is read-only; change one in a folder and put it there with "
+                "save(), or build it with tagmatch.spark.partition or `tagmatch-partition`"
+            )
+        if self.number is not None:
+            raise InvalidValueError(
+                f"cannot change snapshot {self.number} of the index {self}: what is opened by its number is read-only; "
+                "open the index without a number, or have save() write this snapshot to a path"
+            )
+
+    def check_reloadable(self) -> None:
+        """See that the index may get newer snapshots; InvalidValueError if this is one of them, by its number."""
+        if self.number is not None:
+            raise InvalidValueError(
+                f"there is nothing to reload: the index {self} was opened at snapshot {self.number}, which never "
+                "changes; open it without a number to follow it"
+            )
+
+    def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
+        """Make `snapshot` the current one of the index, which is created if need be, whatever it has now.
+
+        `keep` is as of `Commit`. All files are written, and replace those that are there and damaged; in a folder,
+        another writer is waited for. IndexExistsError if something that is not an index is there; TagMatchError if the
+        files cannot be written, and the index stays as it was.
+        """
+        self._save(snapshot, None, Commit(keep=keep))
+
+    def update(self, snapshot: Snapshot, known: set[str], commit: Commit) -> Snapshot:
+        """`save`, but not where the index has got a snapshot that `snapshot` does not come from: IndexChangedError.
+
+        Returns `snapshot` as it is saved, with names and its number. Only what the index does not have is written.
+        `known` are names of the snapshots that it comes from, and gets that of `snapshot` just before that becomes the
+        current one: should this be interrupted, either may be.
+        """
+        self.check_writable()
+        return self._save(snapshot, known, commit)
+
+    @contextlib.contextmanager
+    def written_ahead(self, segment: Segment) -> Iterator[Entry]:
+        """Write the files of a segment that a snapshot is to have, meanwhile; errors as `save`."""
+        self.check_writable()
+        with contextlib.ExitStack() as stack:
+            with self._telling():
+                with self.files.lock():  # so that nobody takes it for what a killed one has left
+                    made = stack.enter_context(self.files.making())
+                entry = write_segment(segment, made)
+                name = entry["name"]
+                _ahead.add((self.address, name))
+                stack.callback(_ahead.discard, (self.address, name))
+                with self.files.lock():  # another program may be about to save this very segment
+                    if self.files.kind(name) is None:
+                        stack.callback(self._remove_unless_saved, name)
+                    self._put(made, files_of([entry]))
+            yield entry
+
+    def _remove_unless_saved(self, name: str) -> None:
+        """Remove a segment that was written ahead, if no snapshot has got it."""
+        with contextlib.suppress(OSError, TagMatchError), self.files.lock():
+            needed = names_needed(self.manifest(), self.files)
+            if needed is not None and name not in needed:
+                self.files.remove(name)
+
+    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> Manifest:
+        """Write the files of a snapshot that an index, which has these segments, lacks; returns what `switch` takes.
+
+        Nothing has changed then, and any process may `switch`. Done twice, it comes to the same.
+        """
+        with self._telling(), self.files.making(as_job=True) as made:
+            manifest = write_snapshot(snapshot, made, there)
+            with self.files.lock():
+                self._put(made, files_of(manifest["segments"]))
+            return manifest
+
+    def switch(self, manifest: Manifest, base: str | None, written: Written | None = None) -> None:
+        """Make the snapshot that `prepare` or `manifest_of` gave the current one; what is staged stays so.
+
+        `base` is the name of the snapshot that the index still has to have, `None`: there is no index; else an
+        IndexChangedError. `written` are files of the snapshot that the index does not have yet; they are moved there.
+        On a store, only one program at a time may.
+        """
+        with self.writing() as made:
+            current = self.manifest() if self.has_index() else None
+            if (current or {}).get("snapshot") != base:
+                raise IndexChangedError(
+                    f"another program has saved changes to the index {self} in the meantime, and they stay; nothing "
+                    "was added to them: begin again"
+                )
+            self._succeed(made, manifest, current, written)
+
+    def replace(self, manifest: Manifest, written: Written) -> None:
+        """`switch`, whatever the index has now, as `save`."""
+        with self.writing() as made:
+            self._succeed(made, manifest, self._replaced(), written)
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[ByteStore]:
+        """A place for files, which are removed afterwards. What a killed one has left is removed now."""
+        existed = self.files.kind() is not None
+        name = f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
+        scratch = self.files.folder(name)
+        with self._telling():
+            try:
+                for left in self.files.names():
+                    if left.startswith(SCRATCH_PREFIX):
+                        self.files.remove(left)
+                scratch.create()
+                yield scratch
+            finally:
+                self.files.remove(name)
+                if not existed:
+                    self.files.remove_if_empty()
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Path]:
+        """Be the one that writes; gives a folder of this machine for files to `commit`. Errors as `save`."""
+        new = not self.has_index()
+        with self._telling(), self.files.writing(new=new) as made:
+            yield made
+
+    def commit(self, made: Path, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
+        """Make a snapshot of files in the folder `made`, and of some that are here, the current one.
+
+        Others are removed, but for segments that are written ahead. `kept` has the manifest of the one before, if that
+        is kept.
+        """
+        for name, text in kept.items():
+            write_file(made / name, text)
+        self._put(made, files_in(manifest))
+        self.files.check_sizes(files_in(manifest))  # one written ahead may have been removed by another program
+        self.files.write(MANIFEST, manifest_text(manifest))
+        needed = names_needed(manifest, self.files)
+        if needed is None:
+            return  # nothing is removed that an earlier snapshot may need
+        for name in self.files.names():
+            if name.startswith(OF_SNAPSHOTS) and name not in needed and (self.address, name) not in _ahead:
+                self.files.remove(name)
+
+    def replaceable(self) -> Manifest | None:
+        """The manifest of the index, if there is one that is not damaged; errors as `save`."""
+        with contextlib.suppress(IndexCorruptError):
+            return self.manifest() if self.has_index() else None
+        return None
+
+    def _replaced(self) -> Manifest | None:
+        """`replaceable`, but where changes may be staged, a damaged manifest that counts them is an error."""
+        if self.files.path is None:
+            return self.replaceable()
+        return self.manifest() if self.has_index() else None
+
+    def _save(self, snapshot: Snapshot, known: set[str] | None, commit: Commit) -> Snapshot:
+        """`update`; without `known`, whatever the index has now."""
+        with self.writing() as made:
+            current = self._replaced()
+            if known is not None and current is not None and current["snapshot"] not in known:
+                raise IndexChangedError(
+                    f"another program has saved changes to the index {self}; staged changes are still staged: call "
+                    "reload() and then consolidate() again"
+                )
+            there = () if known is None else (*(current["segments"] if current else ()), *commit.ahead)
+            written = write_snapshot(snapshot, made, there)
+            # What merges segments, which are written ahead, changes no set
+            manifest, kept = succeed(written, current, commit.keep, same_sets=bool(commit.ahead))
+            if known is not None:
+                known.add(manifest["snapshot"])
+            self.commit(made, with_staged(manifest, current, commit.log), kept)
+        names = [entry["name"] for entry in manifest["segments"]]
+        saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
+        return Snapshot(tuple(saved), str(manifest["snapshot"]), number_of(manifest))
+
+    def _succeed(self, made: Path, manifest: Manifest, current: Manifest | None, written: Written | None) -> None:
+        """Make the snapshot with this manifest follow the current one, with files that are written for it."""
+        if written is not None:
+            files = files_of(manifest["segments"])
+            whole = {name for name in {path.partition("/")[0] for path in written.names} if self._has(files, name)}
+            names = {name: path for path, name in written.names.items() if path.partition("/")[0] not in whole}
+            self.files.adopt(written.files, names, made)
+        next_one, kept = succeed(manifest, current)
+        self.commit(made, with_staged(next_one, current), kept)
+
+    def _has(self, files: dict[str, Entry], name: str) -> bool:
+        """Whether those of the files that have this name, or are in the folder with it, are there undamaged."""
+        own = within(files, name)
+        return bool(own) and are_whole(own, self.files.checksum)
+
+    def _put(self, made: Path, files: dict[str, Entry]) -> None:
+        """Put files that are made in their places, unless those of a snapshot are there; positions come later."""
+        for new in made.iterdir():
+            if new.name not in (OWNER, POSITIONS) and not self._has(files, new.name):
+                self.files.put(new, new.name)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise TagMatchError(f"cannot write the index {self}: {error}") from error
+
+
+def location_of(given: object, name: str, number: int | None = None, options: StoreOptions | None = None) -> Repository:
+    """The location that a user gives as a path, which may begin with `~`, or as a URI; one that is made stays as it is.
+
+    `name` is that of the argument, for messages, `number` that of the snapshot that the user wants, and `options` say
+    how Arrow reaches the store of a URI (default: as the URI says).
+
+    Examples
+    --------
+    >>> str(location_of("file:///data/animals.index", "path"))
+    '/data/animals.index'
+    """
+    found = given if isinstance(given, Repository) else _location_of(given, name, options)
+    if number is None:
+        return found
+    check_snapshot_number(number)
+    return found.numbered(number)
+
+
+def user_path(text: str) -> str:
+    """A path as a person writes it, perhaps with a `~` of a user that there is, else an InvalidValueError."""
+    found = os.path.expanduser(text)
+    if found.startswith("~"):
+        raise InvalidValueError(
+            f"{text}: there is no home folder for {found.partition('/')[0]}; give the whole path, or ./{text} for a "
+            "name that begins so"
+        )
+    return found
+
+
+def _location_of(given: object, name: str, options: StoreOptions | None) -> Repository:
+    if not isinstance(given, str | os.PathLike) or not isinstance(text := os.fspath(given), str):
+        raise InvalidTypeError(f"{name} must be a string or a path, not {given!r}")
+    if not text:
+        raise InvalidValueError(f"{name} is empty; give the path of a folder")
+    if not _URI.match(text):
+        return Repository.at(Path(user_path(text)))
+    if not isinstance(given, str):
+        raise InvalidTypeError(f"a URI must be a str, not a {type(given).__name__}, which changes its slashes")
+    if file := _FILE.match(text):
+        return Repository.at(Path(unquote(file["path"])))
+    if text.startswith("grpc"):
+        raise InvalidValueError(
+            f"{name} must be a folder or the URI of a store; "
+            f"a service, as at {text!r:.80}, is called by tagmatch.connect"
+        )
+    return Repository.at(text, options)
+
+
+def open_with(location: Repository, key_type: KeyType | None) -> Snapshot:
+    """`Repository.open`, but for keys of the type that is wanted; another is an `InvalidValueError`."""
+    snapshot = location.open()
+    if key_type not in (None, found := snapshot.key_type):
+        raise InvalidValueError(
+            f'the keys of the index {location} have key_type "{found}", not "{key_type}"; leave out key_type'
+        )
+    return snapshot
