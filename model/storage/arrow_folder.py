@@ -102,7 +102,7 @@ class ArrowFolder(ByteStore):
     def kind(self, name: str = "") -> Kind | None:
         """See `ByteStore`."""
         files, path = self._reached(name)
-        with self._errors("read", name):
+        with self._errors("read"):
             return _KINDS.get(files.get_file_info(path).type)
 
     def names(self) -> list[str]:

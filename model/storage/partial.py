@@ -138,38 +138,6 @@ def _write(descriptor: int, found: bytes, place: int) -> None:
         view, place = view[written:], place + written
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InPlace:
-    """A snapshot whose tables are not looked at before they are fetched; here all of them are there already.
-
-    All calls raise ::
-
-        IndexCorruptError   A file is missing or cut short, or says what cannot be.
-        IndexNotFoundError  The index has another snapshot by now, and files of this one are gone.
-        TagMatchError       The store does not answer, or this machine has no room.
-    """
-
-    snapshot: Snapshot
-    constrained: tuple[bool, ...]  # of each segment, whether some of its sets have constraints
-
-    def fetch(self, array: Any, firsts: Any, lasts: Any) -> None:
-        """Fetch the elements `firsts[i]` to `lasts[i]` of an array of a table."""
-
-    def fetch_all(self, *arrays: Any) -> None:
-        """Fetch arrays of tables as a whole."""
-
-    def fetch_sets(self, segment: Segment, first: int, last: int) -> None:
-        """Fetch the ranks of the sets of some consecutive rows, and which of these are deleted."""
-
-    def fetch_rows(self, segment: Segment, first: int, last: int) -> None:
-        """Fetch what some consecutive rows have: as `fetch_sets`, and their keys and tags, with the hashes of these."""
-
-
-def constrained(manifest: Manifest) -> tuple[bool, ...]:
-    """Of each segment that a manifest names, whether some of its sets have constraints."""
-    return tuple(CONSTRAINTS in entry for entry in manifest["segments"])
-
-
 @dataclass(frozen=True, slots=True)
 class _Tables:
     """Tables of a store, as they are on this machine."""
@@ -194,7 +162,12 @@ class _Tables:
         return lambda: None
 
     def fetch(self, array: Any, firsts: I64Array, lasts: I64Array) -> None:
-        """Fetch some elements of an array, `firsts[i]` less than `lasts[i]`."""
+        """Fetch the elements `firsts[i]` to `lasts[i]` of an array."""
+        if (firsts < 0).any() or (lasts < firsts).any() or (lasts > len(array)).any():
+            raise IndexCorruptError(f"{self.store} is damaged: a table points to what is not there; {ADVICE}")
+        some = lasts > firsts
+        if not some.any():
+            return
         address, width = array.__array_interface__["data"][0], array.strides[0]
         place = bisect.bisect_right(self._sorted, address, key=_address) - 1
         table = self._sorted[max(place, 0)]
@@ -202,7 +175,7 @@ class _Tables:
         if not 0 <= start < table.size:
             return  # made in memory, where a table has no rows
         with self.errors():
-            table.fetch(start + firsts * width, start + lasts * width)
+            table.fetch(start + firsts[some] * width, start + lasts[some] * width)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -227,53 +200,60 @@ def _address(table: SparseTable) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Fetched(InPlace):
-    """One on a store."""
+class InPlace:
+    """A snapshot whose tables are not looked at before they are fetched.
 
-    tables: _Tables
+    All calls raise ::
+
+        IndexCorruptError   A file is missing or cut short, or says what cannot be.
+        IndexNotFoundError  The index has another snapshot by now, and files of this one are gone.
+        TagMatchError       The store does not answer, or this machine has no room.
+    """
+
+    snapshot: Snapshot
+    constrained: tuple[bool, ...]  # of each segment, whether some of its sets have constraints
+    tables: _Tables | None = None  # that things are fetched from; `None`: all of them are here already
 
     def fetch(self, array: Any, firsts: Any, lasts: Any) -> None:
-        """See `InPlace`."""
-        firsts, lasts = np.asarray(firsts, np.int64), np.asarray(lasts, np.int64)
-        if (firsts < 0).any() or (lasts < firsts).any() or (lasts > len(array)).any():
-            raise IndexCorruptError(f"{self.tables.store} is damaged: a table points to what is not there; {ADVICE}")
-        some = lasts > firsts
-        if some.any():
-            self.tables.fetch(array, firsts[some], lasts[some])
+        """Fetch the elements `firsts[i]` to `lasts[i]` of an array of a table."""
+        if self.tables is not None:
+            self.tables.fetch(array, np.asarray(firsts, np.int64), np.asarray(lasts, np.int64))
 
     def fetch_all(self, *arrays: Any) -> None:
-        """See `InPlace`."""
+        """Fetch arrays of tables as a whole."""
         for array in arrays:
             self.fetch(array, [0], [len(array)])
 
     def fetch_sets(self, segment: Segment, first: int, last: int) -> None:
-        """See `InPlace`."""
+        """Fetch the ranks of the sets of some consecutive rows, and which of these are deleted."""
+        if self.tables is None:
+            return
         if segment.deletions is not None:
             self.fetch(segment.deletions.bits, [first >> 3], [(last + 7) >> 3])
-        self._lists(segment.tagsets.ranks, first, last)
+        self._fetch_lists(segment.tagsets.ranks, first, last)
 
     def fetch_rows(self, segment: Segment, first: int, last: int) -> None:
-        """See `InPlace`."""
+        """Fetch what some consecutive rows have: as `fetch_sets`, and their keys and tags, with the hashes of these."""
+        if self.tables is None:
+            return
         self.fetch_sets(segment, first, last)
         vocabulary, keys = segment.vocabulary, segment.keys
         ranks = _values(segment.tagsets.ranks, first, last)
         self.fetch(vocabulary.hashes, ranks, ranks + 1)
-        self._strings(vocabulary.tags, ranks)
+        self._fetch_strings(vocabulary.tags, ranks)
         if not self.constrained[self.snapshot.segments.index(segment)]:
             reject_reserved(gather_strings(vocabulary.tags, ranks.astype(np.uint32)), self.tables.store)
-        self._lists(keys.keys, first, last)
+        self._fetch_lists(keys.keys, first, last)
         if keys.expires is not None:
             self.fetch(keys.expires, keys.keys.offsets[[first]], keys.keys.offsets[[last]])
         if keys.names is not None:
-            self._strings(keys.names, _values(keys.keys, first, last))
+            self._fetch_strings(keys.names, _values(keys.keys, first, last))
 
-    def _lists(self, lists: Lists, first: int, last: int) -> None:
-        """Fetch some consecutive lists."""
+    def _fetch_lists(self, lists: Lists, first: int, last: int) -> None:
         self.fetch(lists.offsets, [first], [last + 1])
         self.fetch(lists.values, lists.offsets[first:last], lists.offsets[first + 1 : last + 1])
 
-    def _strings(self, strings: Strings, numbers: I64Array) -> None:
-        """Fetch the strings with these numbers."""
+    def _fetch_strings(self, strings: Strings, numbers: I64Array) -> None:
         self.fetch(strings.offsets, numbers, numbers + 2)
         self.fetch(strings.data, strings.offsets[numbers], strings.offsets[numbers + 1])
 
@@ -282,6 +262,11 @@ def _values(lists: Lists, first: int, last: int) -> I64Array:
     """The different values that some consecutive lists have."""
     values: UIntArray = np.unique(lists.values[lists.offsets[first] : lists.offsets[last]])
     return values.astype(np.int64)
+
+
+def in_place(snapshot: Snapshot, manifest: Manifest, tables: _Tables | None = None) -> InPlace:
+    """A snapshot that this manifest names, whose tables are here, or are fetched from a store."""
+    return InPlace(snapshot, tuple(CONSTRAINTS in entry for entry in manifest["segments"]), tables)
 
 
 def fetched_from(store: ByteStore, manifest: Manifest, current: Callable[[], Manifest], folder: Path) -> InPlace:
@@ -299,4 +284,4 @@ def fetched_from(store: ByteStore, manifest: Manifest, current: Callable[[], Man
     # Some keys may have expired: to know, all times would have to be fetched
     segments = tuple(segments_of(manifest, tables, LONG_AGO + 1))
     snapshot = Snapshot(segments, str(manifest["snapshot"]), number_of(manifest))
-    return _Fetched(snapshot, constrained(manifest), tables)
+    return in_place(snapshot, manifest, tables)

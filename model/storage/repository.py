@@ -59,7 +59,7 @@ from tagmatch.model.storage.history import (
     with_staged,
 )
 from tagmatch.model.storage.local_folder import LocalFolder
-from tagmatch.model.storage.partial import InPlace, constrained, fetched_from, gone
+from tagmatch.model.storage.partial import InPlace, fetched_from, gone, in_place
 from tagmatch.model.storage.tables import read_segments, write_segment, write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
 
@@ -173,7 +173,7 @@ class Repository:
         if manifest["snapshot"] != name:
             raise gone(self, name)
         if self.files.path is not None:  # what is mapped into memory is read when it is looked at
-            return InPlace(self.open_unverified(name), constrained(manifest))
+            return in_place(self.open_unverified(name), manifest)
         return fetched_from(self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self._name_of_copy}")
 
     def verify(self, files: Mapping[str, Entry]) -> None:

@@ -12,7 +12,7 @@ import xxhash
 
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
-from tagmatch.model.bounds import check_bounds
+from tagmatch.model.check import check_bounds
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError, InvariantError
 from tagmatch.model.kernels.hashing import signatures_of
 from tagmatch.model.kernels.tag_table import areas_among, has_reserved

@@ -27,7 +27,7 @@ def expiring():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda times: times[:-1], "times at which keys expire: are 3, of 4 keys"),
+        (lambda times: times[:-1], "times at which keys expire: has 3 times instead of 4"),
         (lambda times: np.full_like(times, NEVER), "are there, though no key expires"),
     ],
 )
@@ -75,21 +75,21 @@ BROKEN = [
     (BOTH, "hash is not XXH64", "vocabulary.hashes", at(1, 5)),
     (BOTH, "frequency is not", "vocabulary.frequencies", at(3, 9)),
     (BOTH, "hash is not", "vocabulary.tags.data", at([0, 1], lambda data: data[[1, 0]])),
-    (BOTH, "outside the vocabulary", "tagsets.ranks.values", at(-1, 77)),
+    (BOTH, "has the number 77", "tagsets.ranks.values", at(-1, 77)),
     (BOTH, "keys do not ascend", "keys.keys.values", lambda keys: np.full_like(keys, 3)),
     (BOTH, "set without a key", "keys.keys.offsets", at(1, 0)),
     (BOTH, "fit into 32 bits", "keys.keys.values", lambda keys: keys.astype(np.uint64)),
-    (BOTH, "key table: has 7 rows for 8", "keys.keys", lambda of: Lists(of.offsets[:-1], of.values[: of.offsets[-2]])),
+    (BOTH, "key table: has 7 rows", "keys.keys", lambda of: Lists(of.offsets[:-1], of.values[: of.offsets[-2]])),
     (BALANCED, "signature is not", "tagsets.signatures", at((2, 1), 12345)),
     (BALANCED, "has no signatures", "tagsets.signatures", lambda _: None),
     (BALANCED, "more than 1", "options", lambda _: LayoutOptions("balanced", 1)),
     (BALANCED, "mask is empty", "partitions.masks", at(0, 0)),
     (BALANCED, "lacks a bit", "partitions.masks", at(0, 2**64 - 1)),
     (BALANCED, "partition without sets", "partitions.first_rows", at(1, lambda rows: rows[0])),
-    (BALANCED, "do not span", "partitions.first_rows", at(0, 0)),
+    (BALANCED, "does not span", "partitions.first_rows", at(0, 0)),
     (BALANCED, "is of layout balanced", "options", lambda _: LayoutOptions("rarest")),
     (RAREST, "cluster of its rarest tag", "partitions.first_rows", at(1, lambda rows: rows[2])),
-    (RAREST, "do not span", "partitions.first_rows", at(-1, 3)),
+    (RAREST, "offsets descend", "partitions.first_rows", at(-1, 3)),
     (RAREST, "is of layout rarest", "options", lambda _: LayoutOptions("balanced")),
 ]
 CASES = [(each, *case) for layouts, *case in BROKEN for each in layouts]

@@ -27,7 +27,7 @@ model/storage/files.py: tests/model/storage/test_storage_snapshot.py
 -    if checksum_of_descriptor(descriptor) != expected["xxh3_64"]:
 +    if False:
 # bounds: numbers in tables may point out of them
-model/bounds.py: tests/model/storage/test_crafted_tables.py
+model/check.py: tests/model/storage/test_crafted_tables.py
 -    if len(numbers) and int(numbers.max()) >= limit:
 +    if False:
 # writers: one overwrites the changes of another

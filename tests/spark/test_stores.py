@@ -127,7 +127,7 @@ def test_copying_while_a_newer_snapshot_is_saved(
     snapshot = Repository.at(make_index(tmp_path / "local", ROWS)).open()
     location.save(snapshot)
     newer = Repository.at(make_index(tmp_path / "newer", ROWS, layout="balanced")).open()
-    download, upload, before = ArrowFolder.download, ArrowFolder.upload, names(bucket)
+    fetch, upload, before = ArrowFolder.fetch, ArrowFolder.upload, names(bucket)
 
     def fail(store: ArrowFolder, file: Path, name: str) -> None:
         if name.endswith("partitions.arrow"):
@@ -135,7 +135,7 @@ def test_copying_while_a_newer_snapshot_is_saved(
         upload(store, file, name)
 
     def interrupted(*_: Any) -> None:
-        monkeypatch.setattr(ArrowFolder, "download", download)
+        monkeypatch.setattr(ArrowFolder, "fetch", fetch)
         location.save(newer)
         raise TagMatchError("gone while it was read")
 
@@ -145,7 +145,7 @@ def test_copying_while_a_newer_snapshot_is_saved(
         with pytest.raises(TagMatchError, match="no room"):
             location.save(newer)
     assert names(bucket) == before
-    monkeypatch.setattr(ArrowFolder, "download", interrupted)
+    monkeypatch.setattr(ArrowFolder, "fetch", interrupted)
     assert location.open().name == Repository.at(tmp_path / "newer").manifest()["snapshot"]
 
 
