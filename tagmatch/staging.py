@@ -18,7 +18,7 @@ from tagmatch.model.kernels.tag_table import areas_among
 from tagmatch.model.options import Durability, KeyType, StagingOptions
 from tagmatch.model.storage.format import Manifest, first_log_of, staged_of
 from tagmatch.model.storage.log import Journal
-from tagmatch.model.storage.log_files import Staged, changes_in, left_behind
+from tagmatch.model.storage.log_files import changes_in, left_behind
 from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import NEVER
@@ -67,11 +67,11 @@ class Staging:
         self._threads, self._plane, self._changes = threads, plane, StagedChanges(threads)
         self._journal: Journal | None = None
         self._closed = False
-        # What another program has left, if that is not taken yet
+        # How many changes another program has left, if that is not taken yet
         self._left = self._left_behind()
 
     def __len__(self) -> int:
-        return len(self._changes) + (0 if self._left is None else self._left.changes)
+        return len(self._changes) + (self._left or 0)
 
     @property
     def lost_at_the_end(self) -> int:
@@ -225,7 +225,7 @@ class Staging:
             raise
         self._journal, self._left = journal, None
 
-    def _left_behind(self) -> Staged | None:
+    def _left_behind(self) -> int | None:
         return None if self._folder is None else left_behind(self._folder, self._manifest)
 
     def _manifest(self) -> Manifest:

@@ -151,12 +151,6 @@ def plain_file(folder: Path, name: str, mode: str = "rb") -> FileIO:
     return FileIO(name, mode, opener=partial(open_plain, folder))
 
 
-def read_plain(folder: Path, name: str) -> bytes:
-    """The contents of a plain file below a folder; errors as `open_plain`."""
-    with plain_file(folder, name) as file:
-        return file.readall()
-
-
 def _rejected(folder: Path, name: str) -> IndexCorruptError:
     return IndexCorruptError(
         f"{folder / name} is a link, or no plain file: an index has only plain files in it; restore the index from a "

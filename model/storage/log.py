@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from tagmatch.model.errors import ClosedError, IndexLockedError, InvalidValueError, TagMatchError
-from tagmatch.model.options import Durability
 from tagmatch.model.storage.files import lock_at_once, make_folder, open_plain, remove, sync
 from tagmatch.model.storage.format import WRITER, Manifest, first_log_of
 from tagmatch.model.storage.log_files import (
@@ -206,22 +205,6 @@ class Journal:
 
     Threads may share it: `write` gives the order of the changes, `sync` waits for the disk. Group commit: threads that
     wait while the disk is busy form a group, of which the first syncs for all.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from tagmatch.model.storage.log_files import peek
-    >>> from tagmatch.model.storage.log_records import single_record
-    >>> folder = Path(tempfile.mkdtemp())
-    >>> journal = Journal.acquire(folder, first=1)
-    >>> journal.append(single_record(["a", "b"], 7, removed=False), "fsync")
-    >>> journal.close()
-    >>> peek(folder, first=1).changes
-    1
-    >>> journal = Journal.acquire(folder, first=1)
-    >>> [logged.keys.tolist() for logged in journal.replay()]
-    [[7]]
-    >>> journal.close()
     """
 
     def __init__(self, folder: Path, lock: FileIO, generation: int, logs: list[LogFile]) -> None:
@@ -372,12 +355,6 @@ class Journal:
                 with failing(f"{log.path} may not be on disk"):
                     log.sync(end)
             self._on_disk = written
-
-    def append(self, record: Record, durability: Durability) -> None:
-        """Write a record, and wait for the disk if that is wanted; errors as `write` and `sync`."""
-        position = self.write(record)
-        if durability == "fsync":
-            self.sync(position)
 
     def back_to(self, position: int) -> None:
         """Take back the last record, if one was written since the journal had this position.

@@ -32,7 +32,7 @@ import struct
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from io import BufferedReader
 from itertools import pairwise
 from pathlib import Path
@@ -256,42 +256,16 @@ def _damaged(path: Path, offset: int, what: str) -> IndexCorruptError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """What the logs of an index hold."""
-
-    changes: int  # that are staged
-    records: int  # calls that staged them
-    nbytes: int  # of the logs, without torn tails
-    torn_bytes: int  # that opening the index would cut, as they were not written wholly
-    torn_records: int  # calls that can be told in them
-
-
-def peek(folder: Path, first: int) -> Staged:
-    """What the logs hold, from generation `first` on; errors as `Journal.acquire`.
-
-    Takes no lock: the last call of a program may still be written.
-    """
-    logs = _scan_unlocked(folder, first)
-    return Staged(
-        sum(log.rows for log in logs),
-        sum(log.records for log in logs),
-        sum(log.end for log in logs),
-        sum(log.torn_bytes for log in logs),
-        sum(log.torn_records for log in logs),
-    )
-
-
 def key_type_of_logs(folder: Path) -> KeyType | None:
-    """What the keys are of all that is staged in a folder without an index; `None` if nothing is. Errors as `peek`."""
+    """What the keys are of all that is staged in a folder without an index; `None` if nothing is; errors as `scan`."""
     return next((log.key_type for log in _scan_unlocked(folder, 1) if log.key_type is not None), None)
 
 
-def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> Staged | None:
-    """What programs that have ended, or a copy, have left in an index with this manifest, if that is something.
+def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> int | None:
+    """How many changes programs that have ended, or a copy, have left staged in an index; `None` if there are no logs.
 
     Nothing that this program can take over is left where another one has the log, or where this user may not write.
-    Errors as `peek`.
+    Takes no lock: the last call of a program may still be written. Errors as `scan`.
     """
     with failing(f"cannot read the staged changes of the index {folder}"):
         if not generations_in(folder) and not staged_of(manifest()):
@@ -304,8 +278,9 @@ def left_behind(folder: Path, manifest: Callable[[], Manifest]) -> Staged | None
         except PermissionError:
             return None
         current = manifest()
-        logs = peek(folder, first_log_of(current))
-        return replace(logs, changes=logs.changes + sum(entry["changes"] for entry in staged_of(current)))
+        logged = sum(log.rows for log in _scan_unlocked(folder, first_log_of(current)))
+        copied: int = sum(entry["changes"] for entry in staged_of(current))
+        return logged + copied
 
 
 def _scan_unlocked(folder: Path, first: int) -> list[LogFile]:

@@ -16,7 +16,7 @@ from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
-from tagmatch.model.storage.files import locked, make_folder, read_plain, replace_file
+from tagmatch.model.storage.files import locked, make_folder, plain_file, replace_file
 from tagmatch.model.storage.format import LOCK, POSITIONS
 from tagmatch.model.where.areas import MAX_LAT, MAX_LON
 
@@ -108,7 +108,8 @@ def _key_type(positions: Positions) -> KeyType:
 def _found_in(folder: Path) -> tuple[list[str], Positions] | None:
     file = folder / POSITIONS
     try:
-        text = read_plain(folder, POSITIONS)
+        with plain_file(folder, POSITIONS) as opened:
+            text = opened.readall()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

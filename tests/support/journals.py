@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 from support import strategies
@@ -12,7 +12,9 @@ from support.dictionaries import encoded
 
 from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
+from tagmatch.model.options import Durability
 from tagmatch.model.storage.log import Journal
+from tagmatch.model.storage.log_files import scan
 from tagmatch.model.storage.log_records import Logged, Record, bulk_record, single_record
 
 #: Tags, a key, and whether the pair is removed
@@ -37,6 +39,27 @@ def bulk(chunks: list[TagLists], rows: list[list[str]], keys: list[Any], *, remo
     checks = KEY_CHECKS["string" if keys and isinstance(keys[0], str) else "integer"]
     changes = [(row, key, removed) for row, key in zip(rows, keys, strict=True)]
     return Call(changes, bulk_record(chunks, checks.many(keys, "keys"), removed=removed))
+
+
+def append(journal: Journal, record: Record, durability: Durability) -> None:
+    position = journal.write(record)
+    if durability == "fsync":
+        journal.sync(position)
+
+
+class Staged(NamedTuple):
+    """What logs hold, and what opening the index would cut."""
+
+    changes: int
+    records: int
+    nbytes: int
+    torn_bytes: int
+    torn_records: int
+
+
+def peek(folder: Path, first: int) -> Staged:
+    logs = [(log.rows, log.records, log.end, log.torn_bytes, log.torn_records) for log in scan(folder, first)]
+    return Staged(*map(sum, zip(*[(0,) * 5, *logs], strict=True)))
 
 
 ROWS = [["d"], [], ["e", "é"]]
@@ -87,7 +110,7 @@ def acquired(folder: Path) -> list[Change]:
 def write_all(folder: Path, calls: Iterable[Call]) -> None:
     journal = Journal.acquire(folder, FIRST)
     for call in calls:
-        journal.append(call.record, "os")
+        append(journal, call.record, "os")
     journal.close()
 
 

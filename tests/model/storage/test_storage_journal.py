@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.journals import CALLS, FIRST, acquired, changes_in, changes_of, single, write_all
+from support.journals import CALLS, FIRST, acquired, append, changes_in, changes_of, peek, single, write_all
 
 from tagmatch import ClosedError, IndexCorruptError, IndexLockedError, IndexVersionError, StagedChangesWarning
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.storage.log import Journal
-from tagmatch.model.storage.log_files import LOG_HEADER_BYTES, LOG_VERSION, LogHeader, peek
+from tagmatch.model.storage.log_files import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
 
 
 def log(folder: Path, generation: int = FIRST) -> Path:
@@ -73,7 +73,7 @@ def test_every_changed_byte_is_noticed(tmp_path, is_last):
     if not is_last:
         journal = Journal.acquire(tmp_path, FIRST)
         journal.rotate()
-        journal.append(CALLS[0].record, "os")
+        append(journal, CALLS[0].record, "os")
         journal.close()
     good = log(tmp_path).read_bytes()
     for place in range(len(good)):
@@ -142,9 +142,9 @@ def holed(folder: Path, durability: str) -> tuple[int, list]:
     made = [single([f"tag number {i}"], i) for i in range(40)]
     journal = Journal.acquire(folder, FIRST)
     for call in made[:-1]:
-        journal.append(call.record, "os")
-    journal.append(made[-2].record, durability)
-    journal.append(made[-1].record, "os")
+        append(journal, call.record, "os")
+    append(journal, made[-2].record, durability)
+    append(journal, made[-1].record, "os")
     journal.close()
     data = log(folder).read_bytes()
     log(folder).write_bytes(data[:1024] + bytes(512) + data[1536:])
@@ -165,7 +165,7 @@ def test_a_block_that_was_not_written_before_a_crash_is_a_torn_tail(tmp_path):
 def _hold(folder: Path, durability: str, ready) -> None:
     journal = Journal.acquire(folder, FIRST)
     for call in CALLS:
-        journal.append(call.record, durability)
+        append(journal, call.record, durability)
     ready.set()
     time.sleep(600)
 
@@ -189,20 +189,20 @@ def test_another_program_has_the_log_until_it_is_killed(tmp_path, durability):
 
 def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "os")
+    append(journal, CALLS[0].record, "os")
     fork = multiprocessing.get_context("fork")
     has_let_go, goes_on = fork.Event(), fork.Event()
 
     def work() -> None:
         with pytest.raises(ClosedError):
-            journal.append(CALLS[1].record, "os")
+            append(journal, CALLS[1].record, "os")
         journal.close()
         has_let_go.set()
         goes_on.wait(60)
 
     child = fork.Process(target=work)
     child.start()
-    journal.append(CALLS[2].record, "os")
+    append(journal, CALLS[2].record, "os")
     journal.close()
     assert has_let_go.wait(60)
     assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[2]])
@@ -229,8 +229,8 @@ def test_a_closed_journal_says_so_and_a_file_is_no_folder(tmp_path):
     journal = Journal.acquire(tmp_path, FIRST)
     journal.close()
     journal.close()
-    append, replay = lambda: journal.append(CALLS[0].record, "os"), lambda: list(journal.replay())
-    for use in (append, replay, lambda: journal.sync(1), lambda: journal.drop(9), journal.rotate):
+    write, replay = lambda: append(journal, CALLS[0].record, "os"), lambda: list(journal.replay())
+    for use in (write, replay, lambda: journal.sync(1), lambda: journal.drop(9), journal.rotate):
         with pytest.raises(ClosedError):
             use()
     (tmp_path / "file").write_text("mine")
@@ -248,7 +248,7 @@ def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(
     assert [file.name for file in tmp_path.iterdir()] == ["WRITER"]
     journal = Journal.acquire(tmp_path, FIRST)
     for number, call in enumerate(CALLS, 1):
-        journal.append(call.record, "os")
+        append(journal, call.record, "os")
         assert journal.rotate() == journal.rotate() == FIRST + number
     assert log(tmp_path, FIRST + 4).stat().st_size == LOG_HEADER_BYTES
     journal.close()
@@ -271,7 +271,7 @@ def test_generations_that_are_dropped_are_gone_and_no_others(steps):
         first = generation = FIRST
         kept: dict[int, list] = {}
         for call, durability, step, more in steps:
-            journal.append(call.record, durability)
+            append(journal, call.record, durability)
             kept.setdefault(generation, []).append(call)
             if step == "rotate":
                 assert journal.rotate() == generation + 1
@@ -298,17 +298,17 @@ def test_the_last_record_can_be_taken_back(tmp_path, durability):
         with pytest.raises(InvalidValueError, match="back"):
             journal.back_to(position)
 
-    journal.append(CALLS[0].record, "os")
+    append(journal, CALLS[0].record, "os")
     before = journal.position
     journal.back_to(before)
-    journal.append(CALLS[1].record, durability)
+    append(journal, CALLS[1].record, durability)
     journal.back_to(before)
     refused(before - 1)
     journal.back_to(before)
     assert changes_in(journal.replay()) == changes_of(CALLS[:1])
     refused(before + 1)
-    journal.append(CALLS[2].record, durability)
-    journal.append(CALLS[3].record, durability)
+    append(journal, CALLS[2].record, durability)
+    append(journal, CALLS[3].record, durability)
     refused(before)
     journal.rotate()
     refused(journal.position - 1)

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 from faults.failing import Interrupt, interrupted
 from support.journals import CALLS as SOME
-from support.journals import FIRST, ROWS, acquired, bulk, changes_in, changes_of, single, write_all
+from support.journals import FIRST, ROWS, acquired, append, bulk, changes_in, changes_of, peek, single, write_all
 
 from tagmatch import StagedChangesWarning, TagMatchError
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.storage import log as journal_log
 from tagmatch.model.storage.log import Journal
-from tagmatch.model.storage.log_files import peek
 
 LARGE = bulk([rows_of_tags([row] * 40) for row in ROWS], [row for row in ROWS for _ in range(40)], list(range(120)))
 CALLS = [*SOME[:3], LARGE, SOME[3]]
@@ -93,7 +92,7 @@ def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability
         for i, call in enumerate(CALLS):
             before = journal.position
             with told(code) as errors:
-                journal.append(call.record, durability)
+                append(journal, call.record, durability)
             refused += len(errors)
             written += [call] * (journal.position - before)
             if i == 2:
@@ -115,23 +114,23 @@ def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability
 
 def test_a_log_that_cannot_be_truncated_takes_nothing_until_it_can_or_another_is_begun(tmp_path, disk):
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "os")
+    append(journal, CALLS[0].record, "os")
     good = logs(tmp_path)[0].stat().st_size
     disk.fail(1, errno.EIO, on=True, short=70)
     for call in (CALLS[3], CALLS[4]):
         with pytest.raises(TagMatchError, match="Input/output error"):
-            journal.append(call.record, "os")
+            append(journal, call.record, "os")
     assert disk.calls == ["pwritev", "ftruncate", "ftruncate"]
     assert logs(tmp_path)[0].stat().st_size == good + 70
     assert peek(tmp_path, FIRST).torn_bytes == 70
     disk.work()
-    journal.append(CALLS[4].record, "os")
+    append(journal, CALLS[4].record, "os")
     disk.fail(1, errno.EIO, on=True, short=70)
     with pytest.raises(TagMatchError):
-        journal.append(CALLS[3].record, "os")
+        append(journal, CALLS[3].record, "os")
     disk.work()
     assert journal.rotate() == FIRST + 1
-    journal.append(CALLS[1].record, "os")
+    append(journal, CALLS[1].record, "os")
     journal.close()
     assert acquired(tmp_path) == changes_of([CALLS[0], CALLS[4], CALLS[1]])
 
@@ -140,14 +139,14 @@ def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
     write, rows = os.pwritev, [[f"t{i}"] for i in range(3_000)]
     many = bulk([rows_of_tags([row]) for row in rows], rows, list(range(3_000)))
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(many.record, "os")
+    append(journal, many.record, "os")
     with monkeypatch.context() as patch:
         patch.setattr(journal_log.os, "pwritev", lambda fd, pieces, at: write(fd, [b"".join(pieces)[:7]], at))
         for call in CALLS:
-            journal.append(call.record, "os")
+            append(journal, call.record, "os")
         patch.setattr(journal_log.os, "pwritev", lambda *_: 0)
         with pytest.raises(TagMatchError, match="no more bytes"):
-            journal.append(CALLS[1].record, "os")
+            append(journal, CALLS[1].record, "os")
     journal.close()
     assert acquired(tmp_path) == changes_of([many, *CALLS])
 
@@ -155,7 +154,7 @@ def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
 def test_after_a_sync_that_failed_nothing_is_acknowledged_before_another_log_is_begun(tmp_path, disk):
     """And what the disk did not take is a torn tail, though another log follows."""
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "fsync")
+    append(journal, CALLS[0].record, "fsync")
     on_disk, size = journal.position, logs(tmp_path)[0].stat().st_size
     early, late = (journal.write(call.record) for call in CALLS[1:3])
     disk.fail(1, errno.EIO)
@@ -168,14 +167,14 @@ def test_after_a_sync_that_failed_nothing_is_acknowledged_before_another_log_is_
             use()
 
     for durability in ("fsync", "os"):
-        refused(lambda durability=durability: journal.append(CALLS[3].record, durability))
+        refused(lambda durability=durability: append(journal, CALLS[3].record, durability))
     for begun in (False, True):
         for lost in (early, late):
             refused(lambda lost=lost: journal.sync(lost))
         journal.sync(on_disk)
         if not begun:
             assert journal.rotate() == FIRST + 1
-            journal.append(CALLS[4].record, "fsync")
+            append(journal, CALLS[4].record, "fsync")
     journal.close()
     assert acquired(tmp_path) == changes_of([*CALLS[:3], CALLS[4]])
     os.truncate(logs(tmp_path)[0], size + 90)
@@ -199,7 +198,7 @@ def test_logs_are_on_disk_before_the_next_one_is_begun_and_after_a_torn_tail_is_
         journal = Journal.acquire(tmp_path, FIRST)
     assert changes_in(journal.replay()) == changes_of(CALLS[:-1])
     assert (str(log), 1, good) in synced
-    journal.append(CALLS[0].record, "os")
+    append(journal, CALLS[0].record, "os")
     synced.clear()
     journal.rotate()
     old, new = logs(tmp_path)
@@ -227,7 +226,7 @@ def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
         *first, durability = what.split("-")
         expected = [] if first else CALLS[:2]
         for call in expected:
-            journal.append(call.record, "os")
+            append(journal, call.record, "os")
         before, opened, interrupt = journal.position, journal, Interrupt(at)
         calls: dict[str, Callable[[], object]] = {
             "rotate": journal.rotate,
@@ -236,7 +235,7 @@ def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
             "back_to": lambda journal=journal: journal.back_to(1),
             "acquire": lambda folder=folder: Journal.acquire(folder, FIRST),
         }
-        act = calls.get(what, lambda journal=journal, how=durability: journal.append(CALLS[2].record, how))
+        act = calls.get(what, lambda journal=journal, how=durability: append(journal, CALLS[2].record, how))
         if what == "acquire":
             journal.close()
             opened = None
@@ -257,7 +256,7 @@ def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
         elif what not in calls:
             expected = [*expected, *[CALLS[2]] * (journal.position - before)]
             assert interrupt.count >= at or journal.position > before
-        journal.append(CALLS[4].record, "fsync")
+        append(journal, CALLS[4].record, "fsync")
         assert changes_in(journal.replay()) == changes_of([*expected, CALLS[4]])
         journal.close()
         assert acquired(folder) == changes_of([*expected, CALLS[4]])
@@ -286,7 +285,7 @@ class Ordered:
 @pytest.mark.slow
 def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_path, monkeypatch):
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(single(["first"], 0).record, "fsync")
+    append(journal, single(["first"], 0).record, "fsync")
     ordered, lock, orders = Ordered(monkeypatch, 0.0005), threading.Lock(), [single(["first"], 0)]
 
     def work(thread: int) -> None:
@@ -309,13 +308,13 @@ def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_
 def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
     """What is written in place of what was taken back is not on disk before it is synced."""
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "fsync")
+    append(journal, CALLS[0].record, "fsync")
     begin = logs(tmp_path)[0].stat().st_size
-    journal.append(CALLS[3].record, "fsync")
+    append(journal, CALLS[3].record, "fsync")
     journal.back_to(1)
     ordered = Ordered(monkeypatch, 0)
     for call in [CALLS[1], *(single(["a"], i) for i in range(10))]:
-        journal.append(call.record, "fsync")
+        append(journal, call.record, "fsync")
         assert ordered.covered == logs(tmp_path)[0].stat().st_size
         journal.sync(journal.position)
     assert ordered.count == 11
@@ -326,7 +325,7 @@ def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
 
 def test_all_threads_are_told_when_the_sync_that_they_wait_for_fails(tmp_path, monkeypatch):
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(CALLS[0].record, "fsync")
+    append(journal, CALLS[0].record, "fsync")
     fail, fsync = threading.Event(), os.fsync
 
     def failing_once(_: int) -> None:

@@ -11,13 +11,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import strategies
-from support.journals import FIRST, acquired, bulk, changes_in, changes_of, single, sliced_chunks, write_all
+from support.journals import (
+    FIRST,
+    acquired,
+    append,
+    bulk,
+    changes_in,
+    changes_of,
+    peek,
+    single,
+    sliced_chunks,
+    write_all,
+)
 
 from tagmatch import InvalidValueError, TagMatchError
 from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
 from tagmatch.model.storage.log import Journal, LogWriter
-from tagmatch.model.storage.log_files import peek
 from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.tables import NEVER
 
@@ -69,7 +79,7 @@ def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_for
             if is_opened_again:
                 journal.close()
                 journal = Journal.acquire(folder, FIRST)
-            journal.append(record, durability)
+            append(journal, record, durability)
         expected = [change for timed, _ in made for change in timed]
         assert timed_in(journal) == expected
         journal.close()
@@ -87,7 +97,7 @@ def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_for
 def test_a_time_is_not_logged_where_no_log_for_it_can_be_begun(tmp_path, monkeypatch):
     """Nor later, though the log that there is takes changes without times."""
     journal = Journal.acquire(tmp_path, FIRST)
-    journal.append(single_record(["a"], 1, removed=False), "os")
+    append(journal, single_record(["a"], 1, removed=False), "os")
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
@@ -95,10 +105,10 @@ def test_a_time_is_not_logged_where_no_log_for_it_can_be_begun(tmp_path, monkeyp
     monkeypatch.setattr(LogWriter, "create", full)
     for _ in range(2):
         with pytest.raises(TagMatchError, match="No space left"):
-            journal.append(single_record(["a"], 2, removed=False, expires=5), "os")
-    journal.append(single_record(["b"], 3, removed=False), "os")
+            append(journal, single_record(["a"], 2, removed=False, expires=5), "os")
+    append(journal, single_record(["b"], 3, removed=False), "os")
     monkeypatch.undo()
-    journal.append(single_record(["c"], 4, removed=False, expires=6), "os")
+    append(journal, single_record(["c"], 4, removed=False, expires=6), "os")
     assert timed_in(journal) == [(["a"], 1, False, NEVER), (["b"], 3, False, NEVER), (["c"], 4, False, 6)]
     journal.close()
     assert versions(tmp_path) == [1, 2]
