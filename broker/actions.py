@@ -20,7 +20,7 @@ from tagmatch.broker.exchange import check_schema
 from tagmatch.broker.flight import Incoming
 from tagmatch.broker.wire import ChangeOptions, Options, area_of, write_json
 from tagmatch.contents import pairs, schema_of
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
 from tagmatch.model.version import VERSION
 from tagmatch.model.where.constraints import Where

@@ -18,7 +18,7 @@ from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Serve
 from tagmatch.broker.files import check_files
 from tagmatch.broker.observe import LOG, HttpEndpoint, set_up_logs, spans
 from tagmatch.broker.service import Service
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import ConfigError, IndexNotFoundError, TagMatchError
 from tagmatch.model.options import Channel, Order
 from tagmatch.model.where.constraints import Where

@@ -27,7 +27,7 @@ from tagmatch.broker.wire import (
     read_json,
     write_json,
 )
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import (
     AccessError,
     ClosedError,

@@ -14,15 +14,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, Strings, U32Array, offsets_of
+from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, offsets_of
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.kernels.lists import gather, relabel
 from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.layouts import empty_segment, has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import Segment, Snapshot
-from tagmatch.partitioner.expired import have_more_keys, without_due
-from tagmatch.partitioner.local import Changes, held_by, held_in, no_changes, ranks_of, segment_after
+from tagmatch.model.tables import NEVER, Segment, Snapshot
+from tagmatch.partitioner.local import (
+    MISSING,
+    Changes,
+    distinct_sets,
+    held_by,
+    held_in,
+    no_changes,
+    ranks_of,
+    segment_after,
+)
+from tagmatch.partitioner.staged import StagedChanges
 
 #: Sets of a segment that is always taken into the new one: to lay these out anew takes some ten milliseconds
 FEW_SETS = 1 << 14
@@ -43,13 +52,7 @@ _RATIO = 8
 def consolidated(
     snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
 ) -> tuple[Snapshot, ChangeCounts]:
-    """The snapshot after the changes, and what became of them; segments that were not small have their tables.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        In the layout of `options`.
-    """
+    """The snapshot after the changes, and what became of them; segments that were not small have their tables."""
     small = _to_take_in(snapshot, len(changes))
     if len(changes) + sum(segment.live for segment in small) <= _ALONE_SETS:
         threads = 1
@@ -73,11 +76,6 @@ def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, thr
     """The snapshot without keys that have expired.
 
     It has the number that it had and, where there are none, the name, if any.
-
-    Parameters
-    ----------
-    snapshot : Snapshot
-        In the layout of `options`.
     """
     if snapshot.earliest > now:
         return snapshot
@@ -207,3 +205,58 @@ def to_take_in(live: Sequence[int], changes: int) -> list[int]:
     few = max(FEW_SETS, changes)
     small = sum(sets <= few for sets in live)
     return by_size[: max(small, len(by_size) - _MOST_SEGMENTS + 1)]
+
+
+def missing_rows(
+    snapshot: Snapshot,
+    staged: StagedChanges,
+    chunks: list[TagLists],
+    keys: U64Array | Strings,
+    *,
+    now: int,
+    threads: int = 1,
+) -> I64Array:
+    """Which of these rows, if they were removed one after the other, would remove nothing."""
+    changed = staged.of_keys(keys)
+    before = len(changed)
+    changed.extend(chunks, keys, removed=True)
+    changes = changed.changes()
+    # No sets, but they say of what type keys are
+    held = [held_in(snapshot.segments[0], np.zeros(0, np.uint32))]
+    held += [
+        held_in(segment, rows_with(segment, changes.tags, changes.rows, threads=threads))
+        for segment in snapshot.segments
+    ]
+    became = distinct_sets(held, changes, now=now, threads=threads).became
+    return np.flatnonzero(became[before:] == MISSING)
+
+
+# -- keys that have expired --------------------------------------------------------------------------------------------
+
+
+def without_due(segment: Segment, now: int) -> tuple[U32Array, Segment]:
+    """The rows, ascending, of sets with a key that has expired, and the segment without these sets."""
+    if segment.earliest > now:
+        return np.zeros(0, np.uint32), segment
+    rows = due_rows(segment, now, 0, len(segment))
+    times = segment.keys.expires
+    assert times is not None
+    following = int(times.min(initial=NEVER, where=times > now))
+    return rows, replace(segment.without(rows), earliest=following)
+
+
+def due_rows(segment: Segment, now: int, first: int, last: int) -> U32Array:
+    """The rows from `first` to `last` of sets with a key that has expired."""
+    times, offsets = segment.keys.expires, segment.keys.keys.offsets[first : last + 1]
+    assert times is not None
+    times = times[offsets[0] : offsets[-1]]
+    # Of the offsets' own type, else each search in them would convert them all
+    due = (offsets[0] + np.flatnonzero((times >= segment.earliest) & (times <= now))).astype(offsets.dtype)
+    rows = (first + np.unique(np.searchsorted(offsets, due, side="right") - 1)).astype(np.uint32)
+    return rows if segment.deletions is None else np.delete(rows, segment.deletions.among(rows))
+
+
+def have_more_keys(segment: Segment, rows: U32Array, now: int) -> bool:
+    """Whether some of these sets have keys that have not expired."""
+    expires = segment.keys.of_sets(rows).expires
+    return len(rows) > 0 and (expires is None or bool((expires > now).any()))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import TypeAlias, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import numpy as np
+import pyarrow as pa
 
 from tagmatch.model.arrays import (
     BoolArray,
@@ -22,49 +23,44 @@ from tagmatch.model.arrays import (
     narrow_offsets,
     offsets_of,
 )
+from tagmatch.model.arrow import from_strings, in_order, to_strings
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of
+from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import count_values, gather, gather_strings, relabel
 from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_rows
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.model.tables import LONG_AGO, NEVER, ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary
+from tagmatch.model.parallel import even_ranges, even_work, run_rows
+from tagmatch.model.tables import LONG_AGO, NEVER, ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary, if_any
+from tagmatch.model.tag_order import by_hash
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
-from tagmatch.partitioner.key_names import in_common, only_these, only_used
-from tagmatch.partitioner.keys_left import keys_left
-from tagmatch.partitioner.vocabulary import TagOrder, rank_tags, rarest_first
 
 MAX_ROWS = 2**32 - 2
+
+# Frequencies below this are sorted by counting
+_RARE = 1 << 16
+
+#: Gets different tags, their hashes and frequencies, and the number of threads; gives their places in an order
+TagOrder: TypeAlias = Callable[[Strings, U64Array, U32Array, int], U32Array]
+
+#: Places of what became of changes: a key that was added, one to add that was there, one that was removed, and one to
+#: remove that was not there
+ADDED, ALREADY_THERE, REMOVED, MISSING = range(4)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Additions and removals of one key of one set each, oldest first.
+    """Additions and removals of one key of one set each, oldest first."""
 
-    Attributes
-    ----------
-    tags : Strings
-        Different tags; a tag's place is its number.
-    rows : Lists of uint32
-        Tag numbers of each change's set, ascending and different within a row.
-    keys : uint64 array
-        Of keys that are strings, their places in `names`.
-    removed : bool array
-        Whether the change removes the key (else it adds it).
-    names : Strings
-        Different strings; none where keys are integers.
-    expires : int64 array, optional
-        When each change's key expires, as of `KeyTable`; an addition replaces the time that the key had.
-    """
-
-    tags: Strings
-    rows: Lists
-    keys: U64Array
-    removed: BoolArray
-    names: Strings
+    tags: Strings  # different tags; a tag's place is its number
+    rows: Lists  # the tag numbers of each change's set, ascending and different within a row
+    keys: U64Array  # if keys are strings, their places in `names`
+    removed: BoolArray  # whether the change removes the key, else it adds it
+    names: Strings  # different strings; none where keys are integers
+    # when each change's key expires, as in `KeyTable`; an addition replaces the time that the key had
     expires: I64Array | None = None
 
     def __len__(self) -> int:
@@ -80,20 +76,10 @@ def no_changes() -> Changes:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Stored sets, each once, with their keys.
+    """Stored sets, each once, with their keys."""
 
-    Attributes
-    ----------
-    vocabulary : Vocabulary
-        Has all of their tags, and may have more.
-    ranks : Lists of uint32
-        Ranks of each set's tags, ascending.
-    keys : KeyTable
-        Keys of each set.
-    """
-
-    vocabulary: Vocabulary
-    ranks: Lists
+    vocabulary: Vocabulary  # has all of their tags, and may have more
+    ranks: Lists  # the ranks of each set's tags, ascending
     keys: KeyTable
 
     def __len__(self) -> int:
@@ -115,6 +101,44 @@ def held_in(segment: Segment, rows: U32Array) -> Held:
     used, numbers = np.unique(ranks.values, return_inverse=True)
     tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
     return Held(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_these(segment.keys.of_sets(rows)))
+
+
+def rarest_first(tags: Strings, hashes: U64Array, frequencies: U32Array, threads: int) -> U32Array:
+    """The order of a `Vocabulary`."""
+    return by_frequency(frequencies, by_hash(tags, hashes), threads=threads)
+
+
+def rank_tags(
+    tags: Strings, frequencies: U32Array, *, order: TagOrder = rarest_first, threads: int = 1
+) -> tuple[Vocabulary, U32Array]:
+    """Rank the tags that occur: a vocabulary, and the rank of each of `tags`, meaningless for others."""
+    present = np.flatnonzero(frequencies).astype(np.uint32)
+    all_present = len(present) == len(tags)
+    ranks = np.zeros(len(frequencies), np.uint32)
+    if not all_present:
+        tags = gather_strings(tags, present, threads=threads)
+        frequencies = frequencies[present]
+    hashes = hash_strings(tags, threads=threads)
+    places = order(tags, hashes, frequencies, threads)
+    ranks[places if all_present else present[places]] = np.arange(len(places), dtype=np.uint32)
+    ranked = gather_strings(tags, places, threads=threads)
+    return Vocabulary(ranked, hashes[places], frequencies[places]), ranks
+
+
+def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) -> U32Array:
+    """Places of tags by frequency, equal frequencies in the order given; 2.5 times as fast as a plain sort.
+
+    Nearly all tags are rare, so these are sorted by counting.
+    """
+    ordered = frequencies[order]
+    rare = ordered < _RARE
+    if rare.all():
+        return order[group_by(ordered, _RARE, threads=threads)[1]]
+    rare_tags, rest = order[rare], order[~rare]
+    return np.concatenate([
+        rare_tags[group_by(ordered[rare], _RARE, threads=threads)[1]],
+        rest[np.argsort(frequencies[rest], kind="stable")],
+    ])  # fmt: skip
 
 
 def build_segment(
@@ -198,16 +222,7 @@ def _with_names_in_common(held: Sequence[Held], changes: Changes, threads: int) 
 def _join(
     held: Sequence[Held], changes: Changes, threads: int
 ) -> tuple[Strings, Lists, U32Array | None, U64Array, BoolArray]:
-    """Rows of the held sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs.
-
-    Returns
-    -------
-    tags : Strings
-    rows : Lists of uint32
-    rows_of_pairs : uint32 array, or None when pair `i` is of row `i`
-    keys, removed
-        Of each pair.
-    """
+    """Rows of the held sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs."""
     tables = [each.keys.keys for each in held]
     if not any(len(each) for each in held):
         return changes.tags, changes.rows, None, changes.keys, changes.removed
@@ -237,15 +252,7 @@ def _times(tables: Sequence[KeyTable], changes: Changes) -> I64Array | None:
 
 
 def _number_tags(known: Sequence[Vocabulary], more: Strings, threads: int) -> tuple[Strings, list[U32Array | None]]:
-    """One numbering of the tags of vocabularies and of more tags.
-
-    Returns
-    -------
-    tags : Strings
-        By number.
-    numbers : list of uint32 array or None
-        For each vocabulary and for the others, the number of each tag; `None` where it is the place.
-    """
+    """One numbering of the tags of vocabularies and of more tags: of each its number; `None` if that is its place."""
     tags, numbers = [known[0].tags], [cast("U32Array | None", None)]
     count = len(known[0])
     for part in (*(vocabulary.tags for vocabulary in known[1:]), more):
@@ -297,16 +304,13 @@ def _narrow(table: KeyTable) -> KeyTable:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Distinct sets in the order of their ranks, with their keys; `first_rows` as `sort_rows` returns them.
-
-    `became` is as `keys_left` returns it.
-    """
+    """Distinct sets in the order of their ranks, with their keys."""
 
     vocabulary: Vocabulary
     ranks: Lists
     keys: KeyTable
-    first_rows: I64Array
-    became: U8Array
+    first_rows: I64Array  # as `sort_rows` returns them
+    became: U8Array  # what became of each change, as `keys_left` says it
 
 
 def by_rarest_tag(options: LayoutOptions, rows: Rows, threads: int) -> Segment:  # noqa: ARG001
@@ -334,3 +338,146 @@ def by_signature(options: LayoutOptions, rows: Rows, threads: int) -> Segment:
 
 #: Gets options, sets, and the number of threads
 LayOut: TypeAlias = Callable[[LayoutOptions, Rows, int], Segment]
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+class _Pairs(NamedTuple):
+    """Pairs of a group and a key, oldest first in a group; those from `held` on are changes."""
+
+    first_pairs: I64Array  # where the pairs of each group begin in `order`
+    order: U32Array
+    keys: U64Array
+    removed: BoolArray
+    expires: I64Array  # empty where none does
+    held: int
+
+
+class _Left(NamedTuple):
+    """The keys that are left of each group, written from the group's place on."""
+
+    keys: U64Array
+    expires: I64Array
+    counts: I64Array  # how many of each group
+    became: U8Array  # what became of each change
+
+
+@kernel
+def _keys_left(known, first, last, out):
+    """For each group of `_Pairs` the keys whose last change is an addition, ascending, to `_Left`."""
+    first_pairs, order, keys, removed, expires, held = known
+    out_keys, out_expires, counts, became = out
+    has_times = len(expires) > 0
+    for group in range(first, last):
+        begin, end = first_pairs[group], first_pairs[group + 1]
+        if end - begin == 1:
+            pair = order[begin]
+            out_keys[begin] = keys[pair]
+            if has_times:
+                out_expires[begin] = expires[pair]
+            counts[group] = 0 if removed[pair] else 1
+            if pair >= held:
+                became[pair - held] = MISSING if removed[pair] else ADDED
+            continue
+        pairs = order[begin:end]
+        group_keys = np.empty(end - begin, np.uint64)
+        for i in range(end - begin):
+            group_keys[i] = keys[pairs[i]]
+        by_key = np.argsort(group_keys, kind="mergesort")  # stable: changes of one key stay in time order
+        at, is_there = begin, False
+        for i in range(end - begin):
+            pair = pairs[by_key[i]]
+            if pair < held:
+                is_there |= not removed[pair]
+            elif removed[pair]:
+                became[pair - held] = REMOVED if is_there else MISSING
+                is_there = False
+            else:
+                became[pair - held] = ALREADY_THERE if is_there else ADDED
+                is_there = True
+            if i + 1 < end - begin and group_keys[by_key[i]] == group_keys[by_key[i + 1]]:
+                continue
+            if not removed[pair]:
+                out_keys[at] = group_keys[by_key[i]]
+                if has_times:
+                    out_expires[at] = expires[pair]
+                at += 1
+            is_there = False
+        counts[group] = at - begin
+
+
+@kernel
+def _close_gaps(first_pairs, counts, keys, offsets, out, first, last):
+    for group in range(first, last):
+        for i in range(counts[group]):
+            out[offsets[group] + i] = keys[first_pairs[group] + i]
+
+
+def keys_left(
+    first_pairs: I64Array,
+    order: U32Array,
+    keys: U64Array,
+    removed: BoolArray,
+    expires: I64Array | None,
+    held: int,
+    *,
+    threads: int = 1,
+) -> tuple[I64Array, U64Array, I64Array | None, U8Array]:
+    """Keys of each group, ascending and each once, after its changes; with their offsets and times, if any.
+
+    Changes are grouped as `group_by` has them, and `held` pairs come first, which are no changes. The last array says
+    what became of each change: `ADDED`, `ALREADY_THERE`, `REMOVED` or `MISSING`.
+    """
+    times = np.zeros(0, np.int64) if expires is None else expires
+    pairs, counts = _Pairs(first_pairs, order, keys, removed, times, held), np.empty(len(first_pairs) - 1, np.int64)
+    became = np.empty(len(keys) - held, np.uint8)
+    out = _Left(np.empty(len(keys), np.uint64), np.empty(len(times), np.int64), counts, became)
+    ranges = even_work(first_pairs, threads)
+    run_rows(lambda first, last: _keys_left(pairs, first, last, out), ranges, threads)
+    offsets = offsets_of(counts)
+
+    def without_gaps(column: U64Array) -> U64Array:
+        if offsets[-1] == len(column):
+            return column
+        tight = np.empty(int(offsets[-1]), np.uint64)
+        run_rows(lambda a, b: _close_gaps(first_pairs, counts, column, offsets, tight, a, b), ranges, threads)
+        return tight
+
+    left = without_gaps(out.keys)
+    times_left = None if expires is None else if_any(without_gaps(out.expires.view(np.uint64)).view(np.int64))
+    return offsets, left, times_left, became
+
+
+def in_common(parts: Sequence[Strings], *, threads: int = 1) -> tuple[Strings, list[U32Array]]:
+    """The different strings of all parts, in the order of their bytes, and their places there for each part."""
+    strings = pa.concat_arrays([from_strings(part).cast(pa.large_string()) for part in parts])
+    places, numbers = in_order(strings)
+    names = gather_strings(to_strings(strings), places, threads=threads)
+    return names, np.split(numbers, np.cumsum([len(part) for part in parts[:-1]]))
+
+
+def only_used(table: KeyTable, names: Strings, *, threads: int = 1) -> KeyTable:
+    """The key table, whose keys are places in `names`, without the names that do not occur in it.
+
+    Where all names do, nothing is copied but what is of another type.
+    """
+    keys = table.keys
+    used = np.flatnonzero(count_values(keys.values, len(names)))
+    values = keys.values.astype(np.uint32, copy=False)
+    if len(used) < len(names):
+        numbers = np.zeros(len(names), np.uint32)
+        numbers[used] = np.arange(len(used), dtype=np.uint32)
+        values = numbers[values]
+        names = gather_strings(names, used.astype(np.uint32), threads=threads)
+    names = Strings(names.offsets.astype(np.int64, copy=False), names.data)
+    return replace(table, keys=Lists(keys.offsets, values), names=names)
+
+
+def only_these(table: KeyTable) -> KeyTable:
+    """A key table without the names that do not occur in it; takes as long as it is, however many names there are."""
+    if table.names is None:
+        return table
+    used, numbers = np.unique(table.keys.values, return_inverse=True)
+    names = gather_strings(table.names, used.astype(np.uint32))
+    return replace(table, keys=Lists(table.keys.offsets, numbers.astype(np.uint32)), names=names)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tagmatch.backups import backup, restore
 from tagmatch.connecting import connect
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import (
     AccessError,

@@ -69,33 +69,14 @@ def _has_times(segment: Segment) -> bool:
 
 
 def pairs(snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
-    """Batches with a row for each stored set and each of its keys, in the order of the tagset tables.
-
-    Raises
-    ------
-    ResultTooLargeError
-        The tags of one set alone have 2**31 bytes or more.
-    """
+    """Batches with a row for each stored set and each of its keys, in the order of the tagset tables."""
     schema = schema_of(snapshot)
     for segment in snapshot.segments:
         yield from pairs_of(segment, schema, 0, len(segment))
 
 
 def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int) -> Iterator[pa.RecordBatch]:
-    """Batches as `pairs` has them, of the columns of `schema` only, of some rows of a segment's tagset table.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Some columns of `schema_of`, in any order. One that no row needs is null.
-    first_row, last_row : int
-        The first of the rows, and the one behind the last.
-
-    Raises
-    ------
-    ResultTooLargeError
-        As `pairs`.
-    """
+    """Batches as `pairs` has them, of the columns of `schema` only, of some rows of a segment's tagset table."""
     keys, makers = segment.keys.keys, _makers(segment)
     first_key, last_key = int(keys.offsets[first_row]), int(keys.offsets[last_row])
     for first in range(first_key, last_key, _BATCH_ROWS):

@@ -44,9 +44,8 @@ from tagmatch.model.storage.repository import Repository, location_of, open_with
 from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
-from tagmatch.partitioner.consolidation import count_tags, rows_with, to_merge
-from tagmatch.partitioner.missing import missing_rows
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.partitioner.consolidation import count_tags, missing_rows, rows_with, to_merge
+from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of

@@ -22,13 +22,7 @@ _NAMES = {True: ("x", "y"), False: ("lon", "lat")}
 
 
 def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Array, F64Array]:
-    """Where `count` clients are to be; NaN in both, or a null of Arrow, is nowhere.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError
-        They are no numbers, as many as there are clients, or one is infinite or out of range, or NaN alone.
-    """
+    """Where `count` clients are to be; NaN in both, or a null of Arrow, is nowhere."""
     columns = []
     for name, given in zip(_NAMES[plane], (lon, lat), strict=True):
         values = np.asarray(_plain(given, name), np.float64)
@@ -81,11 +75,6 @@ def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool, first_r
     """Where the messages of each batch of a table are; `None` if no column says it.
 
     A column `location` or `within` that is no struct and no list is an attribute of that name.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        A column has another type, or a number is missing, not finite or out of range: the message names the row.
     """
     if not any(is_place_column(table.schema, name) for name in (LOCATION, WITHIN)):
         return None
@@ -123,13 +112,7 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
-    """Places of rows, NaN where there are none; messages of errors begin with `name`.
-
-    Raises
-    ------
-    InvalidTypeError, InvalidValueError, NullError
-        As `locations_of_table`.
-    """
+    """Places of rows, NaN where there are none; messages of errors begin with `name`."""
     names, there = _NAMES[plane], column.is_valid()
     if pa.types.is_null(column.type):
         return np.full(len(column), np.nan), np.full(len(column), np.nan)

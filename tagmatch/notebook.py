@@ -21,45 +21,21 @@ K = TypeVar("K", int, str)
 
 
 class Explanation(list[tuple[frozenset[str], tuple[K, ...]]]):
-    """What `TagMatch.explain` returns: a list of matching sets, each with its keys; notebooks show it as a table.
-
-    Examples
-    --------
-    >>> found = Explanation([(frozenset({"cat", "fr"}), (7,))])
-    >>> found == [({"cat", "fr"}, (7,))]
-    True
-    >>> "<td><code>cat</code> <code>fr</code></td><td>7</td>" in found._repr_html_()
-    True
-    """
+    """What `TagMatch.explain` returns: a list of matching sets, each with its keys; notebooks show it as a table."""
 
     def _repr_html_(self) -> str:
         return _sets(self)
 
 
 class Stats(dict[str, Any]):
-    """What `TagMatch.stats` returns: a dict; notebooks show it as a table, with what is nested folded away.
-
-    Examples
-    --------
-    >>> stats = Stats(sets=3, layout="rarest", stages={"merge": {"threads": 1}})
-    >>> stats["sets"]
-    3
-    >>> "<td>sets</td><td>3</td>" in stats._repr_html_()
-    True
-    """
+    """What `TagMatch.stats` returns: a dict; notebooks show it as a table, with what is nested folded away."""
 
     def _repr_html_(self) -> str:
         return _figures("figures of the index", self)
 
 
 def overview(stats: Mapping[str, Any]) -> str:
-    """HTML of a `TagMatch` as notebooks show it: what it holds, where, and what matches it.
-
-    Parameters
-    ----------
-    stats
-        As `TagMatch.stats` returns it.
-    """
+    """HTML of a `TagMatch` as notebooks show it: what it holds, where, and what matches it."""
     kept = {name: stats[name] for name in _ALWAYS}
     kept |= {name: stats[name] for name in ("path", "with_areas", "positions") if stats[name]}
     kept["with_conditions"] = sum(stats["with_conditions"].values())

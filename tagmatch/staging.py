@@ -23,7 +23,7 @@ from tagmatch.model.storage.log_records import Record, bulk_record, single_recor
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import NEVER
 from tagmatch.partitioner.local import Changes
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.partitioner.staged import StagedChanges
 
 #: Gets what is staged, and may raise an error
 Check: TypeAlias = Callable[[StagedChanges], None]
@@ -34,21 +34,6 @@ class Staging:
 
     The log, and with it the right to write, is taken for the first change, and let go of when nothing is staged any
     more. What a program that ended has left in the log is staged then, before that change.
-
-    Parameters
-    ----------
-    location : Repository, optional
-        Of the index.
-    key_type : {"integer", "string"}
-    options : StagingOptions
-    threads : int
-    plane : bool
-        Whether areas are on the plane.
-
-    Attributes
-    ----------
-    lock : Lock
-        Is held while changes are staged, and by who has something happen between them.
     """
 
     def __init__(
@@ -63,6 +48,7 @@ class Staging:
         self.lock = threading.Lock()
         renew_in_forks(self, "lock")
         self._location, self._key_type, self._options = location, key_type, options
+        self._of_single, self._of_many = options.of_single, options.of_many
         self._folder: Path | None = None if location is None else location.log_folder
         self._threads, self._plane, self._changes = threads, plane, StagedChanges(threads)
         self._journal: Journal | None = None
@@ -79,27 +65,18 @@ class Staging:
         lasts = self._folder is not None and self._options.durability != "none"
         return 0 if lasts else len(self._changes)
 
-    def append(
-        self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER, check: Check | None = None
-    ) -> None:
-        """Stage one change of a validated set and key; times are as of `Changes`.
-
-        If there is a check, it gets what is staged before, and what it raises has nothing staged.
-
-        Raises
-        ------
-        ClosedError
-            The index is closed.
-        IndexChangedError
-            Its folder was replaced.
-        IndexLockedError, IndexCorruptError, TagMatchError
-            As of `Journal.acquire`, `write` and `sync`.
-        """
+    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
+        """Stage one change of a validated set and key, which expires at a time as in `Changes`."""
+        if self._folder is None:  # there is no log
+            with self.lock:
+                if self._closed:
+                    raise ClosedError
+                self._changes.append(tags, key, removed=removed, expires=expires)
+            return
         self._stage(
-            self._options.of_single,
+            self._of_single,
             lambda: single_record(tags, key, removed=removed, expires=expires),
             lambda: self._changes.append(tags, key, removed=removed, expires=expires),
-            check,
         )
 
     def extend(
@@ -112,12 +89,13 @@ class Staging:
         is_single: bool = False,
         check: Check | None = None,
     ) -> None:
-        """Stage a change for each row of all chunks; `keys` has one for each, as have times. The rest as `append`.
+        """Stage a change for each row of all chunks; `keys` has one for each, as have times.
 
-        With `is_single`, all of them together are as durable as a single change.
+        With `is_single`, all of them together are as durable as a single change. A check gets what is staged before;
+        if it raises an error, nothing is staged.
         """
         self._stage(
-            self._options.of_single if is_single else self._options.of_many,
+            self._of_single if is_single else self._of_many,
             lambda: bulk_record(chunks, keys, removed=removed, expires=expires),
             lambda: self._changes.extend(chunks, keys, removed=removed, expires=expires),
             check,
@@ -157,7 +135,11 @@ class Staging:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _stage(
-        self, durability: Durability, record: Callable[[], Record], stage: Callable[[], None], check: Check | None
+        self,
+        durability: Durability,
+        record: Callable[[], Record],
+        stage: Callable[[], None],
+        check: Check | None = None,
     ) -> None:
         """Log a change and stage it, or neither; returns when it is as durable as it is to be."""
         logged = record() if durability != "none" and self._folder is not None else None

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.options import Layout
 
 if TYPE_CHECKING:

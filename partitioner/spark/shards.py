@@ -45,7 +45,7 @@ from tagmatch.partitioner.spark.batches import (
     rows_at,
 )
 from tagmatch.partitioner.spark.keys import Keys
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.partitioner.staged import StagedChanges
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

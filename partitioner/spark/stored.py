@@ -26,8 +26,7 @@ from tagmatch.model.storage.format import EXPIRES, files_of, key_type_of, parts_
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import write_deletions
 from tagmatch.model.tables import Snapshot
-from tagmatch.partitioner.consolidation import rows_with_ranks, to_take_in
-from tagmatch.partitioner.expired import due_rows
+from tagmatch.partitioner.consolidation import due_rows, rows_with_ranks, to_take_in
 from tagmatch.partitioner.local import Held, held_in, no_changes
 from tagmatch.partitioner.spark.batches import Scratch, for_each, grouped, one_row
 from tagmatch.partitioner.spark.joined import Known, Numbers, make_slots

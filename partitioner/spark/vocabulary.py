@@ -44,6 +44,7 @@ from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.storage.tables import kinds_of
 from tagmatch.model.tag_order import grouped_by_hash
+from tagmatch.partitioner.local import by_frequency
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
     Batches,
@@ -58,7 +59,6 @@ from tagmatch.partitioner.spark.batches import (
 )
 from tagmatch.partitioner.spark.joined import Joined, JoinedTable, write_files
 from tagmatch.partitioner.spark.shards import Shards
-from tagmatch.partitioner.vocabulary import by_frequency
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -59,9 +59,9 @@ from tagmatch.cli.shared import (
     user_path,
     with_progress,
 )
+from tagmatch.embedded import TagMatch
 from tagmatch.files.formats import STANDARD_STREAM, FormatName
 from tagmatch.files.json import read_json
-from tagmatch.local import TagMatch
 from tagmatch.model.errors import (
     IndexChangedError,
     IndexExistsError,

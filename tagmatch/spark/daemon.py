@@ -18,7 +18,7 @@ from pyspark.daemon import manager
 
 import tagmatch.partitioner.spark.job
 import tagmatch.spark.join  # noqa: F401
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.options import Layout
 
 # Options of the GNU C library's malloc, as in <malloc.h>

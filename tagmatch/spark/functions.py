@@ -14,7 +14,7 @@ from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
 from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.locations import LOCATION, WITHIN, names_of_places
 from tagmatch.messages import ATTRIBUTES, TAGS
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions
 from pyspark.sql.types import StructType
 
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of

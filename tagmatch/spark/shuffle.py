@@ -63,7 +63,7 @@ from tagmatch.partitioner.spark.batches import (
     sets_at,
     sorted_by_number,
 )
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.spark.columns import Asked, Messages, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:

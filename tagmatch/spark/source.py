@@ -44,7 +44,7 @@ from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.spark.stored import Stored
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.spark.columns import KEY_TYPES, Parsers, arrow_schema, one_of, parsed, signed, truth, whole
 from tagmatch.spark.stores import StoreSettings
 from tagmatch.subscriptions import columns_of, rows_to_store

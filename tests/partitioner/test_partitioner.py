@@ -173,7 +173,7 @@ def test_large_clusters_are_sorted_alike_by_any_number_of_threads(layout):
 
 @pytest.mark.parametrize("rare", [1, 400, 1 << 16])
 def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, rare):
-    monkeypatch.setattr("tagmatch.partitioner.vocabulary._RARE", rare)
+    monkeypatch.setattr("tagmatch.partitioner.local._RARE", rare)
     rng = random.Random(4)
     sets = [
         frozenset(f"t{min(rng.randrange(30), rng.randrange(30))}" for _ in range(rng.randrange(9))) for _ in range(3000)

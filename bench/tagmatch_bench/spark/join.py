@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as f
 
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.spark.join import Strategy, subset_join
 from tagmatch_bench.harness.data import Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from tagmatch.local import TagMatch
+from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import LayoutOptions
 from tagmatch.spark.join import partition as partition_on_spark

@@ -12,7 +12,7 @@ from tagmatch import DeviceError, TagMatch
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
 from tagmatch.pipeline.segment import CpuMatcher, TagFinder

@@ -14,7 +14,7 @@ from tagmatch.model.input.conditions import with_conditions
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.staging import StagedChanges
+from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.pipeline.filters.index import Path, filter_index
 from tagmatch.pipeline.filters.messages import messages_of
 from tagmatch.pipeline.filters.one_message import TOO_MANY, match_few, room_for_few

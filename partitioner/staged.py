@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,40 +41,21 @@ _BLOCK_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """Some changes, in columns.
+    """Some changes, in columns."""
 
-    Attributes
-    ----------
-    lengths, numbers : uint32 arrays
-        How many tags each change's set has, and their numbers, ascending within a set.
-    keys : uint64 array
-        Or the numbers of keys that are strings.
-    removed : bool array
-    end : int
-        Changes of the log up to the end of the block.
-    expires : int64 array, optional
-        As of `Changes`.
-    """
-
-    lengths: U32Array
-    numbers: U32Array
-    keys: U64Array
+    lengths: U32Array  # how many tags each change's set has
+    numbers: U32Array  # the numbers of these tags, ascending within a set
+    keys: U64Array  # or the numbers of keys that are strings
     removed: BoolArray
-    end: int
-    expires: I64Array | None = None
+    end: int  # changes of the log up to the end of the block
+    expires: I64Array | None = None  # as in `Changes`
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Logged:
+class _Logged(NamedTuple):
     """What a log holds: blocks, oldest first, and after them single changes, as Python objects."""
 
-    blocks: list[_Block] = field(default_factory=list)
-    single: list[tuple[list[str], int | str, bool, int]] = field(default_factory=list)
-
-    @property
-    def end(self) -> int:
-        """Changes in the blocks."""
-        return self.blocks[-1].end if self.blocks else 0
+    blocks: list[_Block]
+    single: list[tuple[list[str], int | str, bool, int]]
 
 
 class _Log:
@@ -88,15 +69,11 @@ class _Log:
         self._threads = threads
         self._interner = TagInterner()
         self._names = TagInterner()
-        self._logged = _Logged()
+        self.logged = _Logged([], [])
 
     def __len__(self) -> int:
-        return self._logged.end + len(self._logged.single)
-
-    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int) -> None:
-        if len(self._logged.single) >= _SINGLE_CHANGES:
-            self._pack()
-        self._logged.single.append((tags, key, removed, expires))
+        blocks, single = self.logged
+        return (blocks[-1].end if blocks else 0) + len(single)
 
     def extend(
         self,
@@ -106,7 +83,7 @@ class _Log:
         removed: bool | BoolArray,
         expires: I64Array | None,
     ) -> None:
-        self._pack()
+        self.pack()
         numbers, flags = self._numbers(keys), np.broadcast_to(removed, len(keys))
         blocks: list[_Block] = []
         first = 0
@@ -115,7 +92,7 @@ class _Log:
             times = None if expires is None else expires[first:last]
             blocks += self._blocks_of(chunk, numbers[first:last], flags[first:last], times, len(self) + first)
             first = last
-        self._logged.blocks.extend(blocks)
+        self.logged.blocks.extend(blocks)
 
     def extend_by(self, changes: Changes) -> None:
         tags = changes.tags
@@ -123,13 +100,13 @@ class _Log:
         renumbered = numbers[changes.rows.values]
         keys = self._numbers(changes.names)[changes.keys] if len(changes.names) else changes.keys
         block = _block_of(changes.rows.offsets, 0, renumbered, keys, changes.removed, changes.expires, len(self))
-        self._logged.blocks.append(block)
+        self.logged.blocks.append(block)
 
     def changes(self) -> Changes:
         """All changes as one table, whose memory is then that of the log."""
-        self._pack()
+        self.pack()
         whole = self._joined()
-        self._logged = _Logged([whole])
+        self.logged = _Logged([whole], [])
         return Changes(
             self._interner.strings(),
             Lists(list_offsets(whole.lengths), whole.numbers),
@@ -141,27 +118,24 @@ class _Log:
 
     def add_to(self, other: StagedChanges, keys: U64Array | Strings) -> None:
         """Stage there those of these changes that are of some keys."""
-        tags, names, logged = self._interner.strings(), self._names.strings(), self._logged
-        for block in logged.blocks:
+        tags, names, (blocks, single) = self._interner.strings(), self._names.strings(), self.logged
+        for block in blocks:
             rows = Lists(list_offsets(block.lengths), block.numbers)
             other.extend_some(Changes(tags, rows, block.keys, block.removed, names, block.expires), keys)
-        if logged.single:
-            chosen = _are_among(_column(tuple(key for _, key, _, _ in logged.single)), keys)
+        if single:
+            chosen = _are_among(_column(tuple(key for _, key, _, _ in single)), keys)
             for place in np.flatnonzero(chosen):
-                row, key, removed, expires = logged.single[place]
+                row, key, removed, expires = single[place]
                 other.append(row, key, removed=removed, expires=expires)
 
-    def _pack(self) -> None:
+    def pack(self) -> None:
         """Make a block of the single changes."""
-        if self._logged.single:
-            tags, keys, removed, expires = zip(*self._logged.single, strict=True)
-            numbers, flags, times = (
-                self._numbers(_column(keys)),
-                np.array(removed, np.bool_),
-                np.array(expires, np.int64),
-            )
-            packed = self._blocks_of(rows_of_tags(tags), numbers, flags, times, self._logged.end)
-            self._logged = _Logged([*self._logged.blocks, *packed])
+        blocks, single = self.logged
+        if single:
+            tags, keys, removed, expires = zip(*single, strict=True)
+            numbers, flags, times = self._numbers(_column(keys)), np.array(removed), np.array(expires, np.int64)
+            packed = self._blocks_of(rows_of_tags(tags), numbers, flags, times, len(self) - len(single))
+            self.logged = _Logged([*blocks, *packed], [])
 
     def _blocks_of(
         self, chunk: TagLists, keys: U64Array, removed: BoolArray, expires: I64Array | None, begin: int
@@ -182,37 +156,31 @@ class _Log:
         )
 
     def _joined(self) -> _Block:
-        blocks = self._logged.blocks
+        """All blocks as one."""
+        blocks = self.logged.blocks
         if len(blocks) == 1:
             return blocks[0]
-
-        def joined(column: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-            return end_to_end([getattr(block, column) for block in blocks], dtype)
-
-        def end_to_end(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-            starts = offsets_of(np.array([len(part) for part in parts], np.int64))
-            whole = np.empty(int(starts[-1]), dtype)
-
-            def copy(i: int) -> None:
-                whole[starts[i] : starts[i + 1]] = parts[i]
-
-            run(copy, range(len(parts)), self._threads)
-            return whole
-
-        def times() -> I64Array | None:
-            if all(block.expires is None for block in blocks):
-                return None
+        if all(block.expires is None for block in blocks):
+            times = None
+        else:
             parts = [np.full(len(each.keys), NEVER) if each.expires is None else each.expires for each in blocks]
-            return end_to_end(parts, np.int64)
+            times = _end_to_end(parts, np.int64, self._threads)
+        kinds = {"lengths": np.uint32, "numbers": np.uint32, "keys": np.uint64, "removed": np.bool_}
+        columns: dict[str, Any] = {}
+        for name, kind in kinds.items():
+            columns[name] = _end_to_end([getattr(each, name) for each in blocks], kind, self._threads)
+        return _Block(**columns, end=len(self), expires=times)
 
-        return _Block(
-            joined("lengths", np.uint32),
-            joined("numbers", np.uint32),
-            joined("keys", np.uint64),
-            joined("removed", np.bool_),
-            self._logged.end,
-            times(),
-        )
+
+def _end_to_end(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike, threads: int) -> npt.NDArray[Any]:
+    starts = offsets_of(np.array([len(part) for part in parts], np.int64))
+    whole = np.empty(int(starts[-1]), dtype)
+
+    def copy(i: int) -> None:
+        whole[starts[i] : starts[i + 1]] = parts[i]
+
+    run(copy, range(len(parts)), threads)
+    return whole
 
 
 def _are_among(some: U64Array | Strings, keys: U64Array | Strings) -> BoolArray:
@@ -270,8 +238,11 @@ class StagedChanges:
 
     def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
         """Stage one change of a validated set and key; all keys are integers, or all are strings."""
-        self._reject_more_than_fit(1)
-        self._parts[1].append(tags, key, removed=removed, expires=expires)
+        log = self._parts[1]
+        if len(log.logged.single) >= _SINGLE_CHANGES:
+            self._reject_more_than_fit(_SINGLE_CHANGES)
+            log.pack()
+        log.logged.single.append((tags, key, removed, expires))
 
     def extend(
         self,
@@ -281,10 +252,7 @@ class StagedChanges:
         removed: bool | BoolArray,
         expires: I64Array | None = None,
     ) -> None:
-        """Stage a change for each row of all chunks; `keys` has one for each, as have others that are arrays.
-
-        Times are as of `Changes`.
-        """
+        """Stage a change for each row of all chunks; `keys` has one for each, as have others that are arrays."""
         self._reject_more_than_fit(len(keys))
         self._parts[1].extend(chunks, keys, removed=removed, expires=expires)
 
