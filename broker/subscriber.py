@@ -133,11 +133,11 @@ class Subscriber(Generic[K]):
         self._send(0, [self._last if offset is None else offset])
 
     def follow(self, keys: Iterable[K]) -> None:
-        """Follow more keys, soon; errors as of `acknowledge`."""
+        """Follow more keys, soon; errors as for `acknowledge`."""
         self._send(1, self._checked(keys))
 
     def unfollow(self, keys: Iterable[K]) -> None:
-        """Follow some keys no longer, soon; errors as of `acknowledge`."""
+        """Follow some keys no longer, soon; errors as for `acknowledge`."""
         self._send(2, self._checked(keys))
 
     def _checked(self, keys: Iterable[K]) -> list[K]:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, starmap
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -175,7 +175,7 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     reject_given_up()
     todo = list(items)
     if threads == 1 or len(todo) <= 1:
-        return [work(item) for item in todo]
+        return list(map(work, todo))
     job: Job[T, R] = Job(todo)
     help_with_it = partial(job.help, work)
     works = threading.current_thread() is not threading.main_thread()
@@ -192,8 +192,10 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
 
 def even_ranges(count: int, parts: int) -> list[tuple[int, int]]:
     """`count` rows cut into at most `parts` ranges of nearly equal length, none empty."""
-    parts = max(1, min(parts, count))
-    return list(pairwise(count * part // parts for part in range(parts + 1))) if count else []
+    parts = min(parts, count)
+    if parts <= 1:
+        return [(0, count)] if count else []
+    return list(pairwise(count * part // parts for part in range(parts + 1)))
 
 
 def even_work(offsets: IntArray, parts: int) -> list[tuple[int, int]]:
@@ -207,4 +209,7 @@ def even_work(offsets: IntArray, parts: int) -> list[tuple[int, int]]:
 
 def run_rows(work: Callable[[int, int], R], ranges: Sequence[tuple[int, int]], threads: int) -> list[R]:
     """`run` for work on row ranges."""
+    if threads == 1 or len(ranges) <= 1:
+        reject_given_up()
+        return list(starmap(work, ranges))
     return run(lambda ends: work(*ends), ranges, threads)

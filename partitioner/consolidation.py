@@ -53,12 +53,11 @@ def consolidated(
     snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
 ) -> tuple[Snapshot, ChangeCounts]:
     """The snapshot after the changes, and what became of them; segments that were not small have their tables."""
-    small = _to_take_in(snapshot, len(changes))
+    live = [segment.live for segment in snapshot.segments]
+    small = [snapshot.segments[place] for place in to_take_in(live, len(changes))]
     if len(changes) + sum(segment.live for segment in small) <= _ALONE_SETS:
         threads = 1
-    # No sets, but they say of what type keys are
-    held, kept = [held_in(snapshot.segments[0], np.zeros(0, np.uint32))], []
-    held += [held_by(segment, threads=threads) for segment in small]
+    held, kept = [held_by(segment, threads=threads) for segment in small], []
     for segment in snapshot.segments:
         if segment in small:
             continue
@@ -68,6 +67,8 @@ def consolidated(
             held.append(held_in(segment, changed))
         if segment.live > len(changed):
             kept.append(rest.without(changed[len(due) :]))
+    if not held:  # no sets, which say of what type keys are
+        held.append(held_in(snapshot.segments[0], np.zeros(0, np.uint32)))
     new, became = segment_after(held, changes, options, now=now, threads=threads)
     return _with(kept, new), became
 
@@ -193,12 +194,6 @@ def rows_with_ranks(segment: Segment, ranks: U32Array, sets: Lists) -> U32Array:
     return found if segment.deletions is None else np.delete(found, segment.deletions.among(found))
 
 
-def _to_take_in(snapshot: Snapshot, changes: int) -> list[Segment]:
-    """The segments that go into the new one."""
-    places = to_take_in([segment.live for segment in snapshot.segments], changes)
-    return [snapshot.segments[place] for place in places]
-
-
 def to_take_in(live: Sequence[int], changes: int) -> list[int]:
     """Places of segments, with so many sets each, that go into a new one: as small as what goes there, or too many."""
     by_size = sorted(range(len(live)), key=lambda place: live[place])
@@ -221,9 +216,7 @@ def missing_rows(
     before = len(changed)
     changed.extend(chunks, keys, removed=True)
     changes = changed.changes()
-    # No sets, but they say of what type keys are
-    held = [held_in(snapshot.segments[0], np.zeros(0, np.uint32))]
-    held += [
+    held = [
         held_in(segment, rows_with(segment, changes.tags, changes.rows, threads=threads))
         for segment in snapshot.segments
     ]

@@ -165,7 +165,7 @@ def segment_after(
 def distinct_sets(
     held: Sequence[Held], changes: Changes, *, order: TagOrder = rarest_first, now: int = LONG_AGO, threads: int = 1
 ) -> Rows:
-    """What these sets are after the changes, as of `build_segment`, not laid out yet; tags ranked in an order."""
+    """What these sets are after the changes, as in `build_segment`, not laid out yet; tags are ranked in an order."""
     held = [each for each in held if len(each) or each.keys.names is not None]
     names = None
     if any(each.keys.names is not None for each in held):

@@ -61,9 +61,9 @@ class Background(Generic[R]):
         raise NotImplementedError
 
     def begin(self, after: float = 0.0) -> None:
-        """Have the method called: at once or, where nothing is going on, after so many seconds.
+        """Let the method be called: at once or, if nothing is going on, after some seconds.
 
-        Calls during one of the method have it called once more. Any thread may ask, and this returns at once.
+        A call during one of the method lets it be called once more. Any thread may ask, and this returns at once.
         """
         with self._lock:
             if self._ended:
@@ -92,10 +92,10 @@ class Background(Generic[R]):
         _running.discard(self)
 
     def _follow(self, owner: object) -> None:
-        """Have a queue of what is asked for, into which something is put when the object goes, too.
+        """Make a queue of what is asked for; something is put into it when the object goes, too.
 
         The garbage collector does that in the midst of any call, also of one of this very queue. No code of Python's
-        runs for it: Ctrl-C in that would be seen by nobody, and the thread would go on.
+        runs for it: Ctrl-C in that would be lost, and the thread would go on.
         """
         self._asked: SimpleQueue[object] = SimpleQueue()
         self._owner = weakref.ref(owner, self._asked.put)
@@ -150,7 +150,7 @@ class Merging(Background[bool]):
         self._wanted = self._merged = 0
 
     def begin(self, after: float = 0.0) -> None:
-        """Have the method called after a change."""
+        """Let the method be called after a change."""
         self._wanted, self._changed = self._wanted + 1, time.monotonic()
         super().begin(after)
 
@@ -187,7 +187,7 @@ class Expiring(Background[int]):
         self._at = NEVER
 
     def expect(self, at: int) -> None:
-        """Have keys dropped that expire at a time, in microseconds since 1970; `NEVER` if there are none."""
+        """Let keys be dropped that expire at a time, in microseconds since 1970; `NEVER` if there are none."""
         if at < NEVER:
             self.begin()
 
@@ -208,7 +208,7 @@ class Expiring(Background[int]):
 
 
 class Following(Background[bool]):
-    """Looks each so many seconds for a newer snapshot, if there are any seconds, and has the method take it over."""
+    """Looks for a newer snapshot after each so many seconds, if any are given; the method takes it over."""
 
     def __init__(self, reload: Callable[[], bool], seconds: float | None) -> None:
         super().__init__(reload, "tagmatch-reload", in_forks=True)

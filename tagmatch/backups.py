@@ -1,4 +1,4 @@
-"""What users call for safety copies: `backup` and `restore`. As `interface`, it imports nothing heavy."""
+"""What users call for safety copies: `backup` and `restore`. It imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def backup(
     Parameters
     ----------
     path, target : str or Path
-        Folders, or URIs on a store, as of `TagMatch.open`. At `target` there is nothing, or an earlier backup. Stores
+        Folders, or URIs on a store, as for `TagMatch.open`. At `target` there is nothing, or an earlier backup. Stores
         have no locks: let one program at a time write to an index there.
     keep_snapshots : int, optional
         How many earlier backups stay at `target`, from now on, to be opened or restored by their numbers: what was
@@ -95,7 +95,7 @@ def restore(
     Parameters
     ----------
     backup, path : str or Path
-        Folders, or URIs on a store, as of `TagMatch.open`. `backup` may be any index, also the one at `path`.
+        Folders, or URIs on a store, as for `TagMatch.open`. `backup` may be any index, also the one at `path`.
     snapshot : int, optional
         Number of the snapshot to restore, of those that `TagMatch.snapshots` lists, without what was staged then, or
         where clients were.
@@ -106,7 +106,7 @@ def restore(
     Returns
     -------
     Copied
-        As of `backup`.
+        The same as for `backup`.
 
     Raises
     ------

@@ -17,7 +17,6 @@ from tagmatch.model.options import (
     PipelineOptions,
     StagingOptions,
     available_threads,
-    checked_channels,
 )
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class TagMatch(Index[K]):
         What staged changes of an index in a folder outlast when their call returns: the end of the machine, the end of
         the program, or neither. Default: `fsync` for `add_sets` and `remove_sets`, `os` for single changes.
     keep_snapshots : int, optional
-        How many earlier snapshots stay in the index beside the current one, from the next `consolidate` on that saves
+        How many earlier snapshots stay in the index with the current one, from the next `consolidate` on that saves
         one; `open` opens them by number. Default: as many as the index at `path` says, none if there is none.
     channels : iterable of Channel
         Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
@@ -157,15 +156,14 @@ class TagMatch(Index[K]):
         channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
         order: Order = MATCH_DEFAULTS.order,
     ) -> None:
-        self._engine = _local_engine().new(
-            path,
-            key_type,
-            LayoutOptions(layout, max_partition_size),
-            StagingOptions(durability, keep_snapshots),
-            _match_options(
-                exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, channels, order
-            ),
-        )
+        from tagmatch.engine import LocalEngine
+
+        options = _match_options(
+            threads, pipeline, cuda, exact=exact, device=device, batch_size=batch_size, flush_timeout=flush_timeout,
+            auto_reload=auto_reload, plane=plane, channels=channels, order=order,
+        )  # fmt: skip
+        layout_options, staging = LayoutOptions(layout, max_partition_size), StagingOptions(durability, keep_snapshots)
+        self._engine = LocalEngine.new(path, key_type, layout_options, staging, options)
 
     @overload
     @classmethod
@@ -220,7 +218,7 @@ class TagMatch(Index[K]):
         Parameters
         ----------
         path : str or Path
-            Folder of the index, as of `TagMatch`, or the URI of one on a store, such as `s3://bucket/animals.index`:
+            Folder of the index, as for `TagMatch`, or the URI of one on a store, such as `s3://bucket/animals.index`:
             whatever `pyarrow.fs.FileSystem.from_uri` takes. Messages and `stats` show it without passwords.
         key_type
             What its keys are; default: whatever they are. Type checkers take them for integers, unless this says so.
@@ -230,9 +228,9 @@ class TagMatch(Index[K]):
         layout, max_partition_size
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
         exact, device, threads, batch_size, flush_timeout, auto_reload, plane
-            As of `TagMatch`.
+            The same as for `TagMatch`.
         pipeline, cuda, durability, keep_snapshots, channels, order
-            As of `TagMatch`.
+            The same as for `TagMatch`.
 
         Raises
         ------
@@ -258,18 +256,15 @@ class TagMatch(Index[K]):
         ...     tm.match(["cat", "dog"])
         [7]
         """
+        from tagmatch.engine import LocalEngine
+
+        options = _match_options(
+            threads, pipeline, cuda, exact=exact, device=device, batch_size=batch_size, flush_timeout=flush_timeout,
+            auto_reload=auto_reload, plane=plane, channels=channels, order=order,
+        )  # fmt: skip
         opened = cls.__new__(cls)
-        opened._engine = _local_engine().open(
-            path,
-            key_type,
-            layout,
-            max_partition_size,
-            snapshot,
-            StagingOptions(durability, keep_snapshots),
-            _match_options(
-                exact, device, threads, batch_size, flush_timeout, auto_reload, plane, pipeline, cuda, channels, order
-            ),
-        )
+        staging = StagingOptions(durability, keep_snapshots)
+        opened._engine = LocalEngine.open(path, key_type, layout, max_partition_size, snapshot, staging, options)
         return opened
 
     @staticmethod
@@ -318,35 +313,13 @@ class TagMatch(Index[K]):
         return snapshots_in(location_of(path, "path").manifest())
 
 
-def _local_engine() -> type[LocalEngine]:
-    from tagmatch.engine import LocalEngine
-
-    return LocalEngine
-
-
 def _match_options(
-    exact: bool,
-    device: Device,
-    threads: int | None,
-    batch_size: int,
-    flush_timeout: float | None,
-    auto_reload: float | None,
-    plane: bool,
-    pipeline: PipelineOptions | None,
-    cuda: CudaOptions | None,
-    channels: Iterable[Channel],
-    order: Order,
+    threads: int | None, pipeline: PipelineOptions | None, cuda: CudaOptions | None, **given: Any
 ) -> MatchOptions:
+    """Options, with what stands for those that are not given."""
     return MatchOptions(
-        exact,
-        device,
-        available_threads() if threads is None else threads,
-        batch_size,
-        flush_timeout,
-        auto_reload,
-        plane,
-        MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,
-        MATCH_DEFAULTS.cuda if cuda is None else cuda,
-        checked_channels(channels),
-        order,
+        threads=available_threads() if threads is None else threads,
+        pipeline=MATCH_DEFAULTS.pipeline if pipeline is None else pipeline,
+        cuda=MATCH_DEFAULTS.cuda if cuda is None else cuda,
+        **given,
     )

@@ -49,7 +49,7 @@ from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
-from tagmatch.pipeline.matcher import Keys, Matcher, alone
+from tagmatch.pipeline.matcher import Keys, Matcher, OneQuery, Single, alone
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.staging import Check, Staging
 from tagmatch.subscriptions import alternatives, nears_of, rows_to_store
@@ -223,8 +223,7 @@ class LocalEngine(Engine):
 
     @_interrupted_plainly
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
-        matcher = self._matcher_for(place)
-        asked = alone(matcher, tags, attributes, self._packed(place))
+        matcher, asked = self._asking(tags, attributes, place)
         if asked is not None:
             return self._pipeline.match(matcher, asked, unique=unique)
         return self._pipeline.match_in_packet(matcher, self._message(tags, attributes, place), unique=unique)
@@ -251,8 +250,7 @@ class LocalEngine(Engine):
         timeout: float | None,
         channel: str | None = None,
     ) -> Future[Any]:
-        matcher = self._matcher_for(place)
-        asked = alone(matcher, tags, attributes, self._packed(place))
+        matcher, asked = self._asking(tags, attributes, place)
         row = partial(self._message, tags, attributes, place)
         return self._pipeline.submit(matcher, asked, row, unique=unique, timeout=timeout, channel=channel)
 
@@ -260,8 +258,7 @@ class LocalEngine(Engine):
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
     ) -> Awaitable[Any]:
-        matcher = self._matcher_for(place)
-        asked = alone(matcher, tags, attributes, self._packed(place))
+        matcher, asked = self._asking(tags, attributes, place)
         row = partial(self._message, tags, attributes, place)
         return self._pipeline.awaited(matcher, asked, row, unique=unique, channel=channel)
 
@@ -324,24 +321,27 @@ class LocalEngine(Engine):
         query = tag_list(tags) if attributes is None else message(tags, attributes)
         return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
 
-    def _packed(self, place: Place) -> bytes:
-        if place is NOWHERE:
-            return NO_PLACE
-        return packed_place(place.location, place.within, plane=self._options.plane)
+    def _asking(
+        self, tags: Iterable[str], attributes: object, place: Place
+    ) -> tuple[Matcher, tuple[OneQuery, Single] | None]:
+        """What answers one message, and the message as that takes it alone; `None` if it has to be in a packet."""
+        matcher, packed = self.current.answering.matcher, NO_PLACE
+        if place is not NOWHERE:
+            packed = packed_place(place.location, place.within, plane=self._options.plane)
+            if place.within is not None:
+                matcher = self._within(matcher)
+        return matcher, alone(matcher, tags, attributes, packed)
 
     def _set_ids(
         self, matcher: Matcher, tags: Iterable[str], attributes: object = None, place: Place = NOWHERE
     ) -> UIntArray:
         """Ids of the sets that one query contains."""
-        asked = alone(matcher, tags, attributes, self._packed(place))
+        packed = packed_place(place.location, place.within, plane=self._options.plane)
+        asked = alone(matcher, tags, attributes, packed)
         if asked is None:
             return matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
         one, query = asked
         return one.set_ids(query)
-
-    def _matcher_for(self, place: Place) -> Matcher:
-        matcher = self.current.matcher
-        return matcher if place.within is None else self._within(matcher)
 
     def _within(self, matcher: Matcher) -> Matcher:
         """What answers for clients within areas."""

@@ -306,13 +306,13 @@ class Index(ABC, Generic[K]):
         keys
             As many integers, or strings where the index has such keys: Arrow or NumPy array, or a sequence.
         where : optional
-            As of `add_set`, one expression for all; or as many, with nulls for sets without: an Arrow array of
+            One expression for all, as for `add_set`; or as many, with nulls for sets without: an Arrow array of
             strings, or a sequence. Each different one is read once.
         area : optional
-            As of `add_set`, one for all; or as many, with nulls for sets without: an Arrow array of structs, as
+            One for all, as for `add_set`; or as many, with nulls for sets without: an Arrow array of structs, as
             `add_subscriptions` describes them, or a sequence.
         expires : optional
-            As of `add_set`, one `datetime` or `timedelta` for all; or as many times, with nulls for keys that never
+            One `datetime` or `timedelta` for all, as for `add_set`; or as many times, with nulls for keys that never
             expire: an Arrow array of timestamps with a time zone, a NumPy array of `datetime64`, which are UTC, or a
             sequence. Times are kept in microseconds.
 
@@ -403,7 +403,7 @@ class Index(ABC, Generic[K]):
     def remove_subscriptions(self, table: Any, *, match_all: bool = False, missing: Missing = "ignore") -> int:
         """Stage the removal of what `add_subscriptions` adds; errors are as there. `expires` is left aside.
 
-        `missing` is as of `remove_set`.
+        `missing` means the same as for `remove_set`.
 
         Examples
         --------
@@ -628,7 +628,7 @@ class Index(ABC, Generic[K]):
         ResultTooLargeError
             All answers together have 2**31 keys or more.
         DeadlineMissed, Overloaded
-            The channel's deadline cannot be kept: as of `submit`. There is no answer to any of the queries then.
+            The channel's deadline cannot be kept, as for `submit`. There is no answer to any of the queries then.
 
         Examples
         --------
@@ -697,7 +697,7 @@ class Index(ABC, Generic[K]):
         Parameters
         ----------
         tags, attributes, location, within, unique
-            The query, as of `match`, and whether its answer is a set of keys.
+            The query, as for `match`, and whether its answer is a set of keys.
         block : bool
             Wait while too many queries are being answered.
         timeout : float, optional
@@ -781,7 +781,7 @@ class Index(ABC, Generic[K]):
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
 
         The loop's thread itself answers where `submit` would; then its other tasks go on before this one. `channel` is
-        as of `submit`, and so are its errors.
+        the same as for `submit`, and so are its errors.
 
         Examples
         --------
@@ -1070,7 +1070,7 @@ class Index(ABC, Generic[K]):
         Parameters
         ----------
         path : str or Path
-            A folder, or the URI of a folder on a store, as of `open`. Stores have no locks: let one program at a time
+            A folder, or the URI of a folder on a store, as for `open`. Stores have no locks: let one program at a time
             save to an index there. Only on S3 and Google Cloud Storage is replacing one step.
         keep_snapshots : int, optional
             How many earlier snapshots of the index at `path` are to stay, from now on; default: as many as it says.

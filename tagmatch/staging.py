@@ -168,7 +168,7 @@ class Staging:
             journal.sync(position)
 
     def _reject_if_replaced(self, journal: Journal) -> None:
-        """See that the next program finds this log at the path of the index."""
+        """Raise IndexChangedError unless the next program finds this log at the path of the index."""
         assert self._folder is not None
         if not journal.counts(self._manifest):
             raise IndexChangedError(
