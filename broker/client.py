@@ -19,7 +19,7 @@ from tagmatch.broker.gateways.options import Guarantee, WhenFull
 from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.subscriber import Subscriber, listed_keys
 from tagmatch.broker.wire import AREA_TYPE, area_row
-from tagmatch.index import Engine, Index, K
+from tagmatch.index import Index, K
 from tagmatch.locations import coordinates, names_of_places
 from tagmatch.messages import message
 from tagmatch.model import clock
@@ -177,8 +177,8 @@ class RemoteTagMatch(Index[K]):
         return bool(self._engine.act("end_session", {"session": session})["ended"])
 
 
-class RemoteEngine(Engine):
-    """Lets a service do the work of an index."""
+class RemoteEngine:
+    """Lets a service do the work of an index; `Index` says what methods do."""
 
     def __init__(self, connection: Connection, wait: float) -> None:
         self.connection, self._closed = connection, False

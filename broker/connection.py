@@ -83,7 +83,7 @@ class Connection:
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._streaming = flight.FlightCallOptions(headers=headers)
         self._calling = self._streaming if timeout is None else flight.FlightCallOptions(timeout, headers=headers)
-        try:
+        with _told(url):
             self._client = flight.FlightClient(
                 url,
                 tls_root_certs=tls_root_certs,
@@ -91,58 +91,55 @@ class Connection:
                 private_key=private_key,
                 generic_options=_OPTIONS,
             )
-        except FAULTS as error:
-            raise error_of_flight(error, url) from None
 
     def act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action; what it answers."""
-        try:
+        with _told(self.url):
             (result,) = self._client.do_action((name, write_json(body or {})), self._calling)
             return read_json(result.body.to_pybytes(), "the answer")
-        except FAULTS as error:
-            raise error_of_flight(error, self.url) from None
 
     def put(self, command: Mapping[str, Any], table: pa.Table, most_rows: int) -> dict[str, Any]:
         """Make changes; what the service counts."""
         descriptor = flight.FlightDescriptor.for_command(write_json(command))
-        try:
+        with _told(self.url):
             writer, answers = self._client.do_put(descriptor, table.schema, self._calling)
             with writer:
                 writer.write_table(table, most_rows)
                 writer.done_writing()
                 answer = answers.read()
             return read_json(b"" if answer is None else answer.to_pybytes(), "the answer")
-        except FAULTS as error:
-            raise error_of_flight(error, self.url) from None
 
     def get(self, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """Ask for what is stored."""
-        try:
+        with _told(self.url):
             reader = self._client.do_get(flight.Ticket(write_json({"get": name})), self._calling)
             return reader.schema, self._batches(reader)
-        except FAULTS as error:
-            raise error_of_flight(error, self.url) from None
 
     def _batches(self, reader: Any) -> Iterator[pa.RecordBatch]:
-        try:
+        with _told(self.url):
             for chunk in reader:
                 yield chunk.data
-        except FAULTS as error:
-            raise error_of_flight(error, self.url) from None
 
     def open_stream(self, schema: pa.Schema, command: Mapping[str, Any]) -> MessageStream:
         """Begin a stream of messages."""
         descriptor = flight.FlightDescriptor.for_command(write_json(command))
-        try:
+        with _told(self.url):
             writer, reader = self._client.do_exchange(descriptor, self._streaming)
             writer.begin(schema)
-        except FAULTS as error:
-            raise error_of_flight(error, self.url) from None
         return MessageStream(self.url, writer, reader)
 
     def close(self) -> None:
         """End the connection."""
         self._client.close()
+
+
+@contextlib.contextmanager
+def _told(url: str) -> Iterator[None]:
+    """Raise what Flight raises as the error that the service has raised, or as one that says what is wrong."""
+    try:
+        yield
+    except FAULTS as error:
+        raise error_of_flight(error, url) from None
 
 
 def _check_certificates(url: str, roots: object, chain: object, key: object) -> None:

@@ -19,7 +19,6 @@ import pyarrow as pa
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing
 from tagmatch.contents import every_set, explained, is_among, missing_text, pairs, schema_of
-from tagmatch.index import Engine
 from tagmatch.locations import area_has, coordinates
 from tagmatch.messages import message, queries_of
 from tagmatch.model import clock
@@ -82,8 +81,8 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-class LocalEngine(Engine):
-    """An index of this process: what changes it, and the pipeline that answers from it."""
+class LocalEngine:
+    """An index of this process, its changes, and the pipeline that answers from it; `Index` says what methods do."""
 
     def __init__(
         self,

@@ -1,12 +1,11 @@
-"""What users call: `Index` says once what all indexes do, and `Engine` what does it for them.
+"""What users call: `Index` has each method of an index, and its text, once.
 
 Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the help of commands come at once.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Generic, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args, overload
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.options import Missing
@@ -47,10 +46,12 @@ else:
     K = TypeVar("K", int, str)
 
 
-class Engine(ABC):
-    """What does the work of an `Index`: `tagmatch.engine` in this process, `tagmatch.broker.client` by a service."""
+class _Engine(Protocol):
+    """What does the work of an `Index`: each method what the index's own does that calls it, or has its name.
 
-    @abstractmethod
+    `tagmatch.engine` does it in this process, `tagmatch.broker.client` has a service do it.
+    """
+
     def stage_one(
         self,
         tags: object,
@@ -61,30 +62,13 @@ class Engine(ABC):
         expires: object = None,
         removed: bool = False,
         must_exist: bool = False,
-    ) -> int:
-        """Stage one change, all of its rows or none; returns how many these are."""
-
-    @abstractmethod
-    def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
-        """Stage the changes in columns `tags`, `key` and others of a table of subscriptions; all of them or none."""
-
-    @abstractmethod
-    def consolidate(self, *, full: bool) -> ChangeCounts:
-        """Make staged changes take effect."""
-
-    @abstractmethod
-    def reload(self) -> bool:
-        """Take over the snapshot that is on disk; returns whether it is another one."""
-
-    @abstractmethod
-    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
-        """The keys of one message: a list or, if `unique`, a set."""
-
-    @abstractmethod
-    def match_many(self, queries: Any, *, unique: bool, channel: str | None, waited: float) -> pa.ListArray:
-        """The keys of many messages."""
-
-    @abstractmethod
+    ) -> int: ...
+    # Columns `tags`, `key` and others of a table of subscriptions
+    def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int: ...
+    def consolidate(self, *, full: bool) -> ChangeCounts: ...
+    def reload(self) -> bool: ...
+    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any: ...
+    def match_many(self, queries: Any, *, unique: bool, channel: str | None, waited: float) -> pa.ListArray: ...
     def submit(
         self,
         tags: Iterable[str],
@@ -94,85 +78,38 @@ class Engine(ABC):
         unique: bool,
         timeout: float | None,
         channel: str | None,
-    ) -> Future[Any]:
-        """The keys of one message, in a future."""
-
-    @abstractmethod
+    ) -> Future[Any]: ...
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None
-    ) -> Awaitable[Any]:
-        """The keys of one message, for a task of the running event loop."""
-
-    @abstractmethod
-    def explain(self, tags: Iterable[str], attributes: object, place: Place) -> Iterable[tuple[frozenset[str], Any]]:
-        """The matching sets with their keys."""
-
-    @abstractmethod
-    def move(self, clients: Any, lon: Any, lat: Any) -> None:
-        """Say where clients are."""
-
-    @abstractmethod
-    def save_positions(self) -> None:
-        """Save where clients are."""
-
-    @abstractmethod
-    def count(self) -> int:
-        """How many distinct sets are stored."""
-
-    @abstractmethod
-    def every_set(self) -> Iterator[Any]:
-        """The stored sets with their keys."""
-
-    @abstractmethod
-    def contains(self, tags: object) -> bool:
-        """Whether exactly this set is stored."""
-
-    @abstractmethod
-    def to_arrow(self) -> pa.Table:
-        """The stored sets and keys as columns."""
-
+    ) -> Awaitable[Any]: ...
+    def explain(
+        self, tags: Iterable[str], attributes: object, place: Place
+    ) -> Iterable[tuple[frozenset[str], Any]]: ...
+    def move(self, clients: Any, lon: Any, lat: Any) -> None: ...
+    def save_positions(self) -> None: ...
+    def count(self) -> int: ...
+    def every_set(self) -> Iterator[Any]: ...
+    def contains(self, tags: object) -> bool: ...
+    def to_arrow(self) -> pa.Table: ...
     @property
-    @abstractmethod
-    def snapshot(self) -> Snapshot:
-        """The tables that answer now."""
-
-    @abstractmethod
-    def stats(self) -> dict[str, Any]:
-        """Figures of the index and of the work done."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Verify every invariant."""
-
-    @abstractmethod
-    def save(self, path: object, keep_snapshots: int | None) -> None:
-        """Save the snapshot elsewhere."""
-
-    @abstractmethod
-    def close(self, *, drain: bool = True) -> None:
-        """End all work and let go of all memory."""
-
-    @abstractmethod
-    def check_open(self) -> None:
-        """Raise `ClosedError` after `close`."""
-
-    @abstractmethod
-    def leave(self, *, failed: bool) -> None:
-        """End a `with` block."""
-
-    @abstractmethod
-    def described(self) -> str:
-        """What `repr` gives."""
+    def snapshot(self) -> Snapshot: ...
+    def stats(self) -> dict[str, Any]: ...
+    def check(self) -> None: ...
+    def save(self, path: object, keep_snapshots: int | None) -> None: ...
+    def close(self, *, drain: bool = True) -> None: ...
+    def check_open(self) -> None: ...
+    def leave(self, *, failed: bool) -> None: ...
+    def described(self) -> str: ...
 
 
-class Index(ABC, Generic[K]):
+class Index(Generic[K]):
     """Tag sets with keys, and the keys of all sets that are contained in a query.
 
     `TagMatch` is an index that the program has itself, and `connect` gives one that a service has. All methods may be
     called from many threads.
     """
 
-    _engine: Engine
+    _engine: _Engine
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
