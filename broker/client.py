@@ -27,7 +27,7 @@ from tagmatch.model.arrays import Strings, U64Array
 from tagmatch.model.arrow import from_strings, from_tag_lists
 from tagmatch.model.arrow_input import as_table
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.columns import KEY_CHECKS, NO_SEQUENCES, arrow_chunks, shown, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, arrow_chunks, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import (
     ClosedError,
     InvalidTypeError,
@@ -38,6 +38,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.expiry import TIME, expiry_times
 from tagmatch.model.input.areas import area_column, is_area
+from tagmatch.model.input.conditions import texts_of
 from tagmatch.model.input.places import location_tags
 from tagmatch.model.options import KeyType, PipelineOptions
 from tagmatch.model.tables import NEVER
@@ -450,11 +451,11 @@ def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
         "key": _key_column(keys),
     }
     if (where := columns.get("where")) is not None:
-        table["where"] = _expressions(where, rows)
+        table["where"] = _repeated(where, rows) if isinstance(where, str) else texts_of(where, rows)
     if (constraints := columns.get("constraints")) is not None:
         table["constraints"] = constraints
     if (area := columns.get("area")) is not None:
-        table["area"] = _areas(area, rows)
+        table["area"] = _repeated(area_row(area), rows, AREA_TYPE) if is_area(area) else _areas(area, rows)
     times = expiry_times(columns.get("expires"), rows, clock.now_us())
     if times is not None:
         table["expires"] = pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
@@ -465,28 +466,12 @@ def _key_column(keys: U64Array | Strings) -> pa.Array:
     return from_strings(keys) if isinstance(keys, Strings) else pa.array(keys)
 
 
-def _expressions(where: Any, rows: int) -> Any:
-    if isinstance(where, str):
-        return pa.array([where]).take(pa.array(np.zeros(rows, np.int32)))
-    chunks = arrow_chunks(where, "where")
-    if chunks is None:
-        if isinstance(where, NO_SEQUENCES) or not isinstance(where, Iterable):
-            raise InvalidTypeError(f"where must be an expression, or one for each row, not {shown(where)}")
-        try:
-            chunks = [pa.array([None if each is None else str.__str__(each) for each in where], pa.string())]
-        except TypeError:
-            raise InvalidTypeError("where must be strings, and nulls for sets without") from None
-    column = pa.chunked_array(chunks, None if chunks else pa.string())
-    if len(column) != rows:
-        raise InvalidValueError(
-            f"where must have an expression or a null for each of the {rows} sets, not {len(column)}"
-        )
-    return column
+def _repeated(value: object, rows: int, kind: pa.DataType | None = None) -> pa.Array:
+    """A column that has one value in all rows."""
+    return pa.array([value], kind).take(pa.array(np.zeros(rows, np.int32)))
 
 
 def _areas(area: Any, rows: int) -> Any:
-    if is_area(area):
-        return pa.array([area_row(area)], AREA_TYPE).take(pa.array(np.zeros(rows, np.int32)))
     column = area_column(area, rows)
     if not isinstance(column, list):
         return column

@@ -34,10 +34,7 @@ def conditions_of(where: Any, count: int, name: str = "where", *, first_row: int
     """
     if isinstance(where, str):
         return Conditions(np.zeros(count, np.int64), [stored_rows(where, plane=plane)])
-    texts = pa.chunked_array(_texts(where, name, first_row), pa.large_string()).combine_chunks()
-    if len(texts) != count:
-        raise InvalidValueError(f"{name} must have a text or a null for each of the {count} sets, not {len(texts)}")
-    reject_no_utf8(texts, name, first_row, count)
+    texts = texts_of(where, count, name, first_row=first_row)
     encoded = texts.dictionary_encode()
     codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy().astype(np.int64)
     found: list[list[list[str]]] = []
@@ -48,6 +45,15 @@ def conditions_of(where: Any, count: int, name: str = "where", *, first_row: int
             row = first_row + int(np.argmax(codes == number))
             raise FilterError(f"{name}: row {row}: {str(error).removeprefix('where: ')}") from None
     return Conditions(codes, [*found, [[]]])
+
+
+def texts_of(where: Any, count: int, name: str = "where", *, first_row: int = 0) -> pa.Array:
+    """A column of `count` expressions, null where there is none; InvalidTypeError, InvalidValueError."""
+    texts = pa.chunked_array(_texts(where, name, first_row), pa.large_string()).combine_chunks()
+    if len(texts) != count:
+        raise InvalidValueError(f"{name} must have a text or a null for each of the {count} sets, not {len(texts)}")
+    reject_no_utf8(texts, name, first_row, count)
+    return texts
 
 
 def _texts(where: Any, name: str, first_row: int) -> list[pa.Array]:
