@@ -1,6 +1,6 @@
 """Who calls, and what they may do: bearer tokens, and rights by role.
 
-Limits: how fast a user may send, how many clients there may be, and how large what they send.
+UserLimits: how fast a user may send, how many clients there may be, and how large what they send.
 
 One call of a client: who it is from, and what of the service it needs.
 """
@@ -16,13 +16,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.config import Role, ServerOptions, User
 from tagmatch.broker.wire import GoneError, UnauthenticatedError
 from tagmatch.model.errors import AccessError, InvalidValueError, Overloaded
 
 if TYPE_CHECKING:
+    from tagmatch import TagMatch
     from tagmatch.broker.service import Service
     from tagmatch.broker.transport import Rpc
 
@@ -96,6 +97,7 @@ def token_of(headers: Iterable[tuple[str, str | bytes]]) -> str | None:
 RESERVED = 8
 #: Messages of `max_message_bytes` that a user may have waiting, in all streams together
 USER_MESSAGES = 4
+# Seconds between looks whether what waits may go on
 _LOOK_S = 0.2
 
 
@@ -129,7 +131,7 @@ class Bucket:
         self._at = now
 
 
-class Limits:
+class UserLimits:
     """What a service takes of its users."""
 
     def __init__(self, options: ServerOptions) -> None:
@@ -239,7 +241,7 @@ class Limits:
 class Memory:
     """What one call has in memory: its bytes, and all others of its user, are no more than they may be."""
 
-    def __init__(self, limits: Limits, user: User, ended: threading.Event) -> None:
+    def __init__(self, limits: UserLimits, user: User, ended: threading.Event) -> None:
         self._limits, self._user, self._ended = limits, user.name, ended
         self._held = 0
         self._is_closed = False
@@ -295,11 +297,8 @@ def _less(counts: Counter[str], name: str, count: int) -> None:
         del counts[name]
 
 
-# Seconds between looks whether a call that waits may go on
-
-
 @dataclass(frozen=True, slots=True)
-class Call:
+class ClientCall:
     """One call."""
 
     service: Service
@@ -308,6 +307,11 @@ class Call:
     what: str  # What it does, for messages
     rpc: Rpc  # The way to its client
     memory: Memory  # Where it counts the bytes that it keeps
+
+    @property
+    def index(self) -> TagMatch[Any]:
+        """The index that is served."""
+        return self.service.index
 
     def require(self) -> None:
         """See that the right is still there; errors as `access.require`."""

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import pyarrow as pa
 
-from tagmatch.broker.access import Call
+from tagmatch.broker.access import ClientCall
 from tagmatch.broker.config import Role
 from tagmatch.broker.exchange import check_schema
-from tagmatch.broker.flight import Incoming
-from tagmatch.broker.wire import ChangeOptions, Options, area_of, write_json
+from tagmatch.broker.flight import IncomingStream
+from tagmatch.broker.wire import ChangeOptions, JsonOptions, area_of, write_json
 from tagmatch.contents import pairs, schema_of
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
@@ -32,28 +32,12 @@ Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
-    """Something that a client may ask for by name."""
-
-    description: str
-    role: Role | None  # The least that is needed; `None`: not even a token
-    perform: Callable[[Call, Body], Body]  # `perform(call, body)` returns what is answered
-
-
-@dataclass(frozen=True, slots=True)
-class _Nothing(Options):
-    """No options."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Consolidate(Options):
-    """As of `TagMatch.consolidate`."""
-
+class _Full(JsonOptions):
     full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class _Contains(Options):
+class _Set(JsonOptions):
     """A set, with its conditions."""
 
     tags: list | None = None  # type: ignore[type-arg]
@@ -61,7 +45,7 @@ class _Contains(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class _Explain(Options):
+class _Message(JsonOptions):
     """One message, as of `TagMatch.explain`."""
 
     tags: list | None = None  # type: ignore[type-arg]
@@ -71,17 +55,11 @@ class _Explain(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class _EndSession(Options):
-    """A session, by its name."""
-
+class _Session(JsonOptions):
     session: str = ""
 
 
-def _health(_call: Call, _body: Body) -> Body:
-    return {"status": "alive"}
-
-
-def _ready(call: Call, _body: Body) -> Body:
+def _ready(call: ClientCall, _: JsonOptions) -> Body:
     service = call.service
     if service.is_draining:
         raise UnavailableError("the service is not ready: it ends")
@@ -92,7 +70,7 @@ def _ready(call: Call, _body: Body) -> Body:
     return {"status": "ready", "gateways": gateways}
 
 
-def _info(call: Call, _body: Body) -> Body:
+def _info(call: ClientCall, _: JsonOptions) -> Body:
     service = call.service
     return {
         "version": VERSION,
@@ -105,47 +83,32 @@ def _info(call: Call, _body: Body) -> Body:
     }
 
 
-def _stats(call: Call, body: Body) -> Body:
-    _Nothing.of(body, "stats")
-    return call.service.index.stats()
+def _consolidate(call: ClientCall, options: _Full) -> Body:
+    changes = call.index.consolidate(full=options.full)
+    return {"sets": len(call.index), "changes": changes._asdict()}
 
 
-def _consolidate(call: Call, body: Body) -> Body:
-    options, index = _Consolidate.of(body, "consolidate"), call.service.index
-    changes = index.consolidate(full=options.full)
-    return {"sets": len(index), "changes": changes._asdict()}
-
-
-def _reload(call: Call, body: Body) -> Body:
-    _Nothing.of(body, "reload")
-    return {"reloaded": call.service.index.reload()}
-
-
-def _save_positions(call: Call, body: Body) -> Body:
-    _Nothing.of(body, "save_positions")
-    call.service.index.save_positions()
+def _save_positions(call: ClientCall, _: JsonOptions) -> Body:
+    call.index.save_positions()
     return {}
 
 
-def _check(call: Call, body: Body) -> Body:
-    _Nothing.of(body, "check")
-    call.service.index.check()
-    return {"sets": len(call.service.index)}
+def _check(call: ClientCall, _: JsonOptions) -> Body:
+    call.index.check()
+    return {"sets": len(call.index)}
 
 
-def _contains(call: Call, body: Body) -> Body:
-    options = _Contains.of(body, "contains")
+def _contains(call: ClientCall, options: _Set) -> Body:
     where = options.where or []
     if not all(isinstance(each, str) for each in where):
         raise InvalidTypeError("contains: where must be a list of strings")
-    return {"contains": [*(options.tags or []), *map(Where, where)] in call.service.index}
+    return {"contains": [*(options.tags or []), *map(Where, where)] in call.index}
 
 
-def _explain(call: Call, body: Body) -> Body:
-    options = _Explain.of(body, "explain")
+def _explain(call: ClientCall, options: _Message) -> Body:
     within: Any = area_of(options.within, "explain: within")
     location: Any = None if options.location is None else tuple(options.location)
-    found = call.service.index.explain(options.tags or [], options.attributes, location=location, within=within)
+    found = call.index.explain(options.tags or [], options.attributes, location=location, within=within)
     return {
         "sets": [
             {
@@ -158,49 +121,66 @@ def _explain(call: Call, body: Body) -> Body:
     }
 
 
-def _sessions(call: Call, body: Body) -> Body:
-    _Nothing.of(body, "sessions")
-    return {"sessions": call.service.subscribers.sessions.listed(_whose(call))}
-
-
-def _end_session(call: Call, body: Body) -> Body:
-    options = _EndSession.of(body, "end_session")
-    return {"ended": call.service.subscribers.sessions.end(options.session, _whose(call))}
-
-
-def _whose(call: Call) -> str | None:
+def _whose(call: ClientCall) -> str | None:
     """The user whose sessions a call is about: an admin's is about those of all."""
     return None if call.user.may("admin") else call.user.name
 
 
-def _calls(call: Call, body: Body) -> Body:
-    _Nothing.of(body, "calls")
-    return {"users": call.service.limits.by_user()}
+def _sessions(call: ClientCall, _: JsonOptions) -> Body:
+    return {"sessions": call.service.subscribers.sessions.listed(_whose(call))}
 
 
-def _drain(call: Call, body: Body) -> Body:
-    _Nothing.of(body, "drain")
+def _end_session(call: ClientCall, options: _Session) -> Body:
+    return {"ended": call.service.subscribers.sessions.end(options.session, _whose(call))}
+
+
+def _drain(call: ClientCall, _: JsonOptions) -> Body:
     call.service.drain()
     return {"status": "draining"}
 
 
+class Action(NamedTuple):
+    """Something that a client may ask for by name."""
+
+    role: Role | None  # The least that is needed; `None`: not even a token, and no options
+    description: str
+    perform: Callable[[ClientCall, Any], Body]  # `perform(call, options)` returns what is answered
+    options: type[JsonOptions] = JsonOptions
+
+
 ACTIONS: dict[str, Action] = {
-    "health": Action("Whether the service is alive; needs no token, and says nothing else.", None, _health),
-    "ready": Action("Whether the service takes calls, and which gateways are connected.", "read", _ready),
-    "info": Action("Version, type of keys, limits, and who the caller is.", "read", _info),
-    "stats": Action("Figures of the index, as `TagMatch.stats` gives them.", "read", _stats),
-    "contains": Action("Whether exactly a set is stored: `tags`, and `where`, a list.", "read", _contains),
-    "explain": Action("Which sets a message matches: `tags`, `attributes`, `location`, `within`.", "read", _explain),
-    "sessions": Action("One's own sessions of notifications; for an admin, those of all users.", "read", _sessions),
-    "end_session": Action("End one of these, with all that waits in it: `session`, its name.", "read", _end_session),
-    "consolidate": Action(
-        "Make staged changes take effect, counted; `full`: lay all sets out anew.", "write", _consolidate
+    "health": Action(
+        None, "Whether the service is alive; needs no token, and says nothing else.", lambda _, __: {"status": "alive"}
     ),
-    "save_positions": Action("Save where clients are.", "write", _save_positions),
-    "reload": Action("Take over a newer snapshot that another program has saved.", "write", _reload),
-    "check": Action("Verify every invariant of the index.", "admin", _check),
-    "calls": Action("Calls under way and bytes that wait, of each user.", "admin", _calls),
-    "drain": Action("Take no more calls, end streams, and then end the service.", "admin", _drain),
+    "ready": Action("read", "Whether the service takes calls, and which gateways are connected.", _ready),
+    "info": Action("read", "Version, type of keys, limits, and who the caller is.", _info),
+    "stats": Action(
+        "read", "Figures of the index, as `TagMatch.stats` gives them.", lambda call, _: call.index.stats()
+    ),
+    "contains": Action("read", "Whether exactly a set is stored: `tags`, and `where`, a list.", _contains, _Set),
+    "explain": Action(
+        "read", "Which sets a message matches: `tags`, `attributes`, `location`, `within`.", _explain, _Message
+    ),
+    "sessions": Action("read", "One's own sessions of notifications; for an admin, those of all users.", _sessions),
+    "end_session": Action(
+        "read", "End one of these, with all that waits in it: `session`, its name.", _end_session, _Session
+    ),
+    "consolidate": Action(
+        "write", "Make staged changes take effect, counted; `full`: lay all sets out anew.", _consolidate, _Full
+    ),
+    "save_positions": Action("write", "Save where clients are.", _save_positions),
+    "reload": Action(
+        "write",
+        "Take over a newer snapshot that another program has saved.",
+        lambda call, _: {"reloaded": call.index.reload()},
+    ),
+    "check": Action("admin", "Verify every invariant of the index.", _check),
+    "calls": Action(
+        "admin",
+        "Calls under way and bytes that wait, of each user.",
+        lambda call, _: {"users": call.service.limits.by_user()},
+    ),
+    "drain": Action("admin", "Take no more calls, end streams, and then end the service.", _drain),
 }
 
 
@@ -215,7 +195,7 @@ def action(name: str) -> Action:
 CLIENT, LON, LAT = "client", "lon", "lat"
 
 
-def put(call: Call, kind: str, options: ChangeOptions, incoming: Incoming) -> bytes:
+def put(call: ClientCall, kind: str, options: ChangeOptions, incoming: IncomingStream) -> bytes:
     """Make the changes that a stream brings, and answer with counts, as JSON."""
     service, table = call.service, _all_of(call, incoming)
     service.limits.admit(call.user.name, len(table))
@@ -238,7 +218,7 @@ def put(call: Call, kind: str, options: ChangeOptions, incoming: Incoming) -> by
     return write_json(found)
 
 
-def _all_of(call: Call, incoming: Incoming) -> pa.Table:
+def _all_of(call: ClientCall, incoming: IncomingStream) -> pa.Table:
     """All rows, which together must be no more than a call may bring."""
     limits, schema = call.service.limits, incoming.schema
     check_schema(schema)

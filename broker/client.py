@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.broker.config import Guarantee, WhenFull
 from tagmatch.broker.connection import SCHEMA, Connection, MessageStream, Pipelined
-from tagmatch.broker.gateways.options import Guarantee, WhenFull
 from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.subscriber import Subscriber, listed_keys
 from tagmatch.broker.wire import AREA_TYPE, area_row

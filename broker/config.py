@@ -1,184 +1,146 @@
-"""The configuration of a service: one file in TOML, checked wholly before anything starts.
-
-A file in TOML as dataclasses: each section is one, and each mistake is an error that names file and line.
-"""
+"""The configuration of a service: its sections, each with its options, checked once where they enter."""
 
 from __future__ import annotations
 
 import graphlib
 import ipaddress
 import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+import ssl
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, get_args
 
-from tagmatch.broker.gateways.options import HubOptions, MqttOptions, NatsOptions, SessionOptions
-from tagmatch.model.errors import ConfigError, InvalidValueError, TagMatchError
-from tagmatch.model.names import near_match
-from tagmatch.model.options import Channel, Order, seconds_of
-
-T = TypeVar("T")
-
-_HEADER = re.compile(r"\s*\[(\[?)\s*([^\]]+?)\s*\]")
-_KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
-#: A key of one of several tables, as messages name it: the number is from 0
-_ENTRY = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
-_NAMES = {
-    bool: "true or false", int: "an integer", float: "a number", str: "a text", datetime: "a time", dict: "a table",
-}  # fmt: skip
-
-
-class Lines:
-    """In which line of a text in TOML something is."""
-
-    def __init__(self, text: str) -> None:
-        self._lines: dict[tuple[str, int, str], int] = {}
-        section, seen, number = "", {"": 1}, 0
-        for line, content in enumerate(text.splitlines(), 1):
-            if found := _HEADER.match(content):
-                section = found[2].strip("\"'")
-                seen[section] = number = seen.get(section, -1) + 1 if found[1] else 0
-                self._lines.setdefault((section, number, ""), line)
-            elif found := _KEY.match(content):
-                self._lines.setdefault((section, number, found[1]), line)
-
-    def of(self, section: str, number: int = 0, key: str = "") -> int:
-        """The line of a key, else that of its section, else the first."""
-        places = [(section, number, key), (section, number, ""), ("", 0, section)]
-        return next((self._lines[place] for place in places if place in self._lines), 1)
-
-    def of_entry(self, entry: re.Match[str]) -> int:
-        """The line of what `_ENTRY` has found."""
-        return self.of(entry[1], int(entry[2]), entry[3])
-
-
-def read_toml(text: str, file: str, kind: type[T]) -> T:
-    """The dataclass that a text is: each field of it is a section, a dataclass or a tuple of them."""
-    lines = Lines(text)
-    try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line = int(place[1]) if place else len(text.splitlines()) or 1
-        raise ConfigError(f"{file}:{line}: {str(error).partition(' (at ')[0]}") from None
-    hints, sections = get_type_hints(kind), {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    made: dict[str, Any] = {}
-    for name, value in found.items():
-        if name not in sections:
-            raise ConfigError(f"{file}:{lines.of(name)}: there is no section {name!r}{near_match(name, [*sections])}")
-        hint = hints[name]
-        if get_origin(hint) is tuple:
-            if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-                raise ConfigError(f"{file}:{lines.of(name)}: {name} must be tables: write [[{name}]]")
-            own = get_args(hint)[0]
-            made[name] = tuple(_made(own, each, name, number, file, lines) for number, each in enumerate(value))
-        else:
-            if not isinstance(value, dict):
-                raise ConfigError(f"{file}:{lines.of(name)}: {name} must be a table: write [{name}]")
-            made[name] = _made(hint, value, name, 0, file, lines)
-    return _checked(kind, made, "", 0, file, lines)
-
-
-def _made(kind: Any, table: Mapping[str, Any], section: str, number: int, file: str, lines: Lines) -> Any:
-    """One section."""
-    hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
-    values = {}
-    for key, value in table.items():
-        line = lines.of(section, number, key)
-        if key not in known:
-            raise ConfigError(f"{file}:{line}: [{section}] has no {key!r}{near_match(key, [*known])}")
-        values[key] = _typed(value, hints[key], f"{file}:{line}: {key}")
-    for key, each in known.items():
-        if key not in values and each.default is MISSING and each.default_factory is MISSING:
-            raise ConfigError(f"{file}:{lines.of(section, number)}: [{section}] needs {key!r}")
-    return _checked(kind, values, section, number, file, lines)
-
-
-def _checked(kind: type[T], values: dict[str, Any], section: str, number: int, file: str, lines: Lines) -> T:
-    try:
-        return kind(**values)
-    except ConfigError:
-        raise
-    except TagMatchError as error:
-        text = str(error)
-        name = text.partition(" ")[0].rstrip(":")
-        line = lines.of(section, number, name) if section else lines.of(name)
-        if not section and (entry := _ENTRY.match(text)):
-            line = lines.of_entry(entry)
-            text = _ENTRY.sub(lambda entry: f"{entry[3]} of [[{entry[1]}]] in line {lines.of_entry(entry)}", text)
-        raise ConfigError(f"{file}:{line}: {text}") from None
-
-
-def _typed(value: object, hint: Any, what: str) -> Any:
-    """A value of the type that a field has."""
-    kinds = [kind for kind in _alternatives(hint) if kind is not NoneType]
-    for kind in kinds:
-        if get_origin(kind) is Literal:
-            if value not in get_args(kind):
-                raise ConfigError(f"{what} must be one of {', '.join(map(repr, get_args(kind)))}, not {value!r}")
-            return value
-        if get_origin(kind) is tuple and isinstance(value, list):
-            return tuple(_typed(each, get_args(kind)[0], what) for each in value)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        if isinstance(kind, type) and not is_dataclass(kind) and type(value) is kind:
-            return value
-    wanted = " or ".join(_NAMES.get(kind, str(kind)) for kind in kinds)
-    raise ConfigError(f"{what} must be {wanted}, not {str(value)[:60]!r}")
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return (hint,) if get_origin(hint) in (None, Literal, tuple) else get_args(hint)
-
+from tagmatch.broker.gateways.naming import MQTT, NATS, Naming
+from tagmatch.model.errors import ConfigError, InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.options import Channel, Order, check_integer, check_one_of, check_seconds, seconds_of
 
 Role = Literal["read", "write", "admin"]
 #: Each may do what those before it may
 ROLES: tuple[Role, ...] = ("read", "write", "admin")
+#: What becomes of a notification for which an outbox has no room
+WhenFull = Literal["disconnect", "drop_oldest", "drop_newest"]
+#: Whether a notification leaves the outbox when it is handed over, or when it is acknowledged
+Guarantee = Literal["at_most_once", "at_least_once"]
+#: What becomes of messages for which the queue of the hub has no room
+WhenBusy = Literal["wait", "drop"]
+#: Where a message says what it is: in its properties alone, or also in its payload, a JSON object
+Form = Literal["properties", "json"]
 
 _SHA256 = re.compile("[0-9a-f]{64}")
+#: Most notifications and bytes that an option can ask for
+_MAX_COUNT, _MAX_BYTES = 2**31, 2**40
+#: Bytes of any text of MQTT
+_LONGEST = 65_535
+
+# -- fields, each with its check ---------------------------------------------------------------------------------------
+
+#: In the metadata of a field: `check(name, value)` raises an error; the value is a file, by default beside the
+#: configuration's own
+_CHECK, FILE = "check", "file"
+
+
+def _checked(default: Any, check: Callable[[str, Any], object]) -> Any:
+    return field(default=default, metadata={_CHECK: check})
+
+
+def _number(default: float, low: float, high: float) -> Any:
+    return _checked(default, partial(_check_range, low=low, high=high))
+
+
+def _integer(default: int | None, low: int, high: int) -> Any:
+    return _checked(default, partial(check_integer, low=low, high=high))
+
+
+def _one_of(default: str, kind: Any) -> Any:
+    return _checked(default, partial(check_one_of, allowed=get_args(kind)))
+
+
+def _file() -> Any:
+    return field(default=None, metadata={FILE: True})
+
+
+class Section:
+    """A section, whose fields check themselves; `None` is right where it is the default."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if _CHECK in each.metadata and not (value is None and each.default is None):
+                each.metadata[_CHECK](each.name, value)
+
+
+def _check_range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise InvalidValueError(f"{name} must be from {low:g} to {high:g}, not {value:g}")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """See that an option is zero or more seconds, and not endless; InvalidTypeError, InvalidValueError."""
+    check_seconds(name, value)
+    if value is None or not 0 <= value < 2**40:
+        raise InvalidValueError(f"{name} must be zero or more seconds, not {value!r}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    check_not_negative(name, value)
+    if not value > 0:
+        raise InvalidValueError(f"{name} must be more than zero seconds")
+
+
+def _check_text(name: str, text: object) -> None:
+    """See that a text is one that a broker takes: without controls, in UTF-8, and not too long."""
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"{name} must be a string, not {text!r}")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        size = -1
+    if not 0 <= size <= _LONGEST or any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text):
+        raise InvalidValueError(
+            f"{name} must be a text without control characters, of at most {_LONGEST} bytes of UTF-8, not {text[:60]!r}"
+        )
+
+
+# -- the service -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class ServerOptions:
+class ServerOptions(Section):
     """Where the service listens, with which certificates, and its limits."""
 
     host: str = "127.0.0.1"  # Port 0: any that is free
-    port: int = 8815
-    tls_cert: str | None = None  # Files with the certificate and its key, as PEM. Without them there is no encryption.
-    tls_key: str | None = None
+    port: int = _number(8815, 0, 65_535)
+    # Files with the certificate and its key, as PEM. Without them there is no encryption.
+    tls_cert: str | None = _file()
+    tls_key: str | None = _file()
     # File with the certificates, as PEM, that certificates of clients must be signed by: mutual TLS
-    client_ca: str | None = None
+    client_ca: str | None = _file()
     insecure: bool = False  # Listen beyond this machine without users, or without TLS, all the same
-    max_message_bytes: int = 64 << 20  # Bytes of a batch, as Arrow has it in memory, and of all that one `DoPut` brings
-    max_batch_rows: int = 65_536  # Rows of a batch, and of those that are matched together
-    max_connections: int = 256  # Clients, by address and port, that have calls under way at once
+    # Bytes of a batch, as Arrow has it in memory, and of all that one `DoPut` brings
+    max_message_bytes: int = _number(64 << 20, 1024, 1 << 30)
+    max_batch_rows: int = _number(65_536, 1, 1 << 24)  # Rows of a batch, and of those that are matched together
+    max_connections: int = _number(256, 1, 1 << 20)  # Clients, by address and port, that have calls under way at once
     # Calls under way at once, streams among them; a client may have many. Each stream has two threads, and messages
     # that wait. Administrators may have a few more.
-    max_calls: int = 1024
+    max_calls: int = _number(1024, 1, 1 << 20)
     # Those of one user, except actions of administrators. Default: a quarter of `max_calls`.
     max_user_calls: int | None = None
     # Messages, changes and keys to follow a second that a user may send; 0: as many as they like. Streams are slowed
     # down, other calls refused.
-    rate: float = 0.0
-    burst: float = 1.0  # How many may come at once after a pause, in seconds of `rate`
-    queue_rows: int = 131_072  # Messages of one stream that wait to be matched; with more, no more is read
-    drain_seconds: float = 10.0  # After SIGTERM, how long what is under way may take
+    rate: float = _number(0.0, 0, 1e12)
+    burst: float = _number(1.0, 1e-3, 3600)  # How many may come at once after a pause, in seconds of `rate`
+    # Messages of one stream that wait to be matched; with more, no more is read
+    queue_rows: int = _number(131_072, 1, 1 << 24)
+    drain_seconds: float = _number(10.0, 0, 3600)  # After SIGTERM, how long what is under way may take
 
     def __post_init__(self) -> None:
-        in_range("port", self.port, 0, 65_535)
-        in_range("max_message_bytes", self.max_message_bytes, 1024, 1 << 30)
-        in_range("max_batch_rows", self.max_batch_rows, 1, 1 << 24)
-        in_range("max_connections", self.max_connections, 1, 1 << 20)
-        in_range("max_calls", self.max_calls, 1, 1 << 20)
-        in_range("max_user_calls", self.most_user_calls, 1, self.max_calls)
-        in_range("rate", self.rate, 0, 1e12)
-        in_range("burst", self.burst, 1e-3, 3600)
-        in_range("queue_rows", self.queue_rows, 1, 1 << 24)
-        in_range("drain_seconds", self.drain_seconds, 0, 3600)
+        Section.__post_init__(self)
+        _check_range("max_user_calls", self.most_user_calls, 1, self.max_calls)
         if (self.tls_cert is None) != (self.tls_key is None):
             name = "tls_cert" if self.tls_cert else "tls_key"
             raise InvalidValueError(f"{name} needs {'tls_key' if self.tls_cert else 'tls_cert'} beside it")
@@ -250,15 +212,12 @@ class ChannelOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricsOptions:
+class MetricsOptions(Section):
     """Where `/metrics`, `/livez` and `/readyz` are; nobody needs a right to read them."""
 
     enabled: bool = True
     host: str = "127.0.0.1"
-    port: int = 9815
-
-    def __post_init__(self) -> None:
-        in_range("port", self.port, 0, 65_535)
+    port: int = _number(9815, 0, 65_535)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,6 +258,229 @@ class User:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
+# -- subscribers -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SessionOptions(Section):
+    """What a session may have, unless its subscriber asks for less."""
+
+    max_sessions: int = _integer(10_000, 1, _MAX_COUNT)  # Sessions at once, with those that are not connected
+    # Those of one user; `None`: a tenth of `max_sessions`, which leaves some for others
+    max_user_sessions: int | None = _integer(None, 1, _MAX_COUNT)
+    max_keys: int = _integer(100_000, 1, _MAX_COUNT)  # Keys that one session follows, at most
+    # Notifications that wait in the outbox of a session, with those that were not acknowledged
+    max_notifications: int = _integer(100_000, 1, _MAX_COUNT)
+    max_bytes: int = _integer(64 << 20, 1, _MAX_BYTES)  # Bytes of these
+    # What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber gets an
+    # error and is cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
+    when_full: WhenFull = _one_of("disconnect", WhenFull)
+    # Seconds for which a session outlives its connection, and the most that its subscriber can ask for
+    linger: float = _checked(300.0, check_not_negative)
+    max_linger: float = _checked(86_400.0, check_not_negative)
+    # Seconds after which a message expires that does not say when it does; `None`: never
+    message_expiry: float | None = _checked(None, check_not_negative)
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if self.linger > self.max_linger:
+            raise InvalidValueError(
+                f"linger must be at most max_linger, {self.max_linger:g} seconds, not {self.linger:g}"
+            )
+
+    @property
+    def user_sessions(self) -> int:
+        """Sessions that one user can have."""
+        return max(self.max_sessions // 10, 1) if self.max_user_sessions is None else self.max_user_sessions
+
+
+@dataclass(frozen=True, slots=True)
+class HubOptions(Section):
+    """How messages of many publishers are matched together."""
+
+    max_waiting: int = _integer(65_536, 1, _MAX_COUNT)  # Messages that wait to be matched, at most
+    max_waiting_bytes: int = _integer(256 << 20, 1, _MAX_BYTES)  # Bytes of these
+    # What happens where there is no room: the publisher waits, or its messages are dropped
+    when_busy: WhenBusy = _one_of("wait", WhenBusy)
+    batch_messages: int = _integer(
+        8_192, 1, 2**20
+    )  # Messages that are matched together, unless one publisher sends more at once
+
+
+SESSION_DEFAULTS = SessionOptions()
+HUB_DEFAULTS = HubOptions()
+
+# -- gateways ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions(Section):
+    """What gateways have in common."""
+
+    # Where messages come from: a topic or a subject, perhaps with wildcards. Empty: none come.
+    messages: str = _checked("", _check_text)
+    # Where notifications go: the prefix, behind which the key is. Empty: none go.
+    notifications: str = _checked("", _check_text)
+    control: str = _checked(
+        "", _check_text
+    )  # Where requests to subscribe and to unsubscribe come from. Empty: none come.
+    write: bool = False  # Whether such requests are carried out; without, each is refused
+    # With `json`, the payload of a message is a JSON object, which may have `tags`, `attributes` and `location`
+    form: Form = _one_of("properties", Form)
+    session: str = _checked("gateway", _check_text)  # Name of the session whose notifications go out
+    # What holds from the arrival of a message to its notification: whether each side hears of it when the other side
+    # has it
+    guarantee: Guarantee = _one_of("at_least_once", Guarantee)
+    # What happens to notifications for which the outbox of the gateway has no room
+    when_full: WhenFull = _one_of("drop_newest", Literal["drop_newest", "drop_oldest"])
+    max_waiting: int = _integer(10_000, 1, _MAX_COUNT)  # Messages that have come and are not matched yet, at most
+    # Bytes of messages that have come and are not done with yet, at most; a larger message is a dead letter. It is at
+    # most half of what an outbox may have, so that notifications of these find room.
+    max_waiting_bytes: int = _integer(32 << 20, 1, _MAX_BYTES)
+    # File of JSON Lines behind which messages and notifications are written that are given up, each with the reason.
+    # Without it they are counted and logged.
+    dead_letters: str | None = _file()
+    required: bool = False  # Whether the service is not ready while this gateway has no connection
+    # Messages that are handed over together, at most, and notifications that go out together
+    batch_messages: int = _integer(1_024, 1, 2**20)
+    # Seconds between two looks whether requests have changed something, which is consolidated then
+    consolidate_interval: float = _checked(5.0, _check_positive)
+    # Seconds after which a lost connection is tried again: at first, and at most, as it doubles
+    retry_first: float = _checked(0.5, _check_positive)
+    retry_most: float = _checked(30.0, _check_positive)
+
+    #: How this kind of broker names its topics or subjects, and the class of its gateways, which is imported if need be
+    naming: ClassVar[Naming]
+    gateway: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        Section.__post_init__(self)
+        if not self.messages and not self.notifications and not self.control:
+            raise InvalidValueError("messages, notifications or control must say where something comes from or goes")
+        for name in ("messages", "control", "notifications"):
+            place, may_have_wildcards = getattr(self, name), name != "notifications"
+            if place and not self.naming.is_usable(place, wildcards=may_have_wildcards):
+                what = f"a {self.naming.place}" + (" or a filter of them" if may_have_wildcards else ", no filter")
+                raise InvalidValueError(f"{name} must be {what}, not {place!r}")
+
+    @property
+    def address(self) -> str:
+        """Where the other broker is: gateways to one broker have the same."""
+        raise NotImplementedError
+
+    @property
+    def places(self) -> dict[str, str]:
+        """What the gateway takes from the broker and gives to it, by option, as filters; without those not given."""
+        below = self.naming.beneath(self.notifications) if self.notifications else ""
+        found = {"messages": self.messages, "control": self.control, "notifications": below}
+        return {name: place for name, place in found.items() if place}
+
+    def check_dead_letters(self) -> None:
+        """See that the file of dead letters has a folder; InvalidValueError."""
+        if self.dead_letters is not None and not Path(self.dead_letters).parent.is_dir():
+            raise InvalidValueError(f"dead_letters {self.dead_letters}: cannot be written: its folder is not there")
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerOptions(GatewayOptions):
+    """What gateways to servers have in common."""
+
+    host: str = _checked("127.0.0.1", _check_text)  # Where the other broker is
+    port: int = _integer(0, 1, 65_535)
+    username: str | None = _checked(
+        None, _check_text
+    )  # How the gateway logs in there; the file has the password in its first line
+    password_file: str | None = _file()
+    # Whether the connection is encrypted, and a file with the certificates, as PEM, that are trusted; without the file,
+    # those that the system trusts
+    tls: bool = False
+    tls_ca: str | None = _file()
+
+    def __post_init__(self) -> None:
+        GatewayOptions.__post_init__(self)
+        if self.password_file is not None and self.username is None:
+            raise InvalidValueError("username must be given beside password_file")
+        if self.tls_ca is not None and not self.tls:
+            raise InvalidValueError("tls_ca needs tls = true beside it")
+
+    @property
+    def address(self) -> str:
+        """Where the other broker is: gateways to one broker have the same."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def password(self) -> str | None:
+        """The first line of `password_file`; InvalidValueError if it cannot be read."""
+        if self.password_file is None:
+            return None
+        try:
+            return Path(self.password_file).read_text("utf-8").partition("\n")[0]
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            raise InvalidValueError(f"password_file {self.password_file}: cannot be read: {why}") from None
+
+    @property
+    def tls_context(self) -> ssl.SSLContext | None:
+        """What certificates are trusted, `None` without TLS; InvalidValueError if `tls_ca` cannot be used."""
+        if not self.tls:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.tls_ca)
+        except ssl.SSLError:
+            raise InvalidValueError(f"tls_ca {self.tls_ca}: it has no certificates as PEM") from None
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise InvalidValueError(f"tls_ca {self.tls_ca}: cannot be read: {why}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class MqttOptions(BrokerOptions):
+    """A gateway to a broker of MQTT 5; other options are those of `BrokerOptions`."""
+
+    port: int = _integer(1883, 1, 65_535)
+    session: str = _checked("mqtt", _check_text)
+    # Name of the gateway at the broker, which keeps its messages by this name while it is away
+    client_id: str = "tagmatch"
+    session_expiry: int = _integer(
+        3_600, 0, 2**32 - 1
+    )  # Seconds for which the broker keeps messages for a gateway that is away
+    # Seconds of silence after which the gateway asks whether the broker is still there
+    keepalive: int = _integer(30, 1, 65_535)
+
+    naming: ClassVar[Naming] = MQTT
+    gateway: ClassVar[str] = "tagmatch.broker.gateways.mqtt:MqttGateway"
+
+    def __post_init__(self) -> None:
+        BrokerOptions.__post_init__(self)
+        if not isinstance(self.client_id, str) or not self.client_id:
+            raise InvalidValueError(f"client_id must be a name, not {self.client_id!r}")
+        _check_text("client_id", self.client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class NatsOptions(BrokerOptions):
+    """A gateway to a server of NATS; other options are those of `BrokerOptions`."""
+
+    port: int = _integer(4222, 1, 65_535)
+    session: str = _checked("nats", _check_text)
+    queue: str = ""  # Queue group: of the gateways in it, each message goes to one. Empty: every gateway gets all.
+    # Seconds within which the server must say that it has what was sent to it
+    flush_timeout: float = _checked(5.0, check_not_negative)
+
+    naming: ClassVar[Naming] = NATS
+    gateway: ClassVar[str] = "tagmatch.broker.gateways.nats:NatsGateway"
+
+    def __post_init__(self) -> None:
+        BrokerOptions.__post_init__(self)
+        if not isinstance(self.queue, str) or any(
+            character.isspace() or not character.isprintable() for character in self.queue
+        ):
+            raise InvalidValueError(f"queue must be a name without spaces, not {self.queue!r}")
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """All sections. To add one: write its dataclass, whose `__post_init__` checks it, and add a field."""
@@ -316,14 +498,22 @@ class Config:
 
     def __post_init__(self) -> None:
         _see_that_all_differ(
-            (f"{section}[{number}].session", gateway.session)
-            for section, gateways in (("mqtt", self.mqtt), ("nats", self.nats))
-            for number, gateway in enumerate(gateways)
+            (f"{section}[{number}].session", gateway.session) for section, number, gateway in self.gateways
         )
-        _see_that_nothing_comes_back("mqtt", self.mqtt)
-        _see_that_nothing_comes_back("nats", self.nats)
+        for section in dict.fromkeys(section for section, _, _ in self.gateways):
+            _see_that_nothing_comes_back(section, getattr(self, section))
         _see_that_all_differ((f"users[{number}].name", user.name) for number, user in enumerate(self.users))
         _see_that_all_differ((f"channel[{number}].name", each.name) for number, each in enumerate(self.channel))
+
+    @property
+    def gateways(self) -> list[tuple[str, int, GatewayOptions]]:
+        """Each gateway, with its section and its number there."""
+        return [
+            (section.name, number, options)
+            for section in fields(self)
+            for number, options in enumerate(getattr(self, section.name) if section.default == () else ())
+            if isinstance(options, GatewayOptions)
+        ]
 
     def check_exposure(self) -> None:
         """Refuse what others could read or use unseen."""
@@ -337,7 +527,7 @@ class Config:
             )
 
 
-def _see_that_nothing_comes_back(section: str, gateways: Sequence[MqttOptions | NatsOptions]) -> None:
+def _see_that_nothing_comes_back(section: str, gateways: Sequence[GatewayOptions]) -> None:
     """Refuse gateways whose notifications come back to them as messages or requests, perhaps through others."""
     follows: dict[int, set[int]] = {}
     why: dict[tuple[int, int], tuple[str, str]] = {}
@@ -349,7 +539,7 @@ def _see_that_nothing_comes_back(section: str, gateways: Sequence[MqttOptions | 
                 "would be messages; choose places that differ"
             )
         for other, its in enumerate(gateways):
-            if "notifications" not in places or (gateway.host, gateway.port) != (its.host, its.port):
+            if "notifications" not in places or gateway.address != its.address:
                 continue
             for name in {"messages", "control"} & its.places.keys():
                 if overlap(places["notifications"], its.places[name]):
@@ -373,39 +563,3 @@ def _see_that_all_differ(entries: Iterable[tuple[str, str]]) -> None:
         if value in earlier:
             raise InvalidValueError(f"{key} is {value!r}, as is {earlier[value]}; give each a name of its own")
         earlier[value] = key
-
-
-S = TypeVar("S", ServerOptions, MqttOptions, NatsOptions)
-
-
-def in_range(name: str, value: float, low: float, high: float) -> None:
-    """See that an option is between two numbers; InvalidValueError."""
-    if not low <= value <= high:
-        raise InvalidValueError(f"{name} must be from {low:g} to {high:g}, not {value:g}")
-
-
-def read_config(path: str | Path) -> Config:
-    """The configuration in a file.
-
-    Relative paths in it are relative to its folder.
-    """
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from None
-    found = read_toml(text, str(path), Config)
-    folder = Path(path).parent
-    return replace(
-        found,
-        server=_beside(found.server, folder, "tls_cert", "tls_key", "client_ca"),
-        mqtt=tuple(_beside(each, folder, "password_file", "tls_ca", "dead_letters") for each in found.mqtt),
-        nats=tuple(_beside(each, folder, "password_file", "tls_ca", "dead_letters") for each in found.nats),
-    )
-
-
-def _beside(section: S, folder: Path, *names: str) -> S:
-    """A section whose files of these names are relative to the folder."""
-    files = {name: getattr(section, name) for name in names}
-    found: dict[str, Any] = {name: str(folder / file) for name, file in files.items() if file is not None}
-    return replace(section, **found)

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from tagmatch.broker.files import check_certificates, check_pair
+from tagmatch.broker.config_file import check_certificates, check_pair
 from tagmatch.broker.wire import error_of_flight, error_of_text, read_json, write_json
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import (

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tagmatch.broker.access import Call
-from tagmatch.broker.flight import Incoming, Outgoing, told
-from tagmatch.broker.wire import MAX_JSON, MatchOptions, error_text, name_of, write_json
+from tagmatch.broker.access import ClientCall
+from tagmatch.broker.flight import IncomingStream, OutgoingStream, told
+from tagmatch.broker.wire import MAX_JSON, StreamOptions, error_text, name_of, write_json
 from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
 from tagmatch.files.json import read_json
 from tagmatch.messages import ATTRIBUTES, ID, TAGS, Queries, joined, queries_in
@@ -78,7 +78,7 @@ def _fields_in(fields: Iterable[pa.Field]) -> int:
 
 
 def batch_of(
-    given: pa.RecordBatch, options: MatchOptions, first_row: int = 0, *, plane: bool = False, arrived: float = 0.0
+    given: pa.RecordBatch, options: StreamOptions, first_row: int = 0, *, plane: bool = False, arrived: float = 0.0
 ) -> Batch:
     """The messages of a batch whose Arrow data is sound; all that is wrong with them is found here."""
     given = without_extensions(given)
@@ -196,13 +196,13 @@ class _Queue:
 # -- the stream --------------------------------------------------------------------------------------------------------
 
 
-def exchange(call: Call, options: MatchOptions, incoming: Incoming) -> Generator[bytes]:
+def exchange(call: ClientCall, options: StreamOptions, incoming: IncomingStream) -> Generator[bytes]:
     """Answer a stream of messages; gives the messages of Flight to send."""
     return _Exchange(call, options, incoming).run()
 
 
 class _Exchange:
-    def __init__(self, call: Call, options: MatchOptions, incoming: Incoming) -> None:
+    def __init__(self, call: ClientCall, options: StreamOptions, incoming: IncomingStream) -> None:
         self._call, self._options, self._incoming = call, options, incoming
         self._service, self._metrics = call.service, call.service.metrics
         server = call.service.config.server
@@ -217,7 +217,7 @@ class _Exchange:
         place = -1 if self._options.plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
         self._schema = pa.schema([*ids, (KEYS, pa.list_(key_type))])
-        self._outgoing = Outgoing(self._schema)
+        self._outgoing = OutgoingStream(self._schema)
         self._call.rpc.begin(self._read)
         try:
             yield self._outgoing.begin()

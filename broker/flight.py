@@ -167,7 +167,7 @@ def _read_varint(view: memoryview, place: int) -> tuple[int, int]:
 _PREFIX = 8
 
 
-class Incoming:
+class IncomingStream:
     """The stream that a client sends: its descriptor and its schema, and then its batches, which this iterates over."""
 
     def __init__(self, rpc: Rpc, options: ServerOptions) -> None:
@@ -212,7 +212,7 @@ class Incoming:
         return self._reader.feed(message.header, message.body) if message.header else None
 
 
-class Outgoing:
+class OutgoingStream:
     """Batches of one schema as messages of Flight."""
 
     def __init__(self, schema: pa.Schema) -> None:

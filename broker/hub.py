@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.broker.gateways.options import HUB_DEFAULTS, HubOptions, WhenBusy
+from tagmatch.broker.config import HUB_DEFAULTS, HubOptions, WhenBusy
 from tagmatch.broker.outbox import KEY_TYPES, NEVER, Notifications, notifications_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.arrays import I64Array

@@ -163,7 +163,7 @@ LOG = logging.getLogger("tagmatch.broker")
 _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-class JsonLines(logging.Formatter):
+class JsonLog(logging.Formatter):
     """A record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -179,7 +179,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(found, default=str)
 
 
-class TextLines(logging.Formatter):
+class TextLog(logging.Formatter):
     """A record as one line for people, with the lines of a traceback, set in, behind it."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -200,7 +200,7 @@ def _shown(text: str) -> str:
 def set_up_logs(options: LogOptions) -> None:
     """Write what the service logs to standard error, with what libraries and threads that end by an error say."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if options.format == "json" else TextLines())
+    handler.setFormatter(JsonLog() if options.format == "json" else TextLog())
     root, level = logging.getLogger(), logging.getLevelNamesMapping()[options.level.upper()]
     root.handlers[:] = [handler]
     root.setLevel(max(level, logging.WARNING))

@@ -1,9 +1,8 @@
 """The outbox of one subscriber: notifications that wait for it, as many as there is room for.
 
-Notifications stay in the columns in which they come. Each that is offered gets a number, its offset; what a
-subscriber does not get, as it was dropped or has expired, is a number that it misses.
-
-Notifications in columns: what a message was, and which keys of a subscriber it matched.
+A notification says what a message was, and which keys of a subscriber it matched. Notifications stay in the columns in
+which they come. Each that is offered gets a number, its offset; what a subscriber does not get, as it was dropped or
+has expired, is a number that it misses.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.broker.gateways.options import Guarantee, WhenFull
+from tagmatch.broker.config import Guarantee, WhenFull
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.clock import now_us, steady_us
 from tagmatch.model.errors import InvalidValueError, SessionError, SlowSubscriberError
@@ -47,71 +46,60 @@ def _content(key_type: KeyType) -> list[pa.Field]:
     ]
 
 
+#: What an outbox knows of a notification: its number, bytes that it counts for, when it expires, whether it was handed
+#: over before. It expires at microseconds since 1970 if the publisher gave a time of day, and at microseconds of
+#: `steady_us` if it gave a duration; the other one is `NEVER`, or both.
+_MARKS = np.dtype(
+    [("offset", np.int64), ("size", np.int64), ("expires", np.int64), ("until", np.int64), ("redelivered", np.bool_)]
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Notifications:
     """Some notifications, in order."""
 
     content: pa.RecordBatch  # Columns `id`, `payload`, `keys`
-    sizes: I64Array  # Bytes that each counts for
-    # When each expires: microseconds since 1970 if the publisher gave a time of day, and microseconds of `steady_us` if
-    # it gave a duration; the other one is `NEVER`, or both
-    expires: I64Array
-    until: I64Array
+    marks: Any  # An array of `_MARKS`
     held: int  # Bytes of memory that stay in use as long as any of these notifications does
-    offsets: I64Array  # Numbers that the outbox has given them, ascending
-    redelivered: Any  # Which were handed over before
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return len(self.marks)
 
     @property
     def nbytes(self) -> int:
         """Bytes that all count for."""
-        return int(self.sizes.sum())
+        return int(self.marks["size"].sum())
 
     def part(self, begin: int, end: int) -> Notifications:
         """Those from `begin` to before `end`, in the same memory."""
-        return Notifications(
-            self.content.slice(begin, end - begin),
-            self.sizes[begin:end],
-            self.expires[begin:end],
-            self.until[begin:end],
-            self.held,
-            self.offsets[begin:end],
-            self.redelivered[begin:end],
-        )
+        return Notifications(self.content.slice(begin, end - begin), self.marks[begin:end], self.held)
 
     def where(self, wanted: Any) -> Notifications:
         """Those for which the array of bools is true, in memory of their own."""
-        content = self.content.take(pa.array(np.flatnonzero(wanted)))
-        return Notifications(
-            content,
-            self.sizes[wanted],
-            self.expires[wanted],
-            self.until[wanted],
-            content.get_total_buffer_size(),
-            self.offsets[wanted],
-            self.redelivered[wanted],
-        )
+        return _in_own_memory(self.content.take(pa.array(np.flatnonzero(wanted))), self.marks[wanted])
 
-    def numbered(self, first: int) -> Notifications:
-        """The same with offsets from `first` on."""
-        return replace(self, offsets=np.arange(first, first + len(self), dtype=np.int64))
-
-    def again(self) -> Notifications:
-        """The same, as handed over before."""
-        return replace(self, redelivered=np.ones(len(self), bool))
+    def marked(self, name: str, value: object) -> Notifications:
+        """The same with other marks of this name."""
+        marks = self.marks.copy()
+        marks[name] = value
+        return replace(self, marks=marks)
 
     def last_after(self, now: int, steady: int) -> Any:
         """Which have not expired by now, as both clocks have it."""
-        return (self.expires > now) & (self.until > steady)
+        return (self.marks["expires"] > now) & (self.marks["until"] > steady)
 
     def as_batch(self, now: int, steady: int) -> pa.RecordBatch:
         """The columns of `schema_of` for the subscriber; time that is left becomes a time of day by both clocks."""
-        times = np.where(self.until == NEVER, self.expires, self.until - steady + now)
+        marks, until = self.marks, self.marks["until"]
+        times = np.where(until == NEVER, marks["expires"], until - steady + now)
         expires = pa.array(times, mask=times == NEVER).cast(pa.timestamp("us", "UTC"))
-        arrays = [pa.array(self.offsets), pa.array(self.redelivered), *self.content.columns, expires]
-        return pa.RecordBatch.from_arrays(arrays, ["offset", "redelivered", *self.content.schema.names, "expires"])
+        own = [pa.array(np.ascontiguousarray(marks[name])) for name in ("offset", "redelivered")]
+        names = ["offset", "redelivered", *self.content.schema.names, "expires"]
+        return pa.RecordBatch.from_arrays([*own, *self.content.columns, expires], names)
+
+
+def _in_own_memory(content: pa.RecordBatch, marks: Any) -> Notifications:
+    return Notifications(content, marks, content.get_total_buffer_size() + marks.nbytes)
 
 
 def joined(parts: Sequence[Notifications]) -> Notifications:
@@ -119,36 +107,24 @@ def joined(parts: Sequence[Notifications]) -> Notifications:
     if len(parts) == 1:
         return parts[0]
     content = pa.concat_batches([part.content for part in parts])
-    return Notifications(
-        content,
-        np.concatenate([part.sizes for part in parts]),
-        np.concatenate([part.expires for part in parts]),
-        np.concatenate([part.until for part in parts]),
-        content.get_total_buffer_size(),
-        np.concatenate([part.offsets for part in parts]),
-        np.concatenate([part.redelivered for part in parts]),
-    )
+    return _in_own_memory(content, np.concatenate([part.marks for part in parts]))
 
 
 def notifications_of(
     ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expires: I64Array, until: I64Array | None = None
 ) -> Notifications:
     """New notifications, which no outbox has numbered yet."""
-    sizes = np.full(len(ids), FIXED_BYTES, np.int64)
-    sizes += _lengths(ids) + _lengths(payloads)
-    lists = _lengths(keys)
-    values = keys.flatten()
+    marks = np.zeros(len(ids), _MARKS)
+    marks["expires"], marks["until"] = expires, NEVER if until is None else until
+    values, lists = keys.flatten(), _lengths(keys)
     if pa.types.is_large_string(values.type):
         ends = np.cumsum(lists)
         totals = np.concatenate([[0], np.cumsum(_lengths(values))])
-        sizes += totals[ends] - totals[ends - lists]
+        of_keys = totals[ends] - totals[ends - lists]
     else:
-        sizes += 8 * lists
-    content = pa.RecordBatch.from_arrays([ids, payloads, keys], ["id", "payload", "keys"])
-    count = len(ids)
-    until = np.full(count, NEVER) if until is None else until
-    held = content.get_total_buffer_size() + sizes.nbytes + expires.nbytes + until.nbytes
-    return Notifications(content, sizes, expires, until, held, np.zeros(count, np.int64), np.zeros(count, bool))
+        of_keys = 8 * lists
+    marks["size"] = FIXED_BYTES + _lengths(ids) + _lengths(payloads) + of_keys
+    return _in_own_memory(pa.RecordBatch.from_arrays([ids, payloads, keys], ["id", "payload", "keys"]), marks)
 
 
 def _lengths(array: pa.Array) -> I64Array:
@@ -199,7 +175,7 @@ class Outbox:
         with self._lock:
             if self._is_closed:
                 return 0
-            new = new.numbered(self._offered + 1)
+            new = new.marked("offset", self._offered + 1 + np.arange(len(new)))
             self._offered += len(new)
             fitting = self._fitting(new)
             if fitting < len(new):
@@ -221,11 +197,11 @@ class Outbox:
         """How many, from the first on, there is room for."""
         room = self._most - self._waiting.count - self._in_flight.count
         room_bytes = self._most_bytes - self._waiting.nbytes - self._in_flight.nbytes
-        return min(max(room, 0), int(np.searchsorted(np.cumsum(new.sizes), room_bytes, "right")))
+        return min(max(room, 0), int(np.searchsorted(np.cumsum(new.marks["size"]), room_bytes, "right")))
 
     def _replace_oldest(self, new: Notifications) -> None:
         most, most_bytes = self._most - self._in_flight.count, self._most_bytes - self._in_flight.nbytes
-        possible = new.sizes <= most_bytes
+        possible = new.marks["size"] <= most_bytes
         self._dropped += int(len(new) - possible.sum())
         self._waiting.append(new if possible.all() else new.where(possible))
         self._dropped += self._waiting.drop_first(self._waiting.count - most, self._waiting.nbytes - most_bytes)
@@ -243,7 +219,8 @@ class Outbox:
                 raise SessionError("this session has ended; connect again to begin another")
             self._connection += 1
             self._is_connected, self._is_slow = True, False
-            self._waiting.put_before(self._in_flight.take_all().again() if self._in_flight.count else None)
+            if self._in_flight.count:
+                self._waiting.put_before(self._in_flight.take_all().marked("redelivered", True))
             self._changed.notify_all()
             return self._connection
 
@@ -293,8 +270,8 @@ class Outbox:
 
     def _hand_over(self, most: int, most_bytes: int) -> Notifications:
         taken = self._waiting.take_first(most, most_bytes)
-        self._handed_over = max(self._handed_over, int(taken.offsets[-1]))
-        self._redelivered += int(taken.redelivered.sum())
+        self._handed_over = max(self._handed_over, int(taken.marks["offset"][-1]))
+        self._redelivered += int(taken.marks["redelivered"].sum())
         if self.guarantee == "at_most_once":
             self._delivered += len(taken)
         else:
@@ -356,39 +333,32 @@ class _Parts:
 
     def __init__(self) -> None:
         self._parts: deque[Notifications] = deque()
+        self.clear()
+
+    def clear(self) -> None:
+        self._parts.clear()
         self.count = self.nbytes = self._held = 0
         self._first_expiry = self._first_until = NEVER
 
     @property
     def first_offset(self) -> int:
-        return int(self._parts[0].offsets[0])
+        return int(self._parts[0].marks["offset"][0])
 
     def append(self, part: Notifications) -> None:
         if len(part):
             self._parts.append(part)
-            self._add(part)
+            self._count(part)
 
-    def put_before(self, part: Notifications | None) -> None:
-        if part is not None:
-            self._parts.appendleft(part)
-            self._add(part)
+    def put_before(self, part: Notifications) -> None:
+        self._parts.appendleft(part)
+        self._count(part)
 
-    def _add(self, part: Notifications) -> None:
+    def _count(self, part: Notifications) -> None:
         self.count += len(part)
         self.nbytes += part.nbytes
         self._held += part.held
-        self._first_expiry = min(self._first_expiry, int(part.expires.min()))
-        self._first_until = min(self._first_until, int(part.until.min()))
-
-    def _pop(self) -> Notifications:
-        part = self._parts.popleft()
-        self.count -= len(part)
-        self.nbytes -= part.nbytes
-        self._held -= part.held
-        return part
-
-    def clear(self) -> None:
-        self.__init__()  # type: ignore[misc]
+        self._first_expiry = min(self._first_expiry, int(part.marks["expires"].min()))
+        self._first_until = min(self._first_until, int(part.marks["until"].min()))
 
     def take_all(self) -> Notifications:
         whole = joined(self._parts)
@@ -397,7 +367,10 @@ class _Parts:
 
     def _split_first(self, count: int) -> Notifications:
         """The first ones of the first part, which keeps the others."""
-        part = self._pop()
+        part = self._parts.popleft()
+        self.count -= len(part)
+        self.nbytes -= part.nbytes
+        self._held -= part.held
         if count < len(part):
             self.put_before(part.part(count, len(part)))
         return part.part(0, count)
@@ -406,14 +379,13 @@ class _Parts:
         """The first ones: at least one, and no more than both allow."""
         taken: list[Notifications] = []
         while self.count and most > 0:
-            sizes = np.cumsum(self._parts[0].sizes[:most])
-            fitting = int(np.searchsorted(sizes, most_bytes, "right"))
+            first = self._parts[0]
+            fitting = int(np.searchsorted(np.cumsum(first.marks["size"][:most]), most_bytes, "right"))
             if not fitting and taken:
                 break
-            is_whole = fitting == len(self._parts[0])
             taken.append(self._split_first(max(fitting, 1)))
             most, most_bytes = most - len(taken[-1]), most_bytes - taken[-1].nbytes
-            if not is_whole:
+            if fitting < len(first):
                 break
         return joined(taken)
 
@@ -421,7 +393,7 @@ class _Parts:
         """Let go of as few as possible, from the first on, that are so many and so large; how many these were."""
         dropped = 0
         while (count > 0 or nbytes > 0) and self.count:
-            sizes = np.cumsum(self._parts[0].sizes)
+            sizes = np.cumsum(self._parts[0].marks["size"])
             enough = max(count, int(np.searchsorted(sizes, nbytes, "left")) + 1 if nbytes > 0 else 0)
             gone = self._split_first(min(enough, len(sizes)))
             count, nbytes, dropped = count - len(gone), nbytes - gone.nbytes, dropped + len(gone)
@@ -429,8 +401,8 @@ class _Parts:
 
     def drop_up_to(self, offset: int) -> int:
         dropped = 0
-        while self.count and self._parts[0].offsets[0] <= offset:
-            dropped += len(self._split_first(int(np.searchsorted(self._parts[0].offsets, offset, "right"))))
+        while self.count and self.first_offset <= offset:
+            dropped += len(self._split_first(int(np.searchsorted(self._parts[0].marks["offset"], offset, "right"))))
         return dropped
 
     def drop_expired(self, now: int, steady: int) -> int:

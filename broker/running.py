@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, ServerOptions
-from tagmatch.broker.files import check_files
+from tagmatch.broker.config_file import check_files
 from tagmatch.broker.observe import LOG, HttpEndpoint, set_up_logs, spans
 from tagmatch.broker.service import Service
 from tagmatch.embedded import TagMatch

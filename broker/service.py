@@ -9,18 +9,18 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
 from tagmatch.broker import flight as wire
-from tagmatch.broker.access import RESERVED, Call, Limits, Users, require
+from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, Users, require
 from tagmatch.broker.actions import ACTIONS, CONTENTS, action, put
 from tagmatch.broker.config import Config, Role, User
 from tagmatch.broker.exchange import exchange
-from tagmatch.broker.flight import Incoming, Outgoing
+from tagmatch.broker.flight import IncomingStream, OutgoingStream
 from tagmatch.broker.observe import LOG, Metrics, Span, no_span
 from tagmatch.broker.subscribing import Subscribers
 from tagmatch.broker.transport import Rpc, Transport
 from tagmatch.broker.wire import (
     ChangeOptions,
     GoneError,
-    MatchOptions,
+    StreamOptions,
     UnauthenticatedError,
     is_expected,
     name_of,
@@ -40,19 +40,19 @@ from tagmatch.model.errors import (
 from tagmatch.model.names import near_match
 
 #: A stream of any kind: `stream(call, command, incoming)` gives the messages to send
-Stream = Callable[[Call, dict[str, Any], Incoming], Generator[bytes]]
+Stream = Callable[[ClientCall, dict[str, Any], IncomingStream], Generator[bytes]]
 
 
-def _matching(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
-    return exchange(call, MatchOptions.of(command, "the descriptor"), incoming)
+def _matching(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
+    return exchange(call, StreamOptions.of(command, "the descriptor"), incoming)
 
 
-def _matching_unique(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+def _matching_unique(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
     return _matching(call, {**command, "unique": True}, incoming)
 
 
 def _changing(kind: str) -> Stream:
-    def change(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+    def change(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
         yield wire.result(put(call, kind, ChangeOptions.of(command, "the descriptor"), incoming))
 
     return change
@@ -65,7 +65,7 @@ class Service:
         stats, server = index.stats(), config.server
         self.index, self.config, self._span = index, config, span
         self.has_string_keys, self.plane = stats["key_type"] == "string", bool(stats["plane"])
-        self.limits, self.metrics = Limits(server), Metrics(index.stats)
+        self.limits, self.metrics = UserLimits(server), Metrics(index.stats)
         for gauge, figure in (("connections", "connections"), ("under_way", "calls"), ("held", "held")):
             getattr(self.metrics, gauge).set_function(lambda figure=figure: getattr(self.limits, figure))
         self.exchanges: dict[str, tuple[Role, Stream]] = {
@@ -114,7 +114,7 @@ class Service:
 
     def _stream(self, rpc: Rpc, what: str, known: dict[str, tuple[Role, Stream]]) -> Generator[bytes]:
         with self._taken(rpc, what) as user:
-            incoming = Incoming(rpc, self.config.server)
+            incoming = IncomingStream(rpc, self.config.server)
             role, stream, name, command = _command(incoming.descriptor, known)
             with self._call(rpc, user, role, name) as call:
                 yield from stream(call, command, incoming)
@@ -129,7 +129,7 @@ class Service:
             with self._call(rpc, user, "read", "get") as call:
                 self.limits.admit(call.user.name, 1)
                 schema, batches = CONTENTS[name](self.index)
-                outgoing = Outgoing(schema)
+                outgoing = OutgoingStream(schema)
                 yield outgoing.begin()
                 for batch in batches:
                     call.require()
@@ -140,11 +140,11 @@ class Service:
         with self._taken(rpc, "action", is_action=True, while_draining=True) as user:
             name, body = wire.read_action(rpc.only())
             found = action(name)
-            options = {} if found.role is None else read_json(body, "the body")
+            given = {} if found.role is None else read_json(body, "the body")
             with self._call(rpc, user, found.role, name) as call:
                 if found.role is not None:
                     self.limits.admit(call.user.name, 1)
-                yield wire.result(write_json(found.perform(call, options)))
+                yield wire.result(write_json(found.perform(call, found.options.of(given, name))))
 
     def _list_actions(self, rpc: Rpc) -> Generator[bytes]:
         """`ListActions`: say which actions there are."""
@@ -206,7 +206,7 @@ class Service:
                     self._idle.notify_all()
 
     @contextlib.contextmanager
-    def _call(self, rpc: Rpc, user: User, role: Role | None, name: str) -> Iterator[Call]:
+    def _call(self, rpc: Rpc, user: User, role: Role | None, name: str) -> Iterator[ClientCall]:
         """Check what the caller may do, and count the call."""
         if role is not None:
             require(user, role, name)
@@ -216,7 +216,7 @@ class Service:
             self._span(f"tagmatch.{name}", {"user": user.name, "peer": rpc.peer}),
             self.limits.memory(user, rpc.ended) as memory,
         ):
-            call = Call(self, user, role or "read", name, rpc, memory)
+            call = ClientCall(self, user, role or "read", name, rpc, memory)
             rpc.check = call.require
             yield call
         seconds = round(time.perf_counter() - began, 6)

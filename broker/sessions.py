@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.broker.gateways.options import SESSION_DEFAULTS, Guarantee, SessionOptions, WhenFull, check_not_negative
+from tagmatch.broker.config import SESSION_DEFAULTS, Guarantee, SessionOptions, WhenFull, check_not_negative
 from tagmatch.broker.outbox import KEY_TYPES, Notifications, Outbox
 from tagmatch.model.arrays import I64Array, Strings
 from tagmatch.model.clock import now_us, steady_us

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pkgutil
 import threading
 from collections import deque
 from collections.abc import Generator, Iterator
@@ -15,14 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.broker import flight as wire
-from tagmatch.broker.access import Call, Memory
+from tagmatch.broker.access import ClientCall, Memory
 from tagmatch.broker.exchange import DRAINING, check_schema
-from tagmatch.broker.flight import Incoming, Outgoing, told
-from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
+from tagmatch.broker.flight import IncomingStream, OutgoingStream, told
 from tagmatch.broker.hub import Hub, Published
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.sessions import Connection, Sessions
-from tagmatch.broker.wire import Options, error_text, write_json
+from tagmatch.broker.wire import JsonOptions, error_text, write_json
 from tagmatch.model.errors import InvalidValueError, SessionError
 from tagmatch.model.options import KeyType
 
@@ -40,7 +40,7 @@ ACKNOWLEDGE, FOLLOW, UNFOLLOW = "acknowledge", "follow", "unfollow"
 
 
 @dataclass(frozen=True, slots=True)
-class NotifyOptions(Options):
+class NotifyOptions(JsonOptions):
     """What a subscriber asks for, as `Sessions.connect` takes it."""
 
     session: str = ""
@@ -52,7 +52,7 @@ class NotifyOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class PublishOptions(Options):
+class PublishOptions(JsonOptions):
     """How messages are published."""
 
     channel: str | None = None  # The channel that they are of
@@ -78,9 +78,9 @@ class Subscribers:
 
     def start(self) -> None:
         """Begin to connect gateways; TagMatchError if one lacks its package or a file."""
-        every: tuple[MqttOptions | NatsOptions, ...] = (*self._config.mqtt, *self._config.nats)
-        for options in every:
-            gateway = _gateway(options)(self._service.index, self.hub, self.sessions, options)
+        for _, _, options in self._config.gateways:
+            kind: type[Gateway] = pkgutil.resolve_name(options.gateway)
+            gateway = kind(self._service.index, self.hub, self.sessions, options)
             self.gateways.append(gateway)
             gateway.start()
 
@@ -124,20 +124,10 @@ class Subscribers:
         return {"sessions": self.sessions.stats(), "hub": self.hub.stats(), **gateways}
 
 
-def _gateway(options: MqttOptions | NatsOptions) -> type[Gateway]:
-    if isinstance(options, MqttOptions):
-        from tagmatch.broker.gateways.mqtt import MqttGateway
-
-        return MqttGateway
-    from tagmatch.broker.gateways.nats import NatsGateway
-
-    return NatsGateway
-
-
 # -- notifications -----------------------------------------------------------------------------------------------------
 
 
-def _notify(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+def _notify(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
     """Give a subscriber its notifications, until it ends the stream."""
     options: Any = NotifyOptions.of(command, "the descriptor")
     call.keep_to_rate(len(options.keys or ()))
@@ -154,7 +144,7 @@ def _notify(call: Call, command: dict[str, Any], incoming: Incoming) -> Generato
 
 
 class _Notifying:
-    def __init__(self, call: Call, connection: Connection, incoming: Incoming) -> None:
+    def __init__(self, call: ClientCall, connection: Connection, incoming: IncomingStream) -> None:
         self._call, self._connection, self._incoming = call, connection, incoming
         self._has_ended = threading.Event()
         self._error: BaseException | None = None
@@ -163,7 +153,7 @@ class _Notifying:
         self._call.rpc.check = self._check
         self._call.rpc.begin(self._read)
         try:
-            self._outgoing = Outgoing(schema_of(self._call.service.subscribers.key_type))
+            self._outgoing = OutgoingStream(schema_of(self._call.service.subscribers.key_type))
             yield self._outgoing.begin()
             yield from self._give_all()
         except Exception as error:
@@ -228,7 +218,7 @@ class _Notifying:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def _publish(call: Call, command: dict[str, Any], incoming: Incoming) -> Generator[bytes]:
+def _publish(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
     """Have messages matched and subscribers notified; answer, as JSON, how many they were and how many matched."""
     options = PublishOptions.of(command, "the descriptor")
     check_schema(incoming.schema)

@@ -67,7 +67,7 @@ def _plain(value: object) -> object:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class JsonOptions:
     """Options in JSON: a dataclass, whose fields are what may be there."""
 
     @classmethod
@@ -86,7 +86,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class MatchOptions(Options):
+class StreamOptions(JsonOptions):
     """How the messages of a stream are matched."""
 
     unique: bool = False  # Give each key of a message once, ascending
@@ -98,7 +98,7 @@ class MatchOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeOptions(Options):
+class ChangeOptions(JsonOptions):
     """What becomes of changes."""
 
     commit: bool = False  # They are in effect when the call returns, not staged

@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from tagmatch.broker.config import GatewayOptions
 from tagmatch.broker.gateways.handing_over import DeadLetters, HandingOver
 from tagmatch.broker.gateways.incoming import Incoming, Requests
-from tagmatch.broker.gateways.options import GatewayOptions
 from tagmatch.broker.gateways.sending import Outgoing, Sending
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
@@ -115,7 +115,7 @@ class Gateway(ABC):
             delay = min(2 * delay, self.options.retry_most)
 
     def _named(self) -> dict[str, object]:
-        return {"gateway": self.options.session, "broker": f"{self.options.host}:{self.options.port}"}
+        return {"gateway": self.options.session, "broker": self.options.address}
 
     @property
     def is_ready(self) -> bool:

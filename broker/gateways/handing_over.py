@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
 
+from tagmatch.broker.config import GatewayOptions
 from tagmatch.broker.gateways.incoming import PART_BYTES, Incoming, Row, row_of, tables_of
-from tagmatch.broker.gateways.options import GatewayOptions
 from tagmatch.broker.hub import Hub, Published
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, TagMatchError
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tagmatch.broker.gateways.options import Form
+from tagmatch.broker.config import Form
 from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD
 from tagmatch.files.csv import value_in
 from tagmatch.files.json import read_json

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tagmatch.broker.config import MqttOptions
 from tagmatch.broker.gateways.gateway import Gateway, NoConnection
 from tagmatch.broker.gateways.incoming import Incoming
-from tagmatch.broker.gateways.options import MqttOptions
 from tagmatch.broker.gateways.sending import Outgoing, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions

@@ -21,9 +21,9 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
+from tagmatch.broker.config import NatsOptions
 from tagmatch.broker.gateways.gateway import Gateway, NoConnection
 from tagmatch.broker.gateways.incoming import Incoming
-from tagmatch.broker.gateways.options import NatsOptions
 from tagmatch.broker.gateways.sending import Outgoing, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tagmatch.broker.config import GatewayOptions
 from tagmatch.broker.gateways.handing_over import DeadLetter, DeadLetters
-from tagmatch.broker.gateways.options import GatewayOptions
 from tagmatch.broker.sessions import Connection, Sessions
 from tagmatch.model.errors import SlowSubscriberError
 

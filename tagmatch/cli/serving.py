@@ -89,8 +89,8 @@ def serve(
 
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
     require_packages()
-    from tagmatch.broker.config import Config, read_config
-    from tagmatch.broker.files import check_files
+    from tagmatch.broker.config import Config
+    from tagmatch.broker.config_file import check_files, read_config
     from tagmatch.broker.running import notes_on, run, with_arguments
     from tagmatch.model.options import channel_of
 

@@ -28,7 +28,7 @@ from tagmatch.broker.config import User
 from tagmatch.broker.exchange import MAX_FIELDS, batch_of, check_schema
 from tagmatch.broker.running import serving
 from tagmatch.broker.transport import Threads
-from tagmatch.broker.wire import MAX_JSON, MatchOptions
+from tagmatch.broker.wire import MAX_JSON, StreamOptions
 from tagmatch.model.errors import InvalidValueError
 
 MATCH = {"command": "match"}
@@ -378,4 +378,4 @@ def test_attributes_of_one_message_as_json_have_a_bound():
     for text, error in ((longest, None), (longest + "  ", r"row 1 must have at most 1,048,576 bytes, not 1,048,57.")):
         batch = pa.record_batch({"attributes": ["{}", text]})
         with pytest.raises(InvalidValueError, match=error) if error else contextlib.nullcontext():
-            batch_of(batch, MatchOptions())
+            batch_of(batch, StreamOptions())

@@ -10,8 +10,18 @@ from support.service import NO_METRICS, USERS, config, written
 
 from tagmatch import Channel, ConfigError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.broker.access import token_sha256
-from tagmatch.broker.config import Config, LogOptions, ServerOptions, User, read_config
-from tagmatch.broker.gateways.options import MQTT, NATS, HubOptions, MqttOptions, NatsOptions, SessionOptions
+from tagmatch.broker.config import (
+    Config,
+    HubOptions,
+    LogOptions,
+    MqttOptions,
+    NatsOptions,
+    ServerOptions,
+    SessionOptions,
+    User,
+)
+from tagmatch.broker.config_file import read_config
+from tagmatch.broker.gateways.naming import MQTT, NATS
 from tagmatch.broker.running import opened, serving, started, with_arguments
 from tagmatch.model.options import channel_of
 

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from tagmatch import ConfigError, InvalidTypeError, InvalidValueError, TagMatch, connect
 from tagmatch.broker.access import token_sha256
-from tagmatch.broker.config import User, read_config
-from tagmatch.broker.files import check_files
+from tagmatch.broker.config import User
+from tagmatch.broker.config_file import check_files, read_config
 from tagmatch.broker.observe import Metrics
 from tagmatch.broker.running import serving
 from tagmatch.cli.app import app

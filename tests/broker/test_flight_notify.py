@@ -21,7 +21,7 @@ from support.service import USERS, command, config, exchanged, value
 from support.waiting import wait_until
 
 from tagmatch import InvalidTypeError, InvalidValueError, connect
-from tagmatch.broker.gateways.options import HubOptions, SessionOptions
+from tagmatch.broker.config import HubOptions, SessionOptions
 from tagmatch.broker.running import serving
 from tagmatch.model.errors import ClosedError, SessionError, SlowSubscriberError, TagMatchError
 

@@ -13,7 +13,7 @@ from support.service import value, written
 from support.waiting import wait_until
 
 from tagmatch import Channel, TagMatch, connect
-from tagmatch.broker.config import read_config
+from tagmatch.broker.config_file import read_config
 from tagmatch.broker.running import serving
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ from support.notified import is_accounted_for
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
+from tagmatch.broker.config import HubOptions
 from tagmatch.broker.gateways.nats import _Client
-from tagmatch.broker.gateways.options import HubOptions
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,10 @@ from support.agreement import index_of
 from support.waiting import wait_until
 
 from tagmatch import TagMatch
+from tagmatch.broker.config import MqttOptions
 from tagmatch.broker.gateways.handing_over import HandingOver
 from tagmatch.broker.gateways.incoming import Incoming, Requests, Row, row_of, tables_of
-from tagmatch.broker.gateways.options import MQTT, NATS, MqttOptions
+from tagmatch.broker.gateways.naming import MQTT, NATS
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.clock import steady_us

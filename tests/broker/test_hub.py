@@ -15,7 +15,7 @@ from support.notified import Clock, is_balanced
 from support.service import Slowed
 
 from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded
-from tagmatch.broker.gateways.options import HubOptions, SessionOptions
+from tagmatch.broker.config import HubOptions, SessionOptions
 from tagmatch.broker.hub import Hub, Published
 from tagmatch.broker.sessions import Connection, Sessions
 

@@ -21,8 +21,8 @@ from tagmatch.broker.observe import (
     MAX_CONNECTIONS,
     MAX_REQUEST,
     HttpEndpoint,
-    JsonLines,
-    TextLines,
+    JsonLog,
+    TextLog,
     no_span,
     set_up_logs,
     spans,
@@ -46,13 +46,13 @@ def logs(monkeypatch):
 def test_log_lines():
     record = logging.LogRecord("x", logging.WARNING, "", 0, "refused %s", ("it",), None)
     record.fields = {"user": "ana"}
-    found = json.loads(JsonLines().format(record))
+    found = json.loads(JsonLog().format(record))
     assert (found["level"], found["message"], found["user"]) == ("warning", "refused it", "ana")
-    assert TextLines().format(record).endswith("warning refused it user='ana'")
+    assert TextLog().format(record).endswith("warning refused it user='ana'")
     error = ValueError("x")
     failed = LOG.makeRecord("x", logging.ERROR, "", 0, "failed", (), (ValueError, error, None))
-    assert "ValueError: x" in json.loads(JsonLines().format(failed))["traceback"]
-    assert "\n    ValueError: x" in TextLines().format(failed)
+    assert "ValueError: x" in json.loads(JsonLog().format(failed))["traceback"]
+    assert "\n    ValueError: x" in TextLog().format(failed)
 
 
 @pytest.mark.usefixtures("logs")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support.notified import Clock, is_balanced, notifications, size_of
 
 from tagmatch.broker import sessions as routes
-from tagmatch.broker.gateways.options import SessionOptions
+from tagmatch.broker.config import SessionOptions
 from tagmatch.broker.outbox import KEY_TYPES
 from tagmatch.broker.sessions import Connection, Routes, Sessions
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SessionError

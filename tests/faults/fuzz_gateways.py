@@ -26,10 +26,10 @@ from support.gateway_sides import SIDES, letters_in
 from support.notified import is_accounted_for
 
 from tagmatch import TagMatch
+from tagmatch.broker.config import MqttOptions, NatsOptions
 from tagmatch.broker.gateways.incoming import Requests
 from tagmatch.broker.gateways.mqtt import MqttGateway
 from tagmatch.broker.gateways.nats import NatsGateway
-from tagmatch.broker.gateways.options import MqttOptions, NatsOptions
 from tagmatch.broker.gateways.sending import Outgoing, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions

@@ -16,7 +16,7 @@ from support.arrow_messages import LEAVES, Message, array_of, messages_in, strea
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.broker import hub
 from tagmatch.broker.exchange import batch_of, check_schema
-from tagmatch.broker.wire import MatchOptions
+from tagmatch.broker.wire import StreamOptions
 from tagmatch.files.ipc import IpcReader
 from tagmatch.messages import Queries
 
@@ -173,7 +173,7 @@ class Reading:
         index = self._index
         check_schema(batch.schema)
         if command == "match":
-            rows = batch_of(batch, MatchOptions()).rows
+            rows = batch_of(batch, StreamOptions()).rows
             assert len(index.match_many(Queries([rows]))) == len(batch)
         elif command == "publish":
             messages = hub.messages_of(batch)
