@@ -24,8 +24,8 @@ from tagmatch.model.errors import AccessError, InvalidValueError, Overloaded
 
 if TYPE_CHECKING:
     from tagmatch import TagMatch
+    from tagmatch.broker.flight import Rpc
     from tagmatch.broker.service import Service
-    from tagmatch.broker.transport import Rpc
 
 #: Where no users are configured, everyone is this one
 ANYONE = User("anyone", "0" * 64, "admin")

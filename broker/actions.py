@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tagmatch.broker.access import ClientCall
 from tagmatch.broker.config import Role
-from tagmatch.broker.exchange import check_schema
 from tagmatch.broker.flight import IncomingStream
+from tagmatch.broker.streams import check_schema
 from tagmatch.broker.wire import ChangeOptions, JsonOptions, area_of, write_json
 from tagmatch.contents import pairs, schema_of
 from tagmatch.embedded import TagMatch

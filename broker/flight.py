@@ -1,19 +1,275 @@
-"""Messages of Arrow Flight as bytes of Protocol Buffers, read with care: all of them may come from anyone.
-
-Arrow data on its way: record batches as messages of Flight, and back.
-"""
+"""Arrow Flight over gRPC: connections and calls of clients, which can be ended at any time, and what goes over them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple, Self
+import contextlib
+import os
+import resource
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import Executor, Future
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
 
+from tagmatch.broker.access import token_of
 from tagmatch.broker.config import ServerOptions
-from tagmatch.broker.transport import Rpc
+from tagmatch.broker.wire import GoneError, status_of
 from tagmatch.files.ipc import IpcReader
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.errors import InvalidValueError, TagMatchError, UnavailableError
+
+_IDLE_S = 5.0
+
+
+class Threads(Executor):
+    """Threads for submitted work, up to a number; the program's end does not wait for them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._some = threading.Condition(self._lock)
+        self._work: deque[Callable[[], None]] = deque()
+        self._count = self._idle = 0
+
+    def submit(self, act: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Call `act(*arguments, **keywords)` in a thread."""
+        future: Future[Any] = Future()
+
+        def work() -> None:
+            try:
+                future.set_result(act(*arguments, **keywords))
+            except BaseException as error:
+                future.set_exception(error)
+
+        with self._lock:
+            self._work.append(work)
+            if self._idle >= len(self._work):
+                self._some.notify()
+            elif self._count < self._most:
+                self._count += 1
+                threading.Thread(target=self._run, name="tagmatch-call", daemon=True).start()
+        return future
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._work:
+                    self._idle += 1
+                    is_needed = self._some.wait(_IDLE_S)
+                    self._idle -= 1
+                    if not is_needed and not self._work:
+                        self._count -= 1
+                        return
+                work = self._work.popleft()
+            work()
+            del work
+
+
+# What it logs is for its developers; read once, when it is imported
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+try:
+    import grpc
+except ImportError:
+    raise TagMatchError("the service needs grpcio; install it with: pip install 'tagmatch[serve]'") from None
+
+#: Seconds for which a call waits for its first message
+FIRST_S = 20.0
+#: Seconds for which a client may leave a message unread
+UNREAD_S = 120.0
+#: Seconds without a sign of life until a client is asked for one, and until it is taken for gone then
+KEEPALIVE_S, GONE_S = 30.0, 20.0
+#: Seconds until a connection must have begun as gRPC wants it, and for which it may be without calls
+HANDSHAKE_S, IDLE_S = 10.0, 300.0
+
+_LOOK_S = 0.2
+# Of a message, besides its Arrow data: the descriptor or ticket, and headers of columns
+_BESIDE = 2 << 20
+_IDENTITY = 1
+
+
+class Rpc:
+    """One call on its way: what the client sends, and its end."""
+
+    def __init__(self, context: Any, messages: Iterator[bytes], threads: Threads) -> None:
+        self._context, self._messages, self._threads = context, messages, threads
+        self.peer: str = context.peer()
+        self.token = token_of(context.invocation_metadata())
+        self.check: Callable[[], object] = lambda: None
+        self.ended = threading.Event()
+        self.until: float | None = time.monotonic() + FIRST_S
+        if not context.add_callback(self.ended.set):
+            self.ended.set()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """All messages that come; GoneError if the client goes."""
+        try:
+            for message in self._messages:
+                self.until = None
+                yield message
+        except grpc.RpcError:
+            raise GoneError from None
+
+    def only(self) -> bytes:
+        """The one message of a call that has one; GoneError if the client goes."""
+        return next(iter(self), b"")
+
+    def wait(self, seconds: float) -> None:
+        """Wait; GoneError if the call ends before."""
+        if self.ended.wait(seconds):
+            raise GoneError
+
+    def begin(self, act: Callable[[], None]) -> None:
+        """Call `act` in another thread."""
+        self._threads.submit(act)
+
+    def end(self, error: BaseException) -> None:
+        """End the call with an error at once, also while something is being sent."""
+        code, line, _ = status_of(error)
+        # `ServicerContext.cancel` does the same, but cannot say why; pyarrow takes its status for Ctrl-C
+        self._context._rpc_event.call.cancel(grpc.StatusCode[code].value[0], line)
+
+
+#: What answers a kind of call: gives the messages that are sent, and raises what it ends with
+Method = Callable[[Rpc], Generator[bytes]]
+
+
+class Transport(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """A server of gRPC."""
+
+    def __init__(
+        self,
+        server: ServerOptions,
+        address: str,
+        methods: Mapping[str, Method],
+        calls: int,
+        ended: Callable[[Rpc, TagMatchError], None],
+    ) -> None:
+        self._threads, self._ended = Threads(2 * calls), ended
+        self._methods = {
+            path: grpc.stream_stream_rpc_method_handler(self._answering(method)) for path, method in methods.items()
+        }
+        self._rpcs: set[Rpc] = set()
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        options = {
+            "grpc.max_receive_message_length": server.max_message_bytes + _BESIDE,
+            "grpc.max_send_message_length": -1,
+            "grpc.max_concurrent_streams": 2 * calls,
+            "grpc.max_allowed_incoming_connections": _most_connections(server),
+            "grpc.so_reuseport": 0,
+            # a few bytes could become as many as one likes
+            "grpc.compression_enabled_algorithms_bitset": _IDENTITY,
+            "grpc.keepalive_time_ms": int(KEEPALIVE_S * 1000),
+            "grpc.keepalive_timeout_ms": int(GONE_S * 1000),
+            "grpc.http2.ping_timeout_ms": int(GONE_S * 1000),
+            "grpc.keepalive_permit_without_calls": 1,
+            "grpc.http2.max_pings_without_data": 0,
+            "grpc.server_handshake_timeout_ms": int(HANDSHAKE_S * 1000),
+            "grpc.max_connection_idle_ms": int(IDLE_S * 1000),
+        }
+        self._server = grpc.server(self._threads, [self], options=list(options.items()))
+        self.port = self._listen(server, address)
+        self._server.start()
+        threading.Thread(target=self._look_after, name="tagmatch-calls", daemon=True).start()
+
+    def _listen(self, server: ServerOptions, address: str) -> int:
+        try:
+            if server.tls_cert is None:
+                return int(self._server.add_insecure_port(address))
+            pair = (_read(server.tls_key), _read(server.tls_cert))
+            root = None if server.client_ca is None else _read(server.client_ca)
+            credentials = grpc.ssl_server_credentials([pair], root, require_client_auth=root is not None)
+            return int(self._server.add_secure_port(address, credentials))
+        except RuntimeError:
+            raise TagMatchError(f"{address}: cannot listen: {_why_not(server)}") from None
+
+    def service(self, details: Any) -> Any:
+        """What answers a call, by its path; gRPC calls this."""
+        return self._methods.get(details.method)
+
+    def _answering(self, method: Method) -> Callable[[Iterator[bytes], Any], Iterator[bytes]]:
+        def answer(messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
+            rpc = Rpc(context, messages, self._threads)
+            with self._lock:
+                self._rpcs.add(rpc)
+            try:
+                with contextlib.closing(method(rpc)) as answers:
+                    for message in answers:
+                        rpc.until = time.monotonic() + UNREAD_S
+                        yield message
+                        rpc.until = None
+            except GoneError:
+                pass
+            except Exception as error:
+                code, details, headers = status_of(error)
+                context.set_code(grpc.StatusCode[code])
+                context.set_details(details)
+                context.set_trailing_metadata(headers)
+            finally:
+                with self._lock:
+                    self._rpcs.discard(rpc)
+
+        return answer
+
+    def _look_after(self) -> None:
+        """End calls that wait for a client in vain; the body of a thread."""
+        while not self._stopped.wait(_LOOK_S):
+            now = time.monotonic()
+            with self._lock:
+                waiting = [rpc for rpc in self._rpcs if rpc.until is not None]
+            for rpc in waiting:
+                if (error := _why_no_more(rpc, now)) is not None:
+                    rpc.until = None
+                    self._ended(rpc, error)
+                    rpc.end(error)
+
+    def stop(self) -> None:
+        """End all calls, and listen no more; returns at once."""
+        self._stopped.set()
+        self._server.stop(0)
+
+
+def _most_connections(server: ServerOptions) -> int:
+    """How many clients may be connected, most of them without a call; the index needs files, too."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 4 * server.max_connections
+    return most if files == resource.RLIM_INFINITY else max(1, min(most, files // 2))
+
+
+def _why_no_more(rpc: Rpc, now: float) -> TagMatchError | None:
+    """The error that a call which waits for its client is to end with; `None` if it may go on."""
+    try:
+        rpc.check()
+    except TagMatchError as error:
+        return error
+    is_late = rpc.until is not None and rpc.until < now
+    return UnavailableError("the client has not sent or read anything for too long; ask again") if is_late else None
+
+
+def _why_not(server: ServerOptions) -> str:
+    """Why nothing can listen at an address, which gRPC does not say."""
+    try:
+        for family, kind, protocol, _, where in socket.getaddrinfo(
+            server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, protocol) as attempt:
+                attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                attempt.bind(where)
+    except OSError as error:
+        return error.strerror or str(error)
+    return "its certificates cannot be used"
+
+
+def _read(path: str | None) -> bytes:
+    assert path is not None
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise TagMatchError(f"{path}: cannot be read: {error.strerror}") from None
+
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _LONGEST_VARINT = 10

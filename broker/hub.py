@@ -1,4 +1,4 @@
-"""Messages in, notifications out: messages are matched together, and go to the sessions that follow their keys.
+"""Publication in, notifications out: messages are matched together, and go to the sessions that follow their keys.
 
 What publishers hand over: messages for the matcher, and what their notifications carry.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +28,16 @@ from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidTypeError,
 from tagmatch.model.names import PUBLISHED_COLUMNS, check_names
 from tagmatch.model.options import of_channel
 
+if TYPE_CHECKING:
+    from tagmatch import TagMatch
+
 #: Columns that are no attributes: what a message is called, what it carries, and when it expires
 ID, PAYLOAD, EXPIRES = "id", "payload", "expires"
 
 
 @dataclass(frozen=True, slots=True)
-class Messages:
-    """Messages that one publisher has handed over together."""
+class Publication:
+    """Publication that one publisher has handed over together."""
 
     table: pa.Table  # What `match_many` takes
     ids: pa.Array  # Of binary and of large_binary; nulls where a message has none
@@ -59,8 +62,8 @@ class Published:
     matched: int
 
 
-def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0) -> Messages:
-    """Messages from Arrow, or from lists."""
+def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0) -> Publication:
+    """Publication from Arrow, or from lists."""
     table = table_of(messages, payloads)
     check_names(table.column_names, PUBLISHED_COLUMNS)
     ids = _binary(table, ID, pa.binary())
@@ -69,14 +72,14 @@ def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, s
     rest = [name for name in table.column_names if name not in (ID, PAYLOAD, EXPIRES)]
     if not rest:
         raise InvalidValueError("messages must have a column 'tags', or a column for an attribute; there is neither")
-    return Messages(table.select(rest), ids, carried, expires, until)
+    return Publication(table.select(rest), ids, carried, expires, until)
 
 
-def joined(parts: list[Messages]) -> Messages:
-    """Messages of several publishers, whose tables have the same schema, as one."""
+def joined(parts: list[Publication]) -> Publication:
+    """Publication of several publishers, whose tables have the same schema, as one."""
     if len(parts) == 1:
         return parts[0]
-    return Messages(
+    return Publication(
         pa.concat_tables([part.table for part in parts]),
         pa.concat_arrays([part.ids for part in parts]),
         pa.concat_arrays([part.payloads for part in parts]),
@@ -157,20 +160,10 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-class MatchesMany(Protocol):
-    """What matches: a `TagMatch`, or anything with its method `match_many`."""
-
-    def match_many(
-        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
-    ) -> pa.ListArray:
-        """Keys of each message."""
-        ...
-
-
 class _Waiting:
     __slots__ = ("messages", "nbytes", "published", "since")
 
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self, messages: Publication) -> None:
         self.since = time.perf_counter()
         self.messages, self.nbytes = messages, messages.nbytes
         self.published: Future[Published] = Future()
@@ -188,12 +181,12 @@ class Hub:
 
     def __init__(
         self,
-        matcher: MatchesMany,
+        index: TagMatch[Any],
         sessions: Sessions,
         options: HubOptions = HUB_DEFAULTS,
         channels: Sequence[str] = (),
     ) -> None:
-        self._matcher, self._sessions, self._options = matcher, sessions, options
+        self._index, self._sessions, self._options = index, sessions, options
         self._lock = threading.Lock()
         self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
         self._queues: dict[str | None, deque[_Waiting]] = {channel: deque() for channel in (None, *channels)}
@@ -275,11 +268,10 @@ class Hub:
     def _match(self, group: list[_Waiting], channel: str | None) -> None:
         try:
             messages = joined([one.messages for one in group])
-            if channel is None:
-                answers = self._matcher.match_many(messages.table, unique=True)
-            else:
-                waited = time.perf_counter() - group[0].since
-                answers = self._matcher.match_many(messages.table, unique=True, channel=channel, waited=waited)
+            of_channel: dict[str, Any] = {}
+            if channel is not None:
+                of_channel = {"channel": channel, "waited": time.perf_counter() - group[0].since}
+            answers = self._index.match_many(messages.table, unique=True, **of_channel)
         except Exception as error:
             if len(group) > 1:  # the fault of one is not that of the others
                 for one in group:
@@ -319,7 +311,7 @@ class Hub:
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
-    def _notify(self, messages: Messages, answers: pa.ListArray) -> None:
+    def _notify(self, messages: Publication, answers: pa.ListArray) -> None:
         self._sessions.end_expired()
         messages = self._with_expiry(messages)
         lengths, keys = _lengths(answers), answers.flatten()
@@ -345,7 +337,7 @@ class Hub:
         with self._lock:
             self._counts["notifications"] += offered
 
-    def _made(self, messages: Messages, rows: Any, offsets: Any, keys: pa.Array) -> Notifications:
+    def _made(self, messages: Publication, rows: Any, offsets: Any, keys: pa.Array) -> Notifications:
         """Notifications of the messages in these rows, and the keys of each."""
         wanted = pa.array(rows)
         lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys)
@@ -359,8 +351,8 @@ class Hub:
         parts = zip(numbers[begins].tolist(), begins.tolist(), ends.tolist(), strict=True)
         return sum(self._sessions.offer(number, whole.part(begin, end)) for number, begin, end in parts)
 
-    def _with_expiry(self, messages: Messages) -> Messages:
-        """Messages with the expiry of the options, unless they have their own."""
+    def _with_expiry(self, messages: Publication) -> Publication:
+        """Publication with the expiry of the options, unless they have their own."""
         expiry = self._sessions.options.message_expiry
         if expiry is None:
             return messages

@@ -12,11 +12,9 @@ from tagmatch.broker import flight as wire
 from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, Users, require
 from tagmatch.broker.actions import ACTIONS, CONTENTS, action, put
 from tagmatch.broker.config import Config, Role, User
-from tagmatch.broker.exchange import exchange
-from tagmatch.broker.flight import IncomingStream, OutgoingStream
+from tagmatch.broker.flight import IncomingStream, OutgoingStream, Rpc, Transport
 from tagmatch.broker.observe import LOG, Metrics, Span, no_span
-from tagmatch.broker.subscribing import Subscribers
-from tagmatch.broker.transport import Rpc, Transport
+from tagmatch.broker.streams import Subscribers, exchange
 from tagmatch.broker.wire import (
     ChangeOptions,
     GoneError,
@@ -65,7 +63,8 @@ class Service:
         stats, server = index.stats(), config.server
         self.index, self.config, self._span = index, config, span
         self.has_string_keys, self.plane = stats["key_type"] == "string", bool(stats["plane"])
-        self.limits, self.metrics = UserLimits(server), Metrics(index.stats)
+        self.limits: UserLimits = UserLimits(server)
+        self.metrics = Metrics(index.stats)
         for gauge, figure in (("connections", "connections"), ("under_way", "calls"), ("held", "held")):
             getattr(self.metrics, gauge).set_function(lambda figure=figure: getattr(self.limits, figure))
         self.exchanges: dict[str, tuple[Role, Stream]] = {

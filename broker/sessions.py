@@ -77,7 +77,7 @@ def _merged(runs: list[_Run]) -> list[_Run]:
     return [_Run(codes, sessions)] if len(codes) else []
 
 
-class Routes:
+class Followers:
     """Pairs of a key and the number of a session that follows it."""
 
     def __init__(self, key_type: KeyType) -> None:
@@ -167,7 +167,7 @@ MAX_NAME = 256
 _SPARE_ENDS = 1_024
 
 
-class Connection:
+class SessionConnection:
     """A session as one program that is connected has it; `Sessions.connect` makes them."""
 
     def __init__(self, sessions: Sessions, session: _Session, *, is_new: bool) -> None:
@@ -220,7 +220,7 @@ class Connection:
         """End the connection, and with `end` the session; without, it lives on as long as it lingers."""
         self._sessions.disconnect(self._session, self._number, end=end)
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> SessionConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -250,7 +250,7 @@ class Sessions:
         self._by_name: dict[str, _Session] = {}
         self._by_number: dict[int, _Session] = {}
         self._by_subscriber: Counter[str] = Counter()
-        self._routes = Routes(key_type)
+        self._routes = Followers(key_type)
         self._follow_all: dict[int, _Session] = {}
         # When sessions without a connection end, soonest first; what does not hold any more is passed over
         self._ends: list[tuple[int, int]] = []
@@ -271,7 +271,7 @@ class Sessions:
         guarantee: Guarantee = "at_most_once",
         when_full: WhenFull | None = None,
         linger: float | None = None,
-    ) -> Connection:
+    ) -> SessionConnection:
         """Connect to the session of this name, or begin it. Another connection that it has ends."""
         _check_name(name)
         check_one_of("guarantee", guarantee, ("at_most_once", "at_least_once"))
@@ -311,7 +311,7 @@ class Sessions:
                 self._follow_all.pop(session.number, None)
                 self._change(session, present - wanted, wanted - present)
             self._counts["connections"] += 1
-            return Connection(self, session, is_new=is_new)
+            return SessionConnection(self, session, is_new=is_new)
 
     def _begin(self, name: str, subscriber: str, guarantee: Guarantee, when_full: WhenFull, linger: float) -> _Session:
         options = self.options
@@ -461,7 +461,7 @@ class Sessions:
     # -- notifications -----------------------------------------------------------------------------------------------
 
     def lookup(self, keys: pa.Array) -> tuple[Any, Any]:
-        """Places in `keys` and numbers of sessions that follow the key there, as `Routes.lookup` gives them."""
+        """Places in `keys` and numbers of sessions that follow the key there, as `Followers.lookup` gives them."""
         return self._routes.lookup(keys)
 
     def following_all(self) -> list[int]:

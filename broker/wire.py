@@ -168,45 +168,50 @@ class GoneError(Exception):
     """The client is gone, or its call was ended: nothing more comes or goes."""
 
 
-def flight_error(error: BaseException) -> flight.FlightError:
-    """What a client gets: one line, and the name of the error, but of nothing that says how the service is made."""
-    if isinstance(error, flight.FlightError):
-        return error
-    if isinstance(error, MemoryError):
-        error = TagMatchError("the service is out of memory; send less at a time")
-    elif _is_of_data(error):
-        error = InvalidValueError(f"the Arrow data cannot be read: {_line(error)}")
-    elif not isinstance(error, TagMatchError):
-        return flight.FlightInternalError(INTERNAL, _info("TagMatchError", INTERNAL))
-    line = _line(error)
-    kind: type[flight.FlightError] = flight.FlightServerError
-    if isinstance(error, UnauthenticatedError):
-        kind = flight.FlightUnauthenticatedError
-    elif isinstance(error, AccessError):
-        kind = flight.FlightUnauthorizedError
-    elif isinstance(error, Overloaded | UnavailableError):
-        kind = flight.FlightUnavailableError
-    return kind(line, _info(name_of(error), line))
-
-
 #: How Flight tells kinds of errors over gRPC: by a status of gRPC, and by a word
-_STATUSES: tuple[tuple[type[flight.FlightError], str, str], ...] = (
-    (flight.FlightUnauthenticatedError, "UNAUTHENTICATED", "Unauthenticated"),
-    (flight.FlightUnauthorizedError, "PERMISSION_DENIED", "Unauthorized"),
-    (flight.FlightUnavailableError, "UNAVAILABLE", "Unavailable"),
-    (flight.FlightInternalError, "INTERNAL", "Internal"),
-    (flight.FlightError, "UNKNOWN", "Failed"),
+_STATUSES: tuple[tuple[type[TagMatchError], str, str], ...] = (
+    (UnauthenticatedError, "UNAUTHENTICATED", "Unauthenticated"),
+    (AccessError, "PERMISSION_DENIED", "Unauthorized"),
+    (Overloaded, "UNAVAILABLE", "Unavailable"),
+    (UnavailableError, "UNAVAILABLE", "Unavailable"),
+    (TagMatchError, "UNKNOWN", "Failed"),
 )
 _IO_ERROR = "5"
 
 
+def _known(error: BaseException) -> TagMatchError | None:
+    """The error that a client hears of; `None` for a mistake of the service itself, of which only its log says more."""
+    if isinstance(error, MemoryError):
+        return TagMatchError("the service is out of memory; send less at a time")
+    # Arrow's errors of data that it cannot read, which may be Python's own, without a number
+    is_io = isinstance(error, OSError) and error.errno is None
+    if is_io or isinstance(error, pa.ArrowException | UnicodeDecodeError):
+        return InvalidValueError(f"the Arrow data cannot be read: {_line(error)}")
+    return error if isinstance(error, TagMatchError) else None
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether this is no mistake of the service itself."""
+    return _known(error) is not None
+
+
+def error_text(error: BaseException) -> bytes:
+    """An error as JSON: one line, and the name of the error, but of nothing that says how the service is made."""
+    known = _known(error)
+    name, line = ("TagMatchError", INTERNAL) if known is None else (name_of(known), _line(known))
+    return json.dumps({"error": name, "message": line}).encode()
+
+
 def status_of(error: BaseException) -> tuple[str, str, list[tuple[str, str | bytes]]]:
     """How a call ends with an error: the status of gRPC, its details, and headers that Flight's clients read."""
-    told = flight_error(error)
-    code, word = next((code, word) for kind, code, word in _STATUSES if isinstance(told, kind))
-    line = _line(told)
+    known = _known(error)
+    if known is None:
+        code, word, line = "INTERNAL", "Internal", INTERNAL
+    else:
+        code, word = next((code, word) for kind, code, word in _STATUSES if isinstance(known, kind))
+        line = _line(known)
     headers: list[tuple[str, str | bytes]] = [
-        ("grpc-status-details-bin", told.extra_info or b""),
+        ("grpc-status-details-bin", error_text(error)),
         ("x-arrow-status", _IO_ERROR),
         ("x-arrow-status-detail-bin", word.encode()),
         ("x-arrow-status-message-bin", line.encode()),
@@ -214,26 +219,9 @@ def status_of(error: BaseException) -> tuple[str, str, list[tuple[str, str | byt
     return code, f"{line}. Detail: {word}", headers
 
 
-def error_text(error: BaseException) -> bytes:
-    """The same as JSON, for a stream that is still open."""
-    info: bytes = flight_error(error).extra_info
-    return info or _info("TagMatchError", _line(error))
-
-
 def name_of(error: BaseException) -> str:
     """The name of the nearest kind of error that clients know."""
     return next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), "TagMatchError")
-
-
-def is_expected(error: BaseException) -> bool:
-    """Whether this is no mistake of the service itself."""
-    return isinstance(error, TagMatchError | flight.FlightError | MemoryError) or _is_of_data(error)
-
-
-def _is_of_data(error: BaseException) -> bool:
-    """Whether Arrow has raised it for data that it cannot read; these may be Python's own, without a number."""
-    is_io = isinstance(error, OSError) and error.errno is None
-    return is_io or isinstance(error, pa.ArrowException | UnicodeDecodeError)
 
 
 def error_of_text(info: bytes) -> TagMatchError | None:
@@ -271,7 +259,3 @@ def _line(error: BaseException) -> str:
     for mark in (". gRPC client debug context:", ". Client context:", ". Detail:", " Detail: Python exception"):
         text = text.partition(mark)[0]
     return " ".join(text.split())[:_MOST] or type(error).__name__
-
-
-def _info(name: str, message: str) -> bytes:
-    return json.dumps({"error": name, "message": message}).encode()

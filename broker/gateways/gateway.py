@@ -6,18 +6,237 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from tagmatch.broker.config import GatewayOptions
-from tagmatch.broker.gateways.handing_over import DeadLetters, HandingOver
-from tagmatch.broker.gateways.incoming import Incoming, Requests
-from tagmatch.broker.gateways.sending import Outgoing, Sending
+from tagmatch.broker.gateways.handing_over import DeadLetter, DeadLetters, HandingOver
+from tagmatch.broker.gateways.incoming import GatewayMessage, Requests
 from tagmatch.broker.hub import Hub
-from tagmatch.broker.sessions import Sessions
-from tagmatch.model.errors import TagMatchError
+from tagmatch.broker.sessions import SessionConnection, Sessions
+from tagmatch.model.errors import SlowSubscriberError, TagMatchError
 
 _LOG = logging.getLogger("tagmatch.gateways")
+# Between looks whether the gateway is to stop
+_LOOK_S = 0.1
+# After something that was not foreseen
+_PAUSE_S = 1.0
+#: Bytes that are sent together, and connections that one notification may end
+_MOST_BYTES = 4 << 20
+_MOST_TRIES = 5
+#: So many times fewer are sent together after a connection has ended
+_FEWER = 4
+#: Whose the sessions of gateways are; no user has that name
+SUBSCRIBER = "\0gateway"
+
+
+class Unsent(Exception):  # noqa: N818 - a state, after which the same is sent again
+    """It is not known that the other side has everything."""
+
+    def __init__(self, why: str, *, is_suspect: bool = False) -> None:
+        super().__init__(why)
+        self.is_suspect = is_suspect
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNotification:
+    """One notification for one key."""
+
+    topic: str  # Where it goes: a topic or a subject
+    payload: bytes
+    id: bytes | None  # What the message had
+    seconds_left: float | None  # Until it expires
+    redelivered: bool
+
+
+class Sending:
+    """Sends the notifications in the outbox of a gateway, in a separate thread."""
+
+    def __init__(self, gateway: Gateway, letters: DeadLetters, connected: threading.Event) -> None:
+        self._gateway, self._letters = gateway, letters
+        self._sessions, self._options = gateway.sessions, gateway.options
+        self._connected, self._ending = connected, threading.Event()
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
+        self._session: SessionConnection | None = None
+        # Notifications that are taken together; fewer up to an offset, where a connection has ended
+        self._most, self._fewer_until = self._options.batch_messages, 0
+        # How many times the connection has ended after the notification of this offset and number
+        self._suspect, self._tries = (0, 0), 0
+        self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-out", daemon=True)
+
+    def start(self) -> None:
+        """Begin the session, if notifications go out, and send; SessionError if the session cannot be had."""
+        if self._options.notifications:
+            self._session = self._connect()
+            self._thread.start()
+
+    def end(self, timeout: float) -> bool:
+        """End when everything is sent, or without a connection; whether it has ended within `timeout` seconds."""
+        self._ending.set()
+        if self._session is not None:
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _connect(self) -> SessionConnection:
+        options = self._options
+        return self._sessions.connect(
+            options.session, SUBSCRIBER, every_key=True, guarantee=options.guarantee, when_full=options.when_full
+        )
+
+    # -- acts that wait until notifications are sent ------------------------------------------------------------------
+
+    def when_sent(self, act: Callable[[], None]) -> None:
+        """Call this when every notification that is in the outbox by now has left it."""
+        if self._session is None or self._options.guarantee == "at_most_once":
+            act()
+            return
+        with self._lock:
+            self._awaiting.append((self._session.progress()[1], act))
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._awaiting or self._session is None:
+            return
+        done, _ = self._session.progress()
+        while True:
+            with self._lock:
+                if not self._awaiting or self._awaiting[0][0] > done:
+                    return
+                _, act = self._awaiting.popleft()
+            act()
+
+    # -- the thread --------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        assert self._session is not None
+        while True:
+            is_last = self._ending.is_set()
+            try:
+                if not self._send_next(self._session) and is_last:
+                    break
+            except SlowSubscriberError:
+                self._session = self._connect()
+            except Exception:  # none is foreseen; what it is of comes again, or is gone if it comes at most once
+                if is_last:
+                    break
+                _LOG.exception("notifications were not sent")
+                self._ending.wait(_PAUSE_S)
+                self._begin_again()
+        self._session.close()
+
+    def _begin_again(self) -> None:
+        """Connect again, so that unacknowledged notifications are delivered again."""
+        try:
+            self._session = self._connect()
+        except Exception as error:  # the service ends
+            _LOG.warning("notifications cannot be sent: %s", error)
+
+    def _send_next(self, session: SessionConnection) -> bool:
+        """Send the next notifications; whether there is more to do at once."""
+        self._settle()
+        if not self._connected.wait(_LOOK_S):
+            return False
+        is_alone = self._most == 1
+        taken = session.take(self._most, timeout=_LOOK_S)
+        if taken is None:
+            return False
+        outgoing = self._outgoing(taken)
+        last = taken["offset"][-1].as_py()
+        try:
+            self._send_all(outgoing, last, one_by_one=is_alone)
+        except Unsent as error:
+            _LOG.warning("notifications were not sent: %s", error)
+            if error.is_suspect:
+                self._most = max(self._most // _FEWER, 1)
+                self._fewer_until = max(self._fewer_until, last)
+            self._begin_again()
+            return True
+        if last >= self._fewer_until:
+            self._most = min(2 * self._most, self._options.batch_messages)
+        if session.guarantee == "at_least_once":
+            session.acknowledge(last)
+        self._settle()
+        return True
+
+    def _send_all(self, outgoing: Sequence[KeyNotification], offset: int, *, one_by_one: bool) -> None:
+        number = 0
+        if one_by_one and self._suspect[0] == offset:  # the keys before are known to be sent
+            number = self._suspect[1]
+            if self._tries >= _MOST_TRIES:
+                why = f"the connection ended each of the {self._tries} times after this was sent"
+                self._give_up([(outgoing[number], why)])
+                number += 1
+                self._suspect, self._tries = (offset, number), 0
+        for some in _parts(outgoing[number:], 1 if one_by_one else self._options.batch_messages):
+            try:
+                self._send(some)
+            except Unsent as error:
+                self._count(unsent=len(some))
+                if one_by_one:
+                    is_same = self._suspect == (offset, number)
+                    self._tries = (self._tries if is_same else 0) + error.is_suspect
+                    self._suspect = (offset, number)
+                raise
+            number += len(some)
+
+    def _send(self, outgoing: Sequence[KeyNotification]) -> None:
+        whys = [self._gateway.why_unsendable(each) for each in outgoing]
+        self._give_up([(each, why) for each, why in zip(outgoing, whys, strict=True) if why is not None])
+        sendable = [each for each, why in zip(outgoing, whys, strict=True) if why is None]
+        if sendable:
+            refused = self._gateway.send(sendable)
+            self._give_up(refused)
+            self._count(sent=len(sendable) - len(refused))
+
+    def _give_up(self, unsendable: Sequence[tuple[KeyNotification, str]]) -> None:
+        if unsendable:
+            self._letters.add([DeadLetter("out", why, each.topic, each.payload, each.id) for each, why in unsendable])
+            self._count(unsendable=len(unsendable))
+
+    def _outgoing(self, taken: pa.RecordBatch) -> list[KeyNotification]:
+        """A notification for each key of each of these."""
+        now, naming, prefix = self._sessions.now(), self._options.naming, self._options.notifications
+        found = []
+        columns = ("redelivered", "id", "payload", "keys")
+        expiries = taken["expires"].cast(pa.int64()).to_pylist()
+        lists = zip(*(taken[name].to_pylist() for name in columns), expiries, strict=True)
+        for redelivered, id_, payload, keys, expires in lists:
+            left = None if expires is None else (expires - now) / 1e6
+            for key in keys:
+                topic = f"{prefix}{naming.separator}{naming.level(str(key))}"
+                found.append(KeyNotification(topic, payload or b"", id_, left, redelivered))
+        return found
+
+    # -- figures -----------------------------------------------------------------------------------------------------
+
+    def _count(self, **more: int) -> None:
+        with self._lock:
+            self._counts.update(more)
+
+    def stats(self) -> dict[str, int]:
+        """Counts: notifications of one key each that were `sent`, `unsent` as the connection ended, `unsendable`."""
+        with self._lock:
+            return {name: self._counts[name] for name in ("sent", "unsent", "unsendable")}
+
+
+def _parts(outgoing: Sequence[KeyNotification], most: int) -> Iterator[Sequence[KeyNotification]]:
+    """Parts in order: each has `most` notifications and `_MOST_BYTES` bytes at most, but one notification at least."""
+    begin = nbytes = 0
+    for place, each in enumerate(outgoing):
+        if place > begin and (place - begin >= most or nbytes + len(each.payload) > _MOST_BYTES):
+            yield outgoing[begin:place]
+            begin, nbytes = place, 0
+        nbytes += len(each.payload)
+    if begin < len(outgoing):
+        yield outgoing[begin:]
+
+
 #: Seconds for which a gateway that is required may be without a connection, as its broker may be started again
 GRACE_S = 30.0
 
@@ -30,11 +249,11 @@ class Gateway(ABC):
     """Between a hub and another broker; subclasses know how to talk with that one."""
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: GatewayOptions) -> None:
-        self._index, self._hub, self._sessions, self.options = index, hub, sessions, options
+        self._index, self._hub, self.sessions, self.options = index, hub, sessions, options
         self.requests = Requests(index, options.write, options.consolidate_interval)
         self._letters = DeadLetters(options.dead_letters, options.session)
         self._connected, self._ended = threading.Event(), threading.Event()
-        self._sending = Sending(self, sessions, options, self._letters, self._connected)
+        self._sending = Sending(self, self._letters, self._connected)
         most_bytes = options.max_waiting_bytes
         if options.notifications:
             most_bytes = min(most_bytes, sessions.options.max_bytes // 2)
@@ -68,12 +287,12 @@ class Gateway(ABC):
         """End the connection."""
 
     @abstractmethod
-    def why_unsendable(self, outgoing: Outgoing) -> str | None:
-        """As `Sends` says."""
+    def why_unsendable(self, outgoing: KeyNotification) -> str | None:
+        """Why the other side would not take a notification; `None` if nothing is known against it."""
 
     @abstractmethod
-    def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
-        """As `Sends` says."""
+    def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
+        """Send notifications, and wait until the other side has them; those that it refuses, each with the reason."""
 
     # -- connections -------------------------------------------------------------------------------------------------
 
@@ -133,7 +352,7 @@ class Gateway(ABC):
 
     # -- messages come in --------------------------------------------------------------------------------------------
 
-    def receive(self, came: Incoming, *, may_drop: bool) -> bool:
+    def receive(self, came: GatewayMessage, *, may_drop: bool) -> bool:
         """Take a message, as `HandingOver.receive` does; one of the gateway's own notifications is refused."""
         self._has_gone_on = True
         if self._is_own(came.topic):

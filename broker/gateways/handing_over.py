@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from tagmatch.broker.config import GatewayOptions
-from tagmatch.broker.gateways.incoming import PART_BYTES, Incoming, Row, row_of, tables_of
+from tagmatch.broker.gateways.incoming import PART_BYTES, GatewayMessage, MessageRow, row_of, tables_of
 from tagmatch.broker.hub import Hub, Published
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, TagMatchError
 
@@ -126,10 +126,10 @@ class _Part:
     """Rows of one channel that are handed over together."""
 
     channel: str | None
-    rows: list[Row]
+    rows: list[MessageRow]
 
     @property
-    def members(self) -> list[Incoming]:
+    def members(self) -> list[GatewayMessage]:
         return [row.came for row in self.rows]
 
     def halves(self) -> tuple[_Part, _Part]:
@@ -158,7 +158,7 @@ class HandingOver:
         self._letters, self._when_sent, self._steady = letters, when_sent, steady
         self._lock = threading.Lock()
         self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._inbox: deque[Incoming] = deque()
+        self._inbox: deque[GatewayMessage] = deque()
         self._again: deque[tuple[float, _Part]] = deque()  # each with the moment from which on
         self._counts: Counter[str] = Counter()
         self._waiting = self._held = self._held_bytes = 0
@@ -167,7 +167,7 @@ class HandingOver:
 
     # -- messages come in --------------------------------------------------------------------------------------------
 
-    def receive(self, came: Incoming, *, may_drop: bool) -> bool:
+    def receive(self, came: GatewayMessage, *, may_drop: bool) -> bool:
         """Take a message; whether it was taken. One for which there is no room is dropped and counted if that may be.
 
         If that may not be, it is as if it had not come; the caller must see to it that it comes again.
@@ -190,7 +190,7 @@ class HandingOver:
             self._came.notify()
             return True
 
-    def refuse(self, came: Incoming, why: object) -> None:
+    def refuse(self, came: GatewayMessage, why: object) -> None:
         """Count a message that has come just now and cannot be used: a dead letter."""
         self._letters.add([_letter(came, why)])
         with self._lock:
@@ -218,17 +218,17 @@ class HandingOver:
             for part in self._parts(taken):
                 self._publish(part)
 
-    def _taken(self) -> list[Incoming]:
-        taken: list[Incoming] = []
+    def _taken(self) -> list[GatewayMessage]:
+        taken: list[GatewayMessage] = []
         nbytes = 0
         while self._inbox and len(taken) < self._options.batch_messages and nbytes < PART_BYTES:
             taken.append(self._inbox.popleft())
             nbytes += taken[-1].nbytes
         return taken
 
-    def _parts(self, taken: Sequence[Incoming]) -> list[_Part]:
+    def _parts(self, taken: Sequence[GatewayMessage]) -> list[_Part]:
         """Messages of each channel; those that cannot be read are given up."""
-        by_channel: dict[str | None, list[Row]] = {}
+        by_channel: dict[str | None, list[MessageRow]] = {}
         for came in taken:
             try:
                 row = row_of(came, self._options.form, plane=self._plane)
@@ -284,7 +284,7 @@ class HandingOver:
 
     # -- outcomes of messages ----------------------------------------------------------------------------------------
 
-    def _give_up(self, members: list[Incoming], error: BaseException) -> None:
+    def _give_up(self, members: list[GatewayMessage], error: BaseException) -> None:
         if isinstance(error, DeadlineMissed | Overloaded):
             outcome = "dropped"
         else:
@@ -301,7 +301,7 @@ class HandingOver:
             self._waiting -= count
             self._went.notify_all()
 
-    def _release(self, members: Sequence[Incoming], *, acknowledge: bool = True) -> None:
+    def _release(self, members: Sequence[GatewayMessage], *, acknowledge: bool = True) -> None:
         """Let go of messages, and tell the other side that they need not come again."""
         if acknowledge:
             _finish(members)
@@ -343,7 +343,7 @@ class HandingOver:
             return {**counts, "waiting": self._waiting, "waiting_bytes": self._held_bytes}
 
 
-def _finish(members: Sequence[Incoming]) -> None:
+def _finish(members: Sequence[GatewayMessage]) -> None:
     for came in members:
         if came.done is not None:
             try:
@@ -352,6 +352,6 @@ def _finish(members: Sequence[Incoming]) -> None:
                 _LOG.warning("a message was not acknowledged: %s", error)
 
 
-def _letter(came: Incoming, why: object) -> DeadLetter:
+def _letter(came: GatewayMessage, why: object) -> DeadLetter:
     reason = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
     return DeadLetter("in", reason, came.topic, came.payload, came.id, came.properties)

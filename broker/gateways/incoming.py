@@ -11,7 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,12 +19,13 @@ from tagmatch.broker.config import Form
 from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD
 from tagmatch.files.csv import value_in
 from tagmatch.files.json import read_json
-from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.columns import tag_list
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.input.places import checked_location
 from tagmatch.model.names import near_match, near_name
-from tagmatch.model.options import Missing
+
+if TYPE_CHECKING:
+    from tagmatch import TagMatch
 from tagmatch.model.where.values import attribute_tags
 
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers
@@ -39,7 +40,7 @@ _EACH_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class GatewayMessage:
     """One message as it came."""
 
     properties: Sequence[tuple[str, str]]  # Names may repeat
@@ -49,7 +50,7 @@ class Incoming:
     done: Callable[[], object] | None = None  # Called once, when the message needs not come again
     topic: str = ""  # Where it came from: a topic or a subject
 
-    def is_same(self, other: Incoming) -> bool:
+    def is_same(self, other: GatewayMessage) -> bool:
         """Whether another one says the same, except when it expires."""
         mine, its = ((each.topic, each.id, each.payload, [*each.properties]) for each in (self, other))
         return mine == its
@@ -62,10 +63,10 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MessageRow:
     """What one message says: its tags, attributes and place, and the channel that it is of."""
 
-    came: Incoming
+    came: GatewayMessage
     tags: list[str]
     attributes: dict[str, Any] = field(default_factory=dict)
     location: tuple[float, float] | None = None
@@ -81,7 +82,7 @@ class Row:
         object.__setattr__(self, "all_tags", every)
 
 
-def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
+def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageRow:
     """What a message says in its properties, and with the form `json` in its payload."""
     tags: list[str] = []
     given: dict[str, list[Any]] = {}
@@ -119,12 +120,12 @@ def row_of(came: Incoming, form: Form, *, plane: bool = False) -> Row:
     if TAG_LIST in given:
         raise InvalidValueError(f"an attribute of a message cannot be called {TAG_LIST!r} here")
     attributes = {name: values[0] if len(values) == 1 else [*_flat(values)] for name, values in given.items()}
-    return Row(came, tags, {n: each for n, each in attributes.items() if each is not None}, location, channel)
+    return MessageRow(came, tags, {n: each for n, each in attributes.items() if each is not None}, location, channel)
 
 
 def tables_of(
-    rows: Sequence[Row], most: int = 1 << 20, most_bytes: int = PART_BYTES, *, steady: int = 0
-) -> Iterator[tuple[pa.Table, list[Row]]]:
+    rows: Sequence[MessageRow], most: int = 1 << 20, most_bytes: int = PART_BYTES, *, steady: int = 0
+) -> Iterator[tuple[pa.Table, list[MessageRow]]]:
     r"""Rows as tables, each with its rows: `most` rows and `most_bytes` at most, but one row at least.
 
     Attributes become tags, so that values of one attribute may be of any types. Messages expire after the rest of their
@@ -132,12 +133,12 @@ def tables_of(
 
     Examples
     --------
-    >>> came = Incoming([], b"a")
-    >>> [(table, _)] = tables_of([Row(came, ["fr"], {"city": "Rome"}), Row(came, [], {"city": True})])
+    >>> came = GatewayMessage([], b"a")
+    >>> [(table, _)] = tables_of([MessageRow(came, ["fr"], {"city": "Rome"}), MessageRow(came, [], {"city": True})])
     >>> table["tags"].to_pylist() == [["fr", "\0=city\0sRome"], ["\0=city\0b1"]], table.column_names
     (True, ['tags', 'id', 'payload', 'expires'])
     """
-    part: list[Row] = []
+    part: list[MessageRow] = []
     nbytes = 0
     for row in rows:
         size = row.came.nbytes
@@ -150,7 +151,7 @@ def tables_of(
         yield _table(part, steady), part
 
 
-def _table(rows: list[Row], steady: int) -> pa.Table:
+def _table(rows: list[MessageRow], steady: int) -> pa.Table:
     columns: dict[str, pa.Array] = {"tags": pa.array([row.all_tags for row in rows], pa.list_(pa.large_string()))}
     if any(row.location is not None for row in rows):
         columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.float64()))
@@ -213,26 +214,10 @@ _FIELDS = frozenset(("action", "key", "tags", "where", "missing"))
 _LONGEST = 1 << 20
 
 
-class Changeable(Protocol):
-    """What requests change: a `TagMatch`."""
-
-    def add_set(self, tags: Any, key: Any, *, where: str | None = None) -> int:
-        """Stage a subscription; how many changes that are."""
-        ...
-
-    def remove_set(self, tags: Any, key: Any, *, where: str | None = None, missing: Missing = "ignore") -> int:
-        """Stage that it goes; how many changes that are."""
-        ...
-
-    def consolidate(self) -> ChangeCounts:
-        """Put in effect what is staged."""
-        ...
-
-
 class Requests:
     """Carries requests out, and consolidates what they change."""
 
-    def __init__(self, index: Changeable, write: bool, interval: float) -> None:
+    def __init__(self, index: TagMatch[Any], write: bool, interval: float) -> None:
         self._index, self._write, self._interval = index, write, interval
         self._changed, self._ending = threading.Event(), threading.Event()
         self._lock = threading.Lock()

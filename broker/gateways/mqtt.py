@@ -17,9 +17,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tagmatch.broker.config import MqttOptions
-from tagmatch.broker.gateways.gateway import Gateway, NoConnection
-from tagmatch.broker.gateways.incoming import Incoming
-from tagmatch.broker.gateways.sending import Outgoing, Unsent
+from tagmatch.broker.gateways.gateway import Gateway, KeyNotification, NoConnection, Unsent
+from tagmatch.broker.gateways.incoming import GatewayMessage
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.errors import TagMatchError
@@ -84,7 +83,7 @@ class _Unacknowledged:
 
     client: _Client
     mid: int
-    came: Incoming
+    came: GatewayMessage
     is_done: bool = False
 
 
@@ -216,7 +215,7 @@ class MqttGateway(Gateway):
         elif not self._is_held(client, message, came):
             self._take(client, message.mid, came)
 
-    def _take(self, client: Any, mid: int, came: Incoming) -> None:
+    def _take(self, client: Any, mid: int, came: GatewayMessage) -> None:
         """Take a message that needs an acknowledgement, or leave it and all later ones with the broker."""
         self._came += 1
         self._sizes += came.nbytes
@@ -229,18 +228,18 @@ class MqttGateway(Gateway):
             with self._acknowledging:
                 del self._unacknowledged[mid]
 
-    def _incoming(self, message: Any) -> Incoming:
+    def _incoming(self, message: Any) -> GatewayMessage:
         properties = message.properties
         seconds = getattr(properties, "MessageExpiryInterval", None)
-        return Incoming(
+        return GatewayMessage(
             getattr(properties, "UserProperty", ()),
             message.payload,
             getattr(properties, "CorrelationData", None),
-            None if seconds is None else self._sessions.steady() + int(seconds * 1e6),
+            None if seconds is None else self.sessions.steady() + int(seconds * 1e6),
             topic=message.topic,
         )
 
-    def _is_held(self, client: Any, message: Any, came: Incoming) -> bool:
+    def _is_held(self, client: Any, message: Any, came: GatewayMessage) -> bool:
         """Whether the broker sends a message again that the gateway has, as it has not heard of it."""
         with self._acknowledging:
             held = self._unacknowledged.get(message.mid)
@@ -268,7 +267,7 @@ class MqttGateway(Gateway):
         """Refuse a message that cannot even be read, and have it come no more."""
         client = self._client
         done = None if qos == 0 or client is None else lambda: client.ack(mid, qos)
-        self._handing_over.refuse(Incoming((), packet, done=done), f"it cannot be read: {error}")
+        self._handing_over.refuse(GatewayMessage((), packet, done=done), f"it cannot be read: {error}")
 
     def _fetch_what_is_left(self, client: Any) -> None:
         """Connect again, with a smaller Receive Maximum, so that messages that found no room come again."""
@@ -288,8 +287,8 @@ class MqttGateway(Gateway):
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
-    def why_unsendable(self, outgoing: Outgoing) -> str | None:
-        """As `Sends` says."""
+    def why_unsendable(self, outgoing: KeyNotification) -> str | None:
+        """Why the broker would not take it, as far as its limits are known."""
         topic = len(outgoing.topic.encode())
         if topic > _LONGEST:
             return f"its topic has {topic:,} bytes, more than {_LONGEST:,}"
@@ -300,14 +299,14 @@ class MqttGateway(Gateway):
             return f"it has about {size:,} bytes, and the broker takes {self._most_packet:,}"
         return None
 
-    def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
-        """As `Sends` says."""
+    def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
+        """Send these, and wait until the broker has them."""
         client = self._client
         if client is None or not self._connected.is_set():
             raise Unsent("there is no connection")
         self._refused.clear()
-        refused: list[tuple[Outgoing, str]] = []
-        under_way: deque[tuple[Outgoing, Any]] = deque()
+        refused: list[tuple[KeyNotification, str]] = []
+        under_way: deque[tuple[KeyNotification, Any]] = deque()
         for each in outgoing:
             if len(under_way) >= self._send_most:
                 refused += self._wait_for(client, *under_way.popleft())
@@ -325,7 +324,7 @@ class MqttGateway(Gateway):
         self._has_gone_on = True
         return refused
 
-    def _wait_for(self, client: _Client, each: Outgoing, sent: Any) -> list[tuple[Outgoing, str]]:
+    def _wait_for(self, client: _Client, each: KeyNotification, sent: Any) -> list[tuple[KeyNotification, str]]:
         """Wait until the broker has acknowledged a notification; that one, with the reason, if it refuses it."""
         until = time.monotonic() + _ACKNOWLEDGE_S
         while not sent.is_published():
@@ -351,7 +350,7 @@ def _new_properties(packet: int) -> Any:
     return Properties(packet)  # type: ignore[no-untyped-call]
 
 
-def _properties(each: Outgoing) -> Any:
+def _properties(each: KeyNotification) -> Any:
     properties = _new_properties(PacketTypes.PUBLISH)
     if each.id is not None:
         properties.CorrelationData = each.id

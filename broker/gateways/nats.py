@@ -22,9 +22,8 @@ from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from tagmatch.broker.config import NatsOptions
-from tagmatch.broker.gateways.gateway import Gateway, NoConnection
-from tagmatch.broker.gateways.incoming import Incoming
-from tagmatch.broker.gateways.sending import Outgoing, Unsent
+from tagmatch.broker.gateways.gateway import Gateway, KeyNotification, NoConnection, Unsent
+from tagmatch.broker.gateways.incoming import GatewayMessage
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.errors import InvalidValueError, TagMatchError
@@ -225,23 +224,25 @@ class NatsGateway(Gateway):
         else:
             self.receive(came, may_drop=True)
 
-    def _incoming(self, message: Any) -> Incoming:
+    def _incoming(self, message: Any) -> GatewayMessage:
         headers = _read_headers(message.headers or b"")
         of_name = dict(headers)
         until = None
         if (text := of_name.get(_EXPIRES_IN)) is not None:
             try:
                 seconds = min(max(float(text), 0.0), _LONGEST_S)
-                until = self._sessions.steady() + int(seconds * 1e6)
+                until = self.sessions.steady() + int(seconds * 1e6)
             except ValueError:
                 raise InvalidValueError(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}") from None
         id_ = of_name.get(_ID)
-        return Incoming(headers, message.data, None if id_ is None else id_.encode(), until, None, message.subject)
+        return GatewayMessage(
+            headers, message.data, None if id_ is None else id_.encode(), until, None, message.subject
+        )
 
     def _on_unreadable(self, subject: str, data: bytes, headers: bytes, error: Exception) -> None:
         """Refuse a message that cannot even be read."""
         raw = (("headers", bytes(headers or b"").decode(errors="backslashreplace")),)
-        self._handing_over.refuse(Incoming(raw, bytes(data), topic=subject), error)
+        self._handing_over.refuse(GatewayMessage(raw, bytes(data), topic=subject), error)
 
     async def _on_request(self, message: Any) -> None:
         # In another thread, as it may write to the disk
@@ -252,20 +253,20 @@ class NatsGateway(Gateway):
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
-    def why_unsendable(self, outgoing: Outgoing) -> str | None:
-        """As `Sends` says."""
+    def why_unsendable(self, outgoing: KeyNotification) -> str | None:
+        """Why the broker would not take it, as far as its limits are known."""
         line = len(outgoing.topic.encode()) + _NUMBERS
         if line > _MOST_LINE:
             return f"its subject has {line - _NUMBERS:,} bytes, more than {_MOST_LINE - _NUMBERS:,}"
         size, most = len(outgoing.payload) + _size_of(_headers(outgoing)), self._client.max_payload
         return f"it has {size:,} bytes with its headers, and the server takes {most:,}" if size > most else None
 
-    def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
-        """As `Sends` says."""
-        found: list[tuple[Outgoing, str]] = self._do(self._send_and_flush(outgoing))
+    def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
+        """Send these, and wait until the broker has them."""
+        found: list[tuple[KeyNotification, str]] = self._do(self._send_and_flush(outgoing))
         return found
 
-    async def _send_and_flush(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+    async def _send_and_flush(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
         client = self._client
         if not (self._connected.is_set() and client.is_connected):
             raise Unsent("there is no connection")
@@ -335,7 +336,7 @@ def _read_headers(raw: bytes) -> list[tuple[str, str]]:
     return [(name.strip(), value.strip()) for name, colon, value in pairs if colon]
 
 
-def _headers(each: Outgoing) -> dict[str, str] | None:
+def _headers(each: KeyNotification) -> dict[str, str] | None:
     headers = {}
     if each.id is not None:
         headers[_ID] = _CONTROLS.sub("\ufffd", each.id.decode(errors="replace"))

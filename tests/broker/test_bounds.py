@@ -22,12 +22,12 @@ from support.service import USERS, Served, Slowed, command, config, exchanged, m
 from support.waiting import wait_until as until
 
 from tagmatch import Overloaded, TagMatch, connect
-from tagmatch.broker import transport
+from tagmatch.broker import flight as transport
 from tagmatch.broker.access import Bucket
 from tagmatch.broker.config import User
-from tagmatch.broker.exchange import MAX_FIELDS, batch_of, check_schema
+from tagmatch.broker.flight import Threads
 from tagmatch.broker.running import serving
-from tagmatch.broker.transport import Threads
+from tagmatch.broker.streams import MAX_FIELDS, batch_of, check_schema
 from tagmatch.broker.wire import MAX_JSON, StreamOptions
 from tagmatch.model.errors import InvalidValueError
 
@@ -310,7 +310,7 @@ def test_sigterm_ends_a_service_whose_client_does_not_read(large, tmp_path):
 
 
 def test_threads_of_calls_end(monkeypatch):
-    monkeypatch.setattr("tagmatch.broker.transport._IDLE_S", 0.2)
+    monkeypatch.setattr("tagmatch.broker.flight._IDLE_S", 0.2)
     threads, gate = Threads(3), threading.Event()
     waiting = [threads.submit(gate.wait, 60) for _ in range(5)]
     until(lambda: threads._count == 3)

@@ -16,7 +16,7 @@ from support.waiting import wait_until
 from tagmatch import TagMatch
 from tagmatch.broker.config import MqttOptions
 from tagmatch.broker.gateways.handing_over import HandingOver
-from tagmatch.broker.gateways.incoming import Incoming, Requests, Row, row_of, tables_of
+from tagmatch.broker.gateways.incoming import GatewayMessage, MessageRow, Requests, row_of, tables_of
 from tagmatch.broker.gateways.naming import MQTT, NATS
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
@@ -40,7 +40,9 @@ def tm():
 
 @given(rows=st.lists(attribute_sets, max_size=12))
 def test_tables_match_as_each_message_does(tm, rows):
-    messages = [Row(Incoming([], b"%d" % number), ["t"] * (number % 2), each) for number, each in enumerate(rows)]
+    messages = [
+        MessageRow(GatewayMessage([], b"%d" % number), ["t"] * (number % 2), each) for number, each in enumerate(rows)
+    ]
     found = {}
     for table, members in tables_of(messages):
         assert table["payload"].to_pylist() == [row.came.payload for row in members]
@@ -51,14 +53,14 @@ def test_tables_match_as_each_message_does(tm, rows):
 
 
 def test_tables_have_as_many_rows_and_bytes_as_they_may():
-    rows = [Row(Incoming([], b"x" * size), []) for size in (10, 10, 10, 5_000, 10)]
+    rows = [MessageRow(GatewayMessage([], b"x" * size), []) for size in (10, 10, 10, 5_000, 10)]
     assert [len(members) for _, members in tables_of(rows, 2)] == [2, 2, 1]
     assert [len(members) for _, members in tables_of(rows, 9, 1_000)] == [3, 1, 1]
     assert [len(members) for _, members in tables_of([], 9)] == []
 
 
 def test_what_expires_does_so_after_what_is_left_of_its_time():
-    rows = [Row(Incoming([], b"", until=until), []) for until in (None, 1_500, 900)]
+    rows = [MessageRow(GatewayMessage([], b"", until=until), []) for until in (None, 1_500, 900)]
     ((table, _),) = tables_of(rows, steady=1_000)
     assert table["expires"].cast("int64").to_pylist() == [None, 500, 0]
 
@@ -70,7 +72,7 @@ def test_properties_are_read():
         ("lat", "45.5"), ("trace", "ignored"), ("Content-Type", "ignored"), ("attribute:Tag", "x"),
         ("attribute:id", "7"), ("attribute:location", "here"), ("channel", "alarm"),
     ]  # fmt: skip
-    row = row_of(Incoming(properties, b"\xff"), "properties")
+    row = row_of(GatewayMessage(properties, b"\xff"), "properties")
     own = {"Tag": "x", "id": 7, "location": "here"}
     assert (row.tags, row.location, row.channel) == (["a", "b c", "d", "é"], (9.2, 45.5), "alarm")
     assert row.attributes == {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2], **own}
@@ -78,7 +80,7 @@ def test_properties_are_read():
     with index_of([["a"]], [1], where='Tag = "x" and id = 7 and location = "here"') as tm:
         assert tm.match_many(table.drop_columns(["id", "payload", "expires"])).to_pylist() == [[1]]
     payload = json.dumps({"tags": ["x"], "attributes": {"n": 1, "b": None}, "location": [1, 2]}).encode()
-    row = row_of(Incoming([("tag", "a")], payload), "json")
+    row = row_of(GatewayMessage([("tag", "a")], payload), "json")
     assert (row.tags, row.attributes, row.location, row.channel) == (["a", "x"], {"n": 1}, (1.0, 2.0), None)
 
 
@@ -101,7 +103,7 @@ WRONG_PAYLOADS = [
 )
 def test_wrong_messages_are_refused(properties, payload):
     with pytest.raises((InvalidTypeError, InvalidValueError)):
-        row_of(Incoming(properties, payload or b""), "properties" if payload is None else "json")
+        row_of(GatewayMessage(properties, payload or b""), "properties" if payload is None else "json")
 
 
 @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
@@ -181,7 +183,7 @@ def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any
     options = MqttOptions(messages="in", **more)
     handing = HandingOver(hub, options, 1 << 20, kept, sent.append, plane=False, steady=steady_us)
     for name in names:
-        assert handing.receive(Incoming([("tag", name)], b"", done=partial(done.append, name)), may_drop=False)
+        assert handing.receive(GatewayMessage([("tag", name)], b"", done=partial(done.append, name)), may_drop=False)
     handing.start()
     assert handing.wait(60)
     handing.end()

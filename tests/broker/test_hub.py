@@ -17,14 +17,14 @@ from support.service import Slowed
 from tagmatch import ClosedError, InvalidTypeError, InvalidValueError, Overloaded
 from tagmatch.broker.config import HubOptions, SessionOptions
 from tagmatch.broker.hub import Hub, Published
-from tagmatch.broker.sessions import Connection, Sessions
+from tagmatch.broker.sessions import SessionConnection, Sessions
 
 TAGS = "abcdef"
 rows = st.lists(st.tuples(st.sets(st.sampled_from(TAGS), max_size=3), st.integers(0, 9)), min_size=1, max_size=20)
 messages = st.lists(st.lists(st.sampled_from(TAGS), max_size=5), max_size=12)
 
 
-def everything(connection: Connection) -> list[dict[str, Any]]:
+def everything(connection: SessionConnection) -> list[dict[str, Any]]:
     taken = connection.take(100_000, most_bytes=1 << 40, timeout=0)
     return [] if taken is None else taken.to_pylist()
 

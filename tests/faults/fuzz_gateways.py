@@ -27,10 +27,10 @@ from support.notified import is_accounted_for
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import MqttOptions, NatsOptions
+from tagmatch.broker.gateways.gateway import KeyNotification, Unsent
 from tagmatch.broker.gateways.incoming import Requests
 from tagmatch.broker.gateways.mqtt import MqttGateway
 from tagmatch.broker.gateways.nats import NatsGateway
-from tagmatch.broker.gateways.sending import Outgoing, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
 
@@ -92,7 +92,7 @@ class _Breaking:
 
     def _end(self) -> None: ...
 
-    def send(self, outgoing: Sequence[Outgoing]) -> list[tuple[Outgoing, str]]:
+    def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
         refused = []
         for each in outgoing:
             if _FATAL in each.payload:
@@ -123,7 +123,7 @@ class _Nats(_Breaking, NatsGateway):
         with contextlib.suppress(StopIteration):
             self._on_message(message).send(None)
 
-    def why_unsendable(self, outgoing: Outgoing) -> str | None:
+    def why_unsendable(self, outgoing: KeyNotification) -> str | None:
         self._client = type("Client", (), {"max_payload": 1_000})
         return super().why_unsendable(outgoing)
 
