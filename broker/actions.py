@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from tagmatch.broker.access import ClientCall
 from tagmatch.broker.config import Role
-from tagmatch.broker.flight import IncomingStream
-from tagmatch.broker.streams import check_schema
+from tagmatch.broker.flight import IncomingStream, check_schema, result
 from tagmatch.broker.wire import ChangeOptions, JsonOptions, area_of, write_json
 from tagmatch.contents import pairs, schema_of
 from tagmatch.embedded import TagMatch
@@ -195,9 +194,10 @@ def action(name: str) -> Action:
 CLIENT, LON, LAT = "client", "lon", "lat"
 
 
-def put(call: ClientCall, kind: str, options: ChangeOptions, incoming: IncomingStream) -> bytes:
+def change(kind: str, call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
     """Make the changes that a stream brings, and answer with counts, as JSON."""
-    service, table = call.service, _all_of(call, incoming)
+    options, service = ChangeOptions.of(command, "the descriptor"), call.service
+    table = _all_of(call, incoming)
     service.limits.admit(call.user.name, len(table))
     staged = len(table)
     if options.missing != "ignore" and kind != "remove":
@@ -215,7 +215,7 @@ def put(call: ClientCall, kind: str, options: ChangeOptions, incoming: IncomingS
     if options.commit and kind != "move":
         found["changes"] = service.index.consolidate()._asdict()
     found["sets"] = len(service.index)
-    return write_json(found)
+    yield result(write_json(found))
 
 
 def _all_of(call: ClientCall, incoming: IncomingStream) -> pa.Table:

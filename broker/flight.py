@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any, NamedTuple, Self
 
@@ -19,6 +19,7 @@ from tagmatch.broker.access import token_of
 from tagmatch.broker.config import ServerOptions
 from tagmatch.broker.wire import GoneError, status_of
 from tagmatch.files.ipc import IpcReader
+from tagmatch.model.columns import repeated
 from tagmatch.model.errors import InvalidValueError, TagMatchError, UnavailableError
 
 _IDLE_S = 5.0
@@ -421,6 +422,37 @@ def _read_varint(view: memoryview, place: int) -> tuple[int, int]:
 
 # Before the header of a message of Arrow IPC: a mark, and its length
 _PREFIX = 8
+
+
+#: Columns of a stream, with the fields of structs: each is some work for each batch
+MAX_FIELDS = 4_096
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """See that a stream has columns of messages."""
+    if not schema.names:
+        raise InvalidValueError("messages need a column 'tags', or one for each attribute")
+    if _fields_in(schema) > MAX_FIELDS:
+        raise InvalidValueError(
+            f"a stream must have at most {MAX_FIELDS:,} columns, fields of structs among them; leave out attributes "
+            "that no subscription asks for, or give those that differ from message to message as a map"
+        )
+    if twice := repeated(schema.names):
+        raise InvalidValueError(f"there must be one column {twice[0][:60]!r}, not {twice[1]}")
+
+
+def _fields_in(fields: Iterable[pa.Field]) -> int:
+    """How many fields there are, with those within them; hardly more than `MAX_FIELDS` are counted."""
+    count, left = 0, deque(fields)
+    while left and count <= MAX_FIELDS:
+        kind = left.popleft().type
+        count += 1
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        if pa.types.is_dictionary(kind):
+            left.append(pa.field("", kind.value_type))
+        left.extend(kind.field(number) for number in range(min(kind.num_fields, MAX_FIELDS)))
+    return count
 
 
 class IncomingStream:

@@ -5,6 +5,8 @@ What publishers hand over: messages for the matcher, and what their notification
 
 from __future__ import annotations
 
+import logging
+import pkgutil
 import threading
 import time
 from collections import Counter, deque
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.broker.config import HUB_DEFAULTS, HubOptions, WhenBusy
+from tagmatch.broker.config import HUB_DEFAULTS, Config, HubOptions, WhenBusy
 from tagmatch.broker.outbox import KEY_TYPES, NEVER, Notifications, notifications_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.arrays import I64Array
@@ -26,11 +28,13 @@ from tagmatch.model.arrow_input import as_table
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded
 from tagmatch.model.names import PUBLISHED_COLUMNS, check_names
-from tagmatch.model.options import of_channel
+from tagmatch.model.options import KeyType, of_channel
 
 if TYPE_CHECKING:
     from tagmatch import TagMatch
+    from tagmatch.broker.gateways.gateway import Gateway
 
+_LOG = logging.getLogger("tagmatch.subscribers")
 #: Columns that are no attributes: what a message is called, what it carries, and when it expires
 ID, PAYLOAD, EXPIRES = "id", "payload", "expires"
 
@@ -400,3 +404,63 @@ class Hub:
 def _lengths(answers: pa.ListArray) -> I64Array:
     lengths: I64Array = np.diff(answers.offsets.to_numpy()).astype(np.int64)
     return lengths
+
+
+class Subscribers:
+    """Sessions, hub and gateways of one service."""
+
+    def __init__(self, index: TagMatch[Any], config: Config, key_type: KeyType) -> None:
+        self._index, self._config = index, config
+        self.sessions = Sessions(key_type, config.sessions)
+        self.hub = Hub(index, self.sessions, config.hub, [each.name for each in config.channel])
+        self.gateways: list[Gateway] = []
+        self._quiet = threading.Event()
+        self._ending: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin to connect gateways; TagMatchError if one lacks its package or a file."""
+        for _, _, options in self._config.gateways:
+            kind: type[Gateway] = pkgutil.resolve_name(options.gateway)
+            gateway = kind(self._index, self.hub, self.sessions, options)
+            self.gateways.append(gateway)
+            gateway.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether all gateways that are required have connections, or have had them until just now."""
+        return all(gateway.is_ready for gateway in self.gateways)
+
+    @property
+    def conditions(self) -> dict[str, str]:
+        """Of each gateway, by its session, whether it is connected, in words."""
+        return {gateway.options.session: gateway.condition for gateway in self.gateways}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the service ends, and no new notifications come."""
+        return self._quiet.is_set()
+
+    def begin_to_end(self) -> None:
+        """End gateways and the hub, when they have done what they can; returns at once."""
+        self._ending = threading.Thread(target=self._end, name="tagmatch-subscribers-end", daemon=True)
+        self._ending.start()
+
+    def _end(self) -> None:
+        seconds = self._config.server.drain_seconds
+        for gateway in self.gateways:
+            if not gateway.stop(seconds):
+                _LOG.warning("a gateway has not sent everything in time")
+        if not self.hub.close(timeout=seconds):
+            _LOG.warning("messages were dropped, as they were not matched in time")
+        self._quiet.set()
+
+    def end(self, timeout: float) -> None:
+        """Wait so long for gateways and for what is published, and end all sessions."""
+        if self._ending is not None:
+            self._ending.join(timeout)
+        self.sessions.close()
+
+    def stats(self) -> dict[str, dict[str, int]]:
+        """Figures of `sessions`, the `hub`, and each gateway by its session."""
+        gateways = {gateway.options.session: gateway.stats() for gateway in self.gateways}
+        return {"sessions": self.sessions.stats(), "hub": self.hub.stats(), **gateways}

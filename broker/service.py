@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 from tagmatch.broker import flight as wire
 from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, Users, require
-from tagmatch.broker.actions import ACTIONS, CONTENTS, action, put
+from tagmatch.broker.actions import ACTIONS, CONTENTS, action
 from tagmatch.broker.config import Config, Role, User
 from tagmatch.broker.flight import IncomingStream, OutgoingStream, Rpc, Transport
+from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, Metrics, Span, no_span
-from tagmatch.broker.streams import Subscribers, exchange
+from tagmatch.broker.streams import EXCHANGES, PUTS, Stream
 from tagmatch.broker.wire import (
-    ChangeOptions,
     GoneError,
-    StreamOptions,
     UnauthenticatedError,
     is_expected,
     name_of,
@@ -37,24 +36,6 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.names import near_match
 
-#: A stream of any kind: `stream(call, command, incoming)` gives the messages to send
-Stream = Callable[[ClientCall, dict[str, Any], IncomingStream], Generator[bytes]]
-
-
-def _matching(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
-    return exchange(call, StreamOptions.of(command, "the descriptor"), incoming)
-
-
-def _matching_unique(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
-    return _matching(call, {**command, "unique": True}, incoming)
-
-
-def _changing(kind: str) -> Stream:
-    def change(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
-        yield wire.result(put(call, kind, ChangeOptions.of(command, "the descriptor"), incoming))
-
-    return change
-
 
 class Service:
     """An index, served; `running.serving` starts one, and ends it."""
@@ -67,18 +48,11 @@ class Service:
         self.metrics = Metrics(index.stats)
         for gauge, figure in (("connections", "connections"), ("under_way", "calls"), ("held", "held")):
             getattr(self.metrics, gauge).set_function(lambda figure=figure: getattr(self.limits, figure))
-        self.exchanges: dict[str, tuple[Role, Stream]] = {
-            "match": ("read", _matching),
-            "match_unique": ("read", _matching_unique),
-        }
-        self.puts: dict[str, tuple[Role, Stream]] = {
-            kind: ("write", _changing(kind)) for kind in ("add", "remove", "move")
-        }
         self.is_draining = False
-        self.on_drain: list[Callable[[], None]] = []
         self._idle, self._drained = threading.Condition(), threading.Event()
         self._calls = 0
-        self.subscribers = Subscribers(self)
+        self.subscribers = Subscribers(index, config, stats["key_type"])
+        self.metrics.watch_subscribers(self.subscribers.stats)
         self._users = Users(config.users)
         methods = {
             "DoExchange": self._exchange,
@@ -105,11 +79,11 @@ class Service:
 
     def _exchange(self, rpc: Rpc) -> Generator[bytes]:
         """`DoExchange`: answer messages, or give notifications."""
-        return self._stream(rpc, "exchange", self.exchanges)
+        return self._stream(rpc, "exchange", EXCHANGES)
 
     def _put(self, rpc: Rpc) -> Generator[bytes]:
         """`DoPut`: make changes, or publish."""
-        return self._stream(rpc, "put", self.puts)
+        return self._stream(rpc, "put", PUTS)
 
     def _stream(self, rpc: Rpc, what: str, known: dict[str, tuple[Role, Stream]]) -> Generator[bytes]:
         with self._taken(rpc, what) as user:
@@ -270,8 +244,7 @@ class Service:
                 return
             self.is_draining = True
         LOG.info("draining")
-        for act in self.on_drain:
-            act()
+        self.subscribers.begin_to_end()
         self._drained.set()
 
     def wait_for_drain(self, timeout: float | None = None) -> bool:

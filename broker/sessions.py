@@ -77,7 +77,7 @@ def _merged(runs: list[_Run]) -> list[_Run]:
     return [_Run(codes, sessions)] if len(codes) else []
 
 
-class Followers:
+class KeyFollowers:
     """Pairs of a key and the number of a session that follows it."""
 
     def __init__(self, key_type: KeyType) -> None:
@@ -250,7 +250,7 @@ class Sessions:
         self._by_name: dict[str, _Session] = {}
         self._by_number: dict[int, _Session] = {}
         self._by_subscriber: Counter[str] = Counter()
-        self._routes = Followers(key_type)
+        self._routes = KeyFollowers(key_type)
         self._follow_all: dict[int, _Session] = {}
         # When sessions without a connection end, soonest first; what does not hold any more is passed over
         self._ends: list[tuple[int, int]] = []
@@ -461,7 +461,7 @@ class Sessions:
     # -- notifications -----------------------------------------------------------------------------------------------
 
     def lookup(self, keys: pa.Array) -> tuple[Any, Any]:
-        """Places in `keys` and numbers of sessions that follow the key there, as `Followers.lookup` gives them."""
+        """Places in `keys` and numbers of sessions that follow the key there, as `KeyFollowers.lookup` gives them."""
         return self._routes.lookup(keys)
 
     def following_all(self) -> list[int]:

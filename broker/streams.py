@@ -1,33 +1,32 @@
-"""Streams of clients: messages in and keys out, notifications out, publications in; and the gateways of a service."""
+"""Streams of clients: messages in and keys out, notifications out, publications in; and changes."""
 
 from __future__ import annotations
 
-import logging
-import pkgutil
 import threading
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.broker import flight as wire
 from tagmatch.broker.access import ClientCall, Memory
-from tagmatch.broker.flight import IncomingStream, OutgoingStream, told
-from tagmatch.broker.hub import Hub, Published
+from tagmatch.broker.actions import change
+from tagmatch.broker.config import Role
+from tagmatch.broker.flight import IncomingStream, OutgoingStream, check_schema, told
+from tagmatch.broker.hub import Published
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
-from tagmatch.broker.sessions import SessionConnection, Sessions
+from tagmatch.broker.sessions import SessionConnection
 from tagmatch.broker.wire import MAX_JSON, JsonOptions, StreamOptions, error_text, name_of, write_json
 from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
 from tagmatch.files.json import read_json
 from tagmatch.messages import ATTRIBUTES, ID, TAGS, Queries, joined, queries_in
 from tagmatch.model.arrays import TagLists
-from tagmatch.model.columns import repeated
 from tagmatch.model.errors import (
     DeadlineMissed,
     InvalidTypeError,
@@ -37,17 +36,10 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.extensions import without_extensions
-from tagmatch.model.options import KeyType
-
-if TYPE_CHECKING:
-    from tagmatch.broker.gateways.gateway import Gateway
-    from tagmatch.broker.service import Service
 
 KEYS = "keys"
 #: The metadata, without data, that asks a client to end a stream
 DRAINING = write_json({"draining": True})
-#: Columns of a stream, with the fields of structs: each is some work for each batch
-MAX_FIELDS = 4_096
 # Seconds between looks whether the service ends
 _LOOK_S = 0.2
 # Batches of fewer rows on average are put together, as each is some work of its own
@@ -65,33 +57,6 @@ class Batch(NamedTuple):
     ids: pa.Array | None  # What their sender calls them
     arrived: float  # When they came, in seconds of `time.perf_counter`
     nbytes: int  # What they have in memory
-
-
-def check_schema(schema: pa.Schema) -> None:
-    """See that a stream has columns of messages."""
-    if not schema.names:
-        raise InvalidValueError("messages need a column 'tags', or one for each attribute")
-    if _fields_in(schema) > MAX_FIELDS:
-        raise InvalidValueError(
-            f"a stream must have at most {MAX_FIELDS:,} columns, fields of structs among them; leave out attributes "
-            "that no subscription asks for, or give those that differ from message to message as a map"
-        )
-    if twice := repeated(schema.names):
-        raise InvalidValueError(f"there must be one column {twice[0][:60]!r}, not {twice[1]}")
-
-
-def _fields_in(fields: Iterable[pa.Field]) -> int:
-    """How many fields there are, with those within them; hardly more than `MAX_FIELDS` are counted."""
-    count, left = 0, deque(fields)
-    while left and count <= MAX_FIELDS:
-        kind = left.popleft().type
-        count += 1
-        if isinstance(kind, pa.BaseExtensionType):
-            kind = kind.storage_type
-        if pa.types.is_dictionary(kind):
-            left.append(pa.field("", kind.value_type))
-        left.extend(kind.field(number) for number in range(min(kind.num_fields, MAX_FIELDS)))
-    return count
 
 
 def batch_of(
@@ -213,12 +178,16 @@ class _Queue:
 # -- the stream --------------------------------------------------------------------------------------------------------
 
 
-def exchange(call: ClientCall, options: StreamOptions, incoming: IncomingStream) -> Generator[bytes]:
-    """Answer a stream of messages; gives the messages of Flight to send."""
-    return _Exchange(call, options, incoming).run()
+def _match(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
+    """Answer a stream of messages."""
+    return _Matching(call, StreamOptions.of(command, "the descriptor"), incoming).run()
 
 
-class _Exchange:
+def _match_unique(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
+    return _match(call, {**command, "unique": True}, incoming)
+
+
+class _Matching:
     def __init__(self, call: ClientCall, options: StreamOptions, incoming: IncomingStream) -> None:
         self._call, self._options, self._incoming = call, options, incoming
         self._service, self._metrics = call.service, call.service.metrics
@@ -325,8 +294,8 @@ class _Exchange:
         return self._batch(batch.ids, no_keys, error_text(error))
 
 
-_LOG = logging.getLogger("tagmatch.subscribers")
-# Seconds between looks whether the service ends, and for which gateways may go on sending then
+# -- notifications -----------------------------------------------------------------------------------------------------
+
 # Of notifications that go together
 _MOST_BYTES = 4 << 20
 #: Columns of what a subscriber sends: the offset up to which it has everything, keys to follow, keys no longer
@@ -343,82 +312,6 @@ class NotifyOptions(JsonOptions):
     guarantee: str = "at_most_once"
     when_full: str | None = None
     linger: int | float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PublishOptions(JsonOptions):
-    """How messages are published."""
-
-    channel: str | None = None  # The channel that they are of
-
-
-class Subscribers:
-    """Sessions, hub and gateways of one service."""
-
-    def __init__(self, service: Service) -> None:
-        config = service.config
-        self._service, self._config = service, config
-        self.key_type: KeyType = "string" if service.has_string_keys else "integer"
-        self.sessions = Sessions(self.key_type, config.sessions)
-        channels = [each.name for each in config.channel]
-        self.hub = Hub(service.index, self.sessions, config.hub, channels)
-        self.gateways: list[Gateway] = []
-        self._quiet = threading.Event()
-        self._ending: threading.Thread | None = None
-        service.exchanges["notify"] = ("read", _notify)
-        service.puts["publish"] = ("write", _publish)
-        service.on_drain.append(self._begin_to_end)
-        service.metrics.watch_subscribers(self.stats)
-
-    def start(self) -> None:
-        """Begin to connect gateways; TagMatchError if one lacks its package or a file."""
-        for _, _, options in self._config.gateways:
-            kind: type[Gateway] = pkgutil.resolve_name(options.gateway)
-            gateway = kind(self._service.index, self.hub, self.sessions, options)
-            self.gateways.append(gateway)
-            gateway.start()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether all gateways that are required have connections, or have had them until just now."""
-        return all(gateway.is_ready for gateway in self.gateways)
-
-    @property
-    def conditions(self) -> dict[str, str]:
-        """Of each gateway, by its session, whether it is connected, in words."""
-        return {gateway.options.session: gateway.condition for gateway in self.gateways}
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the service ends, and no new notifications come."""
-        return self._quiet.is_set()
-
-    def _begin_to_end(self) -> None:
-        self._ending = threading.Thread(target=self._end, name="tagmatch-subscribers-end", daemon=True)
-        self._ending.start()
-
-    def _end(self) -> None:
-        seconds = self._config.server.drain_seconds
-        for gateway in self.gateways:
-            if not gateway.stop(seconds):
-                _LOG.warning("a gateway has not sent everything in time")
-        if not self.hub.close(timeout=seconds):
-            _LOG.warning("messages were dropped, as they were not matched in time")
-        self._quiet.set()
-
-    def end(self, timeout: float) -> None:
-        """Wait so long for gateways and for what is published, and end all sessions."""
-        if self._ending is not None:
-            self._ending.join(timeout)
-        self.sessions.close()
-
-    def stats(self) -> dict[str, dict[str, int]]:
-        """Figures of `sessions`, the `hub`, and each gateway by its session."""
-        gateways = {gateway.options.session: gateway.stats() for gateway in self.gateways}
-        return {"sessions": self.sessions.stats(), "hub": self.hub.stats(), **gateways}
-
-
-# -- notifications -----------------------------------------------------------------------------------------------------
 
 
 def _notify(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
@@ -447,7 +340,7 @@ class _Notifying:
         self._call.rpc.check = self._check
         self._call.rpc.begin(self._read)
         try:
-            self._outgoing = OutgoingStream(schema_of(self._call.service.subscribers.key_type))
+            self._outgoing = OutgoingStream(schema_of(self._call.service.subscribers.sessions.key_type))
             yield self._outgoing.begin()
             yield from self._give_all()
         except Exception as error:
@@ -490,7 +383,7 @@ class _Notifying:
         self._connection.close()
 
     def _obey(self, batch: pa.RecordBatch) -> None:
-        kind = KEY_TYPES[self._call.service.subscribers.key_type]
+        kind = KEY_TYPES[self._call.service.subscribers.sessions.key_type]
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             if name not in (ACKNOWLEDGE, FOLLOW, UNFOLLOW):
                 raise InvalidValueError(
@@ -509,7 +402,14 @@ class _Notifying:
                 self._connection.unfollow(given.cast(kind))
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------
+# -- publications ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions(JsonOptions):
+    """How messages are published."""
+
+    channel: str | None = None  # The channel that they are of
 
 
 def _publish(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
@@ -540,3 +440,20 @@ def _publish(call: ClientCall, command: dict[str, Any], incoming: IncomingStream
 
 def _give_back(memory: Memory, nbytes: int, _: object) -> None:
     memory.give_back(nbytes)
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+#: A stream: `stream(call, command, incoming)` gives the messages of Flight to send
+Stream = Callable[[ClientCall, dict[str, Any], IncomingStream], Generator[bytes]]
+
+#: By the name in a descriptor: the role that is needed, and the stream, of `DoExchange` and of `DoPut`
+EXCHANGES: dict[str, tuple[Role, Stream]] = {
+    "match": ("read", _match),
+    "match_unique": ("read", _match_unique),
+    "notify": ("read", _notify),
+}
+PUTS: dict[str, tuple[Role, Stream]] = {
+    **{kind: ("write", partial(change, kind)) for kind in ("add", "remove", "move")},
+    "publish": ("write", _publish),
+}

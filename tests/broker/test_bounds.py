@@ -25,9 +25,9 @@ from tagmatch import Overloaded, TagMatch, connect
 from tagmatch.broker import flight as transport
 from tagmatch.broker.access import Bucket
 from tagmatch.broker.config import User
-from tagmatch.broker.flight import Threads
+from tagmatch.broker.flight import MAX_FIELDS, Threads, check_schema
 from tagmatch.broker.running import serving
-from tagmatch.broker.streams import MAX_FIELDS, batch_of, check_schema
+from tagmatch.broker.streams import batch_of
 from tagmatch.broker.wire import MAX_JSON, StreamOptions
 from tagmatch.model.errors import InvalidValueError
 

@@ -14,7 +14,7 @@ from support.notified import Clock, is_balanced, notifications, size_of
 from tagmatch.broker import sessions as routes
 from tagmatch.broker.config import SessionOptions
 from tagmatch.broker.outbox import KEY_TYPES
-from tagmatch.broker.sessions import Followers, SessionConnection, Sessions
+from tagmatch.broker.sessions import KeyFollowers, SessionConnection, Sessions
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SessionError
 
 integers = st.integers(0, 9) | st.sampled_from([2**63, 2**64 - 1])
@@ -30,7 +30,7 @@ changes = st.lists(
 def test_routes_are_sets_of_pairs(key_type, data):
     every, kind = (integers, pa.uint64()) if key_type == "integer" else (names, pa.large_string())
     keys = data.draw(st.lists(every, min_size=9, max_size=9, unique=True))
-    found, pairs = Followers(key_type), set()
+    found, pairs = KeyFollowers(key_type), set()
     for name, session, places in data.draw(changes):
         chosen = {keys[place] for place in places}
         present = {key for key, follower in pairs if follower == session}
@@ -50,7 +50,7 @@ def test_routes_are_sets_of_pairs(key_type, data):
 
 
 def test_names_that_nobody_follows_are_forgotten():
-    found = Followers("string")
+    found = KeyFollowers("string")
     found.follow(0, pa.array(["last"], pa.large_string()))
     for number in range(1, 20):
         names = pa.array([f"{number}.{place}" for place in range(500)], pa.large_string())
