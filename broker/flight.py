@@ -22,7 +22,30 @@ from tagmatch.files.ipc import IpcReader
 from tagmatch.model.columns import repeated
 from tagmatch.model.errors import InvalidValueError, TagMatchError, UnavailableError
 
+# What it logs is for its developers; read once, when it is imported
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+try:
+    import grpc
+except ImportError:
+    raise TagMatchError("the service needs grpcio; install it with: pip install 'tagmatch[serve]'") from None
+
+#: Seconds for which a call waits for its first message
+FIRST_S = 20.0
+#: Seconds for which a client may leave a message unread
+UNREAD_S = 120.0
+#: Seconds without a sign of life until a client is asked for one, and until it is taken for gone then
+KEEPALIVE_S, GONE_S = 30.0, 20.0
+#: Seconds until a connection must have begun as gRPC wants it, and for which it may be without calls
+HANDSHAKE_S, IDLE_S = 10.0, 300.0
+
+_LOOK_S = 0.2
+# Of a message, besides its Arrow data: the descriptor or ticket, and headers of columns
+_BESIDE = 2 << 20
+_IDENTITY = 1
+# Until a thread without work ends
 _IDLE_S = 5.0
+
+# -- calls -------------------------------------------------------------------------------------------------------------
 
 
 class Threads(Executor):
@@ -67,28 +90,6 @@ class Threads(Executor):
                 work = self._work.popleft()
             work()
             del work
-
-
-# What it logs is for its developers; read once, when it is imported
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-try:
-    import grpc
-except ImportError:
-    raise TagMatchError("the service needs grpcio; install it with: pip install 'tagmatch[serve]'") from None
-
-#: Seconds for which a call waits for its first message
-FIRST_S = 20.0
-#: Seconds for which a client may leave a message unread
-UNREAD_S = 120.0
-#: Seconds without a sign of life until a client is asked for one, and until it is taken for gone then
-KEEPALIVE_S, GONE_S = 30.0, 20.0
-#: Seconds until a connection must have begun as gRPC wants it, and for which it may be without calls
-HANDSHAKE_S, IDLE_S = 10.0, 300.0
-
-_LOOK_S = 0.2
-# Of a message, besides its Arrow data: the descriptor or ticket, and headers of columns
-_BESIDE = 2 << 20
-_IDENTITY = 1
 
 
 class Rpc:
@@ -272,6 +273,8 @@ def _read(path: str | None) -> bytes:
         raise TagMatchError(f"{path}: cannot be read: {error.strerror}") from None
 
 
+# -- messages of Flight as bytes of Protocol Buffers, read with care: all of them may come from anyone -----------------
+
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 _MOST_FIELDS = 64
@@ -419,6 +422,8 @@ def _read_varint(view: memoryview, place: int) -> tuple[int, int]:
             return number & 0xFFFF_FFFF_FFFF_FFFF, place
     raise IndexError
 
+
+# -- Arrow data: record batches as messages of Flight, and back --------------------------------------------------------
 
 # Before the header of a message of Arrow IPC: a mark, and its length
 _PREFIX = 8

@@ -327,7 +327,7 @@ class Hub:
             if len(rows):
                 whole = self._made(messages, rows, ends, keys)
                 offered += sum(self._sessions.offer(number, whole) for number in followers)
-        places, numbers = self._sessions.lookup(keys)
+        places, numbers = self._sessions.followers.lookup(keys)
         if len(places):
             # By session, then by message: one notification for each message, with all keys of the session
             order = np.argsort(numbers, kind="stable")

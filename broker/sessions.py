@@ -172,49 +172,37 @@ class SessionConnection:
 
     def __init__(self, sessions: Sessions, session: _Session, *, is_new: bool) -> None:
         self._sessions, self._session = sessions, session
-        self.name, self.is_new = session.name, is_new
-        self._number = session.outbox.connect()
+        self.name, self.is_new, self.outbox = session.name, is_new, session.outbox
+        self._number = self.outbox.connect()
 
     @property
     def is_present(self) -> bool:
         """Whether it has not ended, and no other one has taken the session over."""
-        return self._session.outbox.is_present(self._number)
+        return self.outbox.is_present(self._number)
 
     @property
     def keys(self) -> set[Any] | None:
         """Keys that the session follows; `None`: every key."""
-        return self._sessions.keys_of(self._session)
-
-    @property
-    def guarantee(self) -> Guarantee:
-        """What holds for notifications of this session."""
-        return self._session.outbox.guarantee
+        with self._sessions.lock:
+            return None if self._session.keys is None else set(self._session.keys)
 
     def take(
         self, most: int = 1_024, *, most_bytes: int = 1 << 22, timeout: float | None = None
     ) -> pa.RecordBatch | None:
         """The next notifications, as `Outbox.take` gives them."""
-        return self._session.outbox.take(self._number, most, most_bytes, timeout)
+        return self.outbox.take(self._number, most, most_bytes, timeout)
 
     def acknowledge(self, offset: int) -> None:
         """Let go of all notifications up to this offset, as `Outbox.acknowledge` does."""
-        self._session.outbox.acknowledge(offset)
-
-    def progress(self) -> tuple[int, int]:
-        """How far the outbox has come, as `Outbox.progress` says."""
-        return self._session.outbox.progress()
+        self.outbox.acknowledge(offset)
 
     def follow(self, keys: Iterable[Any]) -> None:
         """Follow more keys; SessionError if they are too many."""
-        self._sessions.follow(self._session, keys)
+        self._sessions.change(self._session, more=keys)
 
     def unfollow(self, keys: Iterable[Any]) -> None:
         """Follow some keys no longer."""
-        self._sessions.unfollow(self._session, keys)
-
-    def stats(self) -> dict[str, int]:
-        """Counts of the outbox, as `Outbox.stats` gives them."""
-        return self._session.outbox.stats()
+        self._sessions.change(self._session, gone=keys)
 
     def close(self, *, end: bool = False) -> None:
         """End the connection, and with `end` the session; without, it lives on as long as it lingers."""
@@ -246,11 +234,11 @@ class Sessions:
     ) -> None:
         self.key_type, self.options, self.now = key_type, options, now
         self.steady = steady or (steady_us if now is now_us else now)
-        self._lock = threading.RLock()
+        self.lock = threading.RLock()
         self._by_name: dict[str, _Session] = {}
         self._by_number: dict[int, _Session] = {}
         self._by_subscriber: Counter[str] = Counter()
-        self._routes = KeyFollowers(key_type)
+        self.followers = KeyFollowers(key_type)
         self._follow_all: dict[int, _Session] = {}
         # When sessions without a connection end, soonest first; what does not hold any more is passed over
         self._ends: list[tuple[int, int]] = []
@@ -285,7 +273,7 @@ class Sessions:
             raise InvalidValueError("every_key follows all keys; give no keys with it")
         wanted = None if keys is None else self._checked(keys)
         self._check_count(len(wanted or ()))
-        with self._lock:
+        with self.lock:
             self.end_expired()
             if self._is_closed:
                 raise SessionError("the service is ending; connect again later")
@@ -333,7 +321,7 @@ class Sessions:
 
     def disconnect(self, session: _Session, connection: int, *, end: bool) -> None:
         """End a connection, if it is the present one of its session, which then ends, too, or after a time."""
-        with self._lock:
+        with self.lock:
             if session.outbox.disconnect(connection):
                 session.ends = self.steady() + int(session.linger * 1e6)
                 heapq.heappush(self._ends, (session.ends, session.number))
@@ -347,7 +335,7 @@ class Sessions:
 
     def end_expired(self) -> None:
         """End sessions that have been without a connection for as long as they linger."""
-        with self._lock:
+        with self.lock:
             now = self.steady()
             while self._ends and self._ends[0][0] <= now:
                 ends, number = heapq.heappop(self._ends)
@@ -371,7 +359,7 @@ class Sessions:
 
     def listed(self, subscriber: str | None = None) -> list[dict[str, Any]]:
         """All sessions, or those of one subscriber, except the gateways'."""
-        with self._lock:
+        with self.lock:
             self.end_expired()
             now = self.steady()
             return [
@@ -390,7 +378,7 @@ class Sessions:
 
     def end(self, name: str, subscriber: str | None = None) -> bool:
         """End a session with all that waits, of one subscriber if that is given; whether there was one."""
-        with self._lock:
+        with self.lock:
             self.end_expired()
             session = self._by_name.get(name)
             if session is None or not _is_of(session, subscriber):
@@ -400,38 +388,23 @@ class Sessions:
 
     def close(self) -> None:
         """End all sessions; none can be begun any more."""
-        with self._lock:
+        with self.lock:
             self._is_closed = True
             for session in list(self._by_name.values()):
                 self._end(session)
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
-    def keys_of(self, session: _Session) -> set[Any] | None:
-        """Keys that a session follows, `None`: every key."""
-        with self._lock:
-            return None if session.keys is None else set(session.keys)
-
-    def follow(self, session: _Session, keys: Iterable[Any]) -> None:
-        """Have a session follow more keys."""
-        wanted = self._checked(keys)
-        with self._lock:
-            self._check_present(session)
+    def change(self, session: _Session, more: Iterable[Any] = (), gone: Iterable[Any] = ()) -> None:
+        """Have a session follow more keys, and some no longer."""
+        wanted, unwanted = self._checked(more), self._checked(gone)
+        with self.lock:
+            if session.number not in self._by_number:
+                raise SessionError("this session has ended; connect again to begin another")
             if session.keys is not None:
-                self._change(session, set(), wanted - session.keys)
-
-    def unfollow(self, session: _Session, keys: Iterable[Any]) -> None:
-        """Have a session follow some keys no longer."""
-        unwanted = self._checked(keys)
-        with self._lock:
-            self._check_present(session)
-            if session.keys is None:
+                self._change(session, unwanted & session.keys, wanted - session.keys)
+            elif unwanted:
                 raise InvalidValueError("this session follows every key; connect with keys to follow only some")
-            self._change(session, unwanted & session.keys, set())
-
-    def _check_present(self, session: _Session) -> None:
-        if session.number not in self._by_number:
-            raise SessionError("this session has ended; connect again to begin another")
 
     def _change(self, session: _Session, gone: set[Any], more: set[Any]) -> None:
         """Follow other keys: the work is that of the change, however many keys the session follows."""
@@ -439,9 +412,9 @@ class Sessions:
         self._check_count(len(keys) - len(gone) + len(more))
         kind = KEY_TYPES[self.key_type]
         if gone:
-            self._routes.unfollow(session.number, pa.array(list(gone), kind))
+            self.followers.unfollow(session.number, pa.array(list(gone), kind))
         if more:
-            self._routes.follow(session.number, pa.array(list(more), kind))
+            self.followers.follow(session.number, pa.array(list(more), kind))
         keys -= gone
         keys |= more
 
@@ -460,13 +433,9 @@ class Sessions:
 
     # -- notifications -----------------------------------------------------------------------------------------------
 
-    def lookup(self, keys: pa.Array) -> tuple[Any, Any]:
-        """Places in `keys` and numbers of sessions that follow the key there, as `KeyFollowers.lookup` gives them."""
-        return self._routes.lookup(keys)
-
     def following_all(self) -> list[int]:
         """Numbers of sessions that follow every key."""
-        with self._lock:
+        with self.lock:
             return list(self._follow_all)
 
     def offer(self, number: int, notifications: Notifications) -> int:
@@ -476,7 +445,7 @@ class Sessions:
 
     def stats(self) -> dict[str, int]:
         """Counts of all sessions, also of those that have ended."""
-        with self._lock:
+        with self.lock:
             self.end_expired()
             counts = Counter(self._ended)
             sessions = list(self._by_name.values())
@@ -486,7 +455,7 @@ class Sessions:
             return {
                 "sessions": len(sessions),
                 "connected": sum(session.outbox.is_connected for session in sessions),
-                "keys": len(self._routes),
+                "keys": len(self.followers),
                 **{name: self._counts[name] for name in ("connections", "ended", "refused")},
                 **{name: counts[name] for name in names},
             }

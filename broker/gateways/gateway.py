@@ -32,6 +32,12 @@ _MOST_TRIES = 5
 _FEWER = 4
 #: Whose the sessions of gateways are; no user has that name
 SUBSCRIBER = "\0gateway"
+#: Seconds for which a gateway that is required may be without a connection, as its broker may be started again
+GRACE_S = 30.0
+
+
+class NoConnection(Exception):  # noqa: N818 - a state, which ends with the next connection
+    """There is no connection, or it has ended."""
 
 
 class Unsent(Exception):  # noqa: N818 - a state, after which the same is sent again
@@ -97,13 +103,13 @@ class Sending:
             act()
             return
         with self._lock:
-            self._awaiting.append((self._session.progress()[1], act))
+            self._awaiting.append((self._session.outbox.progress()[1], act))
         self._settle()
 
     def _settle(self) -> None:
         if not self._awaiting or self._session is None:
             return
-        done, _ = self._session.progress()
+        done, _ = self._session.outbox.progress()
         while True:
             with self._lock:
                 if not self._awaiting or self._awaiting[0][0] > done:
@@ -159,7 +165,7 @@ class Sending:
             return True
         if last >= self._fewer_until:
             self._most = min(2 * self._most, self._options.batch_messages)
-        if session.guarantee == "at_least_once":
+        if session.outbox.guarantee == "at_least_once":
             session.acknowledge(last)
         self._settle()
         return True
@@ -235,14 +241,6 @@ def _parts(outgoing: Sequence[KeyNotification], most: int) -> Iterator[Sequence[
         nbytes += len(each.payload)
     if begin < len(outgoing):
         yield outgoing[begin:]
-
-
-#: Seconds for which a gateway that is required may be without a connection, as its broker may be started again
-GRACE_S = 30.0
-
-
-class NoConnection(Exception):  # noqa: N818 - a state, which ends with the next connection
-    """There is no connection, or it has ended."""
 
 
 class Gateway(ABC):

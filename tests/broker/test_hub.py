@@ -156,7 +156,7 @@ def test_messages_expire(animals):
         clock.now += 1_000_000
         assert everything(phone) == []
         assert hub.publish(pa.concat_tables([pa.table({"price": [price]}) for price in (3, 9)])).result().matched == 1
-    assert phone.stats()["expired"] == 2
+    assert phone.outbox.stats()["expired"] == 2
 
 
 PUBLISHERS, BATCHES, BATCH = 3, 20, 50

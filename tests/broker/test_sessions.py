@@ -67,7 +67,7 @@ def payloads(connection: SessionConnection) -> list[bytes]:
 
 def offer(sessions: Sessions, *new: bytes, **times: Any) -> None:
     """To the session that follows key 7."""
-    for number in sessions.lookup(pa.array([7], pa.uint64()))[1].tolist():
+    for number in sessions.followers.lookup(pa.array([7], pa.uint64()))[1].tolist():
         sessions.offer(number, notifications(new, **times))
 
 
@@ -170,11 +170,11 @@ def test_following_costs_what_it_changes(key_type, monkeypatch):
     for number in range(2_000):
         key = as_key(90_000 + number % 7)
         one.follow([key])
-        assert sessions.lookup(pa.array([key, as_key(5), as_key(0)], kind))[1].tolist() == [0, 0]
+        assert sessions.followers.lookup(pa.array([key, as_key(5), as_key(0)], kind))[1].tolist() == [0, 0]
         one.unfollow([key])
     assert made[0] < 2_000 * 1_000
     assert sessions.stats()["keys"] == 89_999
-    assert len(sessions._routes._runs) < 20
+    assert len(sessions.followers._runs) < 20
 
 
 def test_a_connection_takes_a_session_over():
@@ -251,7 +251,7 @@ def test_many_threads_begin_and_end_sessions():
     def notify() -> int:
         count = 0
         while not stop.is_set():
-            _, numbers = sessions.lookup(pa.array([7], pa.uint64()))
+            _, numbers = sessions.followers.lookup(pa.array([7], pa.uint64()))
             count += sum(sessions.offer(int(number), notifications([b"a", b"b"])) for number in numbers)
         return count
 
