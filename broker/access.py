@@ -34,6 +34,7 @@ NOBODY = User("(no token)", "0" * 64)
 
 _HEADER, _SCHEME = "authorization", "bearer "
 _LONGEST = 4096
+_NO_TOKEN, _EXPIRED = "the call needs a token: the header `authorization: Bearer TOKEN`", "the token has expired"
 
 
 def new_token() -> tuple[str, str]:
@@ -47,37 +48,31 @@ def token_sha256(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-class Users:
-    """The users of a service."""
-
-    def __init__(self, users: Sequence[User]) -> None:
-        self._users = tuple(users)
-
-    def of_token(self, token: str | None, *, or_nobody: bool = False) -> User:
-        """The user of a token; with `or_nobody`, a call without a token is `NOBODY`'s."""
-        if not self._users:
-            return ANYONE
-        if token is None and or_nobody:
-            return NOBODY
-        if token is None or len(token) > _LONGEST:
-            raise UnauthenticatedError("the call needs a token: the header `authorization: Bearer TOKEN`")
-        digest, found = token_sha256(token), None
-        for user in self._users:  # all of them, so that the time tells nothing
-            if hmac.compare_digest(digest, user.token_sha256):
-                found = user
-        if found is None:
-            raise UnauthenticatedError("the token is not known")
-        if found.has_expired():
-            raise UnauthenticatedError("the token has expired")
-        return found
+def user_of(token: str | None, users: Sequence[User], *, or_nobody: bool = False) -> User:
+    """The user of a token; with `or_nobody`, a call without a token is `NOBODY`'s."""
+    if not users:
+        return ANYONE
+    if token is None and or_nobody:
+        return NOBODY
+    if token is None or len(token) > _LONGEST:
+        raise UnauthenticatedError(_NO_TOKEN)
+    digest, found = token_sha256(token), None
+    for user in users:  # all of them, so that the time tells nothing
+        if hmac.compare_digest(digest, user.token_sha256):
+            found = user
+    if found is None:
+        raise UnauthenticatedError("the token is not known")
+    if found.has_expired():
+        raise UnauthenticatedError(_EXPIRED)
+    return found
 
 
 def require(user: User, role: Role, what: str) -> User:
     """See that a user has a right."""
     if user is NOBODY:
-        raise UnauthenticatedError("the call needs a token: the header `authorization: Bearer TOKEN`")
+        raise UnauthenticatedError(_NO_TOKEN)
     if user.has_expired():
-        raise UnauthenticatedError("the token has expired")
+        raise UnauthenticatedError(_EXPIRED)
     if not user.may(role):
         raise AccessError(f"{what} needs the role {role!r}; user {user.name!r} has {user.role!r}")
     return user

@@ -79,6 +79,11 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
         raise InvalidValueError(f"{name} must be from {low:g} to {high:g}, not {value:g}")
 
 
+def in_url(host: str) -> str:
+    """A host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def check_not_negative(name: str, value: float) -> None:
     """See that an option is zero or more seconds, and not endless; InvalidTypeError, InvalidValueError."""
     check_seconds(name, value)

@@ -6,12 +6,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Generator, Iterator
+from functools import partial
 from typing import Any
 
 from tagmatch.broker import flight as wire
-from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, Users, require
+from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, require, user_of
 from tagmatch.broker.actions import ACTIONS, CONTENTS, action
-from tagmatch.broker.config import Config, Role, User
+from tagmatch.broker.config import Config, Role, User, in_url
 from tagmatch.broker.flight import IncomingStream, OutgoingStream, Rpc, Transport
 from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, Metrics, Span, no_span
@@ -49,14 +50,13 @@ class Service:
         for gauge, figure in (("connections", "connections"), ("under_way", "calls"), ("held", "held")):
             getattr(self.metrics, gauge).set_function(lambda figure=figure: getattr(self.limits, figure))
         self.is_draining = False
-        self._idle, self._drained = threading.Condition(), threading.Event()
+        self._idle = threading.Condition()
         self._calls = 0
         self.subscribers = Subscribers(index, config, stats["key_type"])
         self.metrics.watch_subscribers(self.subscribers.stats)
-        self._users = Users(config.users)
         methods = {
-            "DoExchange": self._exchange,
-            "DoPut": self._put,
+            "DoExchange": partial(self._stream, "exchange", EXCHANGES),
+            "DoPut": partial(self._stream, "put", PUTS),
             "DoGet": self._get,
             "DoAction": self._action,
             "ListActions": self._list_actions,
@@ -66,26 +66,19 @@ class Service:
         }
         self._transport = Transport(
             server,
-            f"{_in_url(server.host)}:{server.port}",
+            f"{in_url(server.host)}:{server.port}",
             {f"/arrow.flight.protocol.FlightService/{name}": method for name, method in methods.items()},
             server.max_calls + 3 * RESERVED,
             self._has_ended,
         )
         self.port = self._transport.port
         scheme = "grpc" if server.tls_cert is None else "grpc+tls"
-        self.url = f"{scheme}://{_in_url(server.host)}:{self.port}"
+        self.url = f"{scheme}://{in_url(server.host)}:{self.port}"
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def _exchange(self, rpc: Rpc) -> Generator[bytes]:
-        """`DoExchange`: answer messages, or give notifications."""
-        return self._stream(rpc, "exchange", EXCHANGES)
-
-    def _put(self, rpc: Rpc) -> Generator[bytes]:
-        """`DoPut`: make changes, or publish."""
-        return self._stream(rpc, "put", PUTS)
-
-    def _stream(self, rpc: Rpc, what: str, known: dict[str, tuple[Role, Stream]]) -> Generator[bytes]:
+    def _stream(self, what: str, known: dict[str, tuple[Role, Stream]], rpc: Rpc) -> Generator[bytes]:
+        """`DoExchange` and `DoPut`: a stream of the client, and perhaps one to it."""
         with self._taken(rpc, what) as user:
             incoming = IncomingStream(rpc, self.config.server)
             role, stream, name, command = _command(incoming.descriptor, known)
@@ -165,7 +158,7 @@ class Service:
     def _taken(self, rpc: Rpc, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[User]:
         """Take in a call, if there is room for it, before anything of it is read; give its user."""
         with self._errors(rpc, what):
-            user = self._users.of_token(rpc.token, or_nobody=is_action)
+            user = user_of(rpc.token, self.config.users, or_nobody=is_action)
             with self._idle:
                 if self.is_draining and not while_draining:
                     raise UnavailableError("the service ends, and takes no more calls")
@@ -245,11 +238,6 @@ class Service:
             self.is_draining = True
         LOG.info("draining")
         self.subscribers.begin_to_end()
-        self._drained.set()
-
-    def wait_for_drain(self, timeout: float | None = None) -> bool:
-        """Wait until somebody calls `drain`; returns whether somebody has."""
-        return self._drained.wait(timeout)
 
     def wait_until_idle(self, seconds: float) -> bool:
         """Wait until no call is under way; returns whether that is so."""
@@ -270,7 +258,3 @@ def _command(descriptor: Any, known: dict[str, tuple[Role, Stream]]) -> tuple[Ro
     if not isinstance(name, str) or name not in known:
         raise InvalidValueError(f"there is no command {str(name)[:60]!r}{near_match(str(name)[:60], [*known])}")
     return (*known[name], name, command)
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

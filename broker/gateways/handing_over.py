@@ -20,10 +20,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Literal
 
 from tagmatch.broker.config import GatewayOptions
-from tagmatch.broker.gateways.incoming import PART_BYTES, GatewayMessage, MessageRow, row_of, tables_of
+from tagmatch.broker.gateways.incoming import GatewayMessage, MessageRow, row_of, table_in
 from tagmatch.broker.hub import Hub, Published
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, TagMatchError
 
@@ -116,6 +117,8 @@ class DeadLetters:
             return dict(self._counts)
 
 
+#: Approximate bytes of messages that are handed over together
+PART_BYTES = 8 << 20
 # Until messages that found the hub overloaded are handed over again
 _AGAIN_S = 0.1
 _COUNTS = ("received", "matched", "unmatched", "refused", "dropped", "failed")
@@ -221,9 +224,11 @@ class HandingOver:
     def _taken(self) -> list[GatewayMessage]:
         taken: list[GatewayMessage] = []
         nbytes = 0
-        while self._inbox and len(taken) < self._options.batch_messages and nbytes < PART_BYTES:
+        while self._inbox and len(taken) < self._options.batch_messages:
+            nbytes += self._inbox[0].nbytes
+            if taken and nbytes > PART_BYTES:
+                break
             taken.append(self._inbox.popleft())
-            nbytes += taken[-1].nbytes
         return taken
 
     def _parts(self, taken: Sequence[GatewayMessage]) -> list[_Part]:
@@ -239,15 +244,13 @@ class HandingOver:
         return [_Part(channel, rows) for channel, rows in by_channel.items()]
 
     def _publish(self, part: _Part) -> None:
-        rest = part.rows
         try:
-            for table, rows in tables_of(part.rows, self._options.batch_messages, steady=self._steady()):
-                now = _Part(part.channel, rows)
-                published = self._hub.publish(table, channel=part.channel, when_busy="wait")
-                rest = rest[len(rows) :]
-                published.add_done_callback(lambda future, now=now: self._published(now, future))  # type: ignore[misc]
+            table = table_in(part.rows, self._steady())
+            published = self._hub.publish(table, channel=part.channel, when_busy="wait")
         except Exception as error:
-            self._refused(_Part(part.channel, rest), error, may_be_notified=False)
+            self._refused(part, error, may_be_notified=False)
+        else:
+            published.add_done_callback(partial(self._published, part))
 
     def _published(self, part: _Part, future: Future[Published]) -> None:
         """Count messages that were matched; called in the thread of the hub."""

@@ -34,8 +34,7 @@ ATTRIBUTES = ("attribute:", "attribute-")
 _OBJECT = ("attributes", "location", "tags")
 _PROPERTIES = (TAG, TAG_LIST, LON, LAT, CHANNEL)
 _LONGEST_NEAR = 16
-#: Approximate bytes of messages in one table, and the memory that each part of a message takes besides its text
-PART_BYTES = 8 << 20
+# The memory that each part of a message takes besides its text, about
 _EACH_BYTES = 64
 
 
@@ -123,35 +122,16 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
     return MessageRow(came, tags, {n: each for n, each in attributes.items() if each is not None}, location, channel)
 
 
-def tables_of(
-    rows: Sequence[MessageRow], most: int = 1 << 20, most_bytes: int = PART_BYTES, *, steady: int = 0
-) -> Iterator[tuple[pa.Table, list[MessageRow]]]:
-    r"""Rows as tables, each with its rows: `most` rows and `most_bytes` at most, but one row at least.
+def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
+    r"""Rows as a table that `Hub.publish` takes; messages expire after the rest of their time, by `steady_us`.
 
-    Attributes become tags, so that values of one attribute may be of any types. Messages expire after the rest of their
-    time; `steady` is the present value of `steady_us`.
+    Attributes become tags, so that values of one attribute may be of any types.
 
-    Examples
-    --------
     >>> came = GatewayMessage([], b"a")
-    >>> [(table, _)] = tables_of([MessageRow(came, ["fr"], {"city": "Rome"}), MessageRow(came, [], {"city": True})])
+    >>> table = table_in([MessageRow(came, ["fr"], {"city": "Rome"}), MessageRow(came, [], {"city": True})])
     >>> table["tags"].to_pylist() == [["fr", "\0=city\0sRome"], ["\0=city\0b1"]], table.column_names
     (True, ['tags', 'id', 'payload', 'expires'])
     """
-    part: list[MessageRow] = []
-    nbytes = 0
-    for row in rows:
-        size = row.came.nbytes
-        if part and (len(part) >= most or nbytes + size > most_bytes):
-            yield _table(part, steady), part
-            part, nbytes = [], 0
-        part.append(row)
-        nbytes += size
-    if part:
-        yield _table(part, steady), part
-
-
-def _table(rows: list[MessageRow], steady: int) -> pa.Table:
     columns: dict[str, pa.Array] = {"tags": pa.array([row.all_tags for row in rows], pa.list_(pa.large_string()))}
     if any(row.location is not None for row in rows):
         columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.float64()))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from tagmatch.broker.config import NatsOptions
+from tagmatch.broker.config import NatsOptions, in_url
 from tagmatch.broker.gateways.gateway import Gateway, KeyNotification, NoConnection, Unsent
 from tagmatch.broker.gateways.incoming import GatewayMessage
 from tagmatch.broker.hub import Hub
@@ -129,7 +129,7 @@ class NatsGateway(Gateway):
 
         try:
             await client.connect(
-                f"nats://{_in_url(options.host)}:{options.port}",
+                f"nats://{in_url(options.host)}:{options.port}",
                 allow_reconnect=False,
                 # Else the client tries a server that cannot be reached for two minutes, in intervals of its own
                 max_reconnect_attempts=1,
@@ -309,10 +309,6 @@ class NatsGateway(Gateway):
         mark = self._marks.get(message.data)
         if mark is not None and not mark.done():
             mark.set_result(None)
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _read_headers(raw: bytes) -> list[tuple[str, str]]:

@@ -15,8 +15,9 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import MqttOptions
+from tagmatch.broker.gateways import handing_over
 from tagmatch.broker.gateways.handing_over import HandingOver
-from tagmatch.broker.gateways.incoming import GatewayMessage, MessageRow, Requests, row_of, tables_of
+from tagmatch.broker.gateways.incoming import GatewayMessage, MessageRow, Requests, row_of, table_in
 from tagmatch.broker.gateways.naming import MQTT, NATS
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.sessions import Sessions
@@ -43,25 +44,25 @@ def test_tables_match_as_each_message_does(tm, rows):
     messages = [
         MessageRow(GatewayMessage([], b"%d" % number), ["t"] * (number % 2), each) for number, each in enumerate(rows)
     ]
-    found = {}
-    for table, members in tables_of(messages):
-        assert table["payload"].to_pylist() == [row.came.payload for row in members]
-        rest = table.drop_columns(["id", "payload", "expires"])
-        for row, keys in zip(members, tm.match_many(rest, unique=True).to_pylist(), strict=True):
-            found[row.came.payload] = set(keys)
-    assert found == {row.came.payload: tm.match_unique([], row.attributes) for row in messages}
+    table = table_in(messages)
+    assert table["payload"].to_pylist() == [row.came.payload for row in messages]
+    found = tm.match_many(table.drop_columns(["id", "payload", "expires"]), unique=True).to_pylist()
+    assert [set(keys) for keys in found] == [tm.match_unique([], row.attributes) for row in messages]
 
 
-def test_tables_have_as_many_rows_and_bytes_as_they_may():
-    rows = [MessageRow(GatewayMessage([], b"x" * size), []) for size in (10, 10, 10, 5_000, 10)]
-    assert [len(members) for _, members in tables_of(rows, 2)] == [2, 2, 1]
-    assert [len(members) for _, members in tables_of(rows, 9, 1_000)] == [3, 1, 1]
-    assert [len(members) for _, members in tables_of([], 9)] == []
+def test_parts_have_as_many_messages_and_bytes_as_they_may(monkeypatch):
+    sizes: list[int] = []
+    monkeypatch.setattr(handing_over, "PART_BYTES", 1_000)
+    with hub_of(RuntimeError()) as hub:
+        publish = hub.publish
+        monkeypatch.setattr(hub, "publish", lambda table, **more: sizes.append(len(table)) or publish(table, **more))
+        handed_over(hub, *"abc", "d" * 5_000, *"efgh", batch_messages=3)
+    assert sizes == [3, 1, 3, 1]
 
 
 def test_what_expires_does_so_after_what_is_left_of_its_time():
     rows = [MessageRow(GatewayMessage([], b"", until=until), []) for until in (None, 1_500, 900)]
-    ((table, _),) = tables_of(rows, steady=1_000)
+    table = table_in(rows, steady=1_000)
     assert table["expires"].cast("int64").to_pylist() == [None, 500, 0]
 
 
@@ -76,7 +77,7 @@ def test_properties_are_read():
     own = {"Tag": "x", "id": 7, "location": "here"}
     assert (row.tags, row.location, row.channel) == (["a", "b c", "d", "é"], (9.2, 45.5), "alarm")
     assert row.attributes == {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2], **own}
-    [(table, _)] = tables_of([row])
+    table = table_in([row])
     with index_of([["a"]], [1], where='Tag = "x" and id = 7 and location = "here"') as tm:
         assert tm.match_many(table.drop_columns(["id", "payload", "expires"])).to_pylist() == [[1]]
     payload = json.dumps({"tags": ["x"], "attributes": {"n": 1, "b": None}, "location": [1, 2]}).encode()

@@ -12,7 +12,7 @@ broker/config.py: tests/broker/test_flight_security.py
 broker/access.py: tests/broker/test_flight_security.py
 -    if user is NOBODY:
 +    if False:
-         raise UnauthenticatedError("the call needs a token: the header `authorization: Bearer TOKEN`")
+         raise UnauthenticatedError(_NO_TOKEN)
 # configuration: a service without users listens to all machines
 broker/config.py: tests/broker/test_config.py
 -        if self.server.is_local or self.server.insecure:
