@@ -13,7 +13,7 @@ from tagmatch.broker import flight as wire
 from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, require, user_of
 from tagmatch.broker.actions import ACTIONS, CONTENTS, action
 from tagmatch.broker.config import Config, Role, User, in_url
-from tagmatch.broker.flight import IncomingStream, OutgoingStream, Rpc, Transport
+from tagmatch.broker.flight import IncomingStream, Method, OutgoingStream, Rpc, Transport
 from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, Metrics, Span, no_span
 from tagmatch.broker.streams import EXCHANGES, PUTS, Stream
@@ -54,7 +54,7 @@ class Service:
         self._calls = 0
         self.subscribers = Subscribers(index, config, stats["key_type"])
         self.metrics.watch_subscribers(self.subscribers.stats)
-        methods = {
+        methods: dict[str, Method] = {
             "DoExchange": partial(self._stream, "exchange", EXCHANGES),
             "DoPut": partial(self._stream, "put", PUTS),
             "DoGet": self._get,

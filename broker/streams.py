@@ -175,7 +175,7 @@ class _Queue:
             return taken
 
 
-# -- the stream --------------------------------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------------------------------------
 
 
 def _match(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:

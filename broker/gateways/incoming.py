@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tagmatch.broker.config import Form
 from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD
+from tagmatch.broker.wire import read_json as read_command
 from tagmatch.files.csv import value_in
 from tagmatch.files.json import read_json
 from tagmatch.model.columns import tag_list
@@ -190,8 +191,6 @@ def _object(payload: bytes) -> dict[str, Any]:
 _LOG = logging.getLogger("tagmatch.gateways")
 _ACTIONS = ("subscribe", "unsubscribe")
 _FIELDS = frozenset(("action", "key", "tags", "where", "missing"))
-#: Bytes of a request
-_LONGEST = 1 << 20
 
 
 class Requests:
@@ -273,11 +272,7 @@ def _error(why: object) -> bytes:
 
 
 def _read(request: bytes) -> dict[str, Any]:
-    if len(request) > _LONGEST:
-        raise InvalidValueError(f"a request must have at most {_LONGEST} bytes, not {len(request)}")
-    found = read_json(request, "a request")
-    if not isinstance(found, dict):
-        raise InvalidTypeError(f"a request must be a JSON object, not {type(found).__name__}")
+    found = read_command(request, "a request")
     if unknown := sorted(found.keys() - _FIELDS):
         near = near_match(unknown[0][:60], sorted(_FIELDS))
         raise InvalidValueError(f"a request has no field {unknown[0][:60]!r}{near}")
