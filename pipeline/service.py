@@ -27,7 +27,7 @@ from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import Class
 from tagmatch.pipeline.run.packets import Answer, Answered, Caller, Keys
 from tagmatch.pipeline.run.scheduled import Scheduled
-from tagmatch.pipeline.run.stage import Fifo, QueuePolicy, at_work
+from tagmatch.pipeline.run.stage import at_work
 from tagmatch.pipeline.run.threaded import Threaded, match_inline
 
 # Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
@@ -40,14 +40,13 @@ class Pipeline:
     Threads start with the first query that is submitted. `close` ends them.
     """
 
-    def __init__(self, options: MatchOptions, queue: QueuePolicy = Fifo) -> None:
+    def __init__(self, options: MatchOptions) -> None:
         self._options = options
-        self._queue = queue
         self._set_up()
 
     def _set_up(self) -> None:
         self._counts = Counts()
-        self._stages = Threaded(self._options, self._counts, self._queue)
+        self._stages = Threaded(self._options, self._counts)
         self._channels = Scheduled(self._options, self._counts, self._stages.limits, self._stages.timed)
         self._gatherings = Gatherings(self._ask_all)
         self._starting = threading.Lock()

@@ -78,11 +78,12 @@ def _enter(cells, table, slots, offsets, ranks, signatures, has_empty):
 
 
 @kernel
-def _enqueue(cells, table, queues, slots, partitions, offsets, queued, now, batch_size, full, out):
-    """Append queries to their partitions' queues; those that become full are moved to `out`. Returns how many."""
-    outstanding = table[5]
+def _enqueue(cells, table, queues, slots, batches, now, batch_size, leaving):
+    """Append queries to their partitions' queues; those that become full are moved to `leaving`. Returns how many."""
+    outstanding, (partitions, offsets, queued) = table[5], batches
     heads, sizes, since = queues
-    leaving = 0
+    full, out = leaving
+    used = 0
     for b in range(len(partitions)):
         partition = partitions[b]
         for i in range(offsets[b], offsets[b + 1]):
@@ -93,13 +94,13 @@ def _enqueue(cells, table, queues, slots, partitions, offsets, queued, now, batc
             _push(cells, heads, partition, slot)
             sizes[partition] += 1
             if sizes[partition] == batch_size:
-                full[leaving] = partition
+                full[used] = partition
                 for j in range(batch_size):
-                    out[leaving * batch_size + j] = _pop(cells, heads, partition)
+                    out[used * batch_size + j] = _pop(cells, heads, partition)
                 sizes[partition] = 0
                 since[partition] = np.inf
-                leaving += 1
-    return leaving
+                used += 1
+    return used
 
 
 @kernel
@@ -254,8 +255,8 @@ class PartitionQueues:
             self._cells, self._table, slots, queries.offsets, queries.ranks, batches.signatures, self.match.has_empty
         )
         leaving = _enqueue(
-            self._cells, self._table, self._queues, slots, batches.partitions, batches.offsets, batches.queued, now,
-            size, full, out,
+            self._cells, self._table, self._queues, slots, (batches.partitions, batches.offsets, batches.queued), now,
+            size, (full, out),
         )  # fmt: skip
         self.waiting += len(batches.queued) - leaving * size
         nowhere = slots[self._table[5][slots] == 0]

@@ -1,7 +1,5 @@
 """A stage with threads of its own, which take work from a bounded queue.
 
-In which order a stage takes the work that waits before it.
-
 The order of the stages (§3, Figure 1), which stands here alone: both executors take it from here.
 
 `inline` has one thread take a packet through all stages; `threaded` has threads for each stage, and queues between
@@ -18,41 +16,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from tagmatch.model.parallel import join, start
 from tagmatch.pipeline.run.counts import Histogram
-
-
-class Waiting(NamedTuple):
-    """A piece of work, a packet or batches, and when it came, in seconds of `time.perf_counter`."""
-
-    since: float
-    work: Any
-
-
-class WorkQueue(Protocol):
-    """Work that waits. A stage calls all methods with its lock held, so that none may wait for anything."""
-
-    def put(self, waiting: Waiting, /) -> None:
-        """Add a piece of work."""
-
-    def take(self) -> Waiting:
-        """Remove and return the piece that is next; only called where there is one."""
-
-    def __len__(self) -> int: ...
-
-
-class Fifo(deque[Waiting]):
-    """First in, first out."""
-
-    put = deque.append
-    take = deque.popleft
-
-
-#: Makes the queue of a stage
-QueuePolicy: TypeAlias = Callable[[], WorkQueue]
-
 
 Work = TypeVar("Work", bound=Sized)
 Argument = TypeVar("Argument")
@@ -101,7 +68,6 @@ class Stage(Generic[Work]):
         *,
         threads: int,
         bound: int,
-        queue: QueuePolicy = Fifo,
         hand_over: int = 0,
         otherwise: Callable[[], Work | None] = lambda: None,
     ) -> None:
@@ -111,7 +77,8 @@ class Stage(Generic[Work]):
         self._bound = bound
         self._hand_over = hand_over
         self._otherwise = otherwise
-        self._waiting = queue()
+        #: Pieces of work, and when each came, in seconds of `time.perf_counter`
+        self._waiting: deque[tuple[float, Work]] = deque()
         self._lock = threading.Lock()
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
@@ -141,7 +108,7 @@ class Stage(Generic[Work]):
                     self._not_full.wait()
                 if self._stopped:
                     raise StoppedError(self.name)
-                self._waiting.put(Waiting(time.perf_counter(), work))
+                self._waiting.append((time.perf_counter(), work))
                 self._not_empty.notify()
         except BaseException as error:
             self._give_up(work, error)
@@ -170,7 +137,8 @@ class Stage(Generic[Work]):
         """Let threads end after the piece that they are at; what nobody has begun fails."""
         with self._lock:
             self._stopped = True
-            left = [self._waiting.take().work for _ in range(len(self._waiting))]
+            left = [work for _, work in self._waiting]
+            self._waiting.clear()
             self._not_empty.notify_all()
             self._not_full.notify_all()
         for work in left:
@@ -232,14 +200,13 @@ class Stage(Generic[Work]):
                 if self._stopped:
                     return None
                 if self._waiting:
-                    waiting = self._waiting.take()
+                    since, work = self._waiting.popleft()
                     self._not_full.notify()
                     break
                 self._nudged = False
             if (found := self._otherwise()) is not None:
                 return found
-        self._wait.add(time.perf_counter() - waiting.since)
-        work: Work = waiting.work
+        self._wait.add(time.perf_counter() - since)
         return work
 
 

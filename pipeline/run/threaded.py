@@ -32,7 +32,7 @@ from tagmatch.pipeline.matcher import Matcher, PacketSize
 from tagmatch.pipeline.run.batches import Batcher, Taken
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.packets import Answers, Asked, Caller, Submitted
-from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Fifo, QueuePolicy, Stage, StageName, StoppedError
+from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Stage, StageName, StoppedError
 from tagmatch.pipeline.tags import merge_all
 
 
@@ -232,11 +232,10 @@ Following = Iterable[tuple[Stage[Any], Work]]
 class Threaded:
     """The stages, what stands before them, and the limits of what is in them."""
 
-    def __init__(self, options: MatchOptions, counts: Counts, queue: QueuePolicy = Fifo) -> None:
+    def __init__(self, options: MatchOptions, counts: Counts) -> None:
         pipeline = options.pipeline
         self._options = options
         self._counts = counts
-        self._queue = queue
         self.limits = Limits(pipeline.max_queries, pipeline.max_result_bytes)
         self.intake = Intake(pipeline.packet_queries, announce=lambda: self.first.nudge(), dropped=self.limits.leave)
         self._batcher = Batcher(
@@ -266,7 +265,6 @@ class Threaded:
             self._fail,
             threads=threads,
             bound=pipeline.queued_packets or 2 * threads,
-            queue=self._queue,
             hand_over=pipeline.hand_over_queries,
             **options,
         )

@@ -15,7 +15,7 @@ from support.waiting import wait_until
 from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.run.packets import Caller
-from tagmatch.pipeline.run.stage import Fifo, QueuePolicy, Stage, Waiting
+from tagmatch.pipeline.run.stage import Stage
 from tagmatch.pipeline.run.threaded import Intake
 from tagmatch.pipeline.segment import CpuMatcher, TagFinder
 
@@ -110,21 +110,8 @@ def test_submit_waits_for_its_turn(gate: Gate, timeout: float | None) -> None:
         assert (first.result(TIMEOUT), second.result(0)) == ([1], [2])
 
 
-class LongestFirst(list[Waiting]):
-    """A queue that is not that of the stages."""
-
-    put = list.append
-
-    def take(self) -> Waiting:
-        self.sort(key=lambda each: len(each.work))
-        return self.pop()
-
-
 @pytest.mark.parametrize("stopped", [False, True])
-@pytest.mark.parametrize(
-    ("queue", "expected"), [(Fifo, ["first", "aa", "b", "cccc"]), (LongestFirst, ["first", "cccc", "aa", "b"])]
-)
-def test_a_stage_takes_work_in_the_order_of_its_queue(queue: QueuePolicy, expected: list[str], stopped: bool) -> None:
+def test_a_stage_takes_work_in_the_order_in_which_it_comes(stopped: bool) -> None:
     """What waits when it stops fails."""
     done, failed, entered, release = [], [], threading.Event(), threading.Event()
 
@@ -134,7 +121,7 @@ def test_a_stage_takes_work_in_the_order_of_its_queue(queue: QueuePolicy, expect
         done.append(work)
         return ()
 
-    stage: Stage[str] = Stage("any", do, lambda work, _: failed.append(work), threads=1, bound=3, queue=queue)
+    stage: Stage[str] = Stage("any", do, lambda work, _: failed.append(work), threads=1, bound=3)
     stage.start()
     stage.put("first")
     assert entered.wait(TIMEOUT)
@@ -148,7 +135,7 @@ def test_a_stage_takes_work_in_the_order_of_its_queue(queue: QueuePolicy, expect
         stage.nudge()
     stage.stop()
     stage.join()
-    assert done == expected[: 1 if stopped else 4]
+    assert done == ["first", "aa", "b", "cccc"][: 1 if stopped else 4]
     assert sorted(failed) == (["aa", "b", "cccc"] if stopped else [])
 
 
