@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import F64Array, TagLists, U8Array
+from tagmatch.model.arrays import BoolArray, F64Array, TagLists, U8Array
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.input.values import struct_fields
 from tagmatch.model.kernels.area_shapes import BOX, CIRCLE, MOST_NUMBERS, NEAR, TO_PLANE, area_tags
-from tagmatch.model.where.areas import FIELDS, KINDS, MAX_LAT, MAX_LON, Area, check
+from tagmatch.model.where.areas import FIELDS, KINDS, LIMITS, Area, check
 from tagmatch.model.where.constraints import Constraint
 
 #: The field that says which kind an area has, and all others
@@ -24,10 +24,24 @@ NUMBERS = tuple(dict.fromkeys(field for fields in FIELDS.values() for field in f
 #: Fields that say where a circle is
 PLACE = ("lon", "lat")
 
-_CIRCLE, _BOX, _NEAR = KINDS
-_LETTERS = {_CIRCLE: CIRCLE, _BOX: BOX, _NEAR: NEAR}
+_FIELDS = (KIND, *NUMBERS)
+_CIRCLE, _BOX, _NEAR, _NONE = range(len(KINDS) + 1)
+_LETTERS = np.array([CIRCLE, BOX, NEAR, 0], np.uint8)
 #: A bit for each of the fields that a kind has
 _NEEDED = {name: sum(1 << NUMBERS.index(field) for field in fields) for name, fields in FIELDS.items()}
+
+
+def _bounds(*, plane: bool) -> tuple[F64Array, F64Array]:
+    """The least and the greatest number in each place of each kind, and of none."""
+    least, most = np.zeros((2, len(KINDS) + 1, MOST_NUMBERS))
+    for kind, fields in enumerate(FIELDS.values()):
+        for place, field in enumerate(fields):
+            most[kind, place] = np.finfo(np.float64).max if plane else LIMITS.get(field, np.finfo(np.float64).max)
+            least[kind, place] = 0.0 if field == "metres" else -most[kind, place]
+    return least, most
+
+
+_BOUNDS = {plane: _bounds(plane=plane) for plane in (False, True)}
 
 
 def is_area(value: object) -> TypeGuard[Area]:
@@ -76,12 +90,12 @@ def area_rows(areas: pa.Array, name: str = "area", *, first_row: int = 0, plane:
     count = len(areas)
     if pa.types.is_null(areas.type):
         return area_tags(np.zeros(count, np.uint8), np.zeros((count, MOST_NUMBERS)), threads)
-    return area_tags(*_read(areas, name, first_row, plane).shapes(), threads)
+    return area_tags(*_shapes(areas, name, first_row, plane), threads)
 
 
 def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:
     """The circles and boxes of rows, as structs, as letters and numbers (`Shapes`); errors as of `area_rows`."""
-    letters, values = _read(areas, name, first_row, plane).shapes()
+    letters, values = _shapes(areas, name, first_row, plane)
     near = np.isin(letters, (NEAR, NEAR + TO_PLANE))
     if near.any():
         row = first_row + int(np.argmax(near))
@@ -89,124 +103,84 @@ def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) ->
     return letters, values
 
 
-def _read(areas: pa.Array, name: str, first_row: int, plane: bool) -> _Read:
+def _shapes(areas: pa.Array, name: str, first_row: int, plane: bool) -> tuple[U8Array, F64Array]:
+    """The areas of rows as letters and numbers (`Shapes`), 0 where a row has none; errors as of `area_rows`."""
     if not pa.types.is_struct(areas.type):
-        raise InvalidTypeError(f"{name} must be structs with {KIND}, {', '.join(NUMBERS)}, not {areas.type}")
-    return _Read(areas, name, first_row, plane)
+        raise InvalidTypeError(f"{name} must be structs with {', '.join(_FIELDS)}, not {areas.type}")
+    fields = struct_fields(areas, _FIELDS, f"{name}: areas")
+    given, needed = np.zeros(len(areas), np.uint8), np.zeros(len(areas), np.uint8)
+    for bit, field in enumerate(NUMBERS):
+        if field in fields:
+            kind = fields[field].type
+            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+                raise InvalidTypeError(f"{name}: field {field!r} must be numbers, not {kind}")
+            given |= (_there(fields[field]) << bit).astype(np.uint8)
+    kinds = _kinds(areas, fields, given, name, first_row)
+    values = np.zeros((len(areas), MOST_NUMBERS))
+    for number, (kind_name, own) in enumerate(FIELDS.items()):
+        rows = np.flatnonzero(kinds == number)
+        needed[rows] = _NEEDED[kind_name]
+        for place, field in enumerate(own if len(rows) else ()):
+            values[rows, place] = _numbers(fields, field, len(areas))[rows]
+    least, most = _BOUNDS[plane]
+    wrong = ~((values >= least[kinds]) & (values <= most[kinds])).all(axis=1) | (given != needed)
+    wrong |= (kinds == _BOX) & ((values[:, 1] > values[:, 3]) | (plane & (values[:, 0] > values[:, 2])))
+    wrong |= (kinds == _NONE) & _there(areas)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        record = {field: each[row].as_py() for field, each in fields.items()}
+        raise _mistake(record, int(kinds[row]), f"{name}: row {first_row + row}", plane)
+    letters = _LETTERS[kinds]
+    if plane:
+        letters[letters > 0] -= np.uint8(-TO_PLANE)
+    return letters, values
 
 
-class _Read:
-    """Areas of all rows as their fields."""
-
-    def __init__(self, areas: pa.StructArray, name: str, first_row: int, plane: bool) -> None:
-        self._areas, self._name, self._first_row, self._plane = areas, name, first_row, plane
-        self._fields: dict[str, pa.Array] = {}
-        for number, values in enumerate(areas.flatten()):
-            field = areas.type.field(number).name
-            if field not in (KIND, *NUMBERS) or field in self._fields:
-                raise InvalidTypeError(
-                    f"{name}: areas have fields {KIND}, {', '.join(NUMBERS)}, each once, not {field!r}"
-                )
-            if field != KIND and not (
-                pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_null(values.type)
-            ):
-                raise InvalidTypeError(f"{name}: field {field!r} must be numbers, not {values.type}")
-            self._fields[field] = values
-        self._given = np.zeros(len(areas), np.uint8)
-        for bit, field in enumerate(NUMBERS):
-            if field in self._fields:
-                self._given |= (_there(self._fields[field]) << bit).astype(np.uint8)
-
-    def shapes(self) -> tuple[U8Array, F64Array]:
-        """Their letters and numbers, as of `Shapes`; 0 where a row has none."""
-        letters = self._letters()
-        values = np.zeros((len(letters), MOST_NUMBERS))
-        sound = np.ones(len(letters), np.bool_)
-        needed = np.zeros(len(letters), np.uint8)
-        for kind, letter in _LETTERS.items():
-            rows = letters == letter
-            if not rows.any():
-                continue
-            needed[rows] = _NEEDED[kind]
-            numbers = {field: self._numbers(field) for field in FIELDS[kind]}
-            sound &= ~rows | self._are_sound(kind, numbers)
-            for place, field in enumerate(FIELDS[kind]):
-                values[rows, place] = numbers[field][rows]
-        wrong = ~sound | (self._given != needed) | ((letters == 0) & _there(self._areas))
-        if wrong.any():
-            self._refuse(int(np.argmax(wrong)), letters)
-        if self._plane:
-            letters[letters > 0] -= np.uint8(-TO_PLANE)
-        return letters, values
-
-    def _letters(self) -> U8Array:
-        """Which kind each has, by its letter; 0 where there is none that is known, and of a null."""
-        letters = np.zeros(len(self._areas), np.uint8)
-        unsaid = _there(self._areas)
-        if KIND in self._fields:
-            kinds = plain_strings(
-                self._fields[KIND], f"{self._name}: field {KIND!r} must be strings, not {self._fields[KIND].type}"
-            )
-            reject_no_utf8(kinds, self._name, self._first_row, len(kinds))
-            codes = pc.index_in(kinds, pa.array(list(KINDS), kinds.type)).fill_null(len(KINDS)).to_numpy()
-            letters = np.array([*_LETTERS.values(), 0], np.uint8)[codes]
-            unsaid &= ~_there(kinds)
-        is_box = self._given & _NEEDED[_BOX] > 0
-        # A circle whose place is missing must not be near by accident
-        is_near = np.full(len(letters), not any(field in self._fields for field in PLACE))
-        letters[unsaid] = np.where(is_box, BOX, np.where(is_near, NEAR, CIRCLE))[unsaid]
-        return letters
-
-    def _numbers(self, field: str) -> F64Array:
-        values = self._fields.get(field)
-        if values is None or pa.types.is_null(values.type):
-            return np.zeros(len(self._areas))
-        # Adding zero makes -0.0 0.0
-        return pc.cast(values, pa.float64(), safe=False).fill_null(0.0).to_numpy() + 0.0  # type: ignore[no-any-return]
-
-    def _are_sound(self, kind: str, numbers: dict[str, F64Array]) -> npt.NDArray[np.bool_]:
-        """Whether the numbers, where all are there, are those of an area of this kind."""
-        sound: npt.NDArray[np.bool_] = np.ones(len(self._areas), np.bool_)
-        for field, values in numbers.items():
-            if field == "metres":
-                sound &= (values >= 0) & (values < np.inf)
-            elif self._plane:
-                sound &= np.isfinite(values)
-            else:
-                sound &= np.abs(values) <= (MAX_LAT if field in ("lat", "south", "north") else MAX_LON)
-        if kind == _BOX:
-            sound &= numbers["south"] <= numbers["north"]
-            if self._plane:
-                sound &= numbers["west"] <= numbers["east"]
-        return sound
-
-    def _refuse(self, row: int, letters: U8Array) -> NoReturn:
-        """Say what is wrong with an area."""
-        place = f"{self._name}: row {self._first_row + row}"
-        record = {field: values[row].as_py() for field, values in self._fields.items()}
-        said, letter = record.get(KIND), letters[row]
-        given = [field for field in NUMBERS if record.get(field) is not None]
-        if not letter:
-            raise InvalidValueError(f"{place}: there is no kind {shown(said)}; there are {', '.join(KINDS)}")
-        kind = next(name for name, each in _LETTERS.items() if each == letter)
-        if not given and said is None:
-            raise NullError(f"{place}: all fields are null; a row without an area is null itself")
-        for field in given:
-            if field not in FIELDS[kind]:
-                raise InvalidValueError(
-                    f"{place}: field {field!r} is none of a {kind}, which has {', '.join(FIELDS[kind])}"
-                )
-        for field in FIELDS[kind]:
-            if field not in given:
-                is_null = "is null" if field in self._fields else "is missing"
-                raise NullError(f"{place}: field {field!r} {is_null}; a {kind} has {', '.join(FIELDS[kind])}")
-        try:
-            check(KINDS[kind](*(record[field] for field in FIELDS[kind])), plane=self._plane)
-        except TagMatchError as error:
-            raise type(error)(f"{place}: {error}") from None
-        raise AssertionError(place)
+def _kinds(areas: pa.Array, fields: dict[str, pa.Array], given: U8Array, name: str, first_row: int) -> U8Array:
+    """Which of `KINDS` each area has; `_NONE` of a null and where it is none that is known."""
+    kinds, unsaid = np.full(len(areas), _NONE, np.uint8), _there(areas)
+    if KIND in fields:
+        said = plain_strings(fields[KIND], f"{name}: field {KIND!r} must be strings, not {fields[KIND].type}")
+        reject_no_utf8(said, name, first_row, len(said))
+        kinds = pc.index_in(said, pa.array(list(KINDS), said.type)).fill_null(_NONE).to_numpy().astype(np.uint8)
+        unsaid &= ~_there(said)
+    # A circle whose place is missing must not be near by accident
+    otherwise = _CIRCLE if any(field in fields for field in PLACE) else _NEAR
+    kinds[unsaid] = np.where(given & _NEEDED["box"] > 0, _BOX, otherwise)[unsaid]
+    return kinds
 
 
-def _there(values: pa.Array) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
+def _numbers(fields: dict[str, pa.Array], field: str, count: int) -> F64Array:
+    values = fields.get(field)
+    if values is None or pa.types.is_null(values.type):
+        return np.zeros(count)
+    # Adding zero makes -0.0 0.0
+    return pc.cast(values, pa.float64(), safe=False).fill_null(0.0).to_numpy() + 0.0  # type: ignore[no-any-return]
+
+
+def _mistake(record: dict[str, Any], number: int, place: str, plane: bool) -> TagMatchError:
+    """What is wrong with an area, of this kind, that is not sound."""
+    given = [field for field in NUMBERS if record.get(field) is not None]
+    if number == _NONE:
+        return InvalidValueError(f"{place}: there is no kind {shown(record.get(KIND))}; there are {', '.join(KINDS)}")
+    if not given and record.get(KIND) is None:
+        return NullError(f"{place}: all fields are null; a row without an area is null itself")
+    kind = list(KINDS)[number]
+    has = f"a {kind}, which has {', '.join(FIELDS[kind])}"
+    for field in given:
+        if field not in FIELDS[kind]:
+            return InvalidValueError(f"{place}: field {field!r} is none of {has}")
+    for field in FIELDS[kind]:
+        if field not in given:
+            is_null = "is null" if field in record else "is missing"
+            return NullError(f"{place}: field {field!r} {is_null}; {has.replace(', which has', ' has')}")
+    try:
+        check(KINDS[kind](*(record[field] for field in FIELDS[kind])), plane=plane)
+    except TagMatchError as error:
+        return type(error)(f"{place}: {error}")
+    raise AssertionError(place)
+
+
+def _there(values: pa.Array) -> BoolArray:
+    found: BoolArray = values.is_valid().to_numpy(zero_copy_only=False)
     return found

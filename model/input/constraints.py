@@ -13,7 +13,7 @@ from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, strings_in
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.attributes import rows_of_columns
-from tagmatch.model.input.values import NO_PLACES, check_values, elements, is_list, places, value_column
+from tagmatch.model.input.values import NO_PLACES, check_values, elements, is_list, places, struct_fields, value_column
 from tagmatch.model.kernels.constraint_tags import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.operators import MANY, OPERATORS, RANGES
@@ -82,15 +82,7 @@ class _Read:
 
     def __init__(self, name: str, first_row: int, offsets: I64Array, structs: pa.StructArray) -> None:
         self._name, self._first_row, self._offsets, self._structs = name, first_row, offsets, structs
-        self._fields: dict[str, pa.Array] = {}
-        kind = structs.type
-        for number, values in enumerate(structs.flatten()):
-            field = kind.field(number).name
-            if field not in _FIELDS or field in self._fields:
-                raise InvalidTypeError(
-                    f"{name}: constraints have fields {', '.join(_FIELDS)}, each once, not {field!r}"
-                )
-            self._fields[field] = values
+        self._fields = struct_fields(structs, _FIELDS, f"{name}: constraints")
         for field in (ATTRIBUTE, OPERATOR):
             if field not in self._fields:
                 raise InvalidTypeError(

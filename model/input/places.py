@@ -131,7 +131,8 @@ class Locations:
 
 
 @kernel
-def _read(rows, indices, offsets, data, first, last, places, kinds, shapes):
+def _read(row_tags, strings, first, last, out):
+    (rows, indices), (offsets, data), (places, kinds, shapes) = row_tags, strings, out
     has_place = has_shape = False
     numbers = np.zeros(MOST_NUMBERS, np.uint64)
     for row in range(first, last):
@@ -170,9 +171,8 @@ def locations_of(tags: TagLists, first: int, last: int) -> Locations | None:
     places, shapes = np.full((count, 2), np.nan), np.zeros((count, MOST_NUMBERS), np.uint64)
     kinds = np.zeros(count, np.uint8)
     indices = _NO_INDICES if tags.indices is None else tags.indices
-    has_place, has_shape = _read(
-        tags.offsets, indices, tags.tags.offsets, tags.tags.data, first, last, places.view(np.uint64), kinds, shapes
-    )
+    strings, out = (tags.tags.offsets, tags.tags.data), (places.view(np.uint64), kinds, shapes)
+    has_place, has_shape = _read((tags.offsets, indices), strings, first, last, out)
     if not (has_place or has_shape):
         return None
     if not has_shape:

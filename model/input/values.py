@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -109,6 +109,17 @@ def kind_of(kind: pa.DataType) -> int | None:
     if pa.types.is_floating(kind):
         return FLOAT
     return TEXT if is_text(kind) else None
+
+
+def struct_fields(structs: pa.StructArray, known: Sequence[str], what: str) -> dict[str, pa.Array]:
+    """The fields of structs by name; InvalidTypeError, which says of what they are, for one that is not known."""
+    fields: dict[str, pa.Array] = {}
+    for number, values in enumerate(structs.flatten()):
+        field = structs.type.field(number).name
+        if field not in known or field in fields:
+            raise InvalidTypeError(f"{what} have fields {', '.join(known)}, each once, not {field!r}")
+        fields[field] = values
+    return fields
 
 
 @cache

@@ -140,10 +140,11 @@ def _key_at(place, is_text, begin, end, upper_begin, upper_end):
 
 
 @inlined
-def _put_tags(columns, ends, rules, first, last, offsets, out, sizes, writes):
+def _put_tags(columns, ends, rules, first, last, written, writes):
     """Write the tags of some constraints where `offsets` says; without `writes`, their sizes."""
     # No function that is called here gets an array, as that costs as much as all else
     data, operators, names, values, uppers, lists, members, _ = columns
+    offsets, out, sizes = written
     for i in range(first, last):
         operator, begin, end = operators[i], values[i, 0], values[i, 1]
         upper_begin, upper_end = uppers[i, 0], uppers[i, 1]
@@ -235,12 +236,12 @@ def _drop_within(columns, rules, first, last, ends):
 
 @kernel
 def _measure(columns, ends, rules, first, last, sizes, nothing):
-    _put_tags(columns, ends, rules, first, last, sizes, nothing, sizes, False)
+    _put_tags(columns, ends, rules, first, last, (sizes, nothing, sizes), False)
 
 
 @kernel
 def _write(columns, ends, rules, first, last, offsets, out):
-    _put_tags(columns, ends, rules, first, last, offsets, out, offsets, True)
+    _put_tags(columns, ends, rules, first, last, (offsets, out, offsets), True)
 
 
 def are_sound(constraints: Columns, threads: int = 1) -> BoolArray:

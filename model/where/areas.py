@@ -134,7 +134,8 @@ MAX_LON, MAX_LAT = 180.0, 90.0
 
 _NAMES = {kind: name for name, kind in KINDS.items()}
 _NAMES_BY_LETTER = {name[0]: name for name in KINDS}
-_LIMITS = {"lon": MAX_LON, "west": MAX_LON, "east": MAX_LON, "lat": MAX_LAT, "south": MAX_LAT, "north": MAX_LAT}
+#: Of numbers of the sphere, what they are at most, and at least less than zero
+LIMITS = {"lon": MAX_LON, "west": MAX_LON, "east": MAX_LON, "lat": MAX_LAT, "south": MAX_LAT, "north": MAX_LAT}
 #: The other number of the same place
 _OTHERS = {"lon": "lat", "lat": "lon", "west": "south", "south": "west", "east": "north", "north": "east"}
 _PAYLOAD = re.compile(r"([cbnCBN])((?:[0-9a-f]{16})+)")
@@ -160,7 +161,7 @@ def check(area: object, *, plane: bool) -> None:
             )
         return
     for field in FIELDS[name]:
-        value, limit = getattr(area, field), _LIMITS.get(field)
+        value, limit = getattr(area, field), LIMITS.get(field)
         if limit is not None and not -limit <= value <= limit:
             other = _OTHERS[field]
             raise InvalidValueError(out_of_range(field, value, other, getattr(area, other)))
@@ -174,7 +175,7 @@ def out_of_range(field: str, value: float, other: str, beside: float) -> str:
     >>> out_of_range("lat", 145.46, "lon", 9.19)
     'lat must be from -90 to 90, not 145.46; lon and lat seem swapped: lon comes first'
     """
-    limit = _LIMITS[field]
+    limit = LIMITS[field]
     names = (other, field) if limit == MAX_LAT else (field, other)
     is_swapped = limit == MAX_LAT and abs(value) <= MAX_LON and abs(beside) <= MAX_LAT
     hint = f"; {' and '.join(names)} seem swapped: {names[0]} comes first" if is_swapped else ""

@@ -193,18 +193,14 @@ def keep_asked(found, sets, messages, first_codes, out):
     for message in range(len(ends) - 1):
         begin, end = message_offsets[message], message_offsets[message + 1]
         if offsets[message] < offsets[message + 1]:
+            own = (attributes, codes, begin, end, ranks, rank_offsets[message], rank_offsets[message + 1])
             several = False
             for i in range(begin, end):
                 several |= first_codes[attributes[i]] != 0
                 first_codes[attributes[i]] = codes[i]
             for i in range(offsets[message], offsets[message + 1]):
                 kept[used] = values[i]
-                used += np.int64(
-                    verified(
-                        begins[i], stops[i], records, first_codes, several, attributes, codes, begin, end,
-                        ranks, rank_offsets[message], rank_offsets[message + 1], constraints,
-                    )
-                )  # fmt: skip
+                used += np.int64(verified(begins[i], stops[i], records, own, first_codes, several, constraints))
             for i in range(begin, end):
                 first_codes[attributes[i]] = 0
         ends[message + 1] = used

@@ -42,12 +42,12 @@ class _Sets(NamedTuple):
 def _verified(message, row, asked, known):
     """Whether a message has all that the set of a row asks; both."""
     queries, values = asked.queries, asked.values
-    begin = queries.offsets[message]
-    good = verified_in_list(
-        known.record_offsets[row], known.record_offsets[row + 1], known.records,
+    begin, first, last = queries.offsets[message], known.record_offsets[row], known.record_offsets[row + 1]
+    own = (
         values.attributes, values.codes, values.offsets[message], values.offsets[message + 1],
-        queries.ranks, begin, begin + queries.counts[message], known.constraints,
+        queries.ranks, begin, begin + queries.counts[message],
     )  # fmt: skip
+    good = verified_in_list(first, last, known.records, own, known.constraints)
     return good, np.uint32(message), known.rows[row]
 
 

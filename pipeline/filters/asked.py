@@ -197,15 +197,13 @@ def _has_rank(rank, ranks, begin, end):
 
 
 @inlined
-def verified(
-    first, last, records, first_codes, several, attributes, codes, begin, end,
-    ranks, ranks_begin, ranks_end, constraints,
-):  # fmt: skip
+def verified(first, last, records, message, first_codes, several, constraints):
     """Whether a message has all that a set asks in the records from `first` to `last`.
 
-    The message has `attributes` and `codes` from `begin` to `end`, and one code of each attribute in `first_codes`, 0
-    for none; `several` says whether it may have others, too. Its tags are in `ranks`.
+    The message has `attributes` and `codes` from `begin` to `end`, `ranks` of tags, and one code of each attribute in
+    `first_codes`, 0 for none; `several` says whether it may have others, too.
     """
+    attributes, codes, begin, end, ranks, ranks_begin, ranks_end = message
     for record in range(first, last):
         attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
         if attribute < COMPLEX:
@@ -223,10 +221,9 @@ def verified(
 
 
 @inlined
-def verified_in_list(
-    first, last, records, attributes, codes, begin, end, ranks, ranks_begin, ranks_end, constraints
-):  # fmt: skip
+def verified_in_list(first, last, records, message, constraints):
     """As `verified`, where there is no table of a message's codes by attribute: on CUDA."""
+    attributes, codes, begin, end, ranks, ranks_begin, ranks_end = message
     for record in range(first, last):
         attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
         if attribute < COMPLEX:
@@ -256,16 +253,17 @@ def _by_message(owners, rows, used, starts):
 
 
 @kernel
-def keep_verified(
-    first, last, owners, candidates, used, rank_offsets, ranks, message_offsets, attributes, codes,
-    constraints, rows, record_offsets, records, first_codes, out, total, ends,
-):  # fmt: skip
-    """Write behind the first `total` of `out` which rows messages `first` to `last` satisfy, and where each's end.
+def keep_verified(first, last, candidates, messages, sets, first_codes, out):
+    """Write behind the first `total` rows which rows messages `first` to `last` satisfy, and where each's end.
 
-    Candidate `i` of `used` is set `candidates[i]`, for message `first + owners[i]`. Returns how many rows there are.
+    Candidate `i` of `used` is set `by_candidate[i]`, for message `first + owners[i]`. Returns how many rows there are.
     """
+    owners, by_candidate, used = candidates
+    rank_offsets, ranks, message_offsets, attributes, codes = messages
+    constraints, rows, record_offsets, records = sets
+    kept, total, ends = out
     starts = np.zeros(last - first + 1, np.int64)
-    found = _by_message(owners, candidates, used, starts)
+    found = _by_message(owners, by_candidate, used, starts)
     begins, stops = np.empty(used, np.int64), np.empty(used, np.int64)
     # Each miss of the cache in a loop of its own: the processor then waits for many at once
     for i in range(used):
@@ -273,22 +271,19 @@ def keep_verified(
     touched = np.uint32(0)
     for i in range(used):
         touched ^= records[begins[i], 0] ^ records[stops[i] - 1, 0] ^ rows[found[i]]
-    for message in range(len(starts) - 1):
-        begin, end = message_offsets[first + message], message_offsets[first + message + 1]
-        if starts[message] < starts[message + 1]:
+    for number in range(len(starts) - 1):
+        begin, end = message_offsets[first + number], message_offsets[first + number + 1]
+        if starts[number] < starts[number + 1]:
+            ranks_begin, ranks_end = rank_offsets[first + number], rank_offsets[first + number + 1]
+            message = (attributes, codes, begin, end, ranks, ranks_begin, ranks_end)
             several = False
             for i in range(begin, end):
                 several |= first_codes[attributes[i]] != 0
                 first_codes[attributes[i]] = codes[i]
-            for i in range(starts[message], starts[message + 1]):
-                out[total] = rows[found[i]]
-                total += np.int64(
-                    verified(
-                        begins[i], stops[i], records, first_codes, several, attributes, codes, begin, end,
-                        ranks, rank_offsets[first + message], rank_offsets[first + message + 1], constraints,
-                    )
-                )  # fmt: skip
+            for i in range(starts[number], starts[number + 1]):
+                kept[total] = rows[found[i]]
+                total += np.int64(verified(begins[i], stops[i], records, message, first_codes, several, constraints))
             for i in range(begin, end):
                 first_codes[attributes[i]] = 0
-        ends[first + message + 1] = total
+        ends[first + number + 1] = total
     return total, touched

@@ -210,7 +210,9 @@ def _place(node, byte, edges):
 
 
 @kernel
-def _build(owners, offsets, data, roots, edges, children, firsts, nexts, parents, letters, of_root):
+def _build(owners, texts, roots, table, ends, nodes_of):
+    (offsets, data), (edges, children), (firsts, nexts) = texts, table, ends
+    parents, letters, of_root = nodes_of
     nodes = 1
     for pattern in range(len(owners)):
         owner = owners[pattern]
@@ -233,8 +235,9 @@ def _build(owners, offsets, data, roots, edges, children, firsts, nexts, parents
 
 
 @kernel
-def _link(order, edges, children, fails, outputs, firsts, parents, letters, of_root):
+def _link(order, table, fails, outputs, firsts, nodes_of):
     """Nodes come by depth, so that those of shorter texts are done."""
+    (edges, children), (parents, letters, of_root) = table, nodes_of
     for node in order:
         root = of_root[node]
         if node != root:
@@ -266,11 +269,12 @@ def patterns_of(count: int, owners: I64Array, texts: Strings, only_at_end: BoolA
     fails, outputs, parents, of_root = (np.zeros(room, np.int64) for _ in range(4))
     firsts, nexts = np.full(room, -1, np.int64), np.full(len(owners), -1, np.int64)
     letters = np.zeros(room, np.uint8)
-    nodes = _build(owners, texts.offsets, texts.data, roots, edges, children, firsts, nexts, parents, letters, of_root)
+    table, nodes_of = (edges, children), (parents, letters, of_root)
+    nodes = _build(owners, (texts.offsets, texts.data), roots, table, (firsts, nexts), nodes_of)
     depths = np.zeros(nodes, np.int64)
     _depths(parents, depths)
     order = np.argsort(depths, kind="stable")[1:]
-    _link(order, edges, children, fails, outputs, firsts, parents, letters, of_root)
+    _link(order, table, fails, outputs, firsts, nodes_of)
     return Patterns(
         roots, edges, children, fails[:nodes].copy(), outputs[:nodes].copy(), firsts[:nodes].copy(), nexts,
         only_at_end, attributes,

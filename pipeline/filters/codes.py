@@ -185,8 +185,9 @@ def _code_of_bool(is_true):
 
 
 @lent
-def code_of(data, start, stop, attribute, number_starts, doubles, rests, text_starts, text_offsets, texts):
+def code_of(data, start, stop, attribute, constants):
     """Code of the value with the key `data[start:stop]`; 0 where that is no key of a value."""
+    number_starts, doubles, rests, text_starts, text_offsets, texts = constants
     if start >= stop:
         return 0
     kind = data[start]
@@ -213,10 +214,9 @@ def code_of_bits(kind, bits, first, last, doubles, rests):
 
 
 @lent
-def code_of_value(
-    kind, bits, data, begin, end, attribute, number_starts, doubles, rests, text_starts, text_offsets, texts
-):
+def code_of_value(kind, bits, data, begin, end, attribute, constants):
     """Code of a value with this kind and these bits, or of the text `data[begin:end]`."""
+    number_starts, doubles, rests, text_starts, text_offsets, texts = constants
     first, last = number_starts[attribute], number_starts[attribute + 1]
     if kind == columns.TEXT:
         first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
@@ -225,8 +225,9 @@ def code_of_value(
 
 
 @kernel
-def write_codes(kind, attribute, bits, begins, ends, data, places, constants, codes):
-    """Write the codes of the values of a `Column` with the numbers in `places`; `constants` are `Constants.arrays`."""
+def write_codes(kind, attribute, values, places, constants, codes):
+    """Write the codes of the values of a `Column` with the numbers in `places`."""
+    bits, begins, ends, data = values
     number_starts, doubles, rests, text_starts, text_offsets, texts = constants
     first, last = number_starts[attribute], number_starts[attribute + 1]
     if kind == columns.TEXT:

@@ -194,7 +194,6 @@ def _encode_tags(rows, indices, offsets, data, first, last, names, absent, first
     """Attributes that come as tags: of each value the message, counted from `first`, the attribute and the code."""
     name_slots, name_offsets, name_bytes = names
     absent_slots, absent_offsets, absent_bytes = absent
-    number_starts, doubles, rests, text_starts, text_offsets, texts = constants
     roots, room = patterns[0], rows[last] - rows[first]
     owners, attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32)
     used = 0
@@ -217,9 +216,7 @@ def _encode_tags(rows, indices, offsets, data, first, last, names, absent, first
                 if number == UNKNOWN:
                     continue
                 number, start = np.int64(number), end + 1
-                code = code_of(
-                    data, start, stop, number, number_starts, doubles, rests, text_starts, text_offsets, texts
-                )
+                code = code_of(data, start, stop, number, constants)
                 if code == 0:
                     continue
             if used == len(owners):
@@ -254,7 +251,8 @@ def _encode_columns(columns, heads, first, last, constants, patterns, owners, at
         data, row = array_at(arrays, DATA, np.uint8), first
         begins, ends = array_at(arrays, BEGINS, np.int64), array_at(arrays, ENDS, np.int64)
         bits = array_at(arrays, VALUE_BITS, np.uint64)
-        write_codes(kind, attribute, bits, begins, ends, data, places[:count], constants, codes[used : used + count])
+        values = (bits, begins, ends, data)
+        write_codes(kind, attribute, values, places[:count], constants, codes[used : used + count])
         used += count
         if kind == TEXT and roots[attribute] != 0:
             for place in places[:count]:
@@ -270,7 +268,6 @@ def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, co
     """The attributes and codes of one message, as `Messages` has them."""
     name_slots, name_offsets, name_bytes = names
     absent_slots, absent_offsets, absent_bytes = absent
-    number_starts, doubles, rests, text_starts, text_offsets, texts = constants
     roots, room, used = patterns[0], len(hashes) + len(values), 0
     owners, attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32)
     if len(absent_offsets) > 1:
@@ -289,10 +286,7 @@ def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, co
         owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
         codes = with_room(codes, used, 1)
         attributes[used] = number
-        codes[used] = code_of_value(
-            kind, np.uint64(values[i, BITS]), data, begin, end, number,
-            number_starts, doubles, rests, text_starts, text_offsets, texts,
-        )  # fmt: skip
+        codes[used] = code_of_value(kind, np.uint64(values[i, BITS]), data, begin, end, number, constants)
         used += 1
         if kind == TEXT and roots[number] != 0:
             owners, attributes, codes, used = _with_patterns(

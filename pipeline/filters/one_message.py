@@ -140,15 +140,11 @@ def match_few(
         several |= first_codes[attributes[i]] != 0
         first_codes[attributes[i]] = codes[i]
     total = np.int64(0)
+    message = (attributes, codes, begin, end, ranks, ranks_begin, ranks_end)
     for i in range(used):
         row = rows[found[i]]
         found[total] = row
-        total += np.int64(
-            verified(
-                begins[i], ends[i], records, first_codes, several, attributes, codes, begin, end,
-                ranks, ranks_begin, ranks_end, constraints,
-            )
-        )  # fmt: skip
+        total += np.int64(verified(begins[i], ends[i], records, message, first_codes, several, constraints))
     for i in range(begin, end):
         first_codes[attributes[i]] = 0
     return total, used - total

@@ -41,10 +41,9 @@ def match_in_trie(
         )  # fmt: skip
         owners, found, used, _ = descend(tokens, token_ends[: last - first + 1], signatures, trie, fewest)
         out = with_room(out, total, used)
-        total, _ = keep_verified(
-            first, last, owners, found, used, rank_offsets, ranks, message_offsets, attributes, codes,
-            constraints, rows, record_offsets, records, first_codes, out, total, ends,
-        )  # fmt: skip
+        messages = (rank_offsets, ranks, message_offsets, attributes, codes)
+        sets = (constraints, rows, record_offsets, records)
+        total, _ = keep_verified(first, last, (owners, found, used), messages, sets, first_codes, (out, total, ends))
         candidates += used
         first, at_once = last, min(2 * at_once, _MOST) if used < _MANY else max(at_once // 2, 1)
     return out[:total], candidates - total
@@ -179,10 +178,12 @@ def match_in_lines(
             offsets, attributes, codes, first, count, buckets, cut, blocks, len(rows), found, by
         )
         out = with_room(out, total, used)
-        total, touch = keep_verified(
-            first, first + count, by, found, used, rank_offsets, all_ranks, offsets, attributes, codes,
-            constraints, rows, record_offsets, records, first_codes, out, total, ends,
-        )  # fmt: skip
+        known, sets = (
+            (rank_offsets, all_ranks, offsets, attributes, codes),
+            (constraints, rows, record_offsets, records),
+        )
+        left, last = (by, found, used), first + count
+        total, touch = keep_verified(first, last, left, known, sets, first_codes, (out, total, ends))
         touched ^= touch
         rejected += used
     return out[:total], rejected - total, touched
