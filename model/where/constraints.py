@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, Self, cast
 
@@ -64,6 +65,9 @@ KEYWORDS = frozenset(
     chain(("and", "false", "or", "tags", "true", "within"), *(name.split() for name in OPERATORS if name[0].isalpha()))
 )
 
+# As many conditions as are often shown again and again
+_REMEMBERED = 1 << 14
+
 _TAG = re.compile(rf"{RESERVED}([+-])([rscta])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
 _CUT = re.compile(rb"([\[\]^])(\d+):")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
@@ -92,6 +96,13 @@ class Interval(NamedTuple):
 
 #: Around all keys, NaN's too
 _ALL = Interval(Cut("[", ""), Cut("[", TEXTS[1]))
+
+# Operators that may have made a text, or ranges, by the kind, and by whether these are others and the first sides
+_OF_TEXTS = {own.kind: own for own in OPERATORS.values() if own.kind != RANGES}
+_OF_SIDES: dict[tuple[bool | Side, ...], list[Operator]] = {}
+for _own in OPERATORS.values():
+    if _own.kind == RANGES and not _own.negated:
+        _OF_SIDES.setdefault((_own.is_other, *(side for side, _ in _own.cuts)), []).append(_own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +227,17 @@ class Constraint:
 
     def _operation(self) -> tuple[Operator, Sequence[Value]]:
         """The first operator of the table that makes this, but for its sign, and of which operands."""
-        for operator in OPERATORS.values():
-            if operator.kind == self.kind and not operator.negated:
-                operands = [self.payload] if self.kind != RANGES else _operands(operator, self.intervals)
-                if operands is not None:
-                    return operator, operands
+        if self.kind != RANGES:
+            return _OF_TEXTS[self.kind], [self.payload]
+        cuts = [cut for interval in self.intervals for cut in interval]
+        if not cuts:  # only below all texts there is nothing
+            return OPERATORS["<"], [""]
+        is_other = (cuts[0], cuts[-1]) == _ALL
+        cuts = cuts[1:-1] if is_other else cuts
+        for operator in _OF_SIDES.get((is_other, *[cut.side for cut in cuts[:2]]), ()):
+            operands = _operands(operator, cuts)
+            if operands is not None:
+                return operator, operands
         raise InvalidValueError(f"no constraint has the tag {quoted(self.tag)}")
 
     def __str__(self) -> str:
@@ -260,7 +277,7 @@ class Where(str):
     @classmethod
     def of_tag(cls, tag: str) -> Self:
         """The constraint that stands in a stored row as this tag."""
-        return cls(Constraint.of_tag(tag).text)
+        return cls(_text_of_tag(tag))
 
     def __repr__(self) -> str:
         return f"Where({str.__repr__(self)})"
@@ -273,6 +290,11 @@ class Where(str):
 
     def __hash__(self) -> int:
         return hash((Where, str.__hash__(self)))
+
+
+@lru_cache(_REMEMBERED)
+def _text_of_tag(tag: str) -> str:
+    return Constraint.of_tag(tag).text
 
 
 def is_constraint(tag: str) -> bool:
@@ -311,9 +333,7 @@ def _intervals(operator: Operator, keys: Sequence[str]) -> tuple[Interval, ...]:
         return ()
     cuts: list[Cut] = []
     for key in sorted(set(keys)) if operator.count == MANY else keys[:1]:
-        begin, end = TEXTS if key[0] == TEXTS[0] else NUMBERS
-        places = {BEGIN: begin, END: end, OPERAND: key, SECOND: keys[-1]}
-        lower, upper = [Cut(side, places[place]) for side, place in operator.cuts]
+        lower, upper = _cuts_of(operator, key, keys[-1])
         # An operand may be within the range of the one before
         if not cuts or lower.position >= cuts[-1].position:
             cuts += lower, upper
@@ -324,25 +344,27 @@ def _intervals(operator: Operator, keys: Sequence[str]) -> tuple[Interval, ...]:
     return tuple(map(Interval, cuts[::2], cuts[1::2]))
 
 
-def _operands(operator: Operator, intervals: tuple[Interval, ...]) -> Sequence[Value] | None:
-    """The operands with which an operator has these intervals; `None` if there are none."""
-    cuts = [cut for interval in intervals for cut in interval]
-    if not cuts:  # only `a < ""` has none
-        return [""] if operator.name == "<" else None
-    if operator.is_other:
-        cuts = cuts[1:-1]
-    if len(cuts) % 2 or not (len(cuts) > 0 if operator.count == MANY else len(cuts) == 2 * min(operator.count, 1)):
+def _cuts_of(operator: Operator, key: str, second: str) -> list[Cut]:
+    """The two cuts of one operand, or of both, by their keys."""
+    begin, end = TEXTS if key[:1] == TEXTS[0] else NUMBERS
+    places = {BEGIN: begin, END: end, OPERAND: key, SECOND: second}
+    return [Cut(side, places[place]) for side, place in operator.cuts]
+
+
+def _operands(operator: Operator, cuts: list[Cut]) -> Sequence[Value] | None:
+    """The operands of which an operator makes these cuts; `None` if there are none."""
+    if operator.count != MANY and len(cuts) > 2:
         return None
-    keys = []
-    for at in range(0, len(cuts), 2):
-        pair = {place: cut.key for (_, place), cut in zip(operator.cuts, cuts[at : at + 2], strict=True)}
-        keys += [pair[place] for place in (OPERAND, SECOND) if place in pair]
+    keys: list[str] = []
+    for pair in zip(cuts[::2], cuts[1::2], strict=True):
+        own = {place: cut.key for (_, place), cut in zip(operator.cuts, pair, strict=True)}
+        if _cuts_of(operator, own[OPERAND], own.get(SECOND, "")) != [*pair]:
+            return None
+        keys += [own[place] for place in (OPERAND, SECOND) if place in own]
     try:
-        operands = [value_of(key) for key in keys]
-        sound = [key_for(operator, operand) for operand in operands] == keys
-    except (InvalidTypeError, InvalidValueError):
+        return [value_of(key) for key in keys]
+    except InvalidValueError:
         return None
-    return operands if sound and _intervals(operator, keys) == intervals else None
 
 
 def _cuts_in(payload: bytes) -> Iterator[Cut]:
