@@ -25,7 +25,7 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, Segment, Snapshot, TagsetTable
 from tagmatch.pipeline.areas.area_finder import AreaFinder
-from tagmatch.pipeline.areas.index import AreaIndex, Finders, OnCpu, Searcher, areas_of
+from tagmatch.pipeline.areas.index import AreaIndex, Finders, Searcher, areas_of
 from tagmatch.pipeline.areas.packing import Places
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Split, Union
@@ -53,7 +53,7 @@ def break_even(device: Matcher, cpu: Matcher, segment: Segment) -> int:
     return _first_for(lambda count: ask(device, count), lambda count: ask(cpu, count), len(queries))
 
 
-def break_even_of_areas(device: Searcher, cpu: Searcher, index: AreaIndex) -> int:
+def break_even_of_areas(device: Searcher, index: AreaIndex) -> int:
     """As `break_even`, of areas: with messages in stored areas, or near clients, that have the contents of these."""
     fixed = len(index.fixed_rows) > 0
     assert fixed or index.followers is not None
@@ -67,7 +67,7 @@ def break_even_of_areas(device: Searcher, cpu: Searcher, index: AreaIndex) -> in
         if index.followers is not None:
             finder.near(*asked)
 
-    return _first_for(lambda count: ask(device, count), lambda count: ask(cpu, count), len(places))
+    return _first_for(lambda count: ask(device, count), lambda count: ask(index, count), len(places))
 
 
 def _first_for(device: Callable[[int], None], cpu: Callable[[int], None], most: int) -> int:
@@ -213,7 +213,7 @@ def _finders_of(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier
         if fewest is None:
             fewest = _break_even_of_areas(earlier, len(areas))
         if fewest is None:
-            fewest = break_even_of_areas(device, OnCpu(areas), areas)
+            fewest = break_even_of_areas(device, areas)
         return Finders(areas, device, fewest)
     except DeviceError as error:
         is_small = isinstance(error, DeviceMemoryError)

@@ -13,7 +13,7 @@ from tagmatch.model.kernels.area_shapes import TO_PLANE
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.areas.clients import ClientCells
-from tagmatch.pipeline.areas.index import AreaIndex, Finders, Searcher
+from tagmatch.pipeline.areas.index import AreaIndex, Ask, Finders
 from tagmatch.pipeline.areas.one_located import OneLocated, one_located
 from tagmatch.pipeline.areas.packing import (
     BOX,
@@ -93,7 +93,7 @@ class Sought:
     queries: QueryBatch
     messages: Messages
     locations: Locations | None
-    finder: Searcher
+    asks: tuple[Ask, Ask]  # What finds areas, and clients
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -125,11 +125,12 @@ def groups_of(index: AreaIndex, queries: QueryBatch, messages: Messages) -> List
 
 def _found(index: AreaIndex, sought: Sought) -> RowsFound:
     groups, locations, count = sought.groups, sought.locations, len(sought)
+    holding, near = sought.asks
     nowhere = np.full(count, np.nan)
     places = Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat)
     parts = []
     if len(index.fixed_rows):
-        entries = sought.finder.holding(places, groups)
+        entries = holding(places, groups)
         parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
     if len(index.loose.values):
         parts.append(_spread(index.loose, groups))
@@ -138,24 +139,24 @@ def _found(index: AreaIndex, sought: Sought) -> RowsFound:
     followers = index.followers
     if followers is None or locations is None:
         return RowsFound(rows)
-    entries = _entries_of(followers.cells, sought.finder, places, locations, groups)
+    entries = _entries_of(followers.cells, near, places, locations, groups)
     entries = _tested(index, sought, entries, followers.rows, places)
     if not len(entries.values):
         return RowsFound(rows)
     return RowsFound(rows, key_places=Lists(entries.offsets, followers.places[entries.values].astype(np.uint64)))
 
 
-def _entries_of(cells: ClientCells, finder: Searcher, places: Places, locations: Locations, groups: Lists) -> Lists:
+def _entries_of(cells: ClientCells, near: Ask, places: Places, locations: Locations, groups: Lists) -> Lists:
     """Entries of clients that a message is for: near its place, and within its area, whichever it has."""
     if not locations.kinds.any():
-        return finder.near(places, groups)
+        return near(places, groups)
     has_area = locations.kinds != 0
     is_box = (locations.kinds == BOX_LETTER) | (locations.kinds == BOX_LETTER + TO_PLANE)
     shapes = Shapes(np.where(is_box, BOX, CIRCLE).astype(np.uint8), locations.values)
     has_place = ~np.isnan(locations.lon)
     within = cells.inside(shapes, None, _only(groups, has_area & ~has_place))
     near_and_within = cells.inside(shapes, places, _only(groups, has_area & has_place))
-    return side_by_side([within, near_and_within, finder.near(places, _only(groups, ~has_area))])
+    return side_by_side([within, near_and_within, near(places, _only(groups, ~has_area))])
 
 
 def _only(lists: Lists, chosen: BoolArray) -> Lists:

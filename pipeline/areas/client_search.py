@@ -47,10 +47,10 @@ _INFINITE = math.inf
 class ClientSearch(NamedTuple):
     """What a search reads, of all in it until it ends; the types of its arrays are `PREPARED`."""
 
-    words: Any  # As of `CellChunks`
+    words: Any  # Arrays of `CellChunks`
     numbers: Any
     following: Any
-    versions: Any  # As of `MovingCells`
+    versions: Any  # Arrays of `MovingCells`
     lon: Any
     lat: Any
     tree: CellTree

@@ -63,7 +63,7 @@ class Entries:
     """What does not change: entries, their spaces, and clients' entries."""
 
     table: EntryTable
-    group_spaces: I64Array  # As of `ClientSearch`
+    group_spaces: I64Array  # The spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
     space_reaches: F64Array
     marked: bool  # Whether some limits are
     plane: bool

@@ -1,10 +1,7 @@
-"""The sets of a segment that have areas, made ready for messages that say where they are.
+"""The sets of a segment that have areas, made ready for messages that say where they are; and who finds what they ask.
 
-What sets with areas ask beside them: few different contents, each of which many areas share.
-
-A message first finds the contents that it has, and then, of each of these, the areas that have its place.
-
-Who finds areas and clients for a packet of messages: the CPU, or a device beside it.
+Beside areas, sets ask few different contents, each of which many share: a message first finds the contents that it has,
+and then, of each of these, the areas that have its place. The CPU looks for these, or a device beside it.
 """
 
 from __future__ import annotations
@@ -13,7 +10,8 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -155,6 +153,15 @@ class AreaIndex:
         if self.followers is not None:
             found += self.followers.cells.nbytes + self.followers.rows.nbytes + self.followers.places.nbytes
         return found
+
+    def holding(self, places: Places, groups: Lists) -> Lists:
+        """As `FixedAreas` has it."""
+        return self.fixed.holding(places, groups)
+
+    def near(self, places: Places, groups: Lists) -> Lists:
+        """Entries of clients near each message's place, of an index that has followers."""
+        assert self.followers is not None
+        return self.followers.cells.near(places, groups)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -334,55 +341,34 @@ def _followers(
 
 
 _log = logging.getLogger(__name__)
+#: Gets places of messages, and the groups of each
+Ask: TypeAlias = Callable[[Places, Lists], Lists]
 
 
 class Searcher(Protocol):
     """What finds the areas and the clients of an index by where messages are. Any number of threads may share it."""
 
-    def holding(self, places: Places, groups: Lists) -> Lists:
-        """As of `FixedAreas`."""
-
-    def near(self, places: Places, groups: Lists) -> Lists:
-        """As of `ClientCells`."""
-
-
-class DeviceSearcher(Searcher, Protocol):
-    """One that is on a device, and raises `DeviceError` when it can do no more.
-
-    It sees all moves of clients that were made before it is asked.
-    """
-
     @property
     def nbytes(self) -> int:
-        """Bytes of the device's memory."""
-
-
-class OnCpu:
-    """A finder that asks the structures themselves."""
-
-    def __init__(self, index: AreaIndex) -> None:
-        self._index = index
+        """Bytes of memory."""
 
     def holding(self, places: Places, groups: Lists) -> Lists:
-        """As of `Searcher`."""
-        return self._index.fixed.holding(places, groups)
+        """Areas that stay, which have each message's place."""
 
     def near(self, places: Places, groups: Lists) -> Lists:
-        """As of `Searcher`."""
-        assert self._index.followers is not None
-        return self._index.followers.cells.near(places, groups)
+        """Entries of clients near each message's place."""
 
 
 class Finders:
-    """The CPU's finder of an index, and perhaps a device's: small packets are the CPU's, and all once the device fails.
+    """The CPU's finder, the index, and perhaps a device's, which sees all moves of clients made before it is asked.
 
-    A packet that a device cannot answer, is answered by the CPU.
+    Small packets are the CPU's, and each that the device cannot answer; all are once it fails (`DeviceError`).
     """
 
     def __init__(
-        self, index: AreaIndex, device: DeviceSearcher | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
+        self, index: AreaIndex, device: Searcher | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
     ) -> None:
-        self.cpu: Searcher = OnCpu(index)
+        self.cpu: Searcher = index
         self.device, self.fewest_messages = device, fewest
         self.notes = notes
         if device is not None and fewest > 1:
@@ -403,46 +389,25 @@ class Finders:
         with self._counting:
             return dict(self._matched_by)
 
-    def of_packet(self, messages: int) -> Searcher:
-        """Who finds what a packet of so many messages asks for."""
+    def of_packet(self, messages: int) -> tuple[Ask, Ask]:
+        """What finds the areas, and the clients, that a packet of so many messages asks for."""
         device = self.device if messages >= self.fewest_messages else None
         with self._counting:
             if self._matched_by:
                 self._matched_by["cpu" if device is None else "cuda"] += messages
-        return self.cpu if device is None else _Guarded(self, device)
+        if device is None:
+            return self.cpu.holding, self.cpu.near
+        guarded = partial(self._ask, device)
+        return partial(guarded, device.holding, self.cpu.holding), partial(guarded, device.near, self.cpu.near)
 
-    def failed(self, device: DeviceSearcher, error: DeviceError) -> None:
-        """Have the CPU go on, with a packet or, if the device has failed, with all."""
-        if isinstance(error, DeviceMemoryError):
-            _log.warning("%s; the CPU matches the areas of a packet", error)
-        elif self.device is device:
-            self.device = None
-            _log.error("%s; the CPU goes on with areas", error)
-
-
-class _Guarded:
-    """A device's finder that may fail."""
-
-    def __init__(self, finders: Finders, device: DeviceSearcher) -> None:
-        self._finders, self._device = finders, device
-
-    def holding(self, places: Places, groups: Lists) -> Lists:
-        """As of `Searcher`."""
-        return self._ask(self._device.holding, self._finders.cpu.holding, places, groups)
-
-    def near(self, places: Places, groups: Lists) -> Lists:
-        """As of `Searcher`."""
-        return self._ask(self._device.near, self._finders.cpu.near, places, groups)
-
-    def _ask(
-        self,
-        device: Callable[[Places, Lists], Lists],
-        cpu: Callable[[Places, Lists], Lists],
-        places: Places,
-        groups: Lists,
-    ) -> Lists:
+    def _ask(self, device: Searcher, there: Ask, here: Ask, places: Places, groups: Lists) -> Lists:
+        """Ask a device, or the CPU instead, which goes on with a packet or, if the device has failed, with all."""
         try:
-            return device(places, groups)
+            return there(places, groups)
+        except DeviceMemoryError as error:
+            _log.warning("%s; the CPU matches the areas of a packet", error)
         except DeviceError as error:
-            self._finders.failed(self._device, error)
-            return cpu(places, groups)
+            if self.device is device:
+                self.device = None
+                _log.error("%s; the CPU goes on with areas", error)
+        return here(places, groups)

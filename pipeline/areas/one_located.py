@@ -335,7 +335,7 @@ class OneLocated(OneMessage):
 
     @property
     def needs_place(self) -> bool:
-        """As of `OneQuery`."""
+        """Whether no query without a place has an answer."""
         return self._needs_place
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:

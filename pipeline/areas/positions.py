@@ -27,7 +27,6 @@ from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.cells import Moves
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.matcher import (
-    Keys,
     Matched,
     Matcher,
     OneQuery,
@@ -225,53 +224,41 @@ if hasattr(os, "register_at_fork"):
 
 
 class WithinAreas:
-    """A matcher whose answers to messages that have an area are the keys of clients within it."""
+    """A matcher that answers messages with an area by the keys of clients within it; sets are found as ever."""
 
     by_partition = None
 
     def __init__(self, matcher: Matcher, clients: Clients, *, plane: bool) -> None:
         self._matcher, self._clients, self._plane = matcher, clients, plane
+        self.keys, self.memory, self.set_ids = matcher.keys, matcher.memory, matcher.set_ids
         self.devices, self.notes = matcher.devices, matcher.notes
         self.packet_size: PacketSize = matcher.packet_size
 
     @property
     def one_query(self) -> OneQuery | None:
-        """As of `Matcher`."""
+        """What answers as the other matcher does, but for keys whose clients are elsewhere."""
         one = self._matcher.one_query
         return None if one is None else _OneWithin(one, self)
-
-    @property
-    def keys(self) -> Keys:
-        """As of `Matcher`."""
-        return self._matcher.keys
 
     def __len__(self) -> int:
         return len(self._matcher)
 
     @property
     def nbytes(self) -> int:
-        """As of `Matcher`."""
+        """Bytes that the other matcher has."""
         return self._matcher.nbytes
 
     @property
     def matched_by(self) -> dict[str, int]:
-        """As of `Matcher`."""
+        """How many queries of the other matcher went where."""
         return self._matcher.matched_by
 
-    def memory(self, count: int) -> U64Array | None:
-        """As of `Matcher`."""
-        return self._matcher.memory(count)
-
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
-        """As of `Matcher`."""
+        """Queries, and the areas of those that have one."""
         queries, locations = self._matcher.preprocess(tags, first, last), locations_of(tags, first, last)
         if locations is None or not locations.kinds.any():
             return queries
         return _Preprocessed(queries, self, locations)
-
-    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
-        """As of `Matcher`: sets of which no client need be within the area."""
-        return self._matcher.set_ids(tags, first, last)
 
     def kept(self, found: Lists, locations: Locations) -> Lists:
         """Of keys that were found, those whose clients are within the area of their message, if it has one."""
@@ -290,12 +277,12 @@ class _OneWithin:
         self._one, self._matcher = one, matcher
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
-        """As of `OneQuery`."""
+        """The keys that the other finds, of clients within the area."""
         own = np.zeros(len(counts), np.int64)
         return self._kept(self._one.keys(query, unique, own), query, own, counts)
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
-        """As of `OneQuery`."""
+        """The same, if the other answers at once."""
         own = np.zeros(len(counts), np.int64)
         found = self._one.brief_keys(query, unique, own)
         return None if found is None else self._kept(found, query, own, counts)
@@ -308,7 +295,7 @@ class _OneWithin:
         return found
 
     def set_ids(self, query: Single) -> U32Array:
-        """As of `WithinAreas`."""
+        """Sets, of which no client need be within the area."""
         return self._one.set_ids(query)
 
 

@@ -28,6 +28,7 @@ from tagmatch.pipeline.cuda.area_search import Searches, no_lists
 from tagmatch.pipeline.cuda.device import (
     Workspace,
     bytes_of,
+    clear,
     device_array,
     grid,
     kernel,
@@ -60,7 +61,7 @@ class PointArrays(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """As of `EntryTable`."""
+    """What does not change of entries, from `EntryTable`."""
 
     spaces: Any
     clients: Any
@@ -75,14 +76,6 @@ def put_last(moves, moved, first, last, at):
         client = moved.clients[i]
         if last[client] == first + i:
             at.x[client], at.y[client], at.z[client] = moved.x[i], moved.y[i], moved.z[i]
-
-
-@kernel
-def clear_counts(cells, counts):
-    """One thread a cell."""
-    i = cuda.grid(1)
-    if i < cells:
-        counts[i] = 0
 
 
 @kernel
@@ -177,11 +170,11 @@ class CudaClients(Searches):
 
     @property
     def nbytes(self) -> int:
-        """As of `Searches`, and what moves take on their way."""
+        """Bytes of device memory, but for what packets take on their way."""
         return super().nbytes + bytes_of(self._entries, self._at, self._last)
 
     def near(self, places: Places, groups: Lists) -> Lists:
-        """As of `ClientCells`, of one version for all messages."""
+        """Entries of clients near each message's place, all at one time."""
         return self.find(places, groups)
 
     def update(self) -> None:
@@ -235,7 +228,7 @@ class CudaClients(Searches):
         by_entry = (*grid(count, _BLOCK), stream)
         counts = workspace.device("counts of cells", np.int32, cells)
         cells_of = workspace.device("cells of entries", np.int32, count)
-        clear_counts[(*grid(cells, _BLOCK), stream)](cells, counts)
+        clear(counts, cells, stream)
         count_cells[by_entry](count, self._entries, self._at, self._cuts, cells_of, counts)
         ends = prefix_sums("ends of cells", counts, cells, workspace)
         fill_chunks[by_entry](count, self._entries, self._at, cells_of, ends, counts, self._tree)
@@ -264,12 +257,12 @@ class CudaFixedAreas(Searches):
         self.holding(Places(np.zeros(1), np.zeros(1)), Lists(np.array([0, 1]), np.zeros(1, np.uint32)))
 
     def holding(self, places: Places, groups: Lists) -> Lists:
-        """As of `FixedAreas`."""
+        """Areas that have each message's place."""
         return self.find(places, groups)
 
 
 class CudaAreas:
-    """What finds areas and clients of an index on a device, as of `DeviceSearcher`."""
+    """What finds areas and clients of an index on a device: a `Searcher`."""
 
     def __init__(self, index: AreaIndex, device: int = 0, streams: int = 1) -> None:
         self._fixed = CudaFixedAreas(index.fixed, device, streams) if len(index.fixed_rows) else None

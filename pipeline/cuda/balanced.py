@@ -101,7 +101,7 @@ class _Runs(NamedTuple):
     first_rows: Any
     first_blocks: Any
     masks: Any  # Of blocks
-    words: tuple[Any, ...]  # As of `signature_words`
+    words: tuple[Any, ...]  # The three columns of `signature_words`
     checks: Any  # The bit of each row's rarest tag
     offsets: Any
     ranks: Any

@@ -307,6 +307,18 @@ _TILE = _THREADS * _EACH
 
 
 @kernel
+def _clear(count, values):
+    i = cuda.grid(1)
+    if i < count:
+        values[i] = 0
+
+
+def clear(values: Any, count: int, stream: Any) -> None:
+    """Make the first elements of an int32 device array zero."""
+    _clear[(*grid(count, _THREADS), stream)](count, values)
+
+
+@kernel
 def _scan_tiles(count, values, ends, totals):
     """Sums within each tile: every thread adds up its own, the threads' sums are added up in shared memory."""
     sums = cuda.shared.array(_THREADS, np.int64)

@@ -35,7 +35,7 @@ class _Sets(NamedTuple):
     rows: Any
     record_offsets: Any
     records: Any
-    constraints: tuple[Any, ...]  # As of `Constraints`
+    constraints: tuple[Any, ...]  # Arrays of `Constraints`
 
 
 @inlined

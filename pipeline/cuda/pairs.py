@@ -221,41 +221,38 @@ class Room:
         self.pairs = self._first
 
 
+@dataclass(slots=True, eq=False)
 class Pairs:
     """The pairs of one packet, which become lists of keys or, without keys on the device, of set ids."""
 
-    def __init__(
-        self,
-        queries: int,
-        has_empty: bool,
-        keys: tuple[Any, Any] | None,
-        deleted: Any,
-        workspace: Workspace,
-        room: Room,
-    ) -> None:
-        self._queries = queries
-        self._has_empty = has_empty
-        self._keys = keys
-        self._deleted = deleted
-        self._workspace = workspace
-        self._room = room
+    queries: int
+    has_empty: bool
+    keys: tuple[Any, Any] | None
+    deleted: Any
+    workspace: Workspace
+    room: Room
+    _pairs: Any = None  # `PairArrays`, and of each query how many results it has, and where these end
+    _counts: Any = None
+    _ends: Any = None
+    _found: int = 0  # How many pairs, and results
+    _results: int = 0
 
     def find(self, launch: Callable[..., None]) -> tuple[int, int]:
         """Have kernels append what they find; once more, with more room, if there was too little."""
-        workspace, count = self._workspace, self._queries
+        workspace, count = self.workspace, self.queries
         while True:
-            queries = workspace.device("pair queries", np.uint32, self._room.pairs)
-            sets = workspace.device("pair sets", np.uint32, self._room.pairs)
+            queries = workspace.device("pair queries", np.uint32, self.room.pairs)
+            sets = workspace.device("pair sets", np.uint32, self.room.pairs)
             counters = workspace.device("counters", np.int64, COUNTERS)
             counts = workspace.device("counts of results", np.int32, count)
             out = self._pairs = typed(PairArrays(queries, sets, counters))
-            _clear[(*grid(count, _BLOCK), workspace.stream)](count, self._has_empty, counts, out)
+            _clear[(*grid(count, _BLOCK), workspace.stream)](count, self.has_empty, counts, out)
             launch(out)
-            launched = (*self._grid(self._room.pairs), workspace.stream)
-            if self._keys is None:
-                _count_sets[launched](out, self._deleted, counts)
+            launched = (*self._grid(self.room.pairs), workspace.stream)
+            if self.keys is None:
+                _count_sets[launched](out, self.deleted, counts)
             else:
-                _count_keys[launched](out, self._deleted, self._keys[0], counts)
+                _count_keys[launched](out, self.deleted, self.keys[0], counts)
             found = workspace.download("counters", counters, COUNTERS)
             ends = prefix_sums("ends", counts, count, workspace)
             total = workspace.download("total", ends[count:], 1)
@@ -264,23 +261,23 @@ class Pairs:
             if self._found <= min(len(queries), len(sets)):
                 self._counts, self._ends, self._results = counts, ends, int(total[0])
                 return self._found, rejected
-            self._room.ask(self._found)
+            self.room.ask(self._found)
 
     def lists(self, space: Space = no_space) -> Lists:
         """Each query's keys, in `space` or as wide as the table's, or set ids, uint32, in no order; asked for once."""
-        workspace, ends, counts = self._workspace, self._ends, self._counts
+        workspace, ends, counts = self.workspace, self._ends, self._counts
         launched = (*self._grid(self._found), workspace.stream)
         values = None
-        if self._keys is None:
+        if self.keys is None:
             out = workspace.device("sets", np.uint32, self._results)
-            _copy_sets[launched](self._pairs, self._deleted, ends, counts, out)
+            _copy_sets[launched](self._pairs, self.deleted, ends, counts, out)
         else:
             values = space(self._results)
             wide = values is not None
-            dtype = np.uint64 if wide else self._keys[1].dtype
+            dtype = np.uint64 if wide else self.keys[1].dtype
             out = workspace.device("wide keys" if wide else "keys", dtype, self._results)
-            _copy_keys[launched](self._pairs, self._deleted, *self._keys, ends, counts, out)
-        host_ends = workspace.download("host ends", ends, self._queries + 1)
+            _copy_keys[launched](self._pairs, self.deleted, *self.keys, ends, counts, out)
+        host_ends = workspace.download("host ends", ends, self.queries + 1)
         if values is None:
             host_values = workspace.download("host results", out, self._results)
             workspace.stream.synchronize()

@@ -17,7 +17,7 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array
 from tagmatch.model.tables import Vocabulary
-from tagmatch.pipeline.cuda.device import Workspace, bytes_of, grid, kernel, prefix_sums, sent, to_device, typed
+from tagmatch.pipeline.cuda.device import Workspace, bytes_of, clear, grid, kernel, prefix_sums, sent, to_device, typed
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries
 from tagmatch.pipeline.filters.codes import code_of_bits
 from tagmatch.pipeline.filters.index import FilterIndex
@@ -30,13 +30,6 @@ cuda: Any = numba.cuda
 _BLOCK = 128
 # Stands for a column of values that are codes: their attributes in the upper half of the bits, codes in the lower
 _CODES = -1
-
-
-@kernel
-def _clear(messages, counts):
-    i = cuda.grid(1)
-    if i < messages:
-        counts[i] = 0
 
 
 class _Given(NamedTuple):
@@ -124,67 +117,8 @@ class ValueArrays(NamedTuple):
     """Attributes of messages on the device, in any order within a message."""
 
     offsets: Any
-    attributes: Any  # As of `tagmatch.pipeline.filters.messages.Messages`
+    attributes: Any  # Numbers of attributes, and codes, as `Messages` has them
     codes: Any
-
-
-class CudaValueIndex:
-    """Looks up the codes of values on the device."""
-
-    def __init__(self, index: FilterIndex) -> None:
-        self._known, self._seen = index.attributes, index.seen
-        constants = index.attributes.constants
-        tables: tuple[Any, ...] = (constants.halves, constants.doubles, constants.rests)
-        lengths_too = chain.from_iterable((len(table), table) for table in tables)
-        self._constants = sent(_Constants(constants.number_starts, *lengths_too))
-        self.nbytes = bytes_of(self._constants)
-
-    def given(self, tags: TagLists, first: int, last: int) -> GivenValues:
-        """The values of messages `first` to `last`; encodes texts, which takes the CPU much longer than the rest."""
-        given = tags.attributes
-        if given is None:
-            numbers, texts, sizes = None, None, _NO_COLUMNS
-        else:
-            numbers, texts = (KnownColumns.of(given, self._known, kinds) for kinds in (NUMBERS, TEXTS))
-            sizes = numbers.counts(first, last)
-        values = GivenValues(last - first, first, numbers, sizes, *values_of(tags, first, last, self._known, texts))
-        self._seen.count(last - first, values.attributes, values.columns, sizes)
-        return values
-
-    def encode(self, given: GivenValues, workspace: Workspace) -> ValueArrays:
-        """Copy values to the device, make codes of them, and put those of each message side by side."""
-        values, messages, stream = len(given), given.messages, workspace.stream
-        counts = workspace.device("counts of values", np.int32, messages)
-        _clear[(*grid(messages, _BLOCK), stream)](messages, counts)
-        found = [workspace.device(name, np.uint32, values) for name in ("attributes as given", "codes as given")]
-        in_order = [workspace.device(name, np.uint32, values) for name in ("attributes", "codes")]
-        owners, bits = self._send(given, workspace)
-        columns = len(given.columns) + 1
-        kinds = np.full(columns, _CODES)
-        if given.numbers is not None:
-            kinds[:-1] = given.numbers.heads[:, 1]
-        heads = (np.append(np.cumsum(given.sizes), values), np.append(given.columns, 0), kinds)
-        names = ("ends of columns", "attributes of columns", "kinds of columns")
-        ends_there, attributes, kinds_there = (workspace.send(*each) for each in zip(names, heads, strict=True))
-        launched = (*grid(values, _BLOCK), stream)
-        all_given = _Given(ends_there, attributes, kinds_there, owners, bits)
-        _encode[launched](values, columns, all_given, self._constants, *found, counts)
-        ends = prefix_sums("attribute offsets", counts, messages, workspace)
-        _by_message[launched](values, owners, *found, ends, counts, *in_order)
-        return typed(ValueArrays(ends, *in_order))
-
-    def _send(self, given: GivenValues, workspace: Workspace) -> tuple[Any, Any]:
-        """The message and the bits of each value, those of numbers first."""
-        values, numbers = len(given), len(given) - len(given.owners)
-        owners = workspace.pinned("owners of values", np.uint32, values)
-        bits = workspace.pinned("bits of values", np.uint64, values)
-        if given.numbers is not None:
-            given.numbers.gather(given.first, given.first + given.messages, owners, bits)
-        owners[numbers:] = given.owners
-        bits[numbers:] = given.attributes
-        bits[numbers:] <<= np.uint64(32)
-        bits[numbers:] |= given.codes
-        return workspace.upload("owners of values", owners), workspace.upload("bits of values", bits)
 
 
 @kernel
@@ -252,31 +186,6 @@ class DeviceMessages(DeviceQueries):
     tokens: DeviceTokens | None = None  # For a trie, if there is one
 
 
-class CudaMessageIndex(CudaTagIndex):
-    """Looks up the ranks of tags on the device, the codes of values, and the tokens of messages."""
-
-    def __init__(self, vocabulary: Vocabulary, index: FilterIndex) -> None:
-        super().__init__(vocabulary)
-        self._values = CudaValueIndex(index)
-        self._tokens = None if index.trie is None else _TokenIndex(index.trie.cells)
-        self.nbytes += self._values.nbytes + (0 if self._tokens is None else self._tokens.nbytes)
-
-    def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
-        """Do the CPU's part of stage 1 for messages `first` to `last`; what is left needs a workspace."""
-        return partial(self._on_device, tags, first, last, self._values.given(tags, first, last))
-
-    def _on_device(
-        self, tags: TagLists, first: int, last: int, given: GivenValues, workspace: Workspace
-    ) -> DeviceMessages:
-        """Look up the tags of messages, the codes of their values, and make their tokens."""
-        queries = self.ranks(tags, first, last, workspace)
-        values = self._values.encode(given, workspace)
-        on_device = DeviceMessages(workspace, queries.count, queries.places, queries.arrays, values)
-        if self._tokens is not None:
-            on_device.tokens = self._tokens.tokens_of(on_device, given)
-        return on_device
-
-
 class _TokenIndex:
     """Makes the tokens of messages."""
 
@@ -302,3 +211,79 @@ class _TokenIndex:
         ))  # fmt: skip
         _tokenize[messages](there.count, there.arrays, there.values, self._cells, tokens)
         return DeviceTokens(places, tokens)
+
+
+class CudaMessageIndex(CudaTagIndex):
+    """Looks up the ranks of tags on the device, the codes of values, and the tokens of messages."""
+
+    def __init__(self, vocabulary: Vocabulary, index: FilterIndex) -> None:
+        super().__init__(vocabulary)
+        self._known, self._seen = index.attributes, index.seen
+        constants = index.attributes.constants
+        tables: tuple[Any, ...] = (constants.halves, constants.doubles, constants.rests)
+        lengths_too = chain.from_iterable((len(table), table) for table in tables)
+        self._constants = sent(_Constants(constants.number_starts, *lengths_too))
+        self._tokens = None if index.trie is None else _TokenIndex(index.trie.cells)
+        self.nbytes += bytes_of(self._constants) + (0 if self._tokens is None else self._tokens.nbytes)
+
+    def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
+        """Do the CPU's part of stage 1 for messages `first` to `last`; what is left needs a workspace."""
+        return partial(self._on_device, tags, first, last, self._given(tags, first, last))
+
+    def _on_device(
+        self, tags: TagLists, first: int, last: int, given: GivenValues, workspace: Workspace
+    ) -> DeviceMessages:
+        """Look up the tags of messages, the codes of their values, and make their tokens."""
+        queries = self.ranks(tags, first, last, workspace)
+        values = self._encode(given, workspace)
+        on_device = DeviceMessages(workspace, queries.count, queries.places, queries.arrays, values)
+        if self._tokens is not None:
+            on_device.tokens = self._tokens.tokens_of(on_device, given)
+        return on_device
+
+    def _given(self, tags: TagLists, first: int, last: int) -> GivenValues:
+        """The values of messages `first` to `last`; encodes texts, which takes the CPU much longer than the rest."""
+        given = tags.attributes
+        if given is None:
+            numbers, texts, sizes = None, None, _NO_COLUMNS
+        else:
+            numbers, texts = (KnownColumns.of(given, self._known, kinds) for kinds in (NUMBERS, TEXTS))
+            sizes = numbers.counts(first, last)
+        values = GivenValues(last - first, first, numbers, sizes, *values_of(tags, first, last, self._known, texts))
+        self._seen.count(last - first, values.attributes, values.columns, sizes)
+        return values
+
+    def _encode(self, given: GivenValues, workspace: Workspace) -> ValueArrays:
+        """Copy values to the device, make codes of them, and put those of each message side by side."""
+        values, messages, stream = len(given), given.messages, workspace.stream
+        counts = workspace.device("counts of values", np.int32, messages)
+        clear(counts, messages, stream)
+        found = [workspace.device(name, np.uint32, values) for name in ("attributes as given", "codes as given")]
+        in_order = [workspace.device(name, np.uint32, values) for name in ("attributes", "codes")]
+        owners, bits = self._send(given, workspace)
+        columns = len(given.columns) + 1
+        kinds = np.full(columns, _CODES)
+        if given.numbers is not None:
+            kinds[:-1] = given.numbers.heads[:, 1]
+        heads = (np.append(np.cumsum(given.sizes), values), np.append(given.columns, 0), kinds)
+        names = ("ends of columns", "attributes of columns", "kinds of columns")
+        ends_there, attributes, kinds_there = (workspace.send(*each) for each in zip(names, heads, strict=True))
+        launched = (*grid(values, _BLOCK), stream)
+        all_given = _Given(ends_there, attributes, kinds_there, owners, bits)
+        _encode[launched](values, columns, all_given, self._constants, *found, counts)
+        ends = prefix_sums("attribute offsets", counts, messages, workspace)
+        _by_message[launched](values, owners, *found, ends, counts, *in_order)
+        return typed(ValueArrays(ends, *in_order))
+
+    def _send(self, given: GivenValues, workspace: Workspace) -> tuple[Any, Any]:
+        """The message and the bits of each value, those of numbers first."""
+        values, numbers = len(given), len(given) - len(given.owners)
+        owners = workspace.pinned("owners of values", np.uint32, values)
+        bits = workspace.pinned("bits of values", np.uint64, values)
+        if given.numbers is not None:
+            given.numbers.gather(given.first, given.first + given.messages, owners, bits)
+        owners[numbers:] = given.owners
+        bits[numbers:] = given.attributes
+        bits[numbers:] <<= np.uint64(32)
+        bits[numbers:] |= given.codes
+        return workspace.upload("owners of values", owners), workspace.upload("bits of values", bits)

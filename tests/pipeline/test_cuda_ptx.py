@@ -47,7 +47,6 @@ cuda.pairs _copy_sets pairs u8 i64 i32 u32
 cuda.pairs _look_up n i32 n u8 uint64 tags u32
 cuda.pairs _spread n n u32 u32 u32
 cuda.pairs _sort n i32 n queries
-cuda.values _clear n i32
 cuda.values _encode n n given constants u32 u32 i32
 cuda.values _by_message n u32 u32 u32 i64 i32 u32 u32
 cuda.values _room n n queries attributes i64 i32
@@ -55,6 +54,7 @@ cuda.values _tokenize n queries attributes cells tokens
 cuda.filters match_trie n n n tokens message trie sets pairs
 cuda.filters assign_buckets n n attributes cut u8
 cuda.filters match_lines n n n u8 message lines sets pairs
+cuda.device _clear n i32
 cuda.device _scan_tiles n i32 i64 i64
 cuda.device _scan_totals n i64
 cuda.device _add_totals n i64 i64
@@ -76,7 +76,6 @@ cuda.area_search clear_answers n segments
 cuda.area_search order_answers n segments i64 u32
 cuda.areas mark_last n u32 n i64
 cuda.areas put_last n moved n i64 at
-cuda.areas clear_counts n i32
 cuda.areas count_cells n entries at cuts i32 i32
 cuda.areas fill_chunks n entries at i32 i64 i32 tree
 cuda.areas bound_chunks n n n f64 f64
