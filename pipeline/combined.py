@@ -85,7 +85,10 @@ class Several:
     @property
     def matched_by(self) -> dict[str, int]:
         """The sums of all matchers."""
-        return dict(sum((Counter(matcher.matched_by) for matcher in self._matchers), Counter[str]()))
+        counts = Counter[str]()
+        for matcher in self._matchers:
+            counts.update(matcher.matched_by)  # a sum would leave zeros out
+        return dict(counts)
 
 
 class RoundRobin(Several):

@@ -29,7 +29,7 @@ SYSTEMS = {
     **CONTENT_GPU,
     "CCM, 3 at once": System("ccm:Ccm", {"at_once": 3}),
     "CCM, 1 at once": System("ccm:Ccm", {"at_once": 1}),
-    "CCM, 2011, memset": System("ccm_2011:Ccm2011", {"reset": "memset"}),
+    "CCM, 2011, memset": System("ccm:Ccm2011", {"reset": "memset"}),
 }
 VARIANTS = ("CCM, 1 at once", "CCM, 2011, memset")
 named = [pytest.param(each, id=name, marks=[pytest.mark.slow] * (name in VARIANTS)) for name, each in SYSTEMS.items()]
