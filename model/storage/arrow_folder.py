@@ -24,7 +24,7 @@ _SCHEMES = {"s3a": "s3", "s3n": "s3"}
 _HERE: Any = pa.fs.LocalFileSystem()
 _KINDS: dict[Any, Kind] = {pa.fs.FileType.File: "file", pa.fs.FileType.Directory: "folder"}
 
-# Stores copy what is moved, which takes as long as they please
+# Stores copy files that are moved, which may take long
 _MOVES_AT_ONCE = 16
 
 
@@ -59,11 +59,11 @@ class ArrowFolder(ByteStore):
 
     uri: str = field(repr=False)  # as Arrow understands it; the options of its query hold for all files
     below: str = ""  # path of the folder below that of the URI, "" or "name/"
-    options: StoreOptions | None = None  # what Arrow is given beside a URI without a password and a query
+    options: StoreOptions | None = None  # for Arrow, with a URI that has neither password nor query
 
     @classmethod
     def at(cls, uri: str, options: StoreOptions | None = None) -> Self:
-        """The folder at a URI of a kind that Arrow takes, else an InvalidValueError, if somebody answers there."""
+        """The folder at a URI of a kind that Arrow takes, else an InvalidValueError, if a store answers there."""
         found = cls(uri, options=options)
         try:
             _file_system(uri, options)
@@ -133,7 +133,7 @@ class ArrowFolder(ByteStore):
             sink.write(text)
 
     def put(self, made: Path, name: str) -> None:
-        """See `ByteStore`: what is made stays on this machine."""
+        """See `ByteStore`: made files stay on this machine."""
         if not made.is_dir():
             self.upload(made, name)
             return
@@ -211,7 +211,7 @@ class ArrowFolder(ByteStore):
             raise
         except (OSError, pa.ArrowException) as error:
             told = f"cannot {what} {self.folder(name) if name else self}: {self._told(error)}"
-            # A traceback would show what Arrow said, with whatever it quotes
+            # A traceback would show Arrow's message, with all that it quotes
             raise TagMatchError(told) from (error if self.options is None else None)
 
 

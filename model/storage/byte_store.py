@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
+import xxhash
 
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.parallel import reject_given_up
@@ -44,12 +45,7 @@ class ByteStore(ABC):
     @property
     @abstractmethod
     def address(self) -> str:
-        """What a user writes for it, but for options; it may have a password in it."""
-
-    @property
-    @abstractmethod
-    def digest(self) -> str:
-        """A name for what is copied from it, without passwords."""
+        """The path or URI that a user writes for it, perhaps with a password."""
 
     @abstractmethod
     def folder(self, name: str) -> ByteStore:
@@ -57,11 +53,11 @@ class ByteStore(ABC):
 
     @abstractmethod
     def kind(self, name: str = "") -> Kind | None:
-        """What there is under a name; without one, in the place of this folder itself."""
+        """The kind of thing under a name or, without one, in the place of this folder itself."""
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Names of what is in the folder; none if there is no such folder."""
+        """Names of the files and folders in it; none if there is no such folder."""
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[Any]:
@@ -69,11 +65,11 @@ class ByteStore(ABC):
 
     @abstractmethod
     def write(self, name: str, text: bytes) -> None:
-        """Give a file these contents, in one step; they last when this returns."""
+        """Replace the contents of a file in one step; they last when this returns."""
 
     @abstractmethod
     def put(self, made: Path, name: str) -> None:
-        """Take a file of this machine, or a folder of files, which goes from there or not; it replaces what is here."""
+        """Move or copy a file of this machine, or a folder of files, to a name, and replace the old one."""
 
     @abstractmethod
     def adopt(self, source: Self, names: Mapping[str, str], made: Path) -> None:
@@ -81,7 +77,7 @@ class ByteStore(ABC):
 
     @abstractmethod
     def holds(self, files: Mapping[str, Entry]) -> bool:
-        """Whether files are here, as far as can be seen without copying them, of which manifests say this."""
+        """Whether these files are here with their sizes or checksums in a manifest; none is copied for that."""
 
     @abstractmethod
     def remove(self, name: str) -> None:
@@ -95,7 +91,7 @@ class ByteStore(ABC):
     def remove_if_empty(self) -> None:
         """Remove the folder, if nothing is in it."""
 
-    # -- what folders of this machine can do besides -----------------------------------------------------------------
+    # -- what folders of this machine can do besides -------------------------------------------------------------------
 
     @property
     def path(self) -> Path | None:
@@ -107,7 +103,7 @@ class ByteStore(ABC):
         return self
 
     def lock(self) -> AbstractContextManager[object]:
-        """Be the only one that changes what is here."""
+        """Be the only program that changes files here."""
         return contextlib.nullcontext()
 
     def lock_at_once(self, name: str) -> AbstractContextManager[object] | None:  # noqa: ARG002
@@ -130,20 +126,25 @@ class ByteStore(ABC):
             ) from error
 
     def sync(self) -> None:  # noqa: B027
-        """Let the names of files last that were put here or removed."""
+        """Make it last that files were put here or removed."""
 
     def check_sizes(self, files: Mapping[str, Entry]) -> None:  # noqa: B027
-        """See that files are here still, of which a manifest says this; IndexCorruptError."""
+        """Check that files are still here with their sizes in a manifest; IndexCorruptError."""
 
     @contextlib.contextmanager
     def pinned(self, names: Iterable[str]) -> Iterator[ByteStore]:  # noqa: ARG002
         """Files of one moment, which stay readable though others remove them, if that can be; FileNotFoundError."""
         yield self
 
-    # -- what follows ------------------------------------------------------------------------------------------------
+    @property
+    def digest(self) -> str:
+        """A name for copies of its files, without passwords."""
+        return xxhash.xxh3_64_hexdigest(self.address.encode())
+
+    # -- what follows --------------------------------------------------------------------------------------------------
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> bytes:
-        """The bytes of a file from `first` to `last`, fewer where it ends before; FileNotFoundError."""
+        """The bytes of a file from `first` to `last`, or up to its end; FileNotFoundError."""
         try:
             with self.open(name) as file:
                 if first:

@@ -1,11 +1,11 @@
-"""Safety copies of an index, and the way back: its snapshot, what is staged in it, and where clients are.
+"""Safety copies of an index, and the way back: its snapshot, its staged changes, and the positions of clients.
 
-Changes that are staged go, as their logs have them, to files that the manifest of the copy names. So the manifest says
-all that there is, and when it replaces another one, in one step, the place has the copy instead of what it had before.
+Changes that are staged go, as their logs have them, to files that the manifest of the copy names. So the manifest names
+everything, and when it replaces another one, in one step, the target has the copy instead of its old contents.
 They are staged when the copy is opened, before those that its own logs have.
 
-Positions, which no snapshot has, are a file beside it, made ready before that step and put in its place right after it.
-What is copied without them, such as an earlier snapshot, takes away those that there were.
+Positions, which no snapshot has, are a file next to it, made ready before that step and put in its place right after.
+A copy without them, as of an earlier snapshot, removes those of the target.
 
 An index in a folder is copied while programs write to it. Its files are opened first, and the manifest is read before
 and after that: if it is the same, they are files of one moment, and stay readable though a newer snapshot removes them.
@@ -66,7 +66,7 @@ class Copied:
 
 
 def backup(source: Repository, target: Repository, keep: int | None = None) -> Copied:
-    """Copy an index to where nothing is, or an earlier backup; see `tagmatch.backup`.
+    """Copy an index to an empty place or an earlier backup; see `tagmatch.backup`.
 
     `keep` says how many earlier backups stay, as snapshots of the target; default: as it has it, at first none.
     """
@@ -84,7 +84,7 @@ def backup(source: Repository, target: Repository, keep: int | None = None) -> C
 
 
 def restore(source: Repository, target: Repository, *, replace: bool = False) -> Copied:
-    """Copy a backup, or any index, to where nothing is, or with `replace` to where an index is, which is lost."""
+    """Copy a backup, or any index, to an empty place or, with `replace`, over an index, which is lost."""
 
     def terms(place: _Target, found: Manifest) -> _Terms:
         if place.is_taken and not replace:
@@ -142,7 +142,7 @@ def _copy(original: _Original, target: Repository, terms: Callable[[_Target, Man
     return Copied(manifest["number"], manifest["sets"], sum(entry["changes"] for entry in staged), new, old)
 
 
-# -- what is copied ----------------------------------------------------------------------------------------------------
+# -- the original ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,7 @@ class _Original:
 
 @contextlib.contextmanager
 def _original(index: Repository) -> Iterator[_Original]:
-    """The files of an index, opened at one moment where they are on this machine."""
+    """The files of an index, of one moment if they are on this machine."""
     with contextlib.ExitStack() as stack:
         while True:
             manifest, missing = index.manifest(), ""
@@ -203,7 +203,7 @@ def _original(index: Repository) -> Iterator[_Original]:
         yield _Original(index, manifest, files, logs, positions)
 
 
-# -- where it is copied to ---------------------------------------------------------------------------------------------
+# -- the target --------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -218,7 +218,7 @@ def _target(index: Repository) -> Iterator[_Target]:
 
 
 class _Target:
-    """A place for a copy, of which `made` is a folder of this machine for its files."""
+    """A place for a copy; `made` is a folder of this machine for its files."""
 
     def __init__(self, index: Repository, made: Path) -> None:
         self._index, self.made = index, made
@@ -230,13 +230,13 @@ class _Target:
         self.is_taken = index.has_index() or self.has_logs
 
     def put(self, name: str) -> None:
-        """Take what is made under this name, now if that is to another machine: then this one needs less room."""
+        """Put what was made under this name there, if that is another machine: then this one needs less room."""
         if self._index.files.path is None:
             self._index.files.put(self.made / name, name)
             remove(self.made / name)
 
     def commit(self, manifest: Manifest, kept: dict[str, bytes], positions: bytes | None) -> None:
-        """Have this manifest, in one step, and then these positions; drop what it does not name."""
+        """Switch to this manifest, in one step, and then to these positions; remove files that it does not name."""
         # What is in these logs does not count any more
         log = max([first_log_of(self.current or {}) - 1, *self._logs]) + 1
         if log > 1:

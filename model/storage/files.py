@@ -1,4 +1,4 @@
-"""Files of this machine: what is on disk after a crash, which files are opened at all, locks, and checksums.
+"""Files of this machine: durable writes, plain files, locks, and checksums.
 
 The folder of an index may be a stranger's: only plain files in it are opened, and through no link.
 """
@@ -163,7 +163,7 @@ def _rejected(folder: Path, name: str) -> IndexCorruptError:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a file below a folder, which is made if need be; whoever holds it is waited for.
+    """Hold the lock of a file below a folder, which is made if need be; wait for another holder.
 
     The lock goes with the process that holds it, however it ends; the file stays. Errors as `open_plain`, or the file
     system has no locks.
@@ -226,7 +226,7 @@ def _opened(folder: Path, name: str) -> FileIO:
 
 
 def checksum_of(source: Any, block_size: int = _REMOTE_BLOCK) -> str:
-    """XXH3-64 of what is left in an open file, as manifests have it."""
+    """XXH3-64 of the rest of an open file, as manifests have it."""
     digest = xxhash.xxh3_64()
     block = bytearray(block_size)
     view = memoryview(block)
@@ -281,7 +281,7 @@ def telling_errors(file: Path) -> Iterator[None]:
 
 
 def are_whole(files: Mapping[str, Entry], checksum: Callable[[str], str]) -> bool:
-    """Whether files are there already, undamaged, of which manifests say this: then readers may be using them."""
+    """Whether files are there with their checksums in a manifest: then readers may be using them."""
     try:
         return all(checksum(name) == expected["xxh3_64"] for name, expected in files.items())
     except (OSError, IndexCorruptError):

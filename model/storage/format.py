@@ -43,7 +43,7 @@ _AREAS_VERSION, _CONSTRAINTS_VERSION, _TIMES_VERSION, _PLAIN_VERSION = 6, 5, 4, 
 Manifest: TypeAlias = dict[str, Any]
 
 MANIFEST = "MANIFEST.json"
-#: Of a table's file; where it is cut in parts, a dot and the number of the part follow
+#: Of a table's file; if it is cut in parts, a dot and the number of the part follow
 TABLE_SUFFIX = ".arrow"
 #: Of a segment with keys that expire
 EXPIRES = "expires.arrow"
@@ -74,7 +74,7 @@ _CHECKSUM_LINE = re.compile(rb'^ "checksum": "([0-9a-f]{16})",\n', re.MULTILINE)
 
 
 def parse_manifest(text: bytes, path: object) -> Manifest:
-    """The manifest of the index at `path`, of which this is the text; IndexCorruptError, IndexVersionError."""
+    """The manifest of the index at `path`, from its text; IndexCorruptError, IndexVersionError."""
     try:
         manifest = json.loads(text)
         version = manifest["format"]

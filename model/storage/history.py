@@ -2,7 +2,7 @@
 
 A commit that changes what an index holds gets the next number, from 1 on; one that only merges segments, or saves what
 is there already, changes no set and keeps it. Where earlier snapshots are kept, the manifest names them and says since
-when each is no longer the current one; theirs are in files of their own, `MANIFEST-<number>.json`.
+when each is no longer the current one; theirs are in the files `MANIFEST-<number>.json`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current",
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What an index is to say beside the snapshot that becomes its current one."""
+    """What the manifest says besides the new current snapshot."""
 
     ahead: Sequence[Entry] = ()  # of `written_ahead`, for segments that others were merged into: no set changes, then
     log: int | None = (
@@ -82,7 +82,7 @@ def succeed(
 ) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest with which a snapshot takes the place of the current one, and the new files that it names, by name.
 
-    `made` is that of the snapshot alone, `keep` as of `Commit`; `same_sets`: it has the sets of the current one, laid
+    `made` is that of the snapshot alone, `keep` as in `Commit`; `same_sets`: it has the sets of the current one, laid
     out in another way; `least` is the number that it gets, if that is not too small.
     """
     before: Manifest = current or {}
@@ -104,7 +104,7 @@ def succeed(
 
 
 def with_staged(manifest: Manifest, current: Manifest | None, log: int | None = None) -> Manifest:
-    """The manifest with all that is staged in the current one, or only what is in logs from this one on."""
+    """The manifest with all changes staged in the current one, or only those in logs from `log` on."""
     before: Manifest = current or {}
     first = max(log or 0, before.get("log", 0))
     staged = staged_of(before) if log is None else []

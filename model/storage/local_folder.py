@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
-import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, TagMatchError
 from tagmatch.model.storage.byte_store import ByteStore, Kind
@@ -64,11 +63,6 @@ class LocalFolder(ByteStore):
         """See `ByteStore`."""
         return str(self.place)
 
-    @property
-    def digest(self) -> str:
-        """See `ByteStore`."""
-        return xxhash.xxh3_64_hexdigest(str(self.place).encode())
-
     def absolute(self) -> LocalFolder:
         """See `ByteStore`."""
         return LocalFolder(self.place.absolute())
@@ -77,7 +71,7 @@ class LocalFolder(ByteStore):
         """See `ByteStore`."""
         return LocalFolder(self.place / name)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def kind(self, name: str = "") -> Kind | None:
         """See `ByteStore`."""
@@ -146,14 +140,14 @@ class LocalFolder(ByteStore):
             )
         return self.place
 
-    # -- writing -----------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def write(self, name: str, text: bytes) -> None:
         """See `ByteStore`: the names of all files that were put here before last then, too."""
         replace_file(self.place / name, text)
 
     def put(self, made: Path, name: str) -> None:
-        """See `ByteStore`: moves what is made, which is synced, in this file system; its name lasts from `sync` on."""
+        """See `ByteStore`: moves synced files within this file system; their names last from `sync` on."""
         there = self.place / name
         if made.is_dir() or there.is_dir():
             remove(there)
@@ -190,7 +184,7 @@ class LocalFolder(ByteStore):
             self.place.rmdir()  # which only an empty folder lets be done to it
 
     def lock(self) -> AbstractContextManager[object]:
-        """See `ByteStore`: whoever else has the lock is waited for."""
+        """See `ByteStore`: waits for another holder."""
         return locked(self.place, LOCK)
 
     def lock_at_once(self, name: str) -> AbstractContextManager[object] | None:

@@ -35,7 +35,7 @@ from tagmatch.model.storage.log_files import (
 )
 from tagmatch.model.storage.log_records import HEADER_BYTES, Logged, Record, decoded
 
-# Linux takes so many pieces at once
+# The most pieces that Linux takes at once
 _MOST_PIECES = 1024
 
 
@@ -44,7 +44,7 @@ class LogWriter:
 
     Ctrl-C may come at any moment at which the interpreter looks for it, which it does after calls of functions that are
     written in C. A record is in the log from the assignment on that moves the log's end behind it, and until then,
-    whatever is beyond the end counts as waste, which is cut before the next record is written.
+    bytes beyond the end count as waste, which is cut before the next record is written.
     """
 
     def __init__(self, file: FileIO, log: LogFile, header: LogHeader) -> None:
@@ -124,22 +124,22 @@ class LogWriter:
         self.records, self.end, self._last, self._has_waste = records, end, last, False
 
     def take_back(self) -> None:
-        """Have the last record be waste; see `has_last`."""
+        """Turn the last record into waste; see `has_last`."""
         on_disk = min(self.on_disk, self._last)
         self.records, self.end, self.on_disk, self._has_waste = self.records - 1, self._last, on_disk, True
 
     def try_to_cut_waste(self) -> None:
-        """Cut what is beyond the end, or leave that to the next call of `append`."""
+        """Cut the waste beyond the end, or leave that to the next call of `append`."""
         with contextlib.suppress(OSError):
             self._cut_waste()
 
     def sync(self, end: int) -> None:
-        """Have the log on disk up to a byte.
+        """Put the log on disk up to a byte.
 
         A log that the disk did not take wholly is not gone on with. Linux tells an error once, and may then hold the
         pages that were not written for clean: a later sync that succeeds says nothing about them. Nor could it be
-        repaired by writing the records again, as the same disk has just failed, and what is in memory is staged in any
-        case: to consolidate it writes all of it to new files. OSError; TagMatchError if it failed before.
+        repaired by writing the records again, as the same disk has just failed, and the changes in memory are staged
+        anyway: `consolidate` writes them to new files. OSError; TagMatchError if it failed before.
         """
         self._reject_if_in_doubt()
         done: list[None] = []
@@ -204,7 +204,7 @@ class Journal:
     """The log of an index, for the one program that may write it.
 
     Threads may share it: `write` gives the order of the changes, `sync` waits for the disk. Group commit: threads that
-    wait while the disk is busy form a group, of which the first syncs for all.
+    wait while the disk is busy form a group, and its first one syncs for all.
     """
 
     def __init__(self, folder: Path, lock: FileIO, generation: int, logs: list[LogFile]) -> None:
@@ -224,7 +224,7 @@ class Journal:
         self._written = 0
         self._on_disk = 0
         self._in_doubt: list[range] = []
-        # Who takes several takes them in this order; of the group that forms now, who leads it has the first
+        # Locks are taken in this order; the leader of the group that forms now has the first
         self._group = threading.Lock()
         self._syncing = threading.Lock()
         self._writing = threading.Lock()
@@ -234,7 +234,7 @@ class Journal:
     def acquire(cls, folder: Path, first: int | Callable[[], int]) -> Journal:
         """Take the log of an index, whose logs count from generation `first` on; older ones are removed.
 
-        A function is asked for `first` once nobody else can change it any more.
+        A function is asked for `first` once no other program can change it any more.
 
         A torn tail, which a program or machine leaves that ended while it wrote, is cut, with a `StagedChangesWarning`.
         IndexLockedError if a program has the log, perhaps this one; IndexCorruptError or IndexVersionError of a log;
@@ -262,7 +262,7 @@ class Journal:
                 lock.close()
                 raise
 
-    # -- writing -----------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     @property
     def is_there(self) -> bool:
@@ -343,7 +343,7 @@ class Journal:
     def _sync_all(self, position: int) -> None:
         """Put all records on disk that are written once the disk is free, unless this one is by then."""
         with self._syncing:
-            # Who comes from now on is too late for this group
+            # Threads that come from now on are too late for this group
             self._group = threading.Lock()
             if self._is_on_disk(position):
                 return
@@ -373,7 +373,7 @@ class Journal:
             self._written, self._on_disk = position, on_disk
             log.try_to_cut_waste()
 
-    # -- generations -------------------------------------------------------------------------------------------------
+    # -- generations ---------------------------------------------------------------------------------------------------
 
     def rotate(self) -> int:
         """Begin another generation for later records; returns it, or the one that there is if that has no records.
@@ -411,17 +411,17 @@ class Journal:
             with suppress(OSError):  # what stays no longer counts, and goes with the next
                 remove_logs(self._folder, before)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def replay(self) -> Iterator[Logged]:
-        """What has been logged until now, in order; IndexCorruptError if a log has changed meanwhile, TagMatchError."""
+        """The changes logged until now, in order; IndexCorruptError if a log has changed since, TagMatchError."""
         with self._writing:
             self._reject_if_closed()
             logs = [*self._older, *([] if self._log is None else [self._log.contents()])]
         with failing(f"cannot read the staged changes of the index {self._folder}"):
             yield from decoded((record for log in logs for record in records_of(log)), self._folder)
 
-    # -- the end -----------------------------------------------------------------------------------------------------
+    # -- the end -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Let go of the log; one without records is removed."""

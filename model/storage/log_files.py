@@ -62,7 +62,7 @@ _FIELDS = struct.Struct("<4sIQQQ")
 _NAME = re.compile(rf"{STAGED_PREFIX}([0-9]{{8,19}})\.log")
 
 _BUFFER_BYTES = 1 << 20
-# File systems write blocks of so many bytes, or of a multiple
+# File systems write blocks of this size, or of a multiple
 _BLOCK_BYTES = 512
 # The least that is taken for the rest of an empty block: a record's header has no so many zeros, even if damaged
 _EMPTY_BYTES = 16
@@ -80,7 +80,7 @@ class LogHeader(NamedTuple):
     version: int = 1
 
     def packed(self) -> bytes:
-        """As it stands in the file."""
+        """The header as bytes of the file."""
         fields = _FIELDS.pack(_MAGIC, self.version, self.generation, self.id, self.before)
         return fields + xxhash.xxh3_64_digest(fields)
 
@@ -149,7 +149,7 @@ def records_of(log: LogFile) -> Iterator[tuple[Header, bytes]]:
 
 
 def records_in(path: Path) -> Iterator[tuple[Header, bytes]]:
-    """The records of a file of which all counts, whatever its name; errors as `scan`."""
+    """The records of a file that counts wholly, under any name; errors as `scan`."""
     header = _read_header(path)
     if header is None:
         raise _damaged(path, 0, "has no header")
@@ -241,7 +241,7 @@ def _torn_records(path: Path, tail: bytes, log: int, number: int, begin: int) ->
 
 
 def _has_empty_block(data: bytes, begin: int) -> bool:
-    """Whether a block is empty, of which the data, from byte `begin` of a file on, may have the last part only."""
+    """Whether the data, from byte `begin` of a file on, has an empty block, or the empty last part of one."""
     first = -begin % _BLOCK_BYTES
     if _EMPTY_BYTES <= first <= len(data) and not any(data[:first]):
         return True

@@ -16,7 +16,7 @@ significant byte first. The header ::
         56      8  checksum of the 56 bytes before
 
 The body has the changes of one call in columns: chunks of rows, whose tags are in tables of strings. A chunk with
-indices has a dictionary as its table, which other chunks may share; one without has a table of its own, with a string
+indices has a dictionary as its table, which other chunks may share; one without has its table, with a string
 for each tag ::
 
     u64        chunks
@@ -82,7 +82,7 @@ _INDEXED = slice(48, 56)
 _NO_INDICES = bytes(8)
 
 _U32_LIMIT = 2**32
-# Records up to this size are joined with their neighbours when they are read, up to so many bytes of them
+# Records up to this size are joined with their neighbours when they are read, up to this many bytes
 _SMALL_BYTES = 1 << 16
 _JOINED_BYTES = 1 << 25
 
@@ -102,7 +102,7 @@ class Record(NamedTuple):
         return next((version for flag, version in _VERSIONS if self.kind & flag), 1)
 
     def sealed(self, log: int, number: int, on_disk: int) -> bytes:
-        """The header of the record as number `number` of a log, of which `on_disk` bytes are known to be on disk."""
+        """The header of the record as number `number` of a log, with `on_disk` bytes known to be on disk."""
         fields = _FIELDS.pack(MAGIC, self.kind, log, number, on_disk, self.rows, self.nbytes, self.checksum)
         return fields + xxhash.xxh3_64_digest(fields)
 

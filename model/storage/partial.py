@@ -1,8 +1,8 @@
-"""A snapshot of which only some rows are read: of a store, the parts of its tables that these need are fetched.
+"""A snapshot whose rows are read as needed: of a store, only the parts of tables that they need are fetched.
 
-A table is a file of this machine that is as long, and is filled by and by with what is asked for. Arrays have their
-places in it, as the first and the last bytes of the table tell; before what is in an array is looked at, the blocks
-that have it are fetched. They stay for the other processes of an executor: a file beside says which ones are there.
+A table is a file of this machine that is as long, and is filled by and by. Arrays have their places in it, as the first
+and the last bytes of the table tell; before their values are looked at, the blocks that have them are fetched. They
+stay for the other processes of an executor: a file next to it says which ones are there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tagmatch.model.tables import LONG_AGO, Segment, Snapshot
 #: Fetched as a whole: what a store gives in the time that it takes to answer at all
 BLOCK_BYTES = 1 << 18
 
-# One request is for at most as much, and there are so many at once
+# The most bytes of one request, and the most requests at once
 _REQUEST_BYTES, _REQUESTS_AT_ONCE = 1 << 24, 16
 
 # An Arrow file begins with 8 bytes and a message, the schema; in a second one stands where the columns are. Each has 4
@@ -100,7 +100,7 @@ class SparseTable:
                     done.result()
 
     def _fetch_run(self, first: int, last: int) -> None:
-        """Fetch consecutive blocks; only what is there is marked, as other processes may read it then."""
+        """Fetch consecutive blocks; only these are marked, as other processes may read it then."""
         reject_given_up()
         begin, end = first * BLOCK_BYTES, min(last * BLOCK_BYTES, self.size)
         for number in range(int(np.searchsorted(self._starts, begin, "right")) - 1, len(self._names)):
@@ -125,7 +125,7 @@ def _runs(flags: BoolArray) -> Iterator[tuple[int, int]]:
 
 
 def _sparse(file: Path, size: int) -> int:
-    """A file of some length, open; empty where it was not there. Several processes may make it at once."""
+    """A file of some length, open; new bytes are zeros. Several processes may make it at once."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
     os.ftruncate(descriptor, size)
     return descriptor
@@ -145,7 +145,7 @@ class _Tables:
     store: ByteStore
     manifest: Manifest  # of the snapshot
     current: Callable[[], Manifest]  # gives the one that the index has now
-    folder: Path  # of this machine, for what is fetched
+    folder: Path  # of this machine, for fetched parts
     _sorted: list[SparseTable] = field(default_factory=list)
 
     def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
@@ -272,7 +272,7 @@ def in_place(snapshot: Snapshot, manifest: Manifest, tables: _Tables | None = No
 def fetched_from(store: ByteStore, manifest: Manifest, current: Callable[[], Manifest], folder: Path) -> InPlace:
     """The snapshot of a store that a manifest names; errors as `InPlace`.
 
-    `current` gives the manifest that the index has now; what `folder`, for what is fetched, has of others is removed.
+    `current` gives the manifest that the index has now; parts of others in `folder` are removed.
     """
     tables = _Tables(store, manifest, current, folder)
     with tables.errors():

@@ -1,4 +1,4 @@
-"""Where clients are, in a file beside an index: state that no snapshot has.
+"""The positions of clients, in a file next to an index: state that no snapshot has.
 
 It is an Arrow IPC file with columns `key`, `lon` and `lat`, or `key`, `x` and `y` on the plane.
 """
@@ -66,7 +66,7 @@ def save_positions(folder: Path, positions: Positions, *, plane: bool) -> None:
 
 
 def open_positions(folder: Path, key_type: KeyType, *, plane: bool) -> Positions | None:
-    """The positions in the folder of an index; `None` if there are none; IndexCorruptError, TagMatchError.
+    """The positions in the folder of an index; else `None`; IndexCorruptError, TagMatchError.
 
     InvalidValueError: they are on the plane, and not on the sphere, or the other way round; or have other keys.
     """
@@ -97,7 +97,7 @@ def key_type_of_positions(folder: Path) -> KeyType | None:
 
 
 def check_positions(text: bytes, where: str) -> None:
-    """See that a file has positions, of any keys; IndexCorruptError tells where it is."""
+    """Check that a file has positions, of any keys; IndexCorruptError says where it is."""
     _read(text, where)
 
 
@@ -118,7 +118,7 @@ def _found_in(folder: Path) -> tuple[list[str], Positions] | None:
 
 
 def _read(text: bytes, where: str) -> tuple[list[str], Positions]:
-    """The names of the columns, and what is in them."""
+    """The names of the columns, and their contents."""
     try:
         with threads_of_arrow(), pa.ipc.open_file(pa.BufferReader(text)) as reader:
             schema = reader.schema

@@ -78,7 +78,7 @@ class Repository:
     """The location of an index, which may not be there yet; as text it is what messages show, without passwords."""
 
     files: ByteStore
-    number: int | None = None  # of the one snapshot that is to be read; `None`: the current one, whichever that is
+    number: int | None = None  # of the snapshot to read; `None`: the current one
 
     @classmethod
     def at(cls, given: str | Path, options: StoreOptions | None = None) -> Repository:
@@ -90,12 +90,12 @@ class Repository:
 
     @property
     def address(self) -> str:
-        """What `location_of` takes for this location, but for options; it may have a password in it."""
+        """The text that `location_of` takes for this location, perhaps with a password."""
         return self.files.address
 
     @property
     def log_folder(self) -> Path | None:
-        """Where staged changes are logged; `None` where none can be made."""
+        """The folder in which staged changes are logged; `None` if none can be staged."""
         return self.files.path if self.number is None else None
 
     def absolute(self) -> Repository:
@@ -106,7 +106,7 @@ class Repository:
         """The location of one snapshot of the index, by its number; it is read-only."""
         return replace(self, number=number)
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def has_index(self) -> bool:
         """Whether an index is there; IndexExistsError if something else is, so that no index can be written there."""
@@ -164,20 +164,20 @@ class Repository:
         raise gone(here, name)
 
     def in_place(self, name: str) -> InPlace:
-        """The snapshot of that name, of which only what is asked for is read; errors as `open_unverified`.
+        """The snapshot of that name, whose rows are read as needed; errors as `open_unverified`.
 
-        No checksum is verified, only that what is read can be what a table has. What is fetched stays on this machine,
+        No checksum is verified, only that tables have the form of such tables. Fetched parts stay on this machine,
         for as long as copies do.
         """
         manifest = self.manifest()
         if manifest["snapshot"] != name:
             raise gone(self, name)
-        if self.files.path is not None:  # what is mapped into memory is read when it is looked at
+        if self.files.path is not None:  # mapped files are read when they are looked at
             return in_place(self.open_unverified(name), manifest)
         return fetched_from(self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self._name_of_copy}")
 
     def verify(self, files: Mapping[str, Entry]) -> None:
-        """Verify the checksums of some files, by their paths in the index, of which manifests say this."""
+        """Verify the checksums of some files, by their paths in the index, with what manifests say of each."""
         folder = self._here().files.path
         assert folder is not None
         for name, expected in files.items():
@@ -238,7 +238,7 @@ class Repository:
                     check_file(made, path, expected, check_contents)
             copy.commit(made, manifest, {})
 
-    # -- writing -----------------------------------------------------------------------------------------------------
+    # -- writing -------------------------------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
         """See that `update` can be called; InvalidValueError if the index is read-only here."""
@@ -262,9 +262,9 @@ class Repository:
             )
 
     def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
-        """Make `snapshot` the current one of the index, which is created if need be, whatever it has now.
+        """Make `snapshot` the current one of the index, which is created if need be; its old contents are lost.
 
-        `keep` is as of `Commit`. All files are written, and replace those that are there and damaged; in a folder,
+        `keep` is as in `Commit`. All files are written, and replace those that are there and damaged; in a folder,
         another writer is waited for. IndexExistsError if something that is not an index is there; TagMatchError if the
         files cannot be written, and the index stays as it was.
         """
@@ -282,11 +282,11 @@ class Repository:
 
     @contextlib.contextmanager
     def written_ahead(self, segment: Segment) -> Iterator[Entry]:
-        """Write the files of a segment that a snapshot is to have, meanwhile; errors as `save`."""
+        """Write the files of a segment ahead of the snapshot that will have it; errors as `save`."""
         self.check_writable()
         with contextlib.ExitStack() as stack:
             with self._telling():
-                with self.files.lock():  # so that nobody takes it for what a killed one has left
+                with self.files.lock():  # so that no program takes it for the files of a killed one
                     made = stack.enter_context(self.files.making())
                 entry = write_segment(segment, made)
                 name = entry["name"]
@@ -317,7 +317,7 @@ class Repository:
             return manifest
 
     def switch(self, manifest: Manifest, base: str | None, written: Written | None = None) -> None:
-        """Make the snapshot that `prepare` or `manifest_of` gave the current one; what is staged stays so.
+        """Make the snapshot that `prepare` or `manifest_of` gave the current one; staged changes stay staged.
 
         `base` is the name of the snapshot that the index still has to have, `None`: there is no index; else an
         IndexChangedError. `written` are files of the snapshot that the index does not have yet; they are moved there.
@@ -333,13 +333,13 @@ class Repository:
             self._succeed(made, manifest, current, written)
 
     def replace(self, manifest: Manifest, written: Written) -> None:
-        """`switch`, whatever the index has now, as `save`."""
+        """`switch`, with any current snapshot, as `save`."""
         with self.writing() as made:
             self._succeed(made, manifest, self._replaced(), written)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[ByteStore]:
-        """A place for files, which are removed afterwards. What a killed one has left is removed now."""
+        """A place for files, which are removed afterwards; those of a killed program are removed now."""
         existed = self.files.kind() is not None
         name = f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
         scratch = self.files.folder(name)
@@ -365,7 +365,7 @@ class Repository:
     def commit(self, made: Path, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
         """Make a snapshot of files in the folder `made`, and of some that are here, the current one.
 
-        Others are removed, but for segments that are written ahead. `kept` has the manifest of the one before, if that
+        Others are removed, except segments that are written ahead. `kept` has the manifest of the one before, if that
         is kept.
         """
         for name, text in kept.items():
@@ -393,7 +393,7 @@ class Repository:
         return self.manifest() if self.has_index() else None
 
     def _save(self, snapshot: Snapshot, known: set[str] | None, commit: Commit) -> Snapshot:
-        """`update`; without `known`, whatever the index has now."""
+        """`update` or, without `known`, `save`."""
         with self.writing() as made:
             current = self._replaced()
             if known is not None and current is not None and current["snapshot"] not in known:
@@ -490,7 +490,7 @@ def _location_of(given: object, name: str, options: StoreOptions | None) -> Repo
 
 
 def open_with(location: Repository, key_type: KeyType | None) -> Snapshot:
-    """`Repository.open`, but for keys of the type that is wanted; another is an `InvalidValueError`."""
+    """`Repository.open` for keys of this type, if one is given; another is an `InvalidValueError`."""
     snapshot = location.open()
     if key_type not in (None, found := snapshot.key_type):
         raise InvalidValueError(

@@ -1,4 +1,4 @@
-"""The file of a table, an Arrow IPC file, which is cut into parts where it is large; a reader maps them side by side.
+"""The file of a table, an Arrow IPC file, which is cut into parts if it is large; a reader maps them side by side.
 
 A part is a file with the next `PART_BYTES` bytes, so that parts may be written by many processes at once, and on many
 machines: which bytes a part has follows from the shape of the table alone. Parts are whole pages, all but the last. So
@@ -76,7 +76,7 @@ class TableFile:
 
     name: str  # of the file, `tagsets.arrow`; parts have a number behind it
     pieces: tuple[Piece, ...]  # its bytes
-    part_bytes: int  # where it is cut
+    part_bytes: int  # the size of a part
 
     @classmethod
     def of(
@@ -141,7 +141,7 @@ def _blocks(some: Any) -> Iterator[memoryview]:
 
 
 class _Pieces:
-    """Takes, as a file, what is written to it, without looking at it: Arrow hands buffers over as they are."""
+    """A file that keeps written buffers without looking at them: Arrow hands them over as they are."""
 
     closed = False
 

@@ -75,7 +75,7 @@ def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
 def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyType) -> Manifest:
     """The manifest of a snapshot that says this of the segments, without its own checksum."""
     deleted = sum(entry.get("deleted", {"rows": 0})["rows"] for entry in entries)
-    # What a snapshot is: its layout, and the contents of its files, which their names stand for
+    # A snapshot is its layout, and the contents of its files, which their names stand for
     names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in entries]
     identity = xxhash.xxh3_64_hexdigest(f"{options.layout} {options.max_partition_size} {names}".encode())
     return {
@@ -107,12 +107,12 @@ def write_segment(segment: Segment, folder: Path) -> Entry:
 
 
 def table_file(table: str, columns: pa.Table, elsewhere: Mapping[int, Piece] | None = None) -> TableFile:
-    """The file of a table with this name, cut where it is large; `elsewhere` as of `TableFile.of`."""
+    """The file of a table with this name, cut if it is large; `elsewhere` as in `TableFile.of`."""
     return TableFile.of(f"{table}{TABLE_SUFFIX}", columns, table_files.PART_BYTES, elsewhere)
 
 
 def segment_entry(files: Mapping[str, Entry], rows: int, tags: int, seed: int) -> Entry:
-    """What manifests say of a segment with these files, in the order of the tables, but for `kinds_of`."""
+    """What manifests say of a segment with these files, in the order of the tables, except `kinds_of`."""
     whole = xxhash.xxh3_64()
     for name, written in files.items():
         whole.update(f"{name} {written['xxh3_64']}\n".encode())
@@ -204,7 +204,7 @@ def reject_reserved(tags: Strings, path: object) -> None:
 
 
 def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> Iterator[Segment]:
-    """The segments that a manifest names, in their order, of columns that `read` gives; `earliest` as of `Segment`."""
+    """The segments that a manifest names, in their order, of columns that `read` gives; `earliest` as in `Segment`."""
     options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
     rules, key_type = rules_of(options), key_type_of(manifest)
     for entry in manifest["segments"]:

@@ -1,7 +1,6 @@
 """A place for indexes that does what is abstract in `ByteStore`, and no more: a repository needs nothing else."""
 
 import io
-import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -26,15 +25,14 @@ QUERIES = [["b", "a"], ["x"], ["c"], []]
 class Memory(ByteStore):
     """Files in a dictionary, which folders of it share."""
 
-    address = digest = ""
+    address = ""
 
     def __init__(self, files: dict[str, bytes] | None = None, below: str = "") -> None:
         self.files, self.below = {} if files is None else files, below
-        self.digest = uuid.uuid4().hex
-        self.address = f"memory:{below}"
+        self.address = f"memory:{id(self.files)}/{below}"
 
     def __str__(self) -> str:
-        return self.address
+        return f"memory:{self.below}"
 
     def folder(self, name: str) -> "Memory":
         return Memory(self.files, f"{self.below}{name}/")
