@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import xxhash
 
@@ -28,6 +29,8 @@ from tagmatch.model.storage.format import (
     number_of,
     staged_of,
 )
+
+T = TypeVar("T")
 
 #: What a manifest says of streams: the number of the last micro-batch of each whose changes the index has
 EPOCHS = "epochs"
@@ -131,24 +134,28 @@ def _kept(manifest: Manifest) -> list[Entry]:
     return list(manifest.get("kept", ()))
 
 
-# -- reading earlier ones from a store, whose manifest `read_current` gives --------------------------------------------
+# -- reading earlier ones from a store ---------------------------------------------------------------------------------
 
 
-def manifest_by_number(number: int | None, read_current: Callable[[], Manifest], files: ByteStore) -> Manifest:
-    """The manifest of the snapshot with a number, or of the current one; IndexNotFoundError, IndexCorruptError."""
+def of_one_moment(read_current: Callable[[], Manifest], use: Callable[[Manifest], T]) -> T:
+    """Use the current manifest, and again if files were missing because a newer snapshot was saved since."""
     while True:
         current = read_current()
-        if number is None or number == number_of(current):
-            return current
-        entry = next((each for each in _kept(current) if each["number"] == number), None)
-        if entry is None:
-            raise IndexNotFoundError(f"the index {files} does not keep a snapshot {number}; it has {_listed(current)}")
         try:
-            return _manifest_kept(entry, files)
+            return use(current)
         except IndexCorruptError:
-            # A newer snapshot may have been saved, and this one is not kept any more
             if read_current() == current:
                 raise
+
+
+def manifest_by_number(number: int | None, current: Manifest, files: ByteStore) -> Manifest:
+    """The manifest of the snapshot with a number, or of the current one; IndexNotFoundError, IndexCorruptError."""
+    if number is None or number == number_of(current):
+        return current
+    entry = next((each for each in _kept(current) if each["number"] == number), None)
+    if entry is None:
+        raise IndexNotFoundError(f"the index {files} does not keep a snapshot {number}; it has {_listed(current)}")
+    return _manifest_kept(entry, files)
 
 
 def _listed(manifest: Manifest) -> str:
@@ -183,20 +190,13 @@ def names_needed(manifest: Manifest, files: ByteStore) -> set[str] | None:
     return names | {entry["name"] for entry in _kept(manifest)} | {MANIFEST}
 
 
-def check_kept(read_current: Callable[[], Manifest], files: ByteStore) -> None:
-    """See that the files of earlier snapshots, which the current one lacks, have their checksums; IndexCorruptError."""
-    while True:
-        current = read_current()
-        try:
-            checked = files_in(current)
-            for entry in _kept(current):
-                for name, expected in files_in(_manifest_kept(entry, files)).items():
-                    if checked.setdefault(name, expected) is expected:
-                        _check_file(name, expected, files)
-            return
-        except IndexCorruptError:
-            if read_current() == current:
-                raise
+def check_kept(current: Manifest, files: ByteStore) -> None:
+    """Check that files of earlier snapshots, which the current one lacks, have their checksums; IndexCorruptError."""
+    checked = files_in(current)
+    for entry in _kept(current):
+        for name, expected in files_in(_manifest_kept(entry, files)).items():
+            if checked.setdefault(name, expected) is expected:
+                _check_file(name, expected, files)
 
 
 def _check_file(name: str, expected: Entry, files: ByteStore) -> None:

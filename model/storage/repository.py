@@ -55,6 +55,7 @@ from tagmatch.model.storage.history import (
     check_kept,
     manifest_by_number,
     names_needed,
+    of_one_moment,
     succeed,
     with_staged,
 )
@@ -120,7 +121,9 @@ class Repository:
 
     def manifest(self) -> Manifest:
         """The manifest of the current snapshot, or of the one by its number; errors as `open`."""
-        return manifest_by_number(self.number, self._current_manifest, self.files)
+        return of_one_moment(
+            self._current_manifest, lambda current: manifest_by_number(self.number, current, self.files)
+        )
 
     def _current_manifest(self) -> Manifest:
         try:
@@ -138,15 +141,11 @@ class Repository:
         IndexNotFoundError, IndexVersionError, IndexCorruptError; TagMatchError if a file cannot be read or copied.
         """
         here = self._here()
-        while True:
-            manifest = here.manifest()
-            try:
-                here.verify({entry["name"]: entry for entry in staged_of(manifest)})
-                return here._snapshot(manifest, check_contents)
-            except IndexCorruptError:
-                # Another process may have made a newer snapshot current and removed the files of this one.
-                if here.manifest() == manifest:
-                    raise
+        return of_one_moment(here.manifest, here._verified)
+
+    def _verified(self, manifest: Manifest) -> Snapshot:
+        self.verify({entry["name"]: entry for entry in staged_of(manifest)})
+        return self._snapshot(manifest, check_contents)
 
     def open_unverified(self, name: str) -> Snapshot:
         """The snapshot of that name, its files memory-mapped but not read, so that damage may go unnoticed.
@@ -185,7 +184,7 @@ class Repository:
 
     def check_kept(self) -> None:
         """Verify the checksums of all files of the earlier snapshots that the index keeps; errors as `open`."""
-        check_kept(self.manifest, self.files)
+        of_one_moment(self.manifest, lambda current: check_kept(current, self.files))
 
     def _snapshot(self, manifest: Manifest, check: Check) -> Snapshot:
         assert self.files.path is not None
