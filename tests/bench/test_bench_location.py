@@ -17,7 +17,8 @@ from support.systems import Case, cases, check_circles, check_located, one_radiu
 
 from tagmatch.model.errors import TagMatchError
 from tagmatch.workloads.location import Location, LocationOptions
-from tagmatch_bench.figures import location_content, location_live, location_spatial, published
+from tagmatch_bench.figures import location as location_figure
+from tagmatch_bench.figures import location_content, location_spatial, published
 from tagmatch_bench.harness.located import WHOLE, great_circle, tags_as_attributes, tags_as_constraints
 from tagmatch_bench.systems import servers
 from tagmatch_bench.systems.catalogue import ALERTS, CIRCLES, LOCATED, OWN_CIRCLES, OWN_CIRCLES_GPU, System
@@ -108,10 +109,10 @@ def test_nothing_is_left_behind(
     for name in ON_SERVERS:  # with a server of its own
         with closing(CIRCLES[name].build(Circles.checked([0.5], [0.5], [0.1]), 1)) as system:
             assert system.within(*np.full((3, 1), 0.5)).ids.tolist() == [0]
-    monkeypatch.setattr(servers.shutil, "which", lambda _: None)
+    monkeypatch.setattr(servers.shutil, "which", lambda *_, **__: None)
     with pytest.raises(UnavailableError, match="needs the program redis-server"):
         RedisServer()
-    monkeypatch.setattr(servers.shutil, "which", lambda _: "/bin/false")
+    monkeypatch.setattr(servers.shutil, "which", lambda *_, **__: "/bin/false")
     with pytest.raises(RuntimeError, match="Redis's server does not start"):
         RedisServer()
     monkeypatch.setattr("tagmatch_bench.systems.circle_databases._EXTENSION", "postgis_of_another_world")
@@ -281,7 +282,7 @@ def test_figures(tmp_path: Path) -> None:
 
 
 def test_live_exact_and_cities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(location_live, "_LARGE", 6000)
+    monkeypatch.setattr(location_figure, "_LARGE", 6000)
     found = found_in(tmp_path, *of("live", "exact", "cities"))
     assert found.places("moves and messages at once") == at({"moves", "messages"}, {"alone", "together"})
     for name in ("areas", "clients", "end to end"):
@@ -331,14 +332,14 @@ def test_a_wrong_system_of_areas_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("way", ["_fixed", "_of_clients"])
 def test_one_wrong_pair_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    right = getattr(location_live, way)
+    right = getattr(location_figure, way)
 
     def wrong(some: Any) -> Any:
         given = right(some)
         given[np.argmax(np.abs(great_circle(*some[:2], *some[3:]) - some.metres))] ^= True
         return given
 
-    monkeypatch.setattr(location_live, way, wrong)
+    monkeypatch.setattr(location_figure, way, wrong)
     done = run("location", tmp_path, *SMALL, *of("exact"))
     assert isinstance(done.exception, TagMatchError)
     assert "wrong answers" in str(done.exception)

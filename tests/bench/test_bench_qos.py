@@ -15,15 +15,24 @@ from support.bench import Found, at, measured
 from support.qos import Asked, Scenario, Sent, scenarios
 from support.systems import matching_keys
 
+from tagmatch import Channel
 from tagmatch.model.errors import InvalidValueError
 from tagmatch_bench.figures import published
-from tagmatch_bench.figures.qos import PARTS
-from tagmatch_bench.qos import SCENARIOS, Channel, QosOptions
+from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.qos.driving import BROKERS, Channels, Driven, run_virtual
 from tagmatch_bench.qos.kernels import DROPPED, EXACT, Messages, Work
 from tagmatch_bench.qos.matching import Matching, check, events, subscriptions, times_of
-from tagmatch_bench.qos.options import NANOSECONDS, Flow
-from tagmatch_bench.qos.simulator import Policy, arrivals, count_results, run, work_of
+from tagmatch_bench.qos.simulator import (
+    NANOSECONDS,
+    SCENARIOS,
+    Flow,
+    Policy,
+    QosOptions,
+    arrivals,
+    count_results,
+    run,
+    work_of,
+)
 
 
 def messages_of(sent: list[Sent]) -> Messages:
@@ -227,7 +236,7 @@ def test_tables(tmp_path: Path) -> None:
 
 
 def test_failure_rates(tmp_path: Path) -> None:
-    found = simulated(tmp_path, *(part for part in PARTS if part[0] == "f" and part != "figure12"))
+    found = simulated(tmp_path, *(part for part in PARTS["qos"] if part[0] == "f" and part != "figure12"))
     titles = {
         "Figure 6, 1 core": (THREE, 7), "Figure 7, 1 core": (THREE, 6), "Figure 8, 7 cores": (THREE, 9),
         "Figure 9, 7 cores": (FIVE, 9), "Figure 10": (THREE, 7),

@@ -7,43 +7,36 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch import TagMatch
+from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, offsets_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import sort_values
 from tagmatch.pipeline.run.stage import Stage, StoppedError
-from tagmatch_bench.broker.wire import DELIVERY, INTERFACE, Names, decoded, deliveries, encoded, joined, received
-from tagmatch_bench.systems.content_matcher import Messages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from tagmatch import TagMatch
-    from tagmatch.model.arrays import F64Array, I64Array, U32Array
-    from tagmatch_bench.broker.client import Client, Received, Sent
-    from tagmatch_bench.broker.wire import Events
-    from tagmatch_bench.systems.content_matcher import ContentMatcher
+from tagmatch_bench.broker.client import Client, Received, Sent
+from tagmatch_bench.broker.wire import (
+    DELIVERY,
+    INTERFACE,
+    Events,
+    Names,
+    decoded,
+    deliveries,
+    encoded,
+    joined,
+    received,
+)
+from tagmatch_bench.systems.content_matcher import ContentMatcher, Messages
 
 
 class InputQueue:
-    """Events that wait. Any number of threads may offer some and take some.
-
-    Parameters
-    ----------
-    most : int
-        Events that wait at most.
-
-    Attributes
-    ----------
-    offered, dropped, taken : int
-        Events that have come, those of them for which there was no room, and those that were taken.
-    """
+    """Events that wait. Any number of threads may offer some and take some."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -76,13 +69,7 @@ class InputQueue:
 
 
 class ContentEngine:
-    """A compared system, which gets all events that wait in one call, as it takes them: attributes by number.
-
-    Parameters
-    ----------
-    matcher : ContentMatcher
-        Its constraints are on integers.
-    """
+    """A compared system, which gets all events that wait in one call, as it takes them: attributes by number."""
 
     def __init__(self, matcher: ContentMatcher) -> None:
         self.names: Sequence[str] = matcher.names
@@ -95,17 +82,7 @@ class ContentEngine:
 
 
 class TagmatchEngine:
-    """An index of tagmatch, asked as its users ask it: for few events one by one, for more with a table of them.
-
-    Parameters
-    ----------
-    index : TagMatch
-    names : sequence of str
-        Of the attributes that events may have.
-    tables_from : int
-        Events from which on they are asked for in a table with a column of maps, which takes no longer then than
-        single calls.
-    """
+    """An index of tagmatch, asked as its users ask it: for few events one by one, for more with a table of them."""
 
     def __init__(self, index: TagMatch, names: Sequence[str], *, tables_from: int = 50) -> None:
         self.names: Sequence[str] = list(names)
@@ -152,34 +129,17 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What a broker has done.
+    """What a broker has done."""
 
-    Attributes
-    ----------
-    offered, dropped, processed : int
-        Events that have come; those for which the input queue had no room; and those that were matched and delivered.
-    seconds : float
-        From the first event to the last delivery.
-    """
-
+    # events that have come; those for which the input queue had no room; and those that were matched and delivered
     offered: int
     dropped: int
     processed: int
-    seconds: float
+    seconds: float  # from the first event to the last delivery
 
 
 class Broker:
-    """Reads events from a connection, matches them, and writes there which interfaces each goes to.
-
-    As published, one thread reads, one writes, and the engine has those between them; the input queue is bounded, and
-    the output queue is not. The engine gets all events that wait at once, which it may match one by one.
-
-    Parameters
-    ----------
-    engine : Engine
-    queue : int
-        Events that wait for the engine at most; the paper has 100.
-    """
+    """Reads events from a connection, matches them, and writes there which interfaces each goes to."""
 
     def __init__(self, engine: Engine, *, queue: int = 100) -> None:
         self._engine, self._names = engine, Names.of(engine.names)
@@ -191,15 +151,7 @@ class Broker:
         self._error: BaseException | None = None
 
     def serve(self, connection: socket.socket) -> Traffic:
-        """Serve a connection until nothing more comes; returns when all that has come is delivered or dropped.
-
-        Raises
-        ------
-        WireError
-            What comes is no event.
-        Exception
-            What the engine raises.
-        """
+        """Serve a connection until nothing more comes; returns when all that has come is delivered or dropped."""
         self._connection = connection
         self._matching.start()
         self._writing.start()
@@ -261,28 +213,18 @@ _WARM = 1000
 
 @dataclass(frozen=True, slots=True)
 class Brokered:
-    """What became of events that a client has sent.
-
-    Attributes
-    ----------
-    sent : Sent
-    traffic : Traffic
-    unaccounted : int
-        Events that were neither delivered nor dropped, or delivered more than once: 0 if sent = processed + dropped,
-        and each that was processed came to the client once, in the order in which they were sent.
-    keys, wrong, missing : int
-        Keys that were delivered, those of them that were not expected, and those that events which were delivered lack.
-    delays : float64 array
-        Of each delivery, seconds from when its event was due to be sent until its last byte came.
-    """
+    """What became of events that a client has sent."""
 
     sent: Sent
     traffic: Traffic
+    # events that were neither delivered nor dropped, or delivered more than once: 0 if sent = processed + dropped, and
+    # each that was processed came to the client once, in the order in which they were sent
     unaccounted: int
+    # keys that were delivered, those of them that were not expected, and those that events which were delivered lack
     keys: int
     wrong: int
     missing: int
-    delays: F64Array
+    delays: F64Array  # of each delivery, seconds from when its event was due to be sent until its last byte came
 
     @property
     def offered_rate(self) -> float:
@@ -339,25 +281,7 @@ def _compare(numbers, offsets, keys, expected_offsets, expected_keys):
 def brokered(
     engine: Engine, client: Client, rate: float, seconds: float, expected: Lists, *, queue: int = 100
 ) -> Brokered:
-    """Have a client send events at a rate, and a broker match and deliver them.
-
-    Parameters
-    ----------
-    engine : Engine
-    client : Client
-    rate : float
-        Events a second that the client sends, if the broker reads them so fast.
-    seconds : float
-    expected : Lists
-        The keys of each of the client's events, ascending.
-    queue : int
-        Events that wait for the engine at most.
-
-    Raises
-    ------
-    Exception
-        What the engine raises.
-    """
+    """Have a client send events at a rate, and a broker match and deliver them."""
     for count in (1, min(queue, _WARM)):  # kernels are loaded before anything comes
         some, _ = decoded(encoded(client.events, 0, count, Names.of(client.names)), Names.of(engine.names))
         deliveries(some.numbers, engine.interfaces(some))

@@ -13,36 +13,24 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NamedTuple, cast
+from types import TracebackType
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 
+from tagmatch.model.arrays import F64Array, I64Array, U8Array
 from tagmatch_bench.broker.wire import Events, Names, encoded
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from types import TracebackType
-
-    from tagmatch.model.arrays import F64Array, I64Array, U8Array
-
 
 # Until the client, a process that has to load kernels, connects
 _CONNECTS_S = 60.0
 
 
 class Client:
-    """A client in a process of its own, from `with` to its end.
-
-    Parameters
-    ----------
-    events : Events
-        They repeat in turn.
-    names : sequence of str
-        Of the attributes, as the events number them.
-    """
+    """A client in a process of its own, from `with` to its end."""
 
     def __init__(self, events: Events, names: Sequence[str]) -> None:
         self.events, self.names = events, list(names)
@@ -78,13 +66,7 @@ class Client:
         return connection
 
     def end(self) -> tuple[Sent, Received]:
-        """Wait until the client has sent and received all; the connection must be closed.
-
-        Raises
-        ------
-        RuntimeError
-            The client has failed; it has written why to the standard error stream.
-        """
+        """Wait until the client has sent and received all; the connection must be closed."""
         if not cast("IO[str]", self._process.stdout).readline():
             raise RuntimeError(f"the client has ended with status {self._process.wait()} before it had received all")
         return outcome(self._folder)
@@ -99,44 +81,23 @@ _EVENTS, _NAMES, _RECEIVED, _SENT = "events.npz", "names.json", "received.npz", 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What a client has sent.
-
-    Attributes
-    ----------
-    events : int
-    seconds : float
-        That it took.
-    begun : float
-        When the first event was due, by the client's clock.
-    """
+    """What a client has sent."""
 
     events: int
     seconds: float
-    begun: float
+    begun: float  # when the first event was due, by the client's clock
 
 
 class Received(NamedTuple):
-    """What a client has received.
-
-    Attributes
-    ----------
-    data : uint8 array
-    ends : int64 array
-        The bytes that had come by each of `times`, ascending.
-    times : float64 array
-        By the client's clock.
-    """
+    """What a client has received."""
 
     data: U8Array
-    ends: I64Array
-    times: F64Array
+    ends: I64Array  # the bytes that had come by each of `times`, ascending
+    times: F64Array  # by the client's clock
 
 
 def send(connection: socket.socket, events: Events, names: Names, rate: float, seconds: float) -> Sent:
-    """Send events at a rate, which repeat in turn and have consecutive numbers from 0 on; nothing more comes then.
-
-    What is late is sent as soon as the connection takes it.
-    """
+    """Send events at a rate, which repeat in turn and have consecutive numbers from 0 on; nothing more comes then."""
     encoded(events, 0, 1, names)  # kernels are loaded before the clock runs
     sent, total = 0, max(1, int(rate * seconds))
     begin = time.perf_counter()

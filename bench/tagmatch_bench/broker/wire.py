@@ -7,22 +7,18 @@ delivery is its size, the number of its event, and the interfaces that it goes t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import Lists, offsets_of
+from tagmatch.model.arrays import I64Array, Lists, Strings, U8Array, U32Array, U64Array, offsets_of
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots, find
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tagmatch.model.arrays import I64Array, Strings, U8Array, U32Array, U64Array
 
 # Bytes of the size, of an event's number and count, of a name's length, and of a value
 _SIZE, _HEAD, _LENGTH, _VALUE = 4, 6, 2, 8
@@ -37,20 +33,11 @@ class WireError(ValueError):
 
 
 class Events(NamedTuple):
-    """Events as columns.
-
-    Attributes
-    ----------
-    numbers : uint32 array
-    offsets : int64 array, length n + 1
-    attributes : uint32 array
-        Event `i` has the names with the numbers `attributes[offsets[i] : offsets[i + 1]]`.
-    values : int64 array
-    """
+    """Events as columns."""
 
     numbers: U32Array
     offsets: I64Array
-    attributes: U32Array
+    attributes: U32Array  # those of event `i`, by number, are from `offsets[i]` to `offsets[i + 1]`
     values: I64Array
 
     @classmethod
@@ -182,13 +169,7 @@ def _decode(data, slots, name_offsets, names, numbers, ends, attributes, values)
 
 
 def decoded(data: U8Array, names: Names) -> tuple[Events, int]:
-    """The events that are whole, without attributes of other names, and how many bytes they have.
-
-    Raises
-    ------
-    WireError
-        The bytes are not those of events.
-    """
+    """The events that are whole, without attributes of other names, and how many bytes they have."""
     most_events, most_values = len(data) // (_SIZE + _HEAD), len(data) // (_LENGTH + _VALUE)
     numbers, ends = np.empty(most_events, np.uint32), np.zeros(most_events + 1, np.int64)
     attributes, values = np.empty(most_values, np.uint32), np.empty(most_values, np.int64)
@@ -237,13 +218,7 @@ def _received(data, numbers, ends, keys):
 
 
 def received(data: U8Array) -> tuple[U32Array, Lists]:
-    """Numbers of events, and their interfaces.
-
-    Raises
-    ------
-    WireError
-        The bytes are not those of deliveries, or end within one.
-    """
+    """Numbers of events, and their interfaces."""
     numbers, ends = np.empty(len(data) // (_SIZE + _NUMBER), np.uint32), np.zeros(1 + len(data) // _SIZE, np.int64)
     keys = np.empty(len(data) // INTERFACE, np.uint64)
     count, stop = _received(data, numbers, ends, keys)

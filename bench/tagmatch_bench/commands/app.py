@@ -1,46 +1,336 @@
-"""The command line `tagmatch-bench`."""
+"""The command line `tagmatch-bench`: a table of commands, each an experiment with options."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from functools import partial
+from importlib.util import find_spec
+from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import typer
 from rich.console import Console
 
+from tagmatch import TagMatchError
 from tagmatch.cli.run import run
-from tagmatch.cli.shared import Threads, choices, command_line, one_of
-from tagmatch.model.errors import TagMatchError
+from tagmatch.cli.shared import command_line, one_of
 from tagmatch.model.options import Layout, MatchOptions, available_threads
-from tagmatch_bench.commands.broker import broker
-from tagmatch_bench.commands.ccm import ccm
-from tagmatch_bench.commands.content import content
-from tagmatch_bench.commands.location import location
-from tagmatch_bench.commands.measuring import (
-    AllowChanges,
-    Output,
-    Rounds,
-    Seconds,
-    Seed,
-    measure_all,
-    require_committed,
-)
-from tagmatch_bench.commands.pcm import pcm
-from tagmatch_bench.commands.qos import qos
-from tagmatch_bench.commands.qos_real import qos_real
-from tagmatch_bench.commands.serve import serve
-from tagmatch_bench.figures.figure import FIGURES
+from tagmatch_bench.commands import options as opt
+from tagmatch_bench.figures.figure import FIGURES, PARTS
 
 if TYPE_CHECKING:
-    from tagmatch_bench.harness.bench import Experiment
+    from tagmatch_bench.harness.bench import BenchOptions, Experiment
 
 app = command_line("Measure tagmatch beside its baselines and against its targets.")
+_command = partial(opt.command, app)
 
-# The sets of the growth measurement, 8 times as many, must fit the tagset table
-_MAX_SETS = 2**28
+
+def _measure(where: Iterable[str], sizes: str | None, fixed: Mapping[str, Any], **given: Any) -> None:
+    """Run experiments with the options of `BenchOptions` among those given; others are those of `sizes`, or theirs."""
+    from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions
+
+    output, allow_changes = given.pop("output"), given.pop("allow_changes")
+    bench = dict(fixed) | {each.name: given.pop(each.name) for each in fields(BenchOptions) if each.name in given}
+    if "sets" in given:
+        bench["scale"] = given.pop("sets") / FULL_SETS
+    if "threads" in bench:
+        bench["threads"] = bench["threads"] or available_threads()
+    for name in {"skip", "mongodb"} & bench.keys():
+        bench[name] = tuple(bench[name] or ())
+    others = {name: tuple(each) if isinstance(each, list) else each for name, each in given.items() if each is not None}
+    if sizes is not None:
+        others = {"sizes": _of_figures(sizes)(**others)}
+    experiments = [partial(_of_figures(each), **others) for each in where]
+    measure_all(experiments, BenchOptions(**bench), output, allow_changes=allow_changes)
+
+
+def _of_figures(name: str) -> Any:
+    return resolve_name(f"tagmatch_bench.figures.{name}")
+
+
+def require_committed() -> None:
+    """Refuse to record what nobody could measure again."""
+    from tagmatch_bench.harness.results import changed_files, commit
+
+    if changed := changed_files():
+        raise TagMatchError(
+            f"results would name commit {commit()}, but these files differ from it: {', '.join(changed)}; commit them, "
+            "or record results that name them with --allow-changes"
+        )
+
+
+def measure_all(experiments: Sequence[Experiment], options: BenchOptions, output: Path, *, allow_changes: bool) -> None:
+    """Run experiments and print what they find; refuses to measure for minutes what cannot be drawn or written then."""
+    from tagmatch_bench.harness.bench import run as run_experiments
+    from tagmatch_bench.harness.report import markdown
+
+    if find_spec("matplotlib") is None:
+        raise TagMatchError("plots need matplotlib; install it with: pip install ./bench")
+    if not allow_changes:
+        require_committed()
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TagMatchError(f"{output}: the folder cannot be made: {error.strerror or error}") from None
+    faults = []
+    for result in run_experiments(experiments, options, output, Console(stderr=True)):
+        typer.echo(markdown(result, images=f"{output}/"))
+        faults += result.faults()
+    if faults:
+        raise TagMatchError("; ".join(faults))
+
+
+class _Paper(NamedTuple):
+    """An experiment of the folder `figures`: its functions, the class of its sizes, options, and fixed ones."""
+
+    summary: str
+    where: str
+    sizes: str | None
+    options: tuple[Parameter, ...]
+    fixed: Mapping[str, Any] = {}
+
+
+def _systems_of_content() -> Iterable[str]:
+    from tagmatch_bench.harness.content import ALL
+
+    return ALL
+
+
+def _engines() -> Iterable[str]:
+    from tagmatch_bench.figures.broker import ENGINES
+
+    return ENGINES
+
+
+def _systems_of_areas() -> Iterable[str]:
+    """What is compared with; both are sooner without: all but OCM."""
+    from tagmatch_bench.systems import catalogue as c
+
+    circles = (*c.OWN_CIRCLES, *c.OWN_CIRCLES_GPU, *c.CIRCLES, *c.CIRCLES_GPU)
+    return [*circles, *(name for name in c.CONTENT if name != "OCM"), *c.ALERTS]
+
+
+_FILTERS: dict[str, Any] = {"min": 1, "max": opt.MOST_FILTERS}
+_ONE_BY_ONE = (
+    opt.whole("constraints", 1_000_000, "Of the default scenario, about; figures have up to ten times.", 400),
+    opt.option("queries", int, 1_000, "Events that come one by one.", "--events", min=1, max=1_000_000),
+)
+
+_PAPERS: Mapping[str, _Paper] = {
+    "content": _Paper(
+        "Constraints on attributes, beside OCM, SFF and BE-Tree: PCM's scenarios, dense ones, real data, and tags too.",
+        "content:content",
+        "content:ContentSizes",
+        (
+            opt.again(
+                "constraints", int, "10,000, 100,000, 1,000,000", "Constraints of PCM's default scenario, about",
+                min=40, max=opt.MOST_FILTERS,
+            ),
+            opt.whole("figures", 1_000_000, "Of that scenario where PCM's Figures 6 to 9 begin; to ten times.", 400),
+            opt.again("filters", int, "100,000, 1,000,000", "Dense filters, of 10 constraints", **_FILTERS),
+            opt.whole("real", 100_000, "Filters on cities, and on Debian packages."),
+            opt.whole("mixed", 1_000_000, "Constraints of filters with tags, about.", 40),
+            opt.cities("name, country, timezone, population, lat and lon"),
+            opt.messages(8192), opt.part(PARTS["content"]), opt.rounds(), opt.seconds(), opt.SEED,
+        ),
+        {"keys_per_set": 1},
+    ),
+    "pcm": _Paper(
+        "PCM's figures: latency of constraints on attributes, event by event, and throughput, beside OCM and CCM.",
+        "pcm:pcm",
+        "pcm:PcmSizes",
+        (
+            *_ONE_BY_ONE,
+            opt.again(
+                "calls", int, "1, 16, 256, 4,096, 65,536", "Events of a call, for throughput", "--call",
+                min=1, max=1_000_000,
+            ),
+            opt.part(PARTS["pcm"]), opt.skip(_systems_of_content), opt.rounds(), opt.seconds(), opt.THREADS, opt.SEED,
+        ),
+    ),
+    "ccm": _Paper(
+        "CCM's figures of 2011: latency of constraints on numbers and strings, event by event, deployment and size.",
+        "pcm:ccm",
+        "pcm:CcmSizes",
+        (
+            *_ONE_BY_ONE, opt.part(PARTS["ccm"]), opt.skip(_systems_of_content), opt.rounds(), opt.seconds(),
+            opt.THREADS, opt.SEED,
+        ),
+    ),
+    "broker": _Paper(
+        "A whole broker between sockets, as PCM's Figure 10: events processed, dropped and delayed by offered rate.",
+        "broker:broker",
+        "broker:BrokerOptions",
+        (
+            opt.option(
+                "scenario", str, "pcm", "PCM's default scenario, or 20 attributes and 10 intervals a filter.",
+                parser=one_of(Literal["pcm", "dense"]), metavar="<pcm|dense>",
+            ),
+            opt.whole("constraints", 1_000_000, "Constraints of all filters, about.", 40),
+            opt.again(
+                "rates", float, "seven, 1,000 to 100,000", "Events a second that the client offers", "--rate",
+                min=1, max=10_000_000,
+            ),
+            opt.seconds(1.5, "How long a rate is offered."), opt.rounds(),
+            opt.whole("queue", 100, "Events that wait for the engine at most; others are dropped.", 1, 10_000_000),
+            opt.whole("events", 1000, "Different events, which repeat in turn.", 1, 1_000_000),
+            opt.THREADS, opt.skip(_engines, "engine"), opt.SEED,
+        ),
+        {"keys_per_set": 1},
+    ),
+    "location": _Paper(
+        "Areas and moving clients, beside CLCB, R*-tree, PostGIS and others: alone, with content, live, and on cities.",
+        "location:location",
+        "location:LocationSizes",
+        (
+            opt.again("filters", int, "100,000, 1,000,000", "Areas alone", **_FILTERS),
+            opt.again(
+                "located", int, "250,000, 2,500,000", "Filters with content and area, ten a subscription",
+                min=10, max=opt.MOST_FILTERS,
+            ),
+            opt.whole(
+                "figures", 2_500_000, "Filters of Table 2, and at the end of each line of Figures 3 to 7.", 10
+            ),
+            opt.whole("live", 2_500_000, "Clients that move while messages are matched."),
+            opt.whole("pairs", 10_000_000, "Areas and positions that are compared with distances.", 1, 2_000_000_000),
+            opt.whole("alerts", 100_000, "Alerts near cities."),
+            opt.cities("country, timezone, population, lat and lon"),
+            opt.messages(65_536), opt.part(PARTS["location"]), opt.skip(_systems_of_areas), opt.rounds(),
+            opt.seconds(), opt.SEED,
+        ),
+        {"keys_per_set": 1},
+    ),
+    "qos": _Paper(
+        'Messages with deadlines in a simulator: Table 1 and Figures 6 to 12 of "Pub/Sub on Stream", beside EDF.',
+        "qos:qos",
+        "qos:QosSizes",
+        (
+            opt.whole("messages", 20_000, "Messages of both channels in each simulation, about.", 20, 1_000_000),
+            opt.whole("seeds", 10, "Simulations of everything, each with a seed.", 2, 1000),
+            opt.part(PARTS["qos"]), opt.SEED,
+        ),
+    ),
+    "qos-real": _Paper(
+        "Messages with deadlines and real matching: figures of `qos`, threads, the pipeline, and CycloneDDS.",
+        "qos_real:qos_real",
+        "qos_real:sizes_of",
+        (
+            opt.whole("messages", 1_500, "Messages of both channels in a run, about.", 20, 1_000_000),
+            opt.whole("seeds", 3, "Runs of everything but the pipeline.", 2, 1000),
+            opt.whole("subscriptions1", 6_000, "Subscriptions of the channel.", 1, 10_000_000),
+            opt.whole("subscriptions2", 600_000, "Subscriptions of the channel.", 1, 10_000_000),
+            opt.whole("calls", 1_000, "Calls in a run of the pipeline, about.", 20, 100_000),
+            opt.whole("pipeline_seeds", 10, "Runs of the pipeline.", 2, 1000),
+            opt.option("pipeline_sets", int, 100_000, "Sets that the pipeline stores.", "--sets", min=100, max=2**24),
+            opt.whole(
+                "pipeline_threads", 1, "Threads of the pipeline, which get as many times the messages of one.", 1, 256
+            ),
+            opt.again(
+                "loads", float, "1.0, 1.5", "How many times Table 2's rates the pipeline's threads get", "--load",
+                min=0.01, max=100,
+            ),
+            opt.part(PARTS["qos-real"]), opt.SEED,
+        ),
+        {"queries": 50_000},  # of the pipeline, which are asked again and again
+    ),
+    "threads": _Paper(
+        "Throughput against threads and callers, and beside the kernels alone.",
+        "threads:threads",
+        None,
+        (opt.sets(1_000_000), opt.queries(), opt.rounds(5), opt.seconds(0.5), opt.THREADS, opt.SEED, opt.keys()),
+    ),
+    "host": _Paper(
+        "What packets for CUDA devices cost the host; needs no device.",
+        "host:host",
+        None,
+        (opt.sets(100_000), opt.rounds(5), opt.seconds(0.5), opt.THREADS, opt.SEED, opt.keys()),
+        {"queries": 1 << 17},  # of its largest packet
+    ),
+    "updates": _Paper(
+        "How changes are taken, beside DuckDB and LanceDB, and what they do to queries; on the disk of TMPDIR.",
+        "updates:updates",
+        None,
+        (
+            opt.sets(1_000_000),
+            opt.whole("consolidates", 1000, "Small changes, of ten sets each.", 1, 1_000_000),
+            opt.queries(), opt.rounds(5),
+            opt.seconds(0.3, "About what one measured call takes; additions and loads go on ten times as long."),
+            opt.THREADS, opt.SEED, opt.keys(1.0),
+        ),
+    ),
+    "serve": _Paper(
+        "An index as a service over Arrow Flight: batches, single messages, latency, ten times too much, transport.",
+        "serve:serve_figure transport:transport_figure",
+        None,
+        (
+            opt.sets(1_000_000, min=8, max=100_000_000), opt.queries(65_536, "Different messages.", 10_000_000),
+            opt.rounds(5), opt.seconds(1.0), opt.THREADS, opt.SEED, opt.keys(1.0, "Keys that a set has in the mean."),
+        ),
+    ),
+}  # fmt: skip
+
+
+def _systems() -> Iterable[str]:
+    from tagmatch_bench.systems.catalogue import SYSTEMS
+
+    return SYSTEMS
+
+
+_QUERIES_OF_DEVICES = opt.option(
+    "queries", int | None, None,
+    "Most queries of a call.  [default: 200,000; on CUDA devices so many that packets are full]",
+    min=1, max=2**31 - 1, show_default=False,
+)  # fmt: skip
+
+
+def _experiment(name: str | None) -> tuple[Iterable[Parameter], Callable[..., None]]:
+    """Options, and what runs the experiment of this name and others given; without one, those given, or all."""
+
+    def measure(*, figures: list[str] | None, scale: float | None, sets: int | None, **given: Any) -> None:
+        from tagmatch_bench.harness.bench import FULL_SETS, usual_partitioned, usual_queries_in_batches
+
+        if scale is not None and sets is not None:
+            raise typer.BadParameter("it says the same as --sets; give one of them", param_hint="--scale")
+        size = sets / FULL_SETS if sets is not None else scale
+        queries, threads = given.pop("queries"), given.pop("threads") or available_threads()
+        fixed = {
+            "scale": size or 1.0,
+            "threads": threads,
+            "queries": queries or 200_000,
+            "partitioned": usual_partitioned(threads) if size is None else None,
+            "queries_in_batches": queries or usual_queries_in_batches(),
+        }
+        names = (figures or FIGURES) if name is None else [name, *(figures or ())]
+        _measure([FIGURES[each].where for each in dict.fromkeys(names)], None, fixed, **given)
+
+    what = f"{'Only these' if name is None else 'More of them'}; what they have in common is made once."
+    in_sets = "Millions of distinct sets.  [default: 1; in Figure 8 up to 16, by cores and memory]"
+    uris: dict[str, Any] = {"metavar": "URI", "show_default": False}
+    return (
+        opt.named("figures", lambda: FIGURES, what, positional=True, metavar="FIGURE"),
+        opt.option("scale", float | None, None, in_sets, min=0.0005, max=opt.MOST_SETS / 1e6, show_default=False),
+        opt.option("sets", int | None, None, "The same, in sets.", min=500, max=opt.MOST_SETS, show_default=False),
+        opt.THREADS, _QUERIES_OF_DEVICES, opt.rounds(), opt.seconds(), opt.SEED, opt.keys(),
+        opt.option("mongodb", list[str] | None, None, "A running MongoDB server; several are shards.", **uris),
+        opt.skip(_systems), opt.output("paper"),
+    ), measure  # fmt: skip
+
+
+def _cpu(*, json: Path | None, allow_changes: bool, threads: int | None, **given: Any) -> None:
+    from tagmatch_bench.figures.cpu import CpuOptions, measure
+    from tagmatch_bench.harness.report import facts_by_section, print_table, write_json
+
+    if json is not None and not allow_changes:
+        require_committed()
+    result = measure(CpuOptions(threads=threads or available_threads(), **given), Console(stderr=True))
+    if json is not None:
+        write_json(facts_by_section(result), json)
+    print_table(result, Console())
+    if faults := result.faults():
+        raise TagMatchError("; ".join(faults))
 
 
 def _json_file(path: Path | None) -> Path | None:
@@ -50,360 +340,32 @@ def _json_file(path: Path | None) -> Path | None:
     return path
 
 
-_Sets = Annotated[int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets.")]
-_Json = Annotated[
-    Path | None,
-    typer.Option("--json", metavar="FILE", dir_okay=False, writable=True, callback=_json_file, help="Write JSON too."),
-]
-
-
-@app.command()
-def cpu(
-    sets: _Sets = 1_000_000,
-    queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries.")] = 200_000,
-    threads: Threads = None,
-    growth: Annotated[bool, typer.Option(help="Also build 8 times as many sets.")] = True,
-    seed: Seed = 1,
-    keys_per_set: _KeysPerSet = 5.0,
-    json: _Json = None,
-    allow_changes: AllowChanges = False,
-) -> None:
-    """Build and match on the CPU, beside two baselines written in Python and NumPy."""
-    from tagmatch_bench.figures.cpu import CpuOptions, measure
-    from tagmatch_bench.harness.report import facts_by_section, print_table, write_json
-
-    if json is not None and not allow_changes:
-        require_committed()
-    options = CpuOptions(sets, queries, threads or available_threads(), growth, seed, keys_per_set)
-    result = measure(options, Console(stderr=True))
-    if json is not None:
-        write_json(facts_by_section(result), json)
-    print_table(result, Console())
-    if faults := result.faults():
-        raise TagMatchError("; ".join(faults))
-
-
-_Scale = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0005,
-        max=_MAX_SETS / 1e6,
-        help="Millions of distinct sets.  [default: 1; in Figure 8 up to 16, by cores and memory]",
-        show_default=False,
-    ),
-]
-_FullSets = Annotated[
-    int | None, typer.Option("--sets", min=500, max=_MAX_SETS, help="The same, in sets.", show_default=False)
-]
-_Queries = Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Most queries of a call.")]
-_QueriesOfDevices = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=2**31 - 1,
-        help="Most queries of a call.  [default: 200,000; on CUDA devices so many that packets are full]",
-        show_default=False,
-    ),
-]
-_KeysPerSet = Annotated[
-    float, typer.Option("--keys", min=1, max=1000, help="Keys that a set has in the mean; with 1, each has one.")
-]
-_MongoDB = Annotated[
-    list[str] | None,
-    typer.Option("--mongodb", metavar="URI", help="A running MongoDB server; several are shards.", show_default=False),
-]
-
-
-def _skippable(names: list[str] | None) -> list[str] | None:
-    from tagmatch_bench.systems.catalogue import SYSTEMS
-
-    for name in names or ():
-        if name not in SYSTEMS:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(map(repr, SYSTEMS))}")
-    return names
-
-
-_Skip = Annotated[
-    list[str] | None,
-    typer.Option(metavar="SYSTEM", callback=_skippable, help="Leave out a system.", show_default=False),
-]
-
-
-def _known(names: list[str] | None) -> list[str] | None:
-    for name in names or ():
-        if name not in FIGURES:
-            raise typer.BadParameter(f"{name!r} is none of {', '.join(FIGURES)}")
-    return names
-
-
-def _figures_argument(description: str) -> Any:
-    return Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="FIGURE",
-            callback=_known,
-            help=f"{description}; what they have in common is made once.",
-            show_default=False,
-        ),
-    ]
-
-
-def _experiment(name: str | None, summary: str) -> Callable[..., None]:
-    """Make the subcommand that runs the experiment of this name and others given; without one, those given, or all."""
-
-    def command(
-        figures: list[str] | None = None,
-        scale: _Scale = None,
-        sets: _FullSets = None,
-        threads: Threads = None,
-        queries: _QueriesOfDevices = None,
-        rounds: Rounds = 3,
-        seconds: Seconds = 0.2,
-        seed: Seed = 1,
-        keys_per_set: _KeysPerSet = 5.0,
-        mongodb: _MongoDB = None,
-        skip: _Skip = None,
-        output: Output = Path("bench-results/paper"),
-        allow_changes: AllowChanges = False,
-    ) -> None:
-        from tagmatch_bench.harness.bench import (
-            FULL_SETS,
-            BenchOptions,
-            usual_partitioned,
-            usual_queries_in_batches,
-        )
-
-        if scale is not None and sets is not None:
-            raise typer.BadParameter("it says the same as --sets; give one of them", param_hint="--scale")
-        size = sets / FULL_SETS if sets is not None else scale
-        threads = threads or available_threads()
-        options = BenchOptions(
-            size or 1.0,
-            threads,
-            queries or 200_000,
-            rounds,
-            seconds,
-            seed,
-            keys_per_set,
-            tuple(mongodb or ()),
-            tuple(skip or ()),
-            usual_partitioned(threads) if size is None else None,
-            queries or usual_queries_in_batches(),
-        )
-        given = figures or []
-        names = (given or FIGURES) if name is None else [name, *given]
-        measure_all([FIGURES[each] for each in dict.fromkeys(names)], options, output, allow_changes=allow_changes)
-
-    command.__doc__ = summary
-    command.__annotations__["figures"] = _figures_argument("Only these" if name is None else "More of them")
-    return command
-
-
-for _name, _figure in FIGURES.items():
-    app.command(_name)(_experiment(_name, _figure.summary))
-app.command("paper")(_experiment(None, "All tables and figures of the paper, and the layouts, or some of them."))
-app.command("content")(content)
-app.command("pcm")(pcm)
-app.command("ccm")(ccm)
-app.command("broker")(broker)
-app.command("location")(location)
-app.command("serve")(serve)
-app.command("qos")(qos)
-app.command("qos-real")(qos_real)
-
-
-@app.command()
-def latency(
-    sets: _Sets = 1_000_000,
-    seconds: Annotated[float, typer.Option(min=0.001, max=3600, help="How long a load is offered.")] = 2.0,
-    rounds: Rounds = 3,
-    flush_timeout: Annotated[
-        list[str] | None,
-        typer.Option(metavar="SECONDS", help="A `flush_timeout`, or `never`; again for each.  [default: five values]"),
-    ] = None,
-    layout: Annotated[
-        list[str] | None,
-        typer.Option(
-            parser=one_of(Layout),
-            metavar=choices(Layout),
-            help="Again for each.  [default: both]",
-            show_default=False,
-        ),
-    ] = None,
-    threads: Threads = None,
-    seed: Seed = 1,
-    keys_per_set: _KeysPerSet = 5.0,
-    output: Output = Path("bench-results/latency"),
-    allow_changes: AllowChanges = False,
-) -> None:
-    """Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`."""
+def _latency(*, layouts: list[Layout] | None, timeouts: list[str] | None, **given: Any) -> None:
     from tagmatch_bench.figures.latency import TIMEOUTS
-    from tagmatch_bench.figures.latency import latency as experiment
-    from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions
-    from tagmatch_bench.systems.catalogue import OURS
 
-    layouts = [each for each in OURS if not layout or each in layout]
-    timeouts = [_timeout(text) for text in flush_timeout] if flush_timeout else TIMEOUTS
-    options = BenchOptions(
-        sets / FULL_SETS,
-        threads or available_threads(),
-        rounds=rounds,
-        seconds=seconds,
-        seed=seed,
-        keys_per_set=keys_per_set,
-    )
-    measure_all([partial(experiment, layouts=layouts, timeouts=timeouts)], options, output, allow_changes=allow_changes)
+    layouts = [each for each in get_args(Layout) if not layouts or each in layouts]
+    found = [_timeout(text) for text in timeouts] if timeouts else TIMEOUTS
+    _measure(["latency:latency"], None, {}, layouts=layouts, timeouts=found, **given)
 
 
 def _timeout(text: str) -> float | None:
     try:
         return None if text == "never" else MatchOptions(flush_timeout=float(text)).flush_timeout
     except ValueError:
-        raise typer.BadParameter(
-            f"{text} is neither seconds, zero or more, nor `never`", param_hint="--flush-timeout"
-        ) from None
+        words = f"{text} is neither seconds, zero or more, nor `never`"
+        raise typer.BadParameter(words, param_hint="--flush-timeout") from None
 
 
-@app.command()
-def threads(
-    sets: _Sets = 1_000_000,
-    queries: _Queries = 200_000,
-    rounds: Rounds = 5,
-    seconds: Seconds = 0.5,
-    threads: Threads = None,
-    seed: Seed = 1,
-    keys_per_set: _KeysPerSet = 5.0,
-    output: Output = Path("bench-results/threads"),
-    allow_changes: AllowChanges = False,
-) -> None:
-    """Throughput against threads and callers, and beside the kernels alone."""
-    from tagmatch_bench.figures.threads import threads as experiment
-    from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions
-
-    options = BenchOptions(
-        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
-    )
-    measure_all([experiment], options, output, allow_changes=allow_changes)
-
-
-@app.command()
-def gpu(
-    sets: _Sets = 16_000_000,
-    queries: _QueriesOfDevices = None,
-    rounds: Rounds = 5,
-    seconds: Seconds = 0.5,
-    threads: Threads = None,
-    seed: Seed = 1,
-    keys_per_set: _KeysPerSet = 5.0,
-    skip: _Skip = None,
-    output: Output = Path("bench-results/gpu"),
-    allow_changes: AllowChanges = False,
-) -> None:
-    """Throughput of both layouts on CUDA, beside the plain batched scan."""
+def _gpu(*, queries: int | None, **given: Any) -> None:
     from tagmatch.pipeline.cuda.support import devices
+    from tagmatch_bench.harness.bench import usual_queries_in_batches
 
     devices()  # before numba.cuda is imported
-    from tagmatch_bench.figures.gpu import gpu as experiment
-    from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions, usual_queries_in_batches
-
-    options = BenchOptions(
-        sets / FULL_SETS,
-        threads or available_threads(),
-        queries or usual_queries_in_batches(),
-        rounds,
-        seconds,
-        seed,
-        keys_per_set,
-        skip=tuple(skip or ()),
-    )
-    measure_all([experiment], options, output, allow_changes=allow_changes)
+    _measure(["gpu:gpu"], None, {"queries": queries or usual_queries_in_batches()}, **given)
 
 
-@app.command()
-def host(
-    sets: _Sets = 100_000,
-    rounds: Rounds = 5,
-    seconds: Seconds = 0.5,
-    threads: Threads = None,
-    seed: Seed = 1,
-    keys_per_set: _KeysPerSet = 5.0,
-    output: Output = Path("bench-results/host"),
-    allow_changes: AllowChanges = False,
-) -> None:
-    """What packets for CUDA devices cost the host; needs no device."""
-    from tagmatch_bench.figures.host import PACKETS
-    from tagmatch_bench.figures.host import host as experiment
-    from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions
-
-    options = BenchOptions(
-        sets / FULL_SETS, threads or available_threads(), max(PACKETS), rounds, seconds, seed, keys_per_set
-    )
-    measure_all([experiment], options, output, allow_changes=allow_changes)
-
-
-@app.command()
-def updates(
-    sets: _Sets = 1_000_000,
-    consolidates: Annotated[int, typer.Option(min=1, max=1_000_000, help="Small changes, of ten sets each.")] = 1000,
-    queries: _Queries = 200_000,
-    rounds: Rounds = 5,
-    seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.001, max=3600, help="About what one measured call takes; additions and loads go on ten times as long."
-        ),
-    ] = 0.3,
-    threads: Threads = None,
-    seed: Seed = 1,
-    keys_per_set: _KeysPerSet = 1.0,
-    output: Output = Path("bench-results/updates"),
-    allow_changes: AllowChanges = False,
-) -> None:
-    """How changes are taken, beside DuckDB and LanceDB, and what they do to queries; on the disk of TMPDIR."""
-    from tagmatch_bench.figures.updates import updates as experiment
-    from tagmatch_bench.harness.bench import FULL_SETS, BenchOptions
-
-    options = BenchOptions(
-        sets / FULL_SETS, threads or available_threads(), queries, rounds, seconds, seed, keys_per_set
-    )
-    measure_all([partial(experiment, consolidates=consolidates)], options, output, allow_changes=allow_changes)
-
-
-class SparkBenchmark(StrEnum):
-    """What `tagmatch-bench spark` measures."""
-
-    PARTITION = "partition"
-    JOIN = "join"
-    SKEW = "skew"
-
-
-@app.command()
-def spark(
-    sets: Annotated[
-        list[int] | None,
-        typer.Option(
-            min=1,
-            max=_MAX_SETS,
-            help="Distinct sets to partition; again for each.  [default: 1, 4 and 8 million]",
-            show_default=False,
-        ),
-    ] = None,
-    join_sets: Annotated[
-        int, typer.Option(min=1, max=_MAX_SETS, help="Distinct stored sets of join and skew.")
-    ] = 1_000_000,
-    queries: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Queries of join and skew.")] = 20_000,
-    part: Annotated[
-        list[SparkBenchmark] | None, typer.Option(help="Again for each.  [default: all]", show_default=False)
-    ] = None,
-    rounds: Rounds = 3,
-    threads: Threads = None,
-    seed: Seed = 1,
-    keys_per_set: _KeysPerSet = 5.0,
-    output: Output = Path("bench-results/spark"),
-    allow_changes: AllowChanges = False,
-) -> None:
-    """Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL."""
-    from tagmatch_bench.spark.session import local_spark
+def _spark(*, sizes: list[int] | None, parts: list[str] | None, threads: int | None, **given: Any) -> None:
+    from tagmatch_bench.spark import local_spark
 
     cores = threads or available_threads()
     session = local_spark(cores)  # before pyspark is imported
@@ -411,18 +373,67 @@ def spark(
     from tagmatch_bench.spark.join import join, skew
     from tagmatch_bench.spark.partitioning import SIZES, partition
 
-    parts: dict[str, Experiment] = {
-        SparkBenchmark.PARTITION: partial(partition, spark=session, sizes=sets or SIZES),
-        SparkBenchmark.JOIN: partial(join, spark=session),
-        SparkBenchmark.SKEW: partial(skew, spark=session),
+    experiments = {
+        "partition": partial(partition, spark=session, sizes=sizes or SIZES),
+        "join": partial(join, spark=session),
+        "skew": partial(skew, spark=session),
     }
-    options = BenchOptions(join_sets / FULL_SETS, cores, queries, rounds, seed=seed, keys_per_set=keys_per_set)
-    measure_all(
-        [parts[each] for each in SparkBenchmark if not part or each in part],
-        options,
-        output,
-        allow_changes=allow_changes,
-    )
+    output, allow_changes, scale = given.pop("output"), given.pop("allow_changes"), given.pop("join_sets") / FULL_SETS
+    wanted = [experiment for name, experiment in experiments.items() if name in (parts or experiments)]
+    measure_all(wanted, BenchOptions(scale, cores, **given), output, allow_changes=allow_changes)
+
+
+_command(
+    "cpu",
+    "Build and match on the CPU, beside two baselines written in Python and NumPy.",
+    (
+        opt.sets(1_000_000), opt.queries(words="Queries."), opt.THREADS,
+        opt.option("growth", bool, True, "Also build 8 times as many sets."), opt.SEED, opt.keys(),
+        opt.option(
+            "json", Path | None, None, "Write JSON too.", "--json",
+            metavar="FILE", dir_okay=False, writable=True, callback=_json_file,
+        ),
+    ),
+    _cpu,
+)  # fmt: skip
+for _name, _figure in FIGURES.items():
+    _command(_name, _figure.summary, *_experiment(_name))
+_command("paper", "All tables and figures of the paper, and the layouts, or some of them.", *_experiment(None))
+for _name, _paper in _PAPERS.items():
+    _run = partial(_measure, _paper.where.split(), _paper.sizes, _paper.fixed)
+    _command(_name, _paper.summary, (*_paper.options, opt.output(_name)), _run)
+_command(
+    "latency",
+    "Latency and throughput of `submit` against the offered load, for some values of `flush_timeout`.",
+    (
+        opt.sets(1_000_000), opt.seconds(2.0, "How long a load is offered."), opt.rounds(),
+        opt.again("timeouts", str, "five values", "A `flush_timeout`, or `never`", "--flush-timeout",
+                metavar="SECONDS", callback=None),
+        opt.one_or_more("layouts", get_args(Layout), "both", "--layout"),
+        opt.THREADS, opt.SEED, opt.keys(), opt.output("latency"),
+    ),
+    _latency,
+)  # fmt: skip
+_command(
+    "gpu",
+    "Throughput of both layouts on CUDA, beside the plain batched scan.",
+    (
+        opt.sets(16_000_000), _QUERIES_OF_DEVICES, opt.rounds(5), opt.seconds(0.5), opt.THREADS, opt.SEED, opt.keys(),
+        opt.skip(_systems), opt.output("gpu"),
+    ),
+    _gpu,
+)  # fmt: skip
+_command(
+    "spark",
+    "Partitioning and joins on Spark, in local mode, beside the local partitioner and plain SQL.",
+    (
+        opt.again("sizes", int, "1, 4 and 8 million", "Distinct sets to partition", "--sets", min=1, max=opt.MOST_SETS),
+        opt.whole("join_sets", 1_000_000, "Distinct stored sets of join and skew.", 1, opt.MOST_SETS),
+        opt.queries(20_000, "Queries of join and skew."),
+        opt.part(PARTS["spark"]), opt.rounds(), opt.THREADS, opt.SEED, opt.keys(), opt.output("spark"),
+    ),
+    _spark,
+)  # fmt: skip
 
 
 def main() -> None:

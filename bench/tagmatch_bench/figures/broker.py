@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists
-from tagmatch_bench.broker.broker import Brokered, ContentEngine, TagmatchEngine, brokered
+from tagmatch_bench.broker.broker import Brokered, ContentEngine, Engine, TagmatchEngine, brokered
 from tagmatch_bench.broker.client import Client
 from tagmatch_bench.broker.wire import Events
 from tagmatch_bench.figures import content_scenarios as scenarios
 from tagmatch_bench.figures.published import PCM_FIG10
-from tagmatch_bench.harness.results import Answers, Target
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.content import Scenario
+from tagmatch_bench.harness.results import Answers, Result, Target
 from tagmatch_bench.harness.timing import Samples, without_garbage_collection
 from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_SHARED
-from tagmatch_bench.systems.matcher import UnavailableError, count_keys, wrong_and_missing
+from tagmatch_bench.systems.content_matcher import ContentMatcher
+from tagmatch_bench.systems.matcher import Matcher, count_keys, wrong_and_missing
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pyarrow as pa
-
-    from tagmatch_bench.broker.broker import Engine
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.content import Scenario
-    from tagmatch_bench.harness.results import Result
-    from tagmatch_bench.systems.content_matcher import ContentMatcher
-    from tagmatch_bench.systems.matcher import Matcher
 
 OCM, OCM_EVENTS, SFF, SFF_ME, CCM = "OCM", "OCM, sharing events", "SFF", "SFF ME", "CCM"
 OURS, OURS_ON_GPU = "tagmatch", "tagmatch, GPU"
@@ -59,8 +52,9 @@ class BrokerOptions:
     events: int = 1000
 
 
-def broker(bench: Bench, options: BrokerOptions) -> Result:
+def broker(bench: Bench, sizes: BrokerOptions) -> Result:
     """Measure every engine at every rate."""
+    options = sizes
     result = bench.result(
         "broker",
         "A broker between sockets",
@@ -141,17 +135,7 @@ def _engines(
         OURS: partial(ours, "cpu"),
         OURS_ON_GPU: partial(ours, "cuda"),
     }
-    built: dict[str, Engine] = {}
-    for name in ENGINES:
-        if name in bench.options.skip:
-            result.unavailable[name] = "skipped"
-            continue
-        with bench.doing(f"broker: building {name}"):
-            try:
-                built[name] = builds[name]()
-            except UnavailableError as error:
-                result.unavailable[name] = str(error)
-    return built
+    return bench.build(result, {name: builds[name] for name in ENGINES}, None, scenario.name)
 
 
 def _offered(
@@ -188,8 +172,7 @@ def _show(result: Result, options: BrokerOptions, found: Found) -> None:
         if name not in most or rates.median > most[name].median:
             most[name] = rates
     panel = result.panel("the most events processed a second", "", _RATE)
-    for name, samples in most.items():
-        panel.add(name, "at any rate", samples)
+    panel.add_all(most, "at any rate")
     if options.scenario == "pcm":
         panel.published += PCM_FIG10
     for name in most:

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.pipeline.filters.index import filter_index
 from tagmatch_bench.figures import content_scenarios as scenarios
 from tagmatch_bench.figures.content_scenarios import BOTH, CONSTRAINTS, TAGS, Mixed, mixed
+from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.published import MICROS, PCM_TABLE2
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import GPU, MATCHING, OCM, SFF, WHOLE, Measured, Scenario, measure
 from tagmatch_bench.harness.reference import all_true, satisfied_rows
-from tagmatch_bench.harness.results import Answers, Target
-from tagmatch_bench.harness.timing import Samples, alternate, rates
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError, count_keys, wrong_and_missing
+from tagmatch_bench.harness.results import Answers, Result, Target
+from tagmatch_bench.harness.timing import alternate
+from tagmatch_bench.systems.matcher import CallSize, Matcher, UnavailableError, count_keys, wrong_and_missing
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchMatching
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from tagmatch.model.arrays import I64Array
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Panel, Result
-    from tagmatch_bench.systems.matcher import Matcher
-
 
 #: Times as fast as OCM and SFF, by the constraints from which on they hold
 _AGAINST_OCM = {1e6: Target(5), 1e7: Target(25)}
@@ -52,8 +46,6 @@ _LARGE = 1_000_000
 #: After these many seconds no more builds of one kind are begun
 _BUILD_SECONDS = 3.0
 
-PARTS = ("pcm", "figures", "dense", "real", "mixed")
-
 
 @dataclass(frozen=True, slots=True)
 class ContentSizes:
@@ -65,7 +57,7 @@ class ContentSizes:
     real: int = 100_000
     mixed: int = 1_000_000
     cities: Path | None = None
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = PARTS["content"]
 
 
 def content(bench: Bench, sizes: ContentSizes) -> Result:
@@ -83,13 +75,7 @@ def content(bench: Bench, sizes: ContentSizes) -> Result:
         whenever an index is opened. Bytes are those of this index; *with the stored rows* are all. In *real data*,
         100,000 filters ask for cities of the world and for Debian packages; the other systems get them in
         numbers.""".replace("100,000", f"{sizes.real:,}"),
-        constraints=sizes.constraints,
-        figures=sizes.figures,
-        filters=sizes.filters,
-        real=sizes.real,
-        mixed=sizes.mixed,
-        cities=str(sizes.cities) if sizes.cities else None,
-        parts=sizes.parts,
+        **asdict(sizes),
     )
     works = {
         "pcm": partial(_pcm, bench, result, sizes.constraints),
@@ -98,25 +84,13 @@ def content(bench: Bench, sizes: ContentSizes) -> Result:
         "real": partial(_real, bench, result, sizes),
         "mixed": partial(tags_and_constraints, bench, result, sizes.mixed),
     }
-    for part in PARTS:
-        if part in sizes.parts:
-            works[part]()
+    bench.do(works, sizes.parts)
     return result
 
 
-@contextmanager
-def _built(bench: Bench, scenario: Scenario) -> Iterator[TagmatchContent]:
+def _built(bench: Bench, scenario: Scenario) -> closing[TagmatchContent]:
     with bench.doing(f"content: building tagmatch, {scenario.name}"):
-        whole = TagmatchContent(scenario.stored)
-    try:
-        yield whole
-    finally:
-        whole.close()
-
-
-def _add(panel: Panel, place: str | float, measured: Measured) -> None:
-    for system, micros in measured.micros.items():
-        panel.add(system, place, micros)
+        return closing(TagmatchContent(scenario.stored))
 
 
 def _from(targets: Mapping[float, Target], size: float) -> Target | None:
@@ -137,7 +111,7 @@ def _pcm(bench: Bench, result: Result, sizes: tuple[int, ...]) -> None:
             scenario = scenarios.pcm(size, bench.options.queries, bench.options.seed)
         with _built(bench, scenario) as whole:
             measured = measure(bench, result, scenario, whole)
-            _add(panel, float(size), measured)
+            panel.add_all(measured.micros, float(size))
             _against(result, scenario.name, measured, _from(_AGAINST_OCM, size))
             _against(result, scenario.name, measured, _from(_AGAINST_SFF, size), SFF)
             _costs(bench, result, scenario, whole)
@@ -151,7 +125,7 @@ def _figures(bench: Bench, result: Result, constraints: int) -> None:
         for place, scenario in figure.scenarios(constraints, bench.options.queries, bench.options.seed):
             with _built(bench, scenario) as whole:
                 measured = measure(bench, result, scenario, whole)
-            _add(panel, place, measured)
+            panel.add_all(measured.micros, place)
             _against(result, scenario.name, measured, _from(_IN_FIGURES, constraints))
 
 
@@ -162,7 +136,7 @@ def _dense(bench: Bench, result: Result, sizes: tuple[int, ...]) -> None:
             scenario = scenarios.dense(size, bench.options.queries, bench.options.seed)
         with _built(bench, scenario) as whole:
             measured = measure(bench, result, scenario, whole)
-            _add(panel, float(size), measured)
+            panel.add_all(measured.micros, float(size))
             target = next((_DENSE[each] for each in sorted(_DENSE) if size <= each), None)
             result.add(f"{scenario.name}: matching alone", measured.micros[MATCHING], MICROS, target)
             result.add(f"{scenario.name}: end to end", measured.micros[WHOLE], MICROS)
@@ -178,7 +152,7 @@ def _real(bench: Bench, result: Result, sizes: ContentSizes) -> None:
         for scenario in scenarios.real(sizes.real, bench.options.queries, bench.options.seed, sizes.cities):
             with _built(bench, scenario) as whole:
                 measured = measure(bench, result, scenario, whole)
-                _add(panel, scenario.name, measured)
+                panel.add_all(measured.micros, scenario.name)
                 _against(result, scenario.name, measured, None)
                 result.add(f"{scenario.name}: keys of an answer", measured.keys_per_message, "keys")
     except UnavailableError as error:
@@ -204,7 +178,6 @@ def _costs(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchCont
 
 def _threads(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent, measured: Measured) -> None:
     """Add what two threads bring end to end, and a device against two threads."""
-    options = bench.options
     with ExitStack() as stack:
         systems = {threads: whole.again(threads=threads, device="cpu") for threads in (1, 2)}
         for each in systems.values():
@@ -215,12 +188,11 @@ def _threads(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchCo
         }
         # So many that each thread has a packet
         calls = dict.fromkeys(works, CallSize(2 * whole.matcher.packet_size.fewest))
-        with bench.doing(f"content: two threads, {scenario.name}"):
-            found = rates(works, len(scenario.asked), rounds=options.rounds, seconds=options.seconds, sizes=calls)
+        found = bench.rates(f"content: two threads, {scenario.name}", works, len(scenario.asked), calls)
     ratio = found["2"].ratios(found["1"])
     result.add(f"{scenario.name}: end to end, two threads against one", ratio, "times", _ON_TWO_THREADS)
     if GPU in measured.micros:
-        on_gpu = Samples(tuple(1e6 / micros for micros in measured.micros[GPU].values))
+        on_gpu = measured.micros[GPU].per(1e6)
         result.add(f"{scenario.name}: GPU against two threads", on_gpu.over(found["2"]), "times", _ON_A_GPU)
 
 
@@ -247,11 +219,10 @@ def tags_and_constraints(bench: Bench, result: Result, constraints: int) -> None
             works[f"{what}, {_END_TO_END}"] = partial(_ask, systems[what], whole_asked)
             works[f"{what}, {_ALONE}"] = partial(_ask, alone, asked)
             sizes[f"{what}, {_ALONE}"] = CallSize(whole=asked.packet_size)
-        with bench.doing("content: matching, tags and constraints"):
-            found = rates(works, options.queries, rounds=options.rounds, seconds=options.seconds, sizes=sizes)
+        found = bench.rates("content: matching, tags and constraints", works, bench.options.queries, sizes)
         with bench.doing("content: checking, tags and constraints"):
             _check(result, data, systems)
-    micros = {name: Samples(tuple(1e6 / rate for rate in each.values)) for name, each in found.items()}
+    micros = {name: each.per(1e6) for name, each in found.items()}
     panel = result.panel("tags and constraints", "", "µs a message")
     for what in systems:
         for how in (_END_TO_END, _ALONE):

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, offsets_of
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
-from tagmatch_bench.figures.content_real import RealData, cities, packages
 from tagmatch_bench.figures.published import DEFAULT, ZIPF
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import Scenario
 from tagmatch_bench.systems.matcher import UnavailableError
-
-if TYPE_CHECKING:
-    from tagmatch_bench.harness.bench import Bench
-
 
 #: Of the default scenario of both papers, in the mean
 _CONSTRAINTS_OF_A_FILTER = 4
@@ -29,7 +25,7 @@ _CONSTRAINTS_OF_A_FILTER = 4
 Paper: TypeAlias = Literal["PCM", "CCM"]
 
 #: Of the checkout; an installed package has no examples
-_DATA = Path(__file__).resolve().parents[3] / "examples" / "data"
+DATA = Path(__file__).resolve().parents[3] / "examples" / "data"
 
 
 def pcm(constraints: int, messages: int, seed: int, name: str = "", **changes: Any) -> Scenario:
@@ -106,28 +102,176 @@ def pcm_figures(constraints: int) -> list[Figure]:
 
 
 def real(filters: int, messages: int, seed: int, cities_at: Path | None) -> Iterator[Scenario]:
-    """Filters on Debian packages, and on cities.
-
-    Raises
-    ------
-    UnavailableError
-        The data is not there.
-    """
-    yield _of_real("Debian packages", packages(_read(_DATA / "debian_tags.parquet"), filters, messages, seed))
-    yield _of_real("cities", cities(_read(cities_at or _DATA / "cities.parquet"), filters, messages, seed))
+    """Filters on Debian packages, and on cities."""
+    yield _packages(read(DATA / "debian_tags.parquet"), filters, messages, seed)
+    yield _cities(read(cities_at or DATA / "cities.parquet"), filters, messages, seed)
 
 
-def _read(path: Path) -> pa.Table:
+def read(path: Path) -> pa.Table:
+    """A file of data; raises UnavailableError."""
     if not path.is_file():
         raise UnavailableError(f"there is no {path}")
     return pq.read_table(path)
 
 
-def _of_real(name: str, data: RealData) -> Scenario:
-    return Scenario(name, data.in_numbers, data.messages_in_numbers, data.subscriptions, data.messages)
+# Each message is a row of the data, and each filter asks for what a random row has, in some of the ways that the data
+# allows, so that it matches that row at least. Everything comes twice: with texts and several values, as the data has
+# them, and in numbers only, one for each attribute of a message, for systems that take nothing else. There texts are
+# their places in the order of all texts, and each value of an attribute with several is an attribute of its own.
+
+#: Filters ask in so many ways of those that there are
+_FEWEST, _MOST = 2, 4
+_PREFIX = 3
+#: Half of the side of a square that a filter on places asks for, in degrees
+_LEAST_DEGREES, _MOST_DEGREES = 0.5, 5.0
 
 
-# -- tags and constraints ----------------------------------------------------------------------------------------------
+class _Test(NamedTuple):
+    """A way to ask: of filters `rows`, each once, for an attribute; the operand is a text or numbers.
+
+    `low` and `high` are what the text is between in numbers, and where there is none, the operand.
+    """
+
+    rows: I64Array
+    names: pa.Array
+    operator: str
+    low: F64Array
+    high: F64Array
+    texts: pa.Array | None = None
+    names_in_numbers: pa.Array | None = None
+
+
+def _cities(data: pa.Table, filters: int, messages: int, seed: int) -> Scenario:
+    """Filters on name, country, time zone, population and place."""
+    random = np.random.default_rng(seed)
+    columns = {name: data[name].combine_chunks() for name in ("name", "country", "timezone")}
+    orders = {name: _Order(column) for name, column in columns.items()}
+    numbers = {name: data[name].to_numpy().astype(np.float64) for name in ("population", "lat", "lon")}
+    about = random.integers(0, len(data), filters)
+    asked = _some_of(random, filters, 5)
+    tests = []
+    for number, name in enumerate(("country", "timezone")):
+        rows = np.flatnonzero(asked[:, number])
+        place = orders[name].places[about[rows]].astype(np.float64)
+        texts = columns[name].take(pa.array(about[rows]))
+        tests.append(_Test(rows, pa.repeat(name, len(rows)), "=", place, place, texts))
+    rows = np.flatnonzero(asked[:, 2])
+    tests.append(_prefixes(rows, "name", columns["name"].take(pa.array(about[rows])), orders["name"]))
+    rows = np.flatnonzero(asked[:, 3])
+    population = numbers["population"][about[rows]]
+    tests.append(_Test(rows, pa.repeat("population", len(rows)), ">", np.floor(population / 2) - 1, population))
+    rows = np.flatnonzero(asked[:, 4])
+    half = random.uniform(_LEAST_DEGREES, _MOST_DEGREES, len(rows))
+    for name in ("lat", "lon"):
+        middle = numbers[name][about[rows]]
+        tests.append(_Test(rows, pa.repeat(name, len(rows)), "between", middle - half, middle + half))
+
+    drawn = pa.array(random.integers(0, len(data), messages))
+    in_numbers = {name: pa.array(order.places.astype(np.float64)) for name, order in orders.items()}
+    in_numbers |= {name: pa.array(column) for name, column in numbers.items()}
+    names = [*orders, *numbers]
+    sent = data.select(names).take(drawn).combine_chunks()
+    sent_in_numbers = pa.table(in_numbers).select(names).take(drawn).combine_chunks()
+    return _both_ways("cities", filters, tests, sent, sent_in_numbers)
+
+
+def _packages(data: pa.Table, filters: int, messages: int, seed: int) -> Scenario:
+    """Filters on the facets of Debian's tags, such as `role` in `role::program`, of several values, and on names."""
+    random = np.random.default_rng(seed)
+    data = data.filter(pc.greater(pc.list_value_length(data["tags"]), 0))
+    tags, names = data["tags"].combine_chunks(), data["package"].combine_chunks()
+    order = _Order(names)
+    about = random.integers(0, len(data), filters)
+    own = tags.take(pa.array(about))
+    offsets = offsets_of(pc.list_value_length(own).to_numpy(zero_copy_only=False).astype(np.int64))
+    flat, owners = own.flatten(), np.repeat(np.arange(filters), np.diff(offsets))
+    # The first few tags of each in an order of chance
+    by_chance = np.lexsort((random.random(len(flat)), owners))
+    wanted = random.integers(_FEWEST, _MOST + 1, filters)
+    few = np.sort(by_chance[np.arange(len(flat)) - offsets[:-1][owners] < wanted[owners]])
+    asked = flat.take(pa.array(few))
+    facets, values = _facets(asked)
+    ones = np.ones(len(few))
+    rows = np.flatnonzero(random.random(filters) < 1 / _MOST)
+    tests = [
+        _Test(owners[few], facets, "=", ones, ones, values, asked),
+        _prefixes(rows, "package", names.take(pa.array(about[rows])), order),
+    ]
+
+    drawn = random.integers(0, len(data), messages)
+    sent = tags.take(pa.array(drawn))
+    row_of, flat = pc.list_parent_indices(sent).to_numpy(), sent.flatten()
+    facets, values = _facets(flat)
+    own_columns = {"package": names.take(pa.array(drawn))}
+    in_numbers = {"package": pa.array(order.places[drawn].astype(np.float64))}
+    for facet in facets.unique().to_pylist():
+        at = np.flatnonzero(pc.equal(facets, facet))
+        lengths = offsets_of(np.bincount(row_of[at], minlength=messages), np.int32)
+        own_columns[facet] = pa.ListArray.from_arrays(pa.array(lengths), values.take(pa.array(at)))
+    for tag in flat.unique().to_pylist():
+        there = np.zeros(messages, np.bool_)
+        there[row_of[np.flatnonzero(pc.equal(flat, tag))]] = True
+        in_numbers[tag] = pa.array(np.ones(messages), mask=~there)
+    return _both_ways("Debian packages", filters, tests, pa.table(own_columns), pa.table(in_numbers))
+
+
+class _Order:
+    """Texts in the order of their bytes, each once."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._texts = np.array(sorted(text.encode() for text in column.unique().to_pylist()))
+        self.places: I64Array = np.searchsorted(self._texts, np.array([text.encode() for text in column.to_pylist()]))
+
+    def range_of(self, prefixes: Sequence[str]) -> tuple[F64Array, F64Array]:
+        """The first and the last place of texts that begin with each prefix; there is one."""
+        begins = [prefix.encode() for prefix in prefixes]
+        first = np.searchsorted(self._texts, np.array(begins))
+        end = np.searchsorted(self._texts, np.array([begin + b"\xff" for begin in begins]))
+        return first.astype(np.float64), (end - 1).astype(np.float64)
+
+
+def _some_of(random: np.random.Generator, filters: int, ways: int) -> BoolArray:
+    """Which of some ways each filter asks in."""
+    ranks = random.random((filters, ways)).argsort(axis=1).argsort(axis=1)
+    chosen: BoolArray = ranks < random.integers(_FEWEST, _MOST + 1, filters)[:, None]
+    return chosen
+
+
+def _prefixes(rows: I64Array, name: str, texts: pa.Array, order: _Order) -> _Test:
+    prefixes = pc.utf8_slice_codeunits(texts, 0, _PREFIX)
+    return _Test(rows, pa.repeat(name, len(rows)), "prefix", *order.range_of(prefixes.to_pylist()), prefixes)
+
+
+def _facets(tags: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The facet of each tag, and its value."""
+    parts = pc.extract_regex(tags, "^(?P<facet>[^:]*)::(?P<value>.*)$")
+    return parts.field("facet"), parts.field("value")
+
+
+def _both_ways(name: str, filters: int, tests: list[_Test], sent: pa.Table, sent_in_numbers: pa.Table) -> Scenario:
+    given, in_numbers = (_subscriptions(filters, tests, in_numbers=each) for each in (False, True))
+    return Scenario(name, in_numbers, sent_in_numbers, given, sent)
+
+
+def _subscriptions(filters: int, tests: Sequence[_Test], *, in_numbers: bool) -> pa.Table:
+    """A subscription for each filter, whose key is its number; in numbers, a prefix is an interval."""
+    columns: list[tuple[pa.Array, ...]] = []
+    for test in tests:
+        operator = "between" if in_numbers and test.operator == "prefix" else test.operator
+        names = test.names_in_numbers if in_numbers and test.names_in_numbers is not None else test.names
+        nulls, low, high = (pa.array(column, pa.float64()) for column in ([None] * len(test.rows), test.low, test.high))
+        is_text = test.texts is not None and not in_numbers
+        texts = pa.nulls(len(test.rows)) if test.texts is None or in_numbers else test.texts
+        upper = high if operator == "between" else nulls
+        operators = pa.repeat(operator, len(test.rows))
+        columns.append((names.cast(pa.string()), operators, nulls if is_text else low, upper, texts.cast(pa.string())))
+    fields = ["attr", "op", "value", "upper", *(() if in_numbers else ("text",))]
+    parts = [pa.concat_arrays(list(each)) for each in zip(*columns, strict=True)][: len(fields)]
+    owners = np.concatenate([each.rows for each in tests])
+    struct = pa.StructArray.from_arrays(parts, fields).take(pa.array(np.argsort(owners, kind="stable")))
+    lists = pa.ListArray.from_arrays(pa.array(offsets_of(np.bincount(owners, minlength=filters), np.int32)), struct)
+    return pa.table({"key": pa.array(np.arange(filters, dtype=np.uint64)), "constraints": lists})
+
 
 TAGS, CONSTRAINTS, BOTH = "tags alone", "constraints alone", "tags and constraints"
 
@@ -151,10 +295,7 @@ class Mixed(NamedTuple):
 
 
 def mixed(bench: Bench, constraints: int, messages: int) -> Mixed:
-    """Make the filters of PCM's default scenario with a set of the Twitter-like workload each, and a key of its own.
-
-    A message has the tags of two of the sets, and attributes that satisfy the first one's constraints.
-    """
+    """Make the filters of PCM's default scenario with a set of the Twitter-like workload each, and a key of its own."""
     seed = bench.options.seed
     filters = pcm(constraints, 1, seed).subscriptions["constraints"].combine_chunks()
     tags = bench.workload(len(filters), 1).sets["tags"].combine_chunks()
@@ -214,10 +355,7 @@ def ccm_table2(constraints: int, messages: int, seed: int) -> dict[str | float, 
 
 
 def ccm_figures(constraints: int) -> list[Figure]:
-    """Return Figures 6 to 11, from this number of constraints in the default one (of which CCM has a million).
-
-    In Figure 7 the number of filters is fixed, in PCM's that of constraints.
-    """
+    """Return Figures 6 to 11, from this number of constraints in the default one (of which CCM has a million)."""
     of_one = filters_of_an_interface(constraints)
     longer = {float(each): exactly("constraints", each) | exactly("filters", of_one) for each in (1, 2, 3, 4, 5, 7, 9)}
     filters = [

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.errors import DeviceError
+from tagmatch import DeviceError
+from tagmatch.model.arrays import U64Array
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch_bench.figures import published
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.data import extend
 from tagmatch_bench.harness.report import percent
+from tagmatch_bench.harness.results import Panel, Result
 from tagmatch_bench.harness.timing import Samples, alternate
 from tagmatch_bench.systems.catalogue import (
     BALANCED,
@@ -36,20 +40,10 @@ from tagmatch_bench.systems.catalogue import (
     some,
 )
 from tagmatch_bench.systems.databases import Sharded
-from tagmatch_bench.systems.matcher import UnavailableError
+from tagmatch_bench.systems.matcher import Matcher, UnavailableError
+from tagmatch_bench.systems.servers import PostgresServer
 from tagmatch_bench.systems.signatures import signature_table
 from tagmatch_bench.systems.tagmatch import Tagmatch, build_index, open_index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tagmatch.model.arrays import U64Array
-    from tagmatch.model.tables import Segment
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Panel, Result
-    from tagmatch_bench.systems.matcher import Matcher
-    from tagmatch_bench.systems.servers import PostgresServer
-
 
 _ALGORITHM_1 = "Algorithm 1 alone"
 _SHARES = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -91,8 +85,9 @@ def fig8(bench: Bench) -> Result:
             for work in works.values() if number == 0 else ():
                 work()  # compiles
             taken = rounds(works)
-            words = _signatures(built[layouts[0]].only, threads)
-            taken |= rounds({_ALGORITHM_1: partial(_partition, words, threads)})
+            segment, most = built[layouts[0]].only, LayoutOptions().max_partition_size
+            words = signatures_of(segment.tagsets.ranks, segment.vocabulary.hashes, threads=threads)
+            taken |= rounds({_ALGORITHM_1: partial(_partition, words, most, threads)})
         panel.add(_ALGORITHM_1, millions, taken[_ALGORITHM_1])
         for each in layouts:
             build = taken[OURS[each]]
@@ -125,12 +120,8 @@ def _to_devices(built: dict[Layout, Snapshot], layout: Layout, threads: int) -> 
     open_index(lambda _: built[layout], layout=layout, threads=threads, device="cuda").close()
 
 
-def _signatures(segment: Segment, threads: int) -> U64Array:
-    return signatures_of(segment.tagsets.ranks, segment.vocabulary.hashes, threads=threads)
-
-
-def _partition(signatures: U64Array, threads: int) -> Any:
-    return balanced_partitions(signatures.copy(), 0, LayoutOptions().max_partition_size, threads=threads)
+def _partition(signatures: U64Array, most: int, threads: int) -> Any:
+    return balanced_partitions(signatures.copy(), 0, most, threads=threads)
 
 
 def fig9(bench: Bench) -> Result:
@@ -184,8 +175,6 @@ def fixed_size_sets(count: int, tags_per_set: int, seed: int) -> pa.Table:
 @cache
 def _server() -> PostgresServer:
     """Return the PostgreSQL server of all experiments, which ends with the process."""
-    from tagmatch_bench.systems.servers import PostgresServer
-
     return PostgresServer()
 
 

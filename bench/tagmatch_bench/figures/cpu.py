@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
+import pyarrow as pa
+from rich.console import Console
+
+from tagmatch import TagMatch
 from tagmatch.cli.shared import status
 from tagmatch.model.layouts import LAYOUTS
 from tagmatch.model.options import Layout
@@ -17,14 +22,6 @@ from tagmatch_bench.systems.hash_tables import RarestTagDict
 from tagmatch_bench.systems.matcher import Answers, Matcher, count_keys, wrong_and_missing
 from tagmatch_bench.systems.signatures import SignatureScan
 from tagmatch_bench.systems.tagmatch import DictionaryEncoded, Tagmatch, build_index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import pyarrow as pa
-    from rich.console import Console
-
-    from tagmatch import TagMatch
 
 _DICT = "RarestTagDict"
 _SCAN = "SignatureScan"
@@ -79,9 +76,12 @@ def measure(options: CpuOptions, console: Console) -> Result:
     with doing("compiling"):
         _warm_up(workload, options.threads)
     with doing("building"):
-        _measure_builds(result, workload.sets, options)
+        for layout, seconds in alternate(_builds(workload.sets, options.threads), _BUILD_ROUNDS).items():
+            result.add(layout, seconds, "s", _BUILD_SECONDS, section="build: add_sets, consolidate")
     with doing("building in processes of their own"):
-        _measure_memory(result, workload.sets, options)
+        for name in _LAYOUTS:
+            peak = peak_of_build(workload.sets, name, options.threads) / len(workload.sets)
+            result.add(name, peak, "B a pair of set and key", _PEAK_BYTES, section="peak memory of build and input")
     if options.growth:
         with doing(f"building {_GROWTH} times as many sets"):
             _measure_growth(result, workload.sets, options)
@@ -107,17 +107,6 @@ def _warm_up(workload: Workload, threads: int) -> None:
 
 def _builds(sets: pa.Table, threads: int) -> dict[str, Callable[[], TagMatch]]:
     return {name: partial(build_index, sets, layout=name, threads=threads, device="cpu") for name in _LAYOUTS}
-
-
-def _measure_builds(result: Result, sets: pa.Table, options: CpuOptions) -> None:
-    for layout, seconds in alternate(_builds(sets, options.threads), _BUILD_ROUNDS).items():
-        result.add(layout, seconds, "s", _BUILD_SECONDS, section="build: add_sets, consolidate")
-
-
-def _measure_memory(result: Result, sets: pa.Table, options: CpuOptions) -> None:
-    for name in _LAYOUTS:
-        peak = peak_of_build(sets, name, options.threads) / len(sets)
-        result.add(name, peak, "B a pair of set and key", _PEAK_BYTES, section="peak memory of build and input")
 
 
 def _measure_growth(result: Result, sets: pa.Table, options: CpuOptions) -> None:

@@ -14,24 +14,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A table or figure, which is a command of `tagmatch-bench`; imported when it is measured.
+    """A table or figure, which is a command of `tagmatch-bench`; imported when it is measured."""
 
-    Attributes
-    ----------
-    summary : str
-        Of the command.
-    where : str
-        Module in this folder and function, `"module:function"`; the function takes a `Bench`.
-    """
-
-    summary: str
-    where: str
+    summary: str  # of the command
+    where: str  # module in this folder and function, `"module:function"`; the function takes a `Bench`
 
     def __call__(self, bench: Bench) -> Result:
         """Measure it."""
         measure = resolve_name(f"{__package__}.{self.where}")
         return cast("Result", measure(bench))
 
+
+#: Parts of experiments, in their order
+_OF_STREAM = ("table1", "table2", *(f"figure{number}" for number in range(6, 13)))
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "content": ("pcm", "figures", "dense", "real", "mixed"),
+    "pcm": ("table2", "figure6", "figure7", "figure8", "figure9", "much", "throughput"),
+    "ccm": ("table2", *(f"figure{number}" for number in range(5, 12))),
+    "location": (
+        *("spatial", "content", "table2", "figure3", "figure4", "figure5", "figure6", "figure7", "live", "exact"),
+        "cities",
+    ),
+    "qos": _OF_STREAM,
+    "qos-real": (*_OF_STREAM, "threads", "pipeline", "dds"),
+    "spark": ("partition", "join", "skew"),
+}
 
 FIGURES: Mapping[str, Figure] = {
     "table1": Figure("Table 1: all systems, three sizes of the database.", "throughput:table1"),

@@ -2,41 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba.cuda
 import numpy as np
+import pyarrow as pa
 
+from tagmatch import CudaOptions
+from tagmatch.model.arrays import U64Array
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.options import CudaOptions
 from tagmatch.pipeline.run.threaded import packet_ranges
+from tagmatch_bench.harness.bench import Bench, Rate
 from tagmatch_bench.harness.load import callers_rate
-from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import Samples, alternate, seconds_of
+from tagmatch_bench.harness.results import Result, Target
+from tagmatch_bench.harness.timing import alternate, in_turns, seconds_of
 from tagmatch_bench.systems.catalogue import (
     BALANCED,
     GPU_BATCH_SCAN,
     OURS,
     OURS_ON_GPU,
     RAREST,
+    Build,
     some,
     tagmatch,
 )
+from tagmatch_bench.systems.gpu_scan import GpuBatchScan
 from tagmatch_bench.systems.matcher import count_keys
-from tagmatch_bench.systems.tagmatch import DictionaryEncoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import U64Array
-    from tagmatch_bench.harness.bench import Bench, Rate
-    from tagmatch_bench.harness.results import Result
-    from tagmatch_bench.systems.catalogue import Build
-    from tagmatch_bench.systems.gpu_scan import GpuBatchScan
-    from tagmatch_bench.systems.tagmatch import Tagmatch
+from tagmatch_bench.systems.tagmatch import DictionaryEncoded, Tagmatch
 
 cuda: Any = numba.cuda
 
@@ -129,12 +123,8 @@ def _subset_match(bench: Bench, result: Result, matchers: dict[str, Any], querie
     if GPU_BATCH_SCAN in works:
         scan: GpuBatchScan = matchers[GPU_BATCH_SCAN]
         works[GPU_BATCH_SCAN] = partial(_scan_rate, scan, scan.prepare(queries[: scan.call_size.full]))
-    rates: dict[str, list[float]] = {name: [] for name in works}
     with bench.doing("gpu: subset match alone"):
-        for _ in range(bench.options.rounds):
-            for name, work in works.items():
-                rates[name].append(work())
-    found = {name: Samples(tuple(samples)) for name, samples in rates.items()}
+        found = in_turns(works, bench.options.rounds)
     for name, rate in found.items():
         panel.add(name, f"{bench.sets():,}", rate)
         if name != GPU_BATCH_SCAN and GPU_BATCH_SCAN in found:
@@ -153,16 +143,15 @@ def _one_match(
         if cpu not in on_cpu:
             continue
         matchers = {name: on_device[name], cpu: on_cpu[cpu]}
-        taken: dict[str, list[float]] = {each: [] for each in matchers}
         with bench.doing(f"gpu: one match of {name}"):
             for matcher in matchers.values():
                 matcher.match(asked[0])  # loads the kernel
-            for _ in range(bench.options.rounds):
-                for each, matcher in matchers.items():
-                    taken[each].append(1e6 / callers_rate(matcher.match, asked, 1, bench.options.seconds))
-        found = {each: Samples(tuple(values)) for each, values in taken.items()}
-        for each, samples in found.items():
-            panel.add(each, f"{bench.sets():,}", samples)
+            works = {
+                each: partial(callers_rate, matcher.match, asked, 1, bench.options.seconds)
+                for each, matcher in matchers.items()
+            }
+            found = {each: rates.per(1e6) for each, rates in in_turns(works, bench.options.rounds).items()}
+        panel.add_all(found, f"{bench.sets():,}")
         result.add(f"{name}: one match, against the CPU", found[name].over(found[cpu]), "times as long", _ONE_MATCH)
 
 

@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import numpy.typing as npt
 
 import tagmatch.pipeline.cuda
+from tagmatch.model.arrays import TagLists
 from tagmatch.model.columns import tag_lists
-from tagmatch.model.options import MatchOptions
-from tagmatch_bench.harness.timing import Samples, rates
+from tagmatch.model.options import Layout, MatchOptions
+from tagmatch.pipeline.matcher import Matcher
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.results import Result
 from tagmatch_bench.systems.catalogue import OURS
 from tagmatch_bench.systems.tagmatch import build_index
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import numpy.typing as npt
-
-    from tagmatch.model.arrays import TagLists
-    from tagmatch.model.options import Layout
-    from tagmatch.pipeline.matcher import Matcher
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
-
 
 _MEMORY = 1 << 40
 
 
 @contextmanager
 def idle_driver() -> Iterator[None]:
-    """Have matchers on CUDA devices allocate, copy and launch nothing meanwhile; no device is needed.
-
-    All of their Python is run, none of their kernels, nor what Numba does to launch one. The host finds zeros where it
-    looks for results: no query has a key.
-    """
+    """Have matchers on CUDA devices allocate, copy and launch nothing meanwhile; no device is needed."""
     found = pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda.")
     modules = [import_module(each.name) for each in found]
     with ExitStack() as patched:
@@ -144,18 +133,12 @@ def host(bench: Bench) -> Result:
         for layout, segment in segments.items():
             matcher = CudaMatcher(segment, MatchOptions(threads=bench.options.threads))
             works |= {(layout, size): partial(_match, matcher, queries, size) for size in PACKETS}
-        options = bench.options
-        with bench.doing("host: matching"):
-            found = rates(
-                {f"{layout}, {size}": work for (layout, size), work in works.items()},
-                _MOST_PACKETS,
-                rounds=options.rounds,
-                seconds=options.seconds,
-            )
+        named = {f"{layout}, {size}": work for (layout, size), work in works.items()}
+        found = bench.rates("host: matching", named, _MOST_PACKETS)
     for layout, size in works:
-        seconds = [1 / rate for rate in found[f"{layout}, {size}"].values]
-        a_packet.add(layout, float(size), Samples(tuple(1e6 * each for each in seconds)))
-        a_query.add(layout, float(size), Samples(tuple(1e6 * each / size for each in seconds)))
+        micros = found[f"{layout}, {size}"].per(1e6)
+        a_packet.add(layout, float(size), micros)
+        a_query.add(layout, float(size), micros.times(1 / size))
     return result
 
 

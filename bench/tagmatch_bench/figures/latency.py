@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import Layout, MatchOptions
 from tagmatch_bench.figures import published
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import WINDOW, closed_loop_rate, poisson_times, serve
-from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import Samples
+from tagmatch_bench.harness.results import Result, Target
+from tagmatch_bench.harness.timing import Samples, by_name
 from tagmatch_bench.systems.catalogue import CPU_ONLY, ON_BOTH, ON_CPU, OURS, RAREST, TAGMATCH_GPU, tagmatch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-
-    from tagmatch.model.options import Layout
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
 
 #: Seconds that a query may wait for others; `None`: no limit
 TIMEOUTS = (0.0, 0.001, 0.01, 0.1, None)
@@ -81,8 +75,7 @@ def fig6(bench: Bench) -> Result:
                     with bench.doing(f"fig6: {name}, {label}, {load} % of capacity"):
                         found = system.serve(submit, load / 100 * capacity, _LENGTH * bench.options.seconds)
                     rejected += found.rejected
-                    for quantile, samples in found.milliseconds.items():
-                        panel.add(quantile, label, samples)
+                    panel.add_all(found.milliseconds, label)
         result.add(f"{name}: rejected", rejected, "queries")
     return result
 
@@ -158,10 +151,7 @@ class _System:
 
     @contextmanager
     def submitting(self, **options: Any) -> Iterator[Callable[[list[str]], Future[Any]] | None]:
-        """Build an index with options of `TagMatch` and warm it up; gives its `submit`, which does not wait.
-
-        `None` where there is no device for it.
-        """
+        """Build an index with options of `TagMatch`, warmed up; gives its `submit`, which does not wait, or `None`."""
         systems = {self._name: tagmatch(self._name, **options)}
         with self._bench.built(systems, self._sets, self._result) as matchers:
             if self._name not in matchers:
@@ -178,18 +168,14 @@ class _System:
             serve(submit, cycle(self.queries), poisson_times(rate, seconds, options.seed + number))
             for number in range(options.rounds)
         ]
-        quantiles = [served.milliseconds() for served in rounds]
         return _Rounds(
             Samples(tuple(served.throughput for served in rounds)),
-            {name: Samples(tuple(found[name] for found in quantiles)) for name in quantiles[0]},
+            by_name([served.milliseconds() for served in rounds]),
             sum(served.rejected for served in rounds),
         )
 
     def capacity(self) -> float | None:
-        """Measure the queries a second that one thread can have answered, with the default options.
-
-        `None` where there is no device for it.
-        """
+        """Measure the queries a second that one thread can have answered, by default; `None` without a device."""
         options = self._bench.options
         with self.submitting() as submit, self._bench.doing(f"{self._result.name}: {self._name}, capacity"):
             if submit is None:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from tagmatch.model.arrays import F64Array
 from tagmatch.workloads.location import SCENARIOS, ContentKind, Location, near_me
 from tagmatch_bench.figures import published
+from tagmatch_bench.figures.content_scenarios import DATA, read
 from tagmatch_bench.figures.published import DEFAULT, MICROS, against
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.circles import CircleScenario
-from tagmatch_bench.harness.content import Scenario
-from tagmatch_bench.harness.content import timed as timed_content
+from tagmatch_bench.harness.content import Measured, Scenario, timed
 from tagmatch_bench.harness.located import (
     ALL,
     CALLED,
@@ -31,10 +34,9 @@ from tagmatch_bench.harness.located import (
     positions_as_attributes,
     tags_as_attributes,
     tags_as_constraints,
-    timed,
 )
-from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import Samples, rates, seconds_of
+from tagmatch_bench.harness.results import Panel, Result, Target
+from tagmatch_bench.harness.timing import Samples, seconds_of
 from tagmatch_bench.systems.catalogue import ALERTS, CONTENT, LOCATED, LOCATED_GPU
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError
 from tagmatch_bench.systems.tagmatch_content import (
@@ -45,20 +47,8 @@ from tagmatch_bench.systems.tagmatch_content import (
     TagmatchMatching,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from tagmatch.model.arrays import F64Array
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.located import Located
-    from tagmatch_bench.harness.results import Panel, Result
-
-
 #: Distributions by name, as scenarios of the workload
 DISTRIBUTIONS = {"uniform": "clcb", "Zipf": "zipf"}
-
-#: Of the checkout; an installed package has no examples
-_CITIES = Path(__file__).resolve().parents[3] / "examples" / "data" / "cities.parquet"
 
 
 def workload(filters: int, seed: int, scenario: str = "clcb", **changes: Any) -> Location:
@@ -95,17 +85,8 @@ def clients(subscriptions: pa.Table) -> pa.Table:
 
 
 def alerts(filters: int, messages: int, seed: int, cities: Path | None) -> LocatedScenario:
-    """Alerts "near me", and messages about cities.
-
-    Raises
-    ------
-    UnavailableError
-        The data is not there.
-    """
-    path = cities or _CITIES
-    if not path.is_file():
-        raise UnavailableError(f"there is no {path}")
-    made = near_me(pq.read_table(path), filters, messages, seed)
+    """Alerts "near me", and messages about cities."""
+    made = near_me(read(cities or DATA / "cities.parquet"), filters, messages, seed)
     return LocatedScenario("cities", made.subscriptions, made.messages.combine_chunks())
 
 
@@ -124,15 +105,10 @@ _SEQUENTIAL = ("SFF", "BE-Tree")
 _MOVED = 100_000
 
 
-@contextmanager
-def built_located(bench: Bench, scenario: LocatedScenario) -> Iterator[TagmatchLocated]:
+def built_located(bench: Bench, scenario: LocatedScenario) -> closing[TagmatchLocated]:
     """An index of a scenario's subscriptions."""
     with bench.doing(f"location: building tagmatch, {scenario.name}"):
-        whole = TagmatchLocated(scenario.subscriptions)
-    try:
-        yield whole
-    finally:
-        whole.close()
+        return closing(TagmatchLocated(scenario.subscriptions))
 
 
 def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
@@ -153,7 +129,7 @@ def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                 if name in _ONE_BY_ONE:
                     latency.add(name, float(size), micros)
                 if name != CALLED:
-                    throughput.add(name, float(size), Samples(tuple(1e6 / each for each in micros.values)))
+                    throughput.add(name, float(size), micros.per(1e6))
             _against_clcb(result, scenario, found, size)
             if MATCHING_GPU in found.micros:
                 ratio = found.micros[MATCHING].ratios(found.micros[MATCHING_GPU])
@@ -161,18 +137,15 @@ def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                 result.add(f"{scenario.name}: {against(MATCHING_GPU, MATCHING)}", ratio, "times", limit)
 
 
-def _against_clcb(result: Result, scenario: LocatedScenario, found: Located, size: int) -> None:
+def _against_clcb(result: Result, scenario: LocatedScenario, found: Measured, size: int) -> None:
     """Add how many times as fast as CLCB ours is: with messages encoded, as CLCB's are, and from Arrow."""
     target = _AGAINST_CLCB if size >= _FROM else None
     for other in (CLCB_CPU, CLCB):
         for own in (MATCHING, WHOLE, CALLED):
             if {own, other} <= found.micros.keys():
                 ratio = found.micros[other].ratios(found.micros[own])
-                limit = target if (own, other) != (CALLED, other) and other == CLCB_CPU else None
+                limit = target if own != CALLED and other == CLCB_CPU else None
                 result.add(f"{scenario.name}: {against(own, other)}", ratio, "times", limit)
-
-
-# -- Table 2 -----------------------------------------------------------------------------------------------------------
 
 
 def table2(bench: Bench, result: Result, filters: int) -> None:
@@ -205,8 +178,7 @@ def table2(bench: Bench, result: Result, filters: int) -> None:
         located_found = measure(bench, result, scenario, whole)
     found[published.WITH_LOCATION] |= located_found.micros
     for place, micros in found.items():
-        for name, samples in micros.items():
-            panel.add(name, place, samples.times(1e-3))
+        panel.add_all({name: samples.times(1e-3) for name, samples in micros.items()}, place)
     with_areas, before = found[published.WITH_LOCATION], found[published.WITHOUT_LOCATION]
     for name in (CLCB, CLCB_CPU, MATCHING, WHOLE):
         for other in _SEQUENTIAL:
@@ -220,38 +192,35 @@ def table2(bench: Bench, result: Result, filters: int) -> None:
 def _as_constraints(bench: Bench, result: Result, scenario: Scenario, *, own: bool) -> dict[str, Samples]:
     """Time matchers of constraints; ours, too, where there are no areas."""
     with ExitStack() as stack:
-        systems: dict[str, Any] = {}
-        for name in _SEQUENTIAL:
-            if name in bench.options.skip:
-                result.unavailable[name] = "skipped"
-                continue
-            with bench.doing(f"location: building {name}, {scenario.name}"):
-                systems[name] = CONTENT[name](scenario.subscriptions, 1)
-            stack.callback(systems[name].close)
+        builds: dict[str, Callable[[], Any]] = {
+            name: partial(CONTENT[name], scenario.subscriptions, 1) for name in _SEQUENTIAL
+        }
+        systems = bench.build(result, builds, stack, scenario.name)
         if own:
-            with bench.doing(f"location: building tagmatch, {scenario.name}"):
-                systems[WHOLE] = TagmatchContent(scenario.subscriptions)
-            stack.callback(systems[WHOLE].close)
+            systems[WHOLE] = stack.enter_context(closing(TagmatchContent(scenario.subscriptions)))
             systems[MATCHING] = TagmatchMatching(systems[WHOLE])
-        return dict(timed_content(bench, result, scenario, systems).micros)
+        return dict(timed(bench, result, scenario, systems).micros)
 
 
 def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
     """Add what it takes to move one area: SFF is built anew, as in the paper; of ours, all filters of a client move."""
     panel: Panel = result.panel("CLCB Table 2: update", "scenario", "ms a move")
     panel.published += published.CLCB_TABLE2_UPDATE
-    options = bench.options
     with ExitStack() as stack:
         works = _update_systems(bench, result, scenario, stack)
-        with bench.doing("location: moving, CLCB Table 2"):
-            sizes = {name: work.size for name, work in works.items()}
-            found = rates(works, _MOVED, rounds=options.rounds, seconds=options.seconds, sizes=sizes)
-    for name, moves in found.items():
-        panel.add(name, DEFAULT, Samples(tuple(1e3 / rate for rate in moves.values)))
-    if "SFF" not in options.skip:
+        sizes = {name: work.size for name, work in works.items()}
+        found = bench.rates("location: moving, CLCB Table 2", works, _MOVED, sizes)
+    panel.add_all({name: moves.per(1e3) for name, moves in found.items()}, DEFAULT)
+    if "SFF" not in bench.options.skip:
         with bench.doing("location: building SFF anew"):
             stored = areas_as_constraints(scenario.subscriptions)
             panel.add("SFF", DEFAULT, 1e3 * seconds_of(lambda: CONTENT["SFF"](stored, 1).close()))
+
+
+def others_built(scenario: LocatedScenario) -> dict[str, Callable[[], Any]]:
+    """How to build the other systems that match contents and areas."""
+    others = {**LOCATED, **LOCATED_GPU}
+    return {name: partial(system.build, scenario.for_others[0], 1) for name, system in others.items()}
 
 
 def _update_systems(bench: Bench, result: Result, scenario: LocatedScenario, stack: ExitStack) -> dict[str, _Moves]:
@@ -260,15 +229,7 @@ def _update_systems(bench: Bench, result: Result, scenario: LocatedScenario, sta
     rows = random.permutation(len(scenario.subscriptions)).astype(np.uint32)
     # A little more than twice as many, so that nobody goes where they are
     x, y = random.random((2, 2 * _MOVED + 7919))
-    for name, system in {**LOCATED, **LOCATED_GPU}.items():
-        if name in bench.options.skip:
-            continue
-        try:
-            matcher = system.build(scenario.for_others[0], 1)
-        except UnavailableError as error:
-            result.unavailable[name] = str(error)
-            continue
-        stack.callback(matcher.close)
+    for name, matcher in bench.build(result, others_built(scenario), stack, scenario.name).items():
         works[name] = _Moves(matcher.move, rows, x, y)
     keys = np.unique(scenario.subscriptions["key"].to_numpy())
     near = TagmatchContent(clients(scenario.subscriptions), plane=True)
@@ -303,31 +264,16 @@ def cities(bench: Bench, result: Result, filters: int, path: Path | None) -> Non
         result.unavailable["cities"] = str(error)
         return
     with built_located(bench, scenario) as whole, ExitStack() as stack:
-        systems: dict[str, Any] = {
-            WHOLE: whole,
-            MATCHING: LocatedMatching(whole),
-            CALLED: LocatedOneByOne(whole),
-        }
-        for name, system in ALERTS.items():
-            if name in options.skip:
-                result.unavailable[name] = "skipped"
-                continue
-            with bench.doing(f"location: building {name}, {scenario.name}"):
-                try:
-                    systems[name] = system.build(scenario.subscriptions, 1)
-                except UnavailableError as error:
-                    result.unavailable[name] = str(error)
-                    continue
-            stack.callback(systems[name].close)
-        found = timed(bench, result, scenario, systems)
+        own: dict[str, Any] = {WHOLE: whole, MATCHING: LocatedMatching(whole), CALLED: LocatedOneByOne(whole)}
+        builds = {name: partial(system.build, scenario.subscriptions, 1) for name, system in ALERTS.items()}
+        found = timed(bench, result, scenario, own | bench.build(result, builds, stack, scenario.name))
         used = whole.matcher.nbytes / filters
     panel = result.panel(f"alerts near cities, {filters:,} of them", "", MICROS)
-    for name, micros in found.micros.items():
-        panel.add(name, "cities", micros)
+    panel.add_all(found.micros, "cities")
     result.add("cities: keys of an answer", found.keys_per_message, "keys")
     result.add("cities: memory", used, "B a filter")
     for name in ALERTS:
         if name in found.micros:
-            for own in (WHOLE, MATCHING, CALLED):
-                ratio = found.micros[name].ratios(found.micros[own])
-                result.add(f"cities: {against(own, name)}", ratio, "times")
+            for ours in own:
+                ratio = found.micros[name].ratios(found.micros[ours])
+                result.add(f"cities: {against(ours, name)}", ratio, "times")

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tagmatch_bench.figures import published
-from tagmatch_bench.figures.location_content import DISTRIBUTIONS, built_located, circles, located
+from tagmatch_bench.figures.location_content import DISTRIBUTIONS, built_located, circles, located, others_built
 from tagmatch_bench.figures.published import DEFAULT, MICROS, against
-from tagmatch_bench.harness.circles import MOST_FOUND, time_messages, time_moves
-from tagmatch_bench.harness.located import CLCB, CLCB_CPU, MATCHING, WHOLE, add_answers, measure
-from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import Samples, seconds_of
-from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED, LOCATED_GPU, OWN_CIRCLES, OWN_CIRCLES_GPU
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.circles import MOST_FOUND, CircleScenario, time_messages, time_moves
+from tagmatch_bench.harness.content import add_answers
+from tagmatch_bench.harness.located import CLCB, CLCB_CPU, MATCHING, WHOLE, LocatedScenario, measure
+from tagmatch_bench.harness.results import Result, Target
+from tagmatch_bench.harness.timing import Samples, by_name, in_turns, seconds_of
+from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED_GPU, OWN_CIRCLES, OWN_CIRCLES_GPU
 from tagmatch_bench.systems.circles import Stabs
-from tagmatch_bench.systems.matcher import UnavailableError
 from tagmatch_bench.systems.tagmatch_content import LocatedMatching
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.circles import CircleScenario
-    from tagmatch_bench.harness.located import LocatedScenario
-    from tagmatch_bench.harness.results import Result
-
-
 AREAS, CLIENTS = "tagmatch, areas", "tagmatch, clients"
-END_TO_END, CLIENTS_END_TO_END = "tagmatch, end to end", "tagmatch, clients, end to end"
+CLIENTS_END_TO_END = "tagmatch, clients, end to end"
 R_TREE, BOOST = "R*-tree", "R*-tree as Boost has it"
 MICROS_A_MOVE = "µs a move"
 
@@ -69,9 +62,7 @@ def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                 with bench.doing(f"location: generating {size:,} {what}"):
                     scenario = circles(f"{size:,} {what}", size, options.queries, options.seed, distribution, coverage)
                 with ExitStack() as stack:
-                    systems, taken = {}, {}
-                    for name, system, seconds in built_circles(bench, result, scenario, stack):
-                        systems[name], taken[name] = system, seconds
+                    systems, taken = built_circles(bench, result, scenario, stack)
                     found = time_messages(bench, result, scenario, systems)
                     if coverage == _DEFAULT_COVERAGE:
                         place = f"{size:,}, {distribution}"
@@ -93,26 +84,17 @@ def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
 
 def built_circles(
     bench: Bench, result: Result, scenario: CircleScenario, stack: ExitStack, names: Sequence[str] = tuple(ALL)
-) -> Iterator[tuple[str, Any, float]]:
+) -> tuple[dict[str, Any], dict[str, float]]:
     """Build systems, and say how many seconds each took; what cannot run here is noted in the result."""
-    for name in names:
-        if name in bench.options.skip:
-            result.unavailable[name] = "skipped"
-            continue
+    taken: dict[str, float] = {}
+
+    def build(name: str) -> Any:
         made: list[Any] = []
-        build = partial(ALL[name].build, scenario.circles, 1)
-        with bench.doing(f"location: building {name}, {scenario.name}"):
-            try:
-                seconds = seconds_of(partial(_append, made, build))
-            except UnavailableError as error:
-                result.unavailable[name] = str(error)
-                continue
-        stack.callback(made[0].close)
-        yield name, made[0], seconds
+        taken[name] = seconds_of(lambda: made.append(ALL[name].build(scenario.circles, 1)))
+        return made[0]
 
-
-def _append(made: list[Any], build: Callable[[], Any]) -> None:
-    made.append(build())
+    built = bench.build(result, {name: partial(build, name) for name in names}, stack, scenario.name)
+    return built, taken
 
 
 def _shown(name: str, system: Any) -> str:
@@ -132,14 +114,10 @@ def _kernels(bench: Bench, scenario: CircleScenario, systems: Mapping[str, Any])
     """Microseconds a message of the kernels alone, of ours on a device."""
     count = max(min(len(scenario.x), int(MOST_FOUND * scenario.sample / max(len(scenario.right.ids), 1))), 1)
     x, y = scenario.x[:count], scenario.y[:count]
+    works = {name: partial(systems[name].kernel_seconds, x, y) for name in ON_GPU if name in systems}
     with bench.doing(f"location: kernels, {scenario.name}"):
-        return {
-            name: Samples(
-                tuple(1e6 * systems[name].kernel_seconds(x, y) / count for _ in range(bench.options.rounds)), count
-            )
-            for name in ON_GPU
-            if name in systems
-        }
+        found = in_turns(works, bench.options.rounds)
+    return {name: seconds.times(1e6 / count) for name, seconds in found.items()}
 
 
 def _compare_on_gpu(result: Result, scenario: CircleScenario, found: Mapping[str, Samples]) -> None:
@@ -206,12 +184,11 @@ def messages(bench: Bench, result: Result, number: int, filters: int) -> None:
                     coverage=percent / 100,
                 )
             with ExitStack() as stack:
-                systems = {each: made for each, made, _ in built_circles(bench, result, alone, stack, (R_TREE, AREAS))}
+                systems, _ = built_circles(bench, result, alone, stack, (R_TREE, AREAS))
                 micros = time_messages(bench, result, alone, systems)
             with built_located(bench, both) as whole:
                 micros |= measure(bench, result, both, whole, _BESIDE_R_TREE).micros
-            for each, samples in micros.items():
-                panel.add(each, size / _EACH, samples.times(1e-3))
+            panel.add_all({each: samples.times(1e-3) for each, samples in micros.items()}, size / _EACH)
             if size == max(_sizes(filters)) and R_TREE in micros:
                 for each in micros.keys() - {R_TREE}:
                     speed_ups.add(against(each, R_TREE), percent, micros[R_TREE].over(micros[each]))
@@ -232,10 +209,9 @@ def moves(bench: Bench, result: Result, filters: int) -> None:
             with bench.doing(f"location: generating {name}"):
                 scenario = circles(name, size, 1000, options.seed, distribution, 1e-4)
             with ExitStack() as stack:
-                systems = {each: made for each, made, _ in built_circles(bench, result, scenario, stack, names)}
+                systems, _ = built_circles(bench, result, scenario, stack, names)
                 micros = time_moves(bench, result, scenario, systems)
-            for each, samples in micros.items():
-                panel.add(each, size / _EACH, samples)
+            panel.add_all(micros, size / _EACH)
             if size == max(_sizes(filters)) and R_TREE in micros:
                 for each in micros.keys() - {R_TREE}:
                     result.add(f"{name}: {against(each, R_TREE)}", micros[R_TREE].ratios(micros[each]), "times")
@@ -254,11 +230,9 @@ def parts(bench: Bench, result: Result, filters: int) -> None:
         panel = result.panel(title, "part", published.MILLIS)
         with built_located(bench, scenario) as whole, bench.doing(f"location: parts of the time, {title}"):
             rounds = _own_parts(bench, result, scenario, LocatedMatching(whole))
-        for name in _PARTS:
-            panel.add(MATCHING, name, Samples(tuple(1e3 * each[name] for each in rounds)))
-        on_device = _parts_on_device(bench, result, scenario)
-        for name in on_device[0] if on_device else ():
-            panel.add(CLCB, name, Samples(tuple(1e3 * each[name] for each in on_device)))
+        for system, taken in ((MATCHING, rounds), (CLCB, _parts_on_device(bench, result, scenario))):
+            for name, seconds in by_name(taken).items():
+                panel.add(system, name, seconds.times(1e3))
     figure6 = {row.what: row for row in published.CLCB_FIGURE6_AT_MOST}
     result.add("CLCB Figure 6 (a): paper, each copy, at most", figure6["copies"].value, published.MILLIS)
     most = figure6["copy back, content selects all"].value
@@ -272,7 +246,7 @@ def _own_parts(
     count = len(scenario.messages)
     packets = system.prepare(scenario.messages)[:count]
     given = system.match_many(packets, unique=True)
-    add_answers(result, f"{scenario.name}, beside brute force", MATCHING, given[: scenario.sample], scenario.right)
+    add_answers(result, scenario, MATCHING, system, "beside brute force", given, scenario.right)
     rounds = []
     for _ in range(bench.options.rounds):
         taken = dict.fromkeys(_PARTS, 0.0)
@@ -291,22 +265,15 @@ def _own_parts(
 
 
 def _parts_on_device(bench: Bench, result: Result, scenario: LocatedScenario) -> list[dict[str, float]]:
-    if CLCB in bench.options.skip:
-        result.unavailable[CLCB] = "skipped"
-        return []
     stored, sent = scenario.for_others
-    try:
-        system: Any = LOCATED_GPU[CLCB].build(stored, 1)
-    except UnavailableError as error:
-        result.unavailable[CLCB] = str(error)
-        return []
-    try:
-        asked = system.prepare(sent)
-        given = system.match_many(asked[: scenario.sample], unique=True)
-        add_answers(result, f"{scenario.name}, beside brute force", CLCB, given, scenario.right, scenario)
-        return [system.seconds_of_parts(asked[:1000]) for _ in range(bench.options.rounds)]
-    finally:
-        system.close()
+    with ExitStack() as stack:
+        builds = {CLCB: partial(LOCATED_GPU[CLCB].build, stored, 1)}
+        for system in bench.build(result, builds, stack, scenario.name).values():
+            asked = system.prepare(sent)
+            given = system.match_many(asked[: scenario.sample], unique=True)
+            add_answers(result, scenario, CLCB, system, "beside brute force", given, scenario.right)
+            return [system.seconds_of_parts(asked[:1000]) for _ in range(bench.options.rounds)]
+    return []
 
 
 def memory(bench: Bench, result: Result, filters: int) -> None:
@@ -320,17 +287,9 @@ def memory(bench: Bench, result: Result, filters: int) -> None:
         used: dict[str, int] = {}
         with built_located(bench, scenario) as whole:
             used |= {MATCHING: whole.matcher.nbytes, f"{WHOLE}, with the stored rows": whole.nbytes()}
-        for name, system in {**LOCATED, **LOCATED_GPU}.items():
-            if name in bench.options.skip:
-                result.unavailable[name] = "skipped"
-                continue
-            try:
-                other = system.build(scenario.for_others[0], 1)
-            except UnavailableError as error:
-                result.unavailable[name] = str(error)
-                continue
-            used[name] = other.device_nbytes() if name in LOCATED_GPU else other.nbytes()
-            other.close()
+        with ExitStack() as stack:
+            for name, other in bench.build(result, others_built(scenario), stack, scenario.name).items():
+                used[name] = other.device_nbytes() if name in LOCATED_GPU else other.nbytes()
         for name, count in used.items():
             panel.add(name, size / _EACH, count / 1e6)
             if size == max(_sizes(filters)):

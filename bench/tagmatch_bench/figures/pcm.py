@@ -1,41 +1,28 @@
-"""`tagmatch-bench pcm`: the table and the figures of PCM's evaluation (§4), and what CCM's have in common with them."""
+"""`tagmatch-bench pcm` and `ccm`: the tables and the figures of PCM's evaluation (§4) and of CCM's (§5)."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
 from tagmatch_bench.figures import content_scenarios as scenarios
-from tagmatch_bench.figures.published import (
-    DEFAULT,
-    MICROS,
-    PCM_TABLE2,
-    PCM_TABLE2_TIMES,
-    PCM_THROUGHPUT,
-    PCM_TIMES,
-    against,
-)
-from tagmatch_bench.harness.content import GPU, OURS, OURS_ON_GPU, add_answers, latency, timed
-from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import Samples, rates
-from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_ONE_BY_ONE, CONTENT_SHARED, ENCODED
-from tagmatch_bench.systems.matcher import UnavailableError
+from tagmatch_bench.figures import published
+from tagmatch_bench.figures.content_scenarios import Figure
+from tagmatch_bench.figures.figure import PARTS
+from tagmatch_bench.figures.published import DEFAULT, MICROS, against
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.content import GPU, OURS, OURS_ON_GPU, Measured, Scenario, add_answers, latency, timed
+from tagmatch_bench.harness.results import Result, Row, Target
+from tagmatch_bench.harness.timing import Samples, alternate, by_name
+from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_ONE_BY_ONE, CONTENT_SHARED, ENCODED, System
+from tagmatch_bench.systems.matcher import Matcher
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from tagmatch_bench.figures.content_scenarios import Figure
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.content import Measured, Scenario
-    from tagmatch_bench.harness.results import Result, Row
-    from tagmatch_bench.systems.matcher import Matcher
-
 
 #: The path of ours by which encoded events are matched sooner
 BEST_PATH = "tagmatch, best path, encoded"
@@ -59,22 +46,13 @@ PUBLISHED = """*paper* are the numbers that it prints, most of them speed-ups, o
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a table or figure is shown, and what of it is published.
-
-    Attributes
-    ----------
-    title, axis : str
-    style : "bars" or "lines"
-    log_x : bool
-    micros, times : sequence of Row
-        Published: microseconds an event, and speed-ups.
-    """
+    """How a table or figure is shown, and what of it is published."""
 
     title: str
     axis: str
     style: Literal["bars", "lines"] = "bars"
     log_x: bool = False
-    micros: Sequence[Row] = ()
+    micros: Sequence[Row] = ()  # published: microseconds an event, and speed-ups
     times: Sequence[Row] = ()
 
     @classmethod
@@ -95,21 +73,6 @@ def beside(
 
     That is a panel of microseconds an event, one of speed-ups, and a line for each system that ours is compared with;
     it has a target if the system is a published one. Another line compares these with ours on encoded events.
-
-    Parameters
-    ----------
-    bench : Bench
-    result : Result
-    shown : Shown
-    scenarios : iterable of (str or float, Scenario)
-        Each with its place on the axis.
-    pairs : sequence of (str, str)
-        Systems, and what the paper compares them with.
-
-    Returns
-    -------
-    dict
-        By place, what was found.
     """
     panel = result.panel(shown.title, shown.axis, MICROS, shown.style, log_x=shown.log_x)
     panel.published += shown.micros
@@ -118,8 +81,7 @@ def beside(
     measured = {}
     for place, scenario in scenarios:
         found = measured[place] = latency(bench, result, scenario)
-        for system, micros in found.micros.items():
-            panel.add(system, place, micros)
+        panel.add_all(found.micros, place)
         for system, other in pairs:
             if {system, other} <= found.micros.keys():
                 speed_ups.add(against(system, other), place, found.micros[other].ratios(found.micros[system]))
@@ -131,18 +93,16 @@ def _compare_ours(result: Result, scenario: Scenario, found: Measured) -> None:
     """Add how many times as fast as each other system ours is, and as each published one where both get the same."""
     micros = found.micros
     others = [name for name in micros if name not in (OURS, *ENCODED, OURS_ON_GPU)]
-    published = [name for name in others if name in CONTENT_ONE_BY_ONE]
+    known = [name for name in others if name in CONTENT_ONE_BY_ONE]
     if OURS in micros:
         for other in others:
-            target = AHEAD if other in published else None
+            target = AHEAD if other in known else None
             result.add(f"{scenario.name}: {against(OURS, other)}", micros[other].ratios(micros[OURS]), "times", target)
     if paths := [micros[path] for path in ENCODED if path in micros]:
         best = min(paths, key=lambda samples: samples.median)
-        for other in published:
+        for other in known:
             result.add(f"{scenario.name}: {against(BEST_PATH, other)}", micros[other].ratios(best), "times", AHEAD)
 
-
-PARTS = ("table2", "figure6", "figure7", "figure8", "figure9", "much", "throughput")
 
 _SEQUENTIAL = ("SFF", "BE-Tree")
 #: Systems, and what §4.1 compares them with (its OCM shares tables, on six cores); and ours
@@ -163,7 +123,7 @@ class PcmSizes:
 
     constraints: int = 1_000_000
     calls: tuple[int, ...] = (1, 16, 256, 4_096, 65_536)
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = PARTS["pcm"]
 
 
 def pcm(bench: Bench, sizes: PcmSizes) -> Result:
@@ -181,9 +141,7 @@ def pcm(bench: Bench, sizes: PcmSizes) -> Result:
         (§4.2) is of calls with up to {max(sizes.calls):,} events, which SFF, BE-Tree and OCM, too, share out to
         {options.threads} threads, and CCM takes one or several at a time; *CPU or GPU* (§4.3) of `match_many`, by the
         events of a call, where `device="auto"` takes the side that was sooner when the index was opened.""",
-        constraints=sizes.constraints,
-        calls=sizes.calls,
-        parts=sizes.parts,
+        **asdict(sizes),
     )
     works = {
         "table2": partial(_table2, bench, result, sizes.constraints),
@@ -194,21 +152,19 @@ def pcm(bench: Bench, sizes: PcmSizes) -> Result:
         "much": partial(_much, bench, result, sizes.constraints),
         "throughput": partial(throughput, bench, result, sizes.constraints, sizes.calls),
     }
-    for part in PARTS:
-        if part in sizes.parts:
-            works[part]()
+    bench.do(works, sizes.parts)
     return result
 
 
 def _table2(bench: Bench, result: Result, constraints: int) -> None:
-    shown = Shown("PCM Table 2", "scenario", micros=PCM_TABLE2, times=PCM_TABLE2_TIMES)
+    shown = Shown("PCM Table 2", "scenario", micros=published.PCM_TABLE2, times=published.PCM_TABLE2_TIMES)
     scenario = scenarios.pcm(constraints, bench.options.queries, bench.options.seed)
     beside(bench, result, shown, [(DEFAULT, scenario)], _PAIRS)
 
 
 def _figure(bench: Bench, result: Result, figure: scenarios.Figure, constraints: int) -> None:
     places = figure.scenarios(constraints, bench.options.queries, bench.options.seed)
-    beside(bench, result, Shown.of(figure, PCM_TIMES), places, _PAIRS)
+    beside(bench, result, Shown.of(figure, published.PCM_TIMES), places, _PAIRS)
 
 
 def _much(bench: Bench, result: Result, constraints: int) -> None:
@@ -240,12 +196,10 @@ def throughput(bench: Bench, result: Result, constraints: int, calls: Sequence[i
     with bench.doing(f"pcm: generating {max(calls):,} events"):
         scenario = scenarios.pcm(constraints, max(calls), bench.options.seed)
     with bench.doing(f"pcm: building tagmatch, {scenario.name}"):
-        whole = TagmatchContent(scenario.stored)
-    try:
+        built = closing(TagmatchContent(scenario.stored))
+    with built as whole:
         _many_at_once(bench, result, scenario, whole)
         _cpu_or_gpu(bench, result, scenario, whole, calls)
-    finally:
-        whole.close()
 
 
 def _many_at_once(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent) -> None:
@@ -259,13 +213,8 @@ def _many_at_once(bench: Bench, result: Result, scenario: Scenario, whole: Tagma
     with bench.built(systems_by_name, scenario.subscriptions, result) as systems:
         found = timed(bench, result, scenario, systems)
     panel = result.panel("PCM §4.2: throughput", "scenario", "events/s")
-    panel.published += PCM_THROUGHPUT
-    for system, micros in found.micros.items():
-        panel.add(system, DEFAULT, Samples(tuple(1e6 / each for each in micros.values)))
-    _compare(result, scenario, found)
-
-
-def _compare(result: Result, scenario: Scenario, found: Measured) -> None:
+    panel.published += published.PCM_THROUGHPUT
+    panel.add_all({name: micros.per(1e6) for name, micros in found.micros.items()}, DEFAULT)
     for own in (ALL_THREADS, GPU):
         for other in PUBLISHED_SYSTEMS:
             if {own, other} <= found.micros.keys():
@@ -277,31 +226,17 @@ def _cpu_or_gpu(bench: Bench, result: Result, scenario: Scenario, whole: Tagmatc
     """Add what an event takes in calls of as many as said, on each device and where ours chooses."""
     title = "PCM §4.3: CPU or GPU, by the events of a call"
     panel = result.panel(title, "events a call", MICROS, "lines")
-    with _on_devices(result, whole, bench.options.threads) as systems:
+    with ExitStack() as stack:
+        builds = {_name(each): partial(whole.again, threads=bench.options.threads, device=each) for each in _SIDES}
+        systems = bench.build(result, builds, stack, scenario.name)
         for size in calls:
-            with bench.doing(f"pcm: calls of {size:,} events"):
-                micros = _micros(bench, result, scenario, systems, size)
-            for system, samples in micros.items():
-                panel.add(system, float(size), samples)
+            micros = _micros(bench, result, scenario, systems, size)
+            panel.add_all(micros, float(size))
             cpu, cuda, auto = (micros.get(_name(device)) for device in _SIDES)
             if cpu and cuda and auto:
                 sooner = min(cpu, cuda, key=lambda samples: samples.median)
                 what = f"{scenario.name}, calls of {size:,}: {against(_name('auto'), 'the sooner device')}"
                 result.add(what, sooner.ratios(auto), "times")
-
-
-@contextmanager
-def _on_devices(result: Result, whole: TagmatchContent, threads: int) -> Iterator[dict[str, TagmatchContent]]:
-    systems = {}
-    with ExitStack() as stack:
-        for device in _SIDES:
-            try:
-                systems[_name(device)] = whole.again(threads=threads, device=device)
-            except UnavailableError as error:
-                result.unavailable[_name(device)] = str(error)
-                continue
-            stack.callback(systems[_name(device)].close)
-        yield systems
 
 
 def _name(device: str) -> str:
@@ -312,16 +247,139 @@ def _micros(
     bench: Bench, result: Result, scenario: Scenario, systems: dict[str, TagmatchContent], size: int
 ) -> dict[str, Samples]:
     """Microseconds an event of each system, in calls of one size, whose answers are compared with brute force."""
-    options, events = bench.options, len(scenario.asked) // size * size
+    events = len(scenario.asked) // size * size
     asked = [scenario.asked[first : first + size] for first in islice(range(0, events, size), _MOST_CALLS)]
     works = {name: partial(_ask, system, asked) for name, system in systems.items()}
-    found = rates(works, len(asked), rounds=options.rounds, seconds=options.seconds)
+    found = bench.rates(f"pcm: calls of {size:,} events", works, len(asked))
     compared = -(-scenario.sample // size)
     for name, work in works.items():
         given = pa.concat_arrays(work(compared))[: scenario.sample]
-        add_answers(result, f"{scenario.name}, calls of {size:,}", name, given, scenario.right[: len(given)])
-    return {name: Samples(tuple(1e6 / (rate * size) for rate in each.values)) for name, each in found.items()}
+        add_answers(result, scenario, name, systems[name], f"calls of {size:,}", given, scenario.right)
+    return {name: each.per(1e6 / size) for name, each in found.items()}
 
 
 def _ask(system: TagmatchContent, asked: Sequence[pa.Table], calls: int) -> list[pa.ListArray]:
     return [system.match_many(each, unique=True) for each in asked[:calls]]
+
+
+_CCM = "CCM, 2011"
+#: The system, and what §5 compares it with; and others that are ahead of that
+_CCM_PAIRS = [(system, "SFF") for system in (_CCM, "CCM", "OCM", OURS, *ENCODED)]
+
+#: How Figure 5's versions clear counters and marks (§4.3)
+_VERSIONS = {name: System("ccm:Ccm2011", {"reset": name.lower()}, needs="gpu") for name in ("Memset", "Kernel")}
+_OURS = {OURS: System("tagmatch_content:TagmatchContent")}
+_COPIES = ("copy in", "copy back")
+
+#: After these many seconds no more builds are begun
+_BUILD_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class CcmSizes:
+    """How large the scenarios are, and what is wanted."""
+
+    constraints: int = 1_000_000
+    parts: tuple[str, ...] = PARTS["ccm"]
+
+
+def ccm(bench: Bench, sizes: CcmSizes) -> Result:
+    """Measure all parts that are wanted."""
+    options = bench.options
+    result = bench.result(
+        "ccm",
+        "CCM: latency of matching",
+        f"""Microseconds an event, of {options.queries:,} events that come one by one (§5). *CCM, 2011*: Margara,
+        Cugola, DEBS 2011, for GPUs; *CCM* is what the same authors made of it in 2014. Half of the names have
+        strings, with =, !=, prefix and contains. {DEVICES.format(threads=options.threads)}
+        {PUBLISHED.format(year=2011)} A speed-up
+        "overcomes" the printed one in most figures. *Deployment* is building the structures of an Arrow table of
+        subscriptions, *size* what they take on host and device; of *tagmatch* with the stored rows, but for what gets
+        events encoded. *Ordered* by type, operator and value, as the paper tried, is not measured here. In Figure 5
+        each part is waited for. In Figure 7 SFF is ahead with one or two constraints a filter in the paper, in Figure 8
+        with less than 1,000 filters; the speed-up of Figure 10 is highest with 30 names, that of Figure 11 grows
+        linearly. *Ten names* and *dense* are not of the paper: they match much.""",
+        **asdict(sizes),
+    )
+    works = {
+        "table2": partial(_ccm_table2, bench, result, sizes.constraints),
+        "figure5": partial(_figure5, bench, result, sizes.constraints),
+        **{
+            f"figure{figure.number}": partial(_ccm_figure, bench, result, figure, sizes.constraints)
+            for figure in scenarios.ccm_figures(sizes.constraints)
+        },
+    }
+    bench.do(works, sizes.parts)
+    return result
+
+
+def _ccm_table2(bench: Bench, result: Result, constraints: int) -> None:
+    places = scenarios.ccm_table2(constraints, bench.options.queries, bench.options.seed)
+    shown = Shown("CCM Table 2", "scenario", micros=published.CCM_TABLE2, times=published.CCM_TABLE2_TIMES)
+    beside(bench, result, shown, places.items(), _CCM_PAIRS)
+    _deployment(bench, result, places[DEFAULT])
+
+
+def _deployment(bench: Bench, result: Result, scenario: Scenario) -> None:
+    """Add what building takes, and bytes."""
+    builds: dict[str, Callable[[pa.Table, int], Matcher[Any]]] = {**CONTENT_ONE_BY_ONE, **_OURS, **ENCODED}
+    size = result.panel("CCM Table 2: size", "scenario", "MB")
+    size.published += published.CCM_TABLE2_SIZE
+    with bench.built(builds, scenario.subscriptions, result) as systems:
+        for name, system in systems.items():
+            size.add(name, DEFAULT, (system.nbytes() or 0) / 1e6)
+        there = list(systems)
+
+    def build(name: str) -> None:
+        builds[name](scenario.subscriptions, bench.options.threads).close()
+
+    with bench.doing(f"ccm: building, {scenario.name}"):
+        works = {name: partial(build, name) for name in there}
+        taken = alternate(works, bench.options.rounds, most_seconds=_BUILD_SECONDS)
+    panel = result.panel("CCM Table 2: deployment", "scenario", "ms")
+    panel.published += published.CCM_TABLE2_BUILD
+    panel.add_all({name: seconds.times(1e3) for name, seconds in taken.items()}, DEFAULT)
+
+
+def _figure5(bench: Bench, result: Result, constraints: int) -> None:
+    """Add how long each part of an event's way through CCM takes, in both versions."""
+    scenario = scenarios.ccm_default(constraints, bench.options.queries, bench.options.seed)
+    with bench.built(_VERSIONS, scenario.subscriptions, result) as systems:
+        if not systems:
+            return
+        parts = result.panel("CCM Figure 5: parts of the time", "part", MICROS)
+        parts.published += published.CCM_FIGURE5
+        copies = result.panel("CCM Figure 5: share of copies", "version", "%", log=False)
+        copies.published += published.CCM_FIGURE5_COPIES
+        for name, system in systems.items():
+            with bench.doing(f"ccm: parts of the time, {name}"):
+                rounds = _parts(bench, result, scenario, name, system)
+            for part, seconds in by_name(rounds).items():
+                parts.add(name, part, seconds.times(1e6))
+            shares = (100 * sum(each[copy] for copy in _COPIES) / sum(each.values()) for each in rounds)
+            copies.add("copies", name, Samples(tuple(shares)))
+
+
+def _parts(bench: Bench, result: Result, scenario: Scenario, name: str, system: Matcher[Any]) -> list[dict[str, float]]:
+    """Seconds an event of each part, round by round; the answers before are compared, and warm the kernel up."""
+    events: Any = system.prepare(scenario.messages)
+    given = system.match_many(events[: scenario.sample], unique=True)
+    add_answers(result, scenario, name, system, "Figure 5", given, scenario.right)
+    timer: Any = system
+    return [timer.seconds_of_parts(events) for _ in range(bench.options.rounds)]
+
+
+def _ccm_figure(bench: Bench, result: Result, figure: Figure, constraints: int) -> None:
+    places = figure.scenarios(constraints, bench.options.queries, bench.options.seed)
+    measured = beside(bench, result, Shown.of(figure, published.CCM_TIMES), places, _CCM_PAIRS)
+    if figure.number == 11:
+        _selected(result, figure, measured)
+
+
+def _selected(result: Result, figure: Figure, measured: dict[str | float, Measured]) -> None:
+    """Add the share of interfaces that events go to, which the paper prints of strings alone and of numbers alone."""
+    title = "CCM Figure 11: interfaces selected"
+    panel = result.panel(title, figure.axis, "%", "lines", log=False, log_x=False)
+    panel.published += published.CCM_FIGURE11_SELECTED
+    for place, found in measured.items():
+        panel.add("interfaces selected", place, 100 * found.keys_per_message / scenarios.INTERFACES)

@@ -5,13 +5,9 @@ Columns and systems are named as those of the experiments here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from tagmatch_bench.harness.results import Row
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 TAGMATCH = "TagMatch, two GPUs"
 PREFIX_TREE = "prefix tree"
@@ -22,65 +18,50 @@ MONGODB = "MongoDB"
 TABLE1_SHARES = {"10 %": 0.1, "20 %": 0.2, "100 %": 1.0}
 
 
-def _rows(system: str, unit: str, values: Mapping[str, float] | Mapping[float, float]) -> list[Row]:
-    return [Row(system, value, unit, x=x) for x, value in values.items()]
+def rows_by_place(unit: str, systems: Mapping[str, Mapping[str, float] | Mapping[float, float]]) -> list[Row]:
+    """Rows of the values of systems, each at some places."""
+    return [Row(system, value, unit, x=x) for system, values in systems.items() for x, value in values.items()]
 
 
-def _thousands(system: str, *columns: float) -> list[Row]:
+def _thousands(systems: Mapping[str, tuple[float, ...]]) -> list[Row]:
     """Rows of a table whose columns are the first of `TABLE1_SHARES`."""
-    return _rows(system, "queries/s", dict(zip(TABLE1_SHARES, (1000 * value for value in columns), strict=False)))
+    columns = {system: [1000 * value for value in values] for system, values in systems.items()}
+    return rows_by_place(
+        "queries/s", {system: dict(zip(TABLE1_SHARES, each, strict=False)) for system, each in columns.items()}
+    )
 
 
-TABLE1 = [
-    *_thousands("GPU-only, plain", 0.40, 0.20, 0.04),
-    *_thousands("GPU-only, plain with batching", 11.50, 6.30, 1.20),
-    *_thousands("CPU-only, fast prefix tree", 21.10, 14.00, 4.30),
-    *_thousands("CPU-only, state-of-the-art ICN", 27.60, 17.40),
-    *_thousands("CPU-only, TagMatch", 3.90, 3.40, 0.68),
-    *_thousands("TagMatch", 268.80, 144.40, 35.30),
-]
-TABLE3_MATCH = [
-    *_thousands(TAGMATCH, 268.8, 144.4),
-    *_thousands(PREFIX_TREE, 21.1, 14.0),
-    *_thousands(ICN, 27.6, 17.4),
-]
-TABLE3_MATCH_UNIQUE = [
-    *_thousands(TAGMATCH, 249.3, 133.0),
-    *_thousands(PREFIX_TREE, 21.0, 13.8),
-    *_thousands(ICN, 27.5, 16.8),
-]
+TABLE1 = _thousands({
+    "GPU-only, plain": (0.40, 0.20, 0.04),
+    "GPU-only, plain with batching": (11.50, 6.30, 1.20),
+    "CPU-only, fast prefix tree": (21.10, 14.00, 4.30),
+    "CPU-only, state-of-the-art ICN": (27.60, 17.40),
+    "CPU-only, TagMatch": (3.90, 3.40, 0.68),
+    "TagMatch": (268.80, 144.40, 35.30),
+})  # fmt: skip
+TABLE3_MATCH = _thousands({TAGMATCH: (268.8, 144.4), PREFIX_TREE: (21.1, 14.0), ICN: (27.6, 17.4)})
+TABLE3_MATCH_UNIQUE = _thousands({TAGMATCH: (249.3, 133.0), PREFIX_TREE: (21.0, 13.8), ICN: (27.5, 16.8)})
 #: §4.3.2: "over 130K", "more than 140K", "less than 14K", "more than 30", "more than 35", "about 4400"
-FIG4_MATCH = [
-    *_rows(TAGMATCH, "queries/s", {"20 %": 140_000, "100 %": 35_000}),
-    *_rows(PREFIX_TREE, "queries/s", {"20 %": 14_000, "100 %": 4_400}),
-]
-FIG4_MATCH_UNIQUE = [
-    *_rows(TAGMATCH, "queries/s", {"20 %": 130_000, "100 %": 30_000}),
-    *_rows(PREFIX_TREE, "queries/s", {"20 %": 14_000, "100 %": 4_400}),
-]
+_FIG4_PREFIX_TREE = {PREFIX_TREE: {"20 %": 14_000, "100 %": 4_400}}
+FIG4_MATCH = rows_by_place("queries/s", {TAGMATCH: {"20 %": 140_000, "100 %": 35_000}} | _FIG4_PREFIX_TREE)
+FIG4_MATCH_UNIQUE = rows_by_place("queries/s", {TAGMATCH: {"20 %": 130_000, "100 %": 30_000}} | _FIG4_PREFIX_TREE)
 #: §4.3.3: speed-ups against 4 threads
-FIG5_SPEED_UP = _rows(TAGMATCH, "times", {4.0: 1.0, 8.0: 1.8, 16.0: 3.3})
+FIG5_SPEED_UP = rows_by_place("times", {TAGMATCH: {4.0: 1.0, 8.0: 1.8, 16.0: 3.3}})
 #: §4.3.4, milliseconds: without a timeout the median is under 400 and 99 % under 2,000; with 100 ms the maximum is
 #: nearly 4,000
-FIG6 = [
-    *_rows("median", "ms", {"never": 400}),
-    *_rows("p99", "ms", {"never": 2000}),
-    *_rows("maximum", "ms", {"100 ms": 4000}),
-]
+FIG6 = rows_by_place("ms", {"median": {"never": 400}, "p99": {"never": 2000}, "maximum": {"100 ms": 4000}})
 #: §4.3.6, seconds over millions of sets: 50 s for 200 million, 2 s for 5 million, MongoDB 33 s for 5 million
-FIG8 = [*_rows(TAGMATCH, "s", {5.0: 2.0, 200.0: 50.0}), *_rows(MONGODB, "s", {5.0: 33.0})]
+FIG8 = rows_by_place("s", {TAGMATCH: {5.0: 2.0, 200.0: 50.0}, MONGODB: {5.0: 33.0}})
 #: §4.4: more than two seconds a query with one million sets, more than ten with five million
-FIG10_SIZES = _rows(MONGODB, "queries/s", {"1": 0.5, "5": 0.1})
+FIG10_SIZES = rows_by_place("queries/s", {MONGODB: {"1": 0.5, "5": 0.1}})
 #: §4.4: "more than 32,000 queries per second even in the most challenging scenario"
-FIG10_TAGMATCH = _rows(TAGMATCH, "queries/s", {"10": 32_000})
+FIG10_TAGMATCH = rows_by_place("queries/s", {TAGMATCH: {"10": 32_000}})
 #: §4.4: 3 times with 24 instances
-FIG11_SPEED_UP = _rows(MONGODB, "times", {1.0: 1.0, 24.0: 3.0})
+FIG11_SPEED_UP = rows_by_place("times", {MONGODB: {1.0: 1.0, 24.0: 3.0}})
 
 #: Figure 10 of PCM, a whole broker, is drawn; §4.2 says that CCM "reaches and overcomes a maximum throughput of 100k
 #: events/s", and that OCM "hardly reaches 60k events/s"
-PCM_FIG10 = [
-    Row(system, rate, "events/s", x="at any rate") for system, rate in {"OCM": 60_000.0, "CCM": 100_000.0}.items()
-]
+PCM_FIG10 = rows_by_place("events/s", {"OCM": {"at any rate": 60_000}, "CCM": {"at any rate": 100_000}})
 
 
 MICROS = "µs a message"
@@ -92,11 +73,6 @@ DEFAULT, ZIPF = "default", "Zipf"
 def against(system: str, other: str) -> str:
     """Name how many times as fast as another one a system is."""
     return f"{system} against {other}"
-
-
-def rows_by_place(unit: str, systems: Mapping[str, Mapping[str, float] | Mapping[float, float]]) -> list[Row]:
-    """Rows of the values of systems, each at some places."""
-    return [Row(system, value, unit, x=x) for system, values in systems.items() for x, value in values.items()]
 
 
 def times(system: str, others: Mapping[str, Mapping[str, float] | Mapping[float, float]]) -> list[Row]:
@@ -185,6 +161,9 @@ CCM_TIMES: Mapping[int, list[Row]] = {
 CCM_FIGURE11_SELECTED = rows_by_place("%", {"interfaces selected": {0.0: 1.0, 100.0: 7.0}})
 
 
+# -- CLCB: G. Cugola, A. Margara, "High-Performance Location-Aware Publish-Subscribe on GPUs", Middleware 2012 ---------
+
+# On six cores of an AMD Phenom II and an Nvidia GTX 460, with 250,000 subscriptions of 10 filters each by default
 MILLIS, MICROS_A_MOVE = "ms a message", "µs a move"
 _CLCB, _R_TREE = "CLCB", "R*-tree"
 
@@ -217,12 +196,9 @@ CLCB_TIMES: Mapping[int, list[Row]] = {
     3: times(_CLCB, {_R_TREE: {0.001: 2.47, 1.0: 251.7}}),
     4: times(_CLCB, {_R_TREE: dict(zip(COVERAGES, (11.7, 16.3, 132.8, 544.0), strict=True))}),
 }
-#: §5: from "about 400 subscriptions" on CLCB is faster in Figure 3
-CLCB_FIGURE3_CROSSOVER = rows_by_place("subscriptions", {against(_CLCB, _R_TREE): {DEFAULT: 400.0}})
 
 #: Figure 5 (a), by subscriptions: R-Tree "about 5.26ms", CLCB a constant time
 CLCB_FIGURE5 = rows_by_place(MICROS_A_MOVE, {_CLCB: {MOST_SUBSCRIPTIONS: 2.65}, _R_TREE: {MOST_SUBSCRIPTIONS: 5260.0}})
-CLCB_FIGURE5_TIMES = times(_CLCB, {_R_TREE: {MOST_SUBSCRIPTIONS: 1985.0}})
 
 #: Figure 6, bounds: in (a) each of both copies takes "less than 0.1ms", in (b), where content selects every message,
 #: the copy of results "below 0.6ms even in the larger scenario with 1 million of subscriptions"
@@ -234,11 +210,7 @@ CLCB_FIGURE6_AT_MOST = rows_by_place(
 #: Figure 7: a card of 1 GB "could support more than 1.3 millions subscriptions (13 millions of filters)"
 CLCB_FIGURE7_AT_LEAST = rows_by_place("subscriptions in 1 GB", {_CLCB: {DEFAULT: 1.3e6}})
 
-#: §4.3: what counters that are cleared once in four messages save, "an average improvement in processing time of about
-#: 20%", and false positives of Bloom filters of 32 bits "with up to 6 constraints per filter"
-COUNTERS_SAVE = rows_by_place("%", {_CLCB: {DEFAULT: 20.0}})
-FALSE_POSITIVES = rows_by_place("%", {_CLCB: {6.0: 10.0}})
-
+# -- "Pub/Sub on Stream": Z. Wang et al., DEBS 2012, on an Intel Xeon E5507 with eight cores ---------------------------
 
 #: Table 1: milliseconds of a message, and the share of the H phase in percent, by subscriptions
 QOS_TABLE1: Mapping[int, tuple[float, float]] = {6_000: (0.034, 65.0), 60_000: (0.15, 14.0), 600_000: (0.81, 3.0)}

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tagmatch.model.options import Channel
+from tagmatch import Channel
 from tagmatch_bench.figures import published
-from tagmatch_bench.harness.results import Mean, Row, Target
+from tagmatch_bench.figures.figure import PARTS
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.results import Mean, Panel, Result, Row, Target
 from tagmatch_bench.qos.kernels import EXACT, Messages
-from tagmatch_bench.qos.options import CHANNELS, SCENARIOS, Flow, QosOptions
-from tagmatch_bench.qos.simulator import LATENESS, POLICIES, ChannelResult, run, simulate, work_of
-
-if TYPE_CHECKING:
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Panel, Result
-
+from tagmatch_bench.qos.simulator import (
+    CHANNELS,
+    LATENESS,
+    POLICIES,
+    SCENARIOS,
+    ChannelResult,
+    Flow,
+    QosOptions,
+    run,
+    simulate,
+    work_of,
+)
 
 #: Rates that are tried go down from a little over what the cores can do, in coarse steps, then up again in fine ones
 _OVER, _FINE_STEPS = 1.05, 4
@@ -33,15 +39,6 @@ class MostMessages:
 
     It comes from above, as failures need not grow with the rate where messages are periodic: what is found is the most,
     though there may be lower rates at which more fail. Rates that were tried are not simulated again.
-
-    Parameters
-    ----------
-    fails : callable
-        Simulates a factor; returns the percent that fail by channel.
-    capacity : float
-        The factor at which all cores are busy all the time.
-    coarse, fine : float
-        Steps down, and up again.
     """
 
     def __init__(
@@ -64,8 +61,6 @@ class MostMessages:
         return factor
 
 
-PARTS = ("table1", "table2", "figure6", "figure7", "figure8", "figure9", "figure10", "figure11", "figure12")
-
 IGNORANT, DFGS, SMART, BOTH, HEAD_WAITS = tuple(POLICIES)[:5]
 EDF, EDF_BATCHES = tuple(POLICIES)[5:]
 #: By name, whether messages come as a Poisson process
@@ -84,18 +79,7 @@ _NEAR_LINEAR = Target(6)
 
 
 class Runs(ABC):
-    """Runs scenarios, once for each seed.
-
-    Parameters
-    ----------
-    seeds : sequence of int
-    of_figure12 : mapping of str to float, optional
-        Policies of Figure 12, and which share of a task's time a batch takes once.
-    cores : sequence of int, optional
-        Cores of Figure 12.
-    coarse, fine : float, optional
-        Steps by which it searches; see `MostMessages`.
-    """
+    """Runs scenarios, once for each seed."""
 
     def __init__(
         self,
@@ -137,38 +121,31 @@ def figures(runs: Runs, result: Result) -> dict[str, Callable[[], object]]:
     times, rate = "channel 2's processing time, × Table 2's", "channel 2's rate, × Table 2's"
     few, many, slow = (0.25, 0.5, 1, 1.25, 1.5, 2), (0.5, 1, 2, 4, 6, 8, 9, 10, 11), (0.5, 1, 2, 3, 4, 5, 6)
     failing = partial(_failures, runs, result)
+
+    def oftener(options: QosOptions) -> Callable[[float], QosOptions]:
+        return lambda times: replace(options, period2=options.period2 / times)
+
     return {
         "table2": partial(_table2, runs, result),
         "figure6": partial(
-            failing, "Figure 6, 1 core", times, (0.25, 0.5, 1, 1.5, 2, 3, 4), partial(_slower, table2), THREE
+            failing,
+            "Figure 6, 1 core",
+            times,
+            (0.25, 0.5, 1, 1.5, 2, 3, 4),
+            lambda times: replace(table2, processing2=table2.processing2 * times),
+            THREE,
         ),
-        "figure7": partial(failing, "Figure 7, 1 core", rate, few, partial(_oftener, table2), THREE),
-        "figure8": partial(failing, "Figure 8, 7 cores", rate, many, partial(_oftener, figure8), THREE),
-        "figure9": partial(failing, "Figure 9, 7 cores", rate, many, partial(_oftener, figure8), FIVE),
-        "figure10": partial(failing, "Figure 10", "cores", CORES, partial(_with_cores, SCENARIOS["figure10"]), THREE),
+        "figure7": partial(failing, "Figure 7, 1 core", rate, few, oftener(table2), THREE),
+        "figure8": partial(failing, "Figure 8, 7 cores", rate, many, oftener(figure8), THREE),
+        "figure9": partial(failing, "Figure 9, 7 cores", rate, many, oftener(figure8), FIVE),
+        "figure10": partial(
+            failing, "Figure 10", "cores", CORES, lambda cores: replace(SCENARIOS["figure10"], cores=int(cores)), THREE
+        ),
         "figure11": partial(
-            failing, "Figure 11, 7 cores, channel 2 takes twice as long", rate, slow, partial(_oftener, figure11), FIVE
+            failing, "Figure 11, 7 cores, channel 2 takes twice as long", rate, slow, oftener(figure11), FIVE
         ),
         "figure12": partial(_figure12, runs, result),
     }
-
-
-# -- scenarios of the figures ------------------------------------------------------------------------------------------
-
-
-def _slower(options: QosOptions, times: float) -> QosOptions:
-    return replace(options, processing2=options.processing2 * times)
-
-
-def _oftener(options: QosOptions, times: float) -> QosOptions:
-    return replace(options, period2=options.period2 / times)
-
-
-def _with_cores(options: QosOptions, cores: float) -> QosOptions:
-    return replace(options, cores=int(cores))
-
-
-# -- tables and figures ------------------------------------------------------------------------------------------------
 
 
 def _table2(runs: Runs, result: Result) -> None:
@@ -267,20 +244,20 @@ def _most(runs: Runs, options: QosOptions, policy: str, seed: int) -> dict[bool,
 
 def _targets(runs: Runs, result: Result, arrivals: str, rates: dict[tuple[str, int], Mean]) -> None:
     last = runs.cores[-1]
-    compared = [(f"{policy} against {IGNORANT}, 1 core", (policy, 1), (IGNORANT, 1)) for policy in (EDF, BOTH)]
-    targets: list[Target | None] = [_AHEAD_OF_IGNORANT, None]
-    for policy in (BOTH, HEAD_WAITS):
-        compared.append((f"{EDF} against {policy}, {last} cores", (EDF, last), (policy, last)))
-        targets.append(_AHEAD_OF_DFGS)
-    compared.append((f"{EDF_BATCHES} against {BOTH}, {last} cores", (EDF_BATCHES, last), (BOTH, last)))
-    targets.append(_AHEAD_OF_DFGS)
-    for policy in (EDF, BOTH):
-        compared.append((f"{policy}, {last} cores against 1", (policy, last), (policy, 1)))
-        targets.append(_NEAR_LINEAR if policy == EDF else None)
+    ahead = f"{{}} against {{}}, {last} cores"
+    compared: list[tuple[str, tuple[str, int], tuple[str, int], Target | None]] = [
+        (f"{EDF} against {IGNORANT}, 1 core", (EDF, 1), (IGNORANT, 1), _AHEAD_OF_IGNORANT),
+        (f"{BOTH} against {IGNORANT}, 1 core", (BOTH, 1), (IGNORANT, 1), None),
+        (ahead.format(EDF, BOTH), (EDF, last), (BOTH, last), _AHEAD_OF_DFGS),
+        (ahead.format(EDF, HEAD_WAITS), (EDF, last), (HEAD_WAITS, last), _AHEAD_OF_DFGS),
+        (ahead.format(EDF_BATCHES, BOTH), (EDF_BATCHES, last), (BOTH, last), _AHEAD_OF_DFGS),
+        (f"{EDF}, {last} cores against 1", (EDF, last), (EDF, 1), _NEAR_LINEAR),
+        (f"{BOTH}, {last} cores against 1", (BOTH, last), (BOTH, 1), None),
+    ]
     table2 = SCENARIOS["table2"]
     busy = last * runs.rate(table2) / table2.utilisation / rates[BOTH, last].mean
     result.add(f"Figure 12, {arrivals}: all of {last} cores busy all the time against {BOTH}", busy, _TIMES)
-    for (what, one, other), target in zip(compared, targets, strict=True):
+    for what, one, other, target in compared:
         if one in rates and other in rates:
             ratio = rates[one].over(rates[other])
             what = f"Figure 12, {arrivals}, each channel: {what}"
@@ -295,7 +272,7 @@ class QosSizes:
 
     messages: int = 20_000
     seeds: int = 10
-    parts: tuple[str, ...] = PARTS
+    parts: tuple[str, ...] = PARTS["qos"]
 
 
 def qos(bench: Bench, sizes: QosSizes) -> Result:
@@ -316,16 +293,11 @@ def qos(bench: Bench, sizes: QosSizes) -> Result:
         messages come once a period from a random time on, as the paper's; *Poisson* are as many at random. Values are
         means of {sizes.seeds} seeds with about {sizes.messages:,} messages each. Of its lines the paper prints few
         values; those stand beside.""",
-        messages=sizes.messages,
-        seeds=sizes.seeds,
-        parts=sizes.parts,
+        **asdict(sizes),
     )
     simulation = Simulation(sizes.messages, range(bench.options.seed, bench.options.seed + sizes.seeds))
     works: dict[str, Callable[[], object]] = {"table1": partial(_table1, result), **figures(simulation, result)}
-    for part in PARTS:
-        if part in sizes.parts:
-            with bench.doing(f"qos: simulating {part}"):
-                works[part]()
+    bench.do(works, sizes.parts, "qos: simulating")
     result.add("messages simulated, each of them answered or dropped", simulation.messages, "messages")
     return result
 
@@ -345,16 +317,22 @@ class Simulation(Runs):
         return results
 
 
-def _table1(result: Result) -> None:
-    """Simulate one message alone, with Table 1's times, and how these are shared out to tasks."""
+def table1(result: Result) -> Iterator[tuple[Panel, Panel, int, str, tuple[float, float]]]:
+    """Table 1's panels of time and of the H phase's share, with each place and what the paper has there."""
     time = result.panel("Table 1: a message alone", "subscriptions", "ms", log=False)
     share = result.panel("Table 1: share of the H phase", "subscriptions", "%", log=False)
-    alone = Messages(*(np.array([value], np.int64) for value in (0, 0, EXACT)))
     for subscriptions, (milliseconds, h_share) in published.QOS_TABLE1.items():
         at = f"{subscriptions:,}"
+        yield time, share, subscriptions, at, (milliseconds, h_share)
+        time.published.append(Row("a message", milliseconds, "ms", x=at))
+        share.published.append(Row("H phase", h_share, "%", x=at))
+
+
+def _table1(result: Result) -> None:
+    """Simulate one message alone, with Table 1's times, and how these are shared out to tasks."""
+    alone = Messages(*(np.array([value], np.int64) for value in (0, 0, EXACT)))
+    for time, share, _, at, (milliseconds, h_share) in table1(result):
         flow = Flow(Channel(at, 1.0), 1.0, milliseconds / 1e3, h_share / 100, parts=10)
         for name in THREE:
             time.add(name, at, run(alone, work_of([flow]), 1, POLICIES[name])[0] / 1e6)
         share.add("simulated", at, 100 * flow.tasks[0] / sum(flow.tasks))
-        time.published.append(Row("a message", milliseconds, "ms", x=at))
-        share.published.append(Row("H phase", h_share, "%", x=at))

@@ -8,41 +8,43 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
+import pyarrow as pa
 
-from tagmatch import Channel, DeadlineMissed, Overloaded
+from tagmatch import Channel, DeadlineMissed, Overloaded, TagMatch
 from tagmatch.model.options import Order
-from tagmatch_bench.figures import published
+from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.qos import (
     ARRIVALS,
     BOTH,
     EDF,
     FAIL,
     IGNORANT,
-    PARTS,
     Runs,
     add_failures,
     figures,
     percent_failed,
+    table1,
 )
-from tagmatch_bench.harness.results import Answers, Mean, Row, Target
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.results import Answers, Mean, Result, Target
 from tagmatch_bench.qos.driving import BROKERS, Channels, Driven, Spent, numbers_when_due, run_threads, run_virtual
 from tagmatch_bench.qos.kernels import EXACT, Messages
 from tagmatch_bench.qos.matching import Matching, check, times_of
-from tagmatch_bench.qos.options import CHANNELS, NANOSECONDS, SCENARIOS, QosOptions, in_own_times
-from tagmatch_bench.qos.simulator import ChannelResult, arrivals, count_results
+from tagmatch_bench.qos.simulator import (
+    CHANNELS,
+    NANOSECONDS,
+    SCENARIOS,
+    ChannelResult,
+    QosOptions,
+    arrivals,
+    count_results,
+    in_own_times,
+)
 from tagmatch_bench.systems.matcher import UnavailableError
 from tagmatch_bench.systems.tagmatch import Tagmatch
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tagmatch import TagMatch
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
-
 
 _ORDERS: tuple[Order, ...] = get_args(Order)
 _COMPARED = (("edf", "dfgs"), ("fifo", "edf"), ("fifo", "dfgs"))
@@ -58,30 +60,14 @@ _CALLS_TIMED, _CALLS_AT_MOST = 40, 0.75
 
 @dataclass(frozen=True, slots=True)
 class PipelineSizes:
-    """How much the pipeline gets.
+    """How much the pipeline gets."""
 
-    Attributes
-    ----------
-    sets : int
-        Stored sets.
-    seconds : float
-        What a call of channel 1 takes, about.
-    calls : int
-        Calls of both channels in a run, about.
-    seeds : int
-        Runs of each order.
-    loads : tuple of float
-        How many times Table 2's rates, for each thread.
-    threads : int
-        Threads that match.
-    """
-
-    sets: int = 100_000
-    seconds: float = 0.002
-    calls: int = 1_000
-    seeds: int = 10
-    loads: tuple[float, ...] = (1.0, 1.5)
-    threads: int = 1
+    sets: int = 100_000  # stored sets
+    seconds: float = 0.002  # what a call of channel 1 takes, about
+    calls: int = 1_000  # calls of both channels in a run, about
+    seeds: int = 10  # runs of each order
+    loads: tuple[float, ...] = (1.0, 1.5)  # how many times Table 2's rates, for each thread
+    threads: int = 1  # threads that match
 
 
 def pipeline(bench: Bench, result: Result, sizes: PipelineSizes) -> None:
@@ -189,8 +175,6 @@ def _counted(name: str, before: dict[str, Any], after: dict[str, Any]) -> Channe
     return ChannelResult(name, counts["offered"], counts["answered"] - counts["late"], counts["late"], dropped, ())
 
 
-REAL_PARTS = (*PARTS, "threads", "pipeline", "dds")
-
 FIFO = "FIFO"
 _TABLE2 = SCENARIOS["table2"]
 _OF_FIGURE12 = {IGNORANT: 0.0, BOTH: 0.0, EDF: 0.0}
@@ -214,8 +198,16 @@ class RealSizes:
     messages: int = 1_500
     seeds: int = 3
     subscriptions: tuple[int, int] = (6_000, 600_000)
-    parts: tuple[str, ...] = REAL_PARTS
+    parts: tuple[str, ...] = PARTS["qos-real"]
     pipeline: PipelineSizes = field(default_factory=PipelineSizes)
+
+
+def sizes_of(**given: Any) -> RealSizes:
+    """The sizes that options of the command give, of which those of the pipeline begin with its name."""
+    own = {name: given.pop(name) for name in ("messages", "seeds", "parts") if name in given}
+    subscriptions = given.pop("subscriptions1"), given.pop("subscriptions2")
+    pipeline = PipelineSizes(**{name.removeprefix("pipeline_"): value for name, value in given.items()})
+    return RealSizes(subscriptions=subscriptions, pipeline=pipeline, **own)
 
 
 def qos_real(bench: Bench, sizes: RealSizes) -> Result:
@@ -259,10 +251,7 @@ def qos_real(bench: Bench, sizes: RealSizes) -> Result:
         "pipeline": partial(pipeline, bench, result, sizes.pipeline),
         "dds": partial(_dds, real, result),
     }
-    for part in REAL_PARTS:
-        if part in sizes.parts:
-            with bench.doing(f"qos-real: running {part}"):
-                works[part]()
+    bench.do(works, sizes.parts, "qos-real: running")
     for policy, spent in real.spent.items():
         beside = (spent.putting + spent.taking) / max(spent.messages, 1) * 1e6
         result.add(f"{policy}: a message's CPU time beside matching", beside, "µs", _MICROSECONDS)
@@ -271,24 +260,7 @@ def qos_real(bench: Bench, sizes: RealSizes) -> Result:
 
 
 class Real(Runs):
-    """Matches the messages of scenarios, and counts them.
-
-    Parameters
-    ----------
-    each : int
-        Messages of a run, about.
-    seeds : sequence of int
-    matchings : sequence of Matching
-        Of both channels.
-
-    Attributes
-    ----------
-    processing : list of float
-        Seconds that nearly all messages of a channel take at most, from an order with nothing else in it.
-    spent : dict of str to Spent
-        By policy, all CPU time beside matching.
-    messages : int
-    """
+    """Matches the messages of scenarios, and counts them."""
 
     def __init__(self, each: int, seeds: Sequence[int], matchings: Sequence[Matching]) -> None:
         super().__init__(seeds, of_figure12=_OF_FIGURE12, cores=_CORES, coarse=0.7, fine=1.09)
@@ -329,8 +301,8 @@ class Real(Runs):
         times = [stretch * each for each in self.processing]
         own = replace(in_own_times(options, times), messages=self._each, seed=seed)
         messages = arrivals(own.flows, own.messages / own.rate, seed, poisson=bool(own.poisson))
-        slower = [stretch * taken for taken in _slower(options)]
-        channels = Channels(own.flows, self._matchings, [times_of(each) for each in slower])
+        slower = options.processing1 / _TABLE2.processing1, options.processing2 / _TABLE2.processing2
+        channels = Channels(own.flows, self._matchings, [times_of(stretch * each) for each in slower])
         driven = Driven(messages, channels, BROKERS[policy], own.cores)
         run(driven)
         results = count_results(messages, own.flows, driven.ends)
@@ -355,23 +327,13 @@ class Real(Runs):
         return float(np.quantile(driven.ends - messages.arrival, _AT_MOST)) / NANOSECONDS
 
 
-def _slower(options: QosOptions) -> tuple[float, float]:
-    """How many times as long as in Table 2 messages take."""
-    return options.processing1 / _TABLE2.processing1, options.processing2 / _TABLE2.processing2
-
-
 def _table1(result: Result, seed: int) -> None:
     """Measure one message alone, phase by phase."""
-    time = result.panel("Table 1: a message alone", "subscriptions", "ms", log=False)
-    share = result.panel("Table 1: share of the H phase", "subscriptions", "%", log=False)
-    for subscriptions, (milliseconds, h_share) in published.QOS_TABLE1.items():
-        at = f"{subscriptions:,}"
+    for seconds, share, subscriptions, at, _ in table1(result):
         matching = Matching(subscriptions, 1, _EVENTS, seed)
         whole = matching.h_seconds + matching.part_seconds
-        time.add("H and C phases", at, whole * 1e3)
+        seconds.add("H and C phases", at, whole * 1e3)
         share.add("H and C phases", at, 100 * matching.h_seconds / whole)
-        time.published.append(Row("a message", milliseconds, "ms", x=at))
-        share.published.append(Row("H phase", h_share, "%", x=at))
 
 
 def _threads(real: Real, result: Result) -> None:

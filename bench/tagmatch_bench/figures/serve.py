@@ -5,28 +5,24 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from tagmatch import TagMatch, connect
 from tagmatch.broker.connection import SCHEMA, Connection
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import closed_loop_rate, poisson_times, serve_in_order
 from tagmatch_bench.harness.processes import ServedIndex
-from tagmatch_bench.harness.results import Answers, Target
-from tagmatch_bench.harness.timing import Samples, rates
+from tagmatch_bench.harness.results import Answers, Result, Target
+from tagmatch_bench.harness.timing import Samples, by_name
 from tagmatch_bench.systems.matcher import count_keys, wrong_and_missing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
-
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
 
 IN_PROCESS, FLIGHT = "match_many in this process", "over Flight"
 #: Messages of a batch
@@ -91,9 +87,6 @@ def _switching() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-# -- batches -----------------------------------------------------------------------------------------------------------
-
-
 def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex, queries: pa.ListArray) -> None:
     parts = [queries.slice(first, BATCH) for first in range(0, len(queries), BATCH)]
     connection = Connection(served.url)
@@ -105,12 +98,10 @@ def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex,
     def over_flight(count: int) -> list[pa.ListArray]:
         return _streamed(connection, parts, max(1, count // BATCH))
 
-    with bench.doing("serve: batches"):
-        works: dict[str, Callable[[int], Any]] = {IN_PROCESS: in_process, FLIGHT: over_flight}
-        found = rates(works, len(parts) * BATCH, rounds=bench.options.rounds, seconds=bench.options.seconds)
+    works: dict[str, Callable[[int], Any]] = {IN_PROCESS: in_process, FLIGHT: over_flight}
+    found = bench.rates("serve: batches", works, len(parts) * BATCH)
     panel = result.panel(f"messages a second in batches of {BATCH:,}", "", "messages/s")
-    for name, samples in found.items():
-        panel.add(name, "batches", samples)
+    panel.add_all(found, "batches")
     ratio = found[FLIGHT].ratios(found[IN_PROCESS])
     result.add("over Flight against match_many in process", ratio, "times", Target(0.8))
     answers = _streamed(connection, parts, len(parts))
@@ -140,27 +131,19 @@ def _streamed(connection: Connection, parts: list[pa.ListArray], count: int) -> 
     return answers
 
 
-# -- single messages ---------------------------------------------------------------------------------------------------
-
-
 def _singles(bench: Bench, result: Result, tm: Any, queries: list[list[str]]) -> None:
     seconds, rounds = bench.options.seconds, bench.options.rounds
     closed_loop_rate(tm.submit, queries, seconds / 2)
-
-    def submit(query: list[str]) -> Future[Any]:
-        return tm.submit(query, block=False)  # type: ignore[no-any-return]
-
-    capacities, latencies = [], []
+    submit, capacities, latencies = partial(tm.submit, block=False), [], []
     for number in range(rounds):
         with bench.doing(f"serve: single messages, round {number + 1} of {rounds}"):
             capacities.append(closed_loop_rate(tm.submit, queries, seconds))
             due = poisson_times(SINGLES / 2, seconds, bench.options.seed + number)
-            latencies.append(serve_in_order(submit, cycle(queries), due))
+            latencies.append(serve_in_order(submit, cycle(queries), due).milliseconds())
     capacity = Samples(tuple(capacities))
     result.add("single messages over one connection", capacity, "messages/s", Target(SINGLES))
     panel = result.panel(f"latency at {SINGLES // 2:,} messages a second", "", "ms")
-    for name in latencies[0].milliseconds():
-        samples = Samples(tuple(each.milliseconds()[name] for each in latencies))
+    for name, samples in by_name(latencies).items():
         panel.add("single messages", name, samples)
         if name == "p99":
             result.add(f"p99 at {SINGLES // 2:,} a second", samples, "ms", Target(5, at_most=True))
@@ -168,9 +151,6 @@ def _singles(bench: Bench, result: Result, tm: Any, queries: list[list[str]]) ->
 
 def _consolidating(bench: Bench, result: Result, served: ServedIndex, tm: Any, queries: list[list[str]]) -> None:
     """Latency while another client changes the index again and again, beside that of the same load without."""
-
-    def submit(query: list[str]) -> Future[Any]:
-        return tm.submit(query, block=False)  # type: ignore[no-any-return]
 
     def change() -> None:
         with connect(served.url) as other:
@@ -181,6 +161,7 @@ def _consolidating(bench: Bench, result: Result, served: ServedIndex, tm: Any, q
                 other.consolidate()
                 done.append(2)
 
+    submit = partial(tm.submit, block=False)
     quiet, changing, done = [], [], [0]
     for number in range(bench.options.rounds):
         due = poisson_times(SINGLES / 10, bench.options.seconds, bench.options.seed + number)
@@ -200,9 +181,6 @@ def _consolidating(bench: Bench, result: Result, served: ServedIndex, tm: Any, q
     result.add("consolidations meanwhile", sum(done), "calls")
     ratio = Samples(tuple(changing)).ratios(Samples(tuple(quiet)))
     result.add("p99 while consolidating against quiet", ratio, "times", Target(2, at_most=True))
-
-
-# -- an overload -------------------------------------------------------------------------------------------------------
 
 
 def _overload(bench: Bench, result: Result, served: ServedIndex, queries: pa.ListArray) -> None:

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tagmatch import TagMatch
 from tagmatch.workloads.content import SCENARIOS as CONTENT
 from tagmatch.workloads.content import Content
 from tagmatch.workloads.location import SCENARIOS as LOCATED
 from tagmatch.workloads.location import Location
 from tagmatch_bench.figures.throughput import by_threads
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import callers_rate, gather_rate, poisson_times, serve_tasks
-from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import Samples, alternate
-from tagmatch_bench.systems.catalogue import BALANCED, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, some, tagmatch
-from tagmatch_bench.systems.tagmatch import Kernels
+from tagmatch_bench.harness.results import Result, Target
+from tagmatch_bench.harness.timing import Samples, alternate, by_name
+from tagmatch_bench.systems.catalogue import BALANCED, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, System, some, tagmatch
 from tagmatch_bench.systems.tagmatch_content import LocatedOneByOne, TagmatchContent, TagmatchLocated, TagmatchOneByOne
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from tagmatch import TagMatch
-    from tagmatch.model.options import Layout
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
-    from tagmatch_bench.systems.matcher import Matcher
-
-    Asked = tuple[tuple[Any, ...], dict[str, Any]]
+Asked = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 # Keys of a small answer, at most: as many as `submit` gives at once
@@ -120,18 +111,11 @@ def threads(bench: Bench) -> Result:
     return result
 
 
-def _kernels(layout: Layout) -> Build:
-    def build(sets: pa.Table, threads: int) -> Matcher[Any]:
-        return Kernels(sets, layout=layout, threads=threads)
-
-    return build
-
-
 def _beside_kernels(bench: Bench, result: Result) -> None:
     workload = bench.workload(bench.sets())
     kernels = {each: f"kernels alone, {each}" for each in OURS}
     systems: dict[str, Build] = {name: tagmatch(name) for name in OURS.values()}
-    systems |= {name: _kernels(layout) for layout, name in kernels.items()}
+    systems |= {name: System("tagmatch:Kernels", {"layout": layout}) for layout, name in kernels.items()}
     with bench.built(systems, workload.sets, result) as matchers:
         rates = bench.throughput(result, "beside kernels", matchers, workload.sets, workload.queries)
     panel = result.panel("match_many beside its kernels", "layout", "queries/s")
@@ -181,24 +165,13 @@ def _by_tasks(bench: Bench, result: Result) -> None:
         each: Any
         for name, each in matchers.items():
             with bench.doing(f"threads: tasks that ask {name}"):
-                gather_rate(each.index.amatch, queries, _GATHERED, 0)  # starts threads
-                rates = Samples(
-                    tuple(
-                        gather_rate(each.index.amatch, queries, _GATHERED, options.seconds)
-                        for _ in range(options.rounds)
-                    )
-                )
-                half = [
-                    serve_tasks(
-                        each.index.amatch,
-                        cycle(queries),
-                        poisson_times(rates.median / 2, options.seconds, options.seed + number),
-                    ).milliseconds()
-                    for number in range(options.rounds)
-                ]
+                ask, seconds, rounds = each.index.amatch, options.seconds, range(options.rounds)
+                gather_rate(ask, queries, _GATHERED, 0)  # starts threads
+                rates = Samples(tuple(gather_rate(ask, queries, _GATHERED, seconds) for _ in rounds))
+                dues = [poisson_times(rates.median / 2, seconds, options.seed + number) for number in rounds]
+                half = by_name([serve_tasks(ask, cycle(queries), due).milliseconds() for due in dues])
             what = f"{name}: amatch, {_GATHERED:,} at a time"
             result.add(what, rates, "queries/s", _BY_TASKS if name == RAREST else None)
             for quantile, target in {"median": None, "p99": _P99_AT_HALF_LOAD}.items():
-                latency = Samples(tuple(found[quantile] for found in half))
                 what = f"{name}: amatch at half of that load, {quantile}"
-                result.add(what, latency, "ms", target if name == RAREST else None)
+                result.add(what, half[quantile], "ms", target if name == RAREST else None)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tagmatch_bench.figures import published
-from tagmatch_bench.harness.data import extend
+from tagmatch_bench.harness.bench import Bench, Rate
+from tagmatch_bench.harness.data import Workload, extend
 from tagmatch_bench.harness.report import percent
+from tagmatch_bench.harness.results import Answers, Panel, Result, Row
 from tagmatch_bench.harness.timing import alternate
 from tagmatch_bench.systems.catalogue import (
     BALANCED,
@@ -28,11 +30,6 @@ from tagmatch_bench.systems.catalogue import (
     tagmatch,
 )
 from tagmatch_bench.systems.tagmatch import build_index
-
-if TYPE_CHECKING:
-    from tagmatch_bench.harness.bench import Bench, Rate
-    from tagmatch_bench.harness.data import Workload
-    from tagmatch_bench.harness.results import Answers, Panel, Result, Row
 
 _QUERIES_A_SECOND = "queries/s"
 # Keys of a set, and the share of the full database, whose memory is enough for so many
@@ -53,14 +50,7 @@ class _Place:
 
 
 def _match_and_unique(bench: Bench, result: Result, places: Iterable[_Place], **looks: Any) -> tuple[Panel, Panel]:
-    """Add and fill a panel for `match` and one for `match-unique`.
-
-    Parameters
-    ----------
-    places : iterable of _Place
-    **looks
-        Parameters of both panels.
-    """
+    """Add and fill a panel for `match` and one for `match-unique`."""
     match = result.panel("match", unit=_QUERIES_A_SECOND, **looks)
     unique = result.panel("match-unique", unit=_QUERIES_A_SECOND, **looks)
     for place in places:
@@ -69,8 +59,7 @@ def _match_and_unique(bench: Bench, result: Result, places: Iterable[_Place], **
                 where = f"{panel.title}, {place.name}"
                 stored, queries = place.workload.sets, place.workload.queries
                 rates = bench.throughput(result, where, matchers, stored, queries, unique=panel is unique)
-                for system, rate in rates.items():
-                    panel.add(system, place.x, rate.queries)
+                panel.add_all({system: rate.queries for system, rate in rates.items()}, place.x)
     return match, unique
 
 
@@ -162,8 +151,7 @@ def fig2(bench: Bench) -> Result:
     result.answers, found = _by_query_size(bench)
     panel = result.panel("match-unique, input", "additional tags", _QUERIES_A_SECOND)
     for extra, rates in found.items():
-        for name, rate in rates.items():
-            panel.add(name, str(extra), rate.queries)
+        panel.add_all({name: rate.queries for name, rate in rates.items()}, str(extra))
     return result
 
 
@@ -178,8 +166,7 @@ def fig3(bench: Bench) -> Result:
     result.answers, found = _by_query_size(bench)
     panel = result.panel("match-unique, output", "additional tags", "keys/s")
     for extra, rates in found.items():
-        for name, rate in rates.items():
-            panel.add(name, str(extra), rate.keys)
+        panel.add_all({name: rate.keys for name, rate in rates.items()}, str(extra))
     return result
 
 
@@ -200,7 +187,8 @@ def fig5(bench: Bench) -> Result:
 
 def by_threads(bench: Bench, result: Result, systems: Sequence[str]) -> None:
     """Add panels for `match`, `match-unique` and speed-ups with 1, 2, 4 ... threads, on the full database."""
-    counts = _thread_counts(bench.options.threads)
+    most = bench.options.threads
+    counts = sorted({most, *(2**i for i in range(most.bit_length()))})
     workload = bench.workload(bench.sets())
     places = (
         _Place(float(count), f"{count} threads", {name: _with_threads(name, count) for name in systems}, workload)
@@ -212,11 +200,6 @@ def by_threads(bench: Bench, result: Result, systems: Sequence[str]) -> None:
     speed_up.add_ratios(match, base)
     if base == _PAPER_BASE:
         speed_up.published = published.FIG5_SPEED_UP
-
-
-def _thread_counts(most: int) -> list[int]:
-    """Return 1, 2, 4 ... and `most`."""
-    return sorted({most, *(2**i for i in range(most.bit_length()))})
 
 
 def _with_threads(name: str, threads: int) -> Build:
@@ -272,8 +255,7 @@ def keys(bench: Bench) -> Result:
                 rates = bench.throughput(
                     result, where, matchers, workload.sets, workload.queries, unique=panel is unique
                 )
-                for name, rate in rates.items():
-                    panel.add(name, str(count), rate.keys)
+                panel.add_all({name: rate.keys for name, rate in rates.items()}, str(count))
                 if rates:
                     largest = max(rate.keys_per_query for rate in rates.values())
                     result.add(f"{where}: keys of an answer", largest, "keys")
@@ -304,6 +286,5 @@ def layouts(bench: Bench) -> Result:
             for layout, name in OURS.items()
             if name in bench.wanted(OURS.values())
         }
-        for name, seconds in alternate(builds, bench.options.rounds).items():
-            build.add(name, column, seconds)
+        build.add_all(alternate(builds, bench.options.rounds), column)
     return result

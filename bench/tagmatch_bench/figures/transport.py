@@ -8,21 +8,17 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch import TagMatch, connect
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.processes import ServedIndex
-from tagmatch_bench.harness.results import Target
-from tagmatch_bench.harness.timing import rates
+from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.systems.matcher import UnavailableError, needed
 from tagmatch_bench.systems.servers import MessageServer
-
-if TYPE_CHECKING:
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
 
 #: Bytes of a message, most messages of one measurement, and messages of a batch where there are batches
 PAYLOAD, MOST, BATCH = b"x" * 100, 50_000, 1_024
@@ -79,12 +75,10 @@ def transport_figure(bench: Bench) -> Result:
                 carriers[name] = stack.enter_context(closing(begin(counted[name])))
             except UnavailableError as error:
                 result.unavailable[name] = str(error)
-        with bench.doing("transport"):
-            works: dict[str, Callable[[int], object]] = {name: carrier.carry for name, carrier in carriers.items()}
-            found = rates(works, MOST, rounds=bench.options.rounds, seconds=bench.options.seconds)
+        works: dict[str, Callable[[int], object]] = {name: carrier.carry for name, carrier in carriers.items()}
+        found = bench.rates("transport", works, MOST)
     panel = result.panel(f"messages of {len(PAYLOAD)} bytes a second", "", "messages/s")
-    for name, samples in found.items():
-        panel.add(name, "one subscriber", samples)
+    panel.add_all(found, "one subscriber")
     for name, samples in found.items():
         if name != TAGMATCH:
             result.add(f"{TAGMATCH} against {name}", found[TAGMATCH].ratios(samples), "times")
@@ -118,18 +112,14 @@ class _Tagmatch:
     def carry(self, count: int) -> None:
         # Each chunk is a batch of its own on the way
         sizes = [min(BATCH, count - begin) for begin in range(0, count, BATCH)]
-        self._client.publish(pa.concat_tables([_batch_of(size) for size in sizes]))
+        whole = pa.table({"tags": [["topic"]] * BATCH, "payload": [PAYLOAD] * BATCH})
+        self._client.publish(pa.concat_tables([whole[:size] for size in sizes]))
         self._counted.wait(count)
 
     def close(self) -> None:
         self._subscriber.close()
         self._thread.join()
         self._stack.close()
-
-
-def _batch_of(count: int) -> pa.Table:
-    tags = pa.array([["topic"]] * count, pa.list_(pa.string()))
-    return pa.table({"tags": tags, "payload": pa.array([PAYLOAD] * count, pa.binary())})
 
 
 class _Redis:

@@ -5,31 +5,26 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, cast, get_args
+from typing import cast, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.options import Durability
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import add_steadily, callers_rate, poisson_times, repeatedly, serve_calls
-from tagmatch_bench.harness.results import Target
+from tagmatch_bench.harness.results import Panel, Result, Target
 from tagmatch_bench.harness.stored import Comparison, Stored, changed_files, state_of, sync_seconds, wait_until_quiet
-from tagmatch_bench.harness.timing import Samples, seconds_of, without_garbage_collection
+from tagmatch_bench.harness.timing import Samples, by_name, in_turns, seconds_of, without_garbage_collection
 from tagmatch_bench.systems.matcher import UnavailableError
 from tagmatch_bench.systems.on_disk import SYSTEMS_ON_DISK, TAGMATCH
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
-
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Panel, Result
-    from tagmatch_bench.systems.tagmatch import TagmatchOnDisk
-
+from tagmatch_bench.systems.tagmatch import TagmatchOnDisk
 
 #: How many times as long as a measured call sets are added, and queries are served
 _LENGTH = 10
@@ -89,7 +84,7 @@ def _add(bench: Bench, result: Result, panel: Panel, name: str, stored: Stored) 
                 list(zip(rows["tags"].to_pylist(), rows["key"].to_pylist(), strict=True)),
                 seconds=_seconds(bench),
                 rate=_MOST_ADDS,
-                tend=_nothing if at_once else stored.system.tend,
+                tend=(lambda: None) if at_once else stored.system.tend,
                 every=_EVERY,
             )
             stored.system.tend()
@@ -100,10 +95,6 @@ def _add(bench: Bench, result: Result, panel: Panel, name: str, stored: Stored) 
         )
         if not at_once:
             result.add(f"{name}: longest until visible, {in_words}", added.unseen, "s", _UNSEEN)
-
-
-def _nothing() -> None:
-    """What is to be done from time to time beside additions that are visible at once."""
 
 
 def while_serving(bench: Bench, result: Result, ours: Stored, queries: pa.ListArray) -> None:
@@ -130,8 +121,7 @@ def while_serving(bench: Bench, result: Result, ours: Stored, queries: pa.ListAr
     panel = result.panel("latency of match at half of capacity", "quantile", "ms")
     p99 = {}
     for name, found in latencies.items():
-        for quantile in found[0]:
-            samples = Samples(tuple(each[quantile] for each in found))
+        for quantile, samples in by_name(found).items():
             panel.add(name, quantile, samples)
             if quantile == "p99":
                 p99[name] = samples
@@ -280,20 +270,15 @@ def _ten_sets(bench: Bench, result: Result, stored: dict[str, Stored], compare: 
 
 def _one_percent(bench: Bench, result: Result, stored: dict[str, Stored], folder: Path) -> None:
     """Remove rows and add as many, one percent together, beside full builds of the same rows."""
-    half = _half_of_one_percent(bench)
-    seconds: dict[str, list[float]] = {name: [] for name in stored}
-    full: list[float] = []
-    for number in range(_PERCENT_ROUNDS):
-        with bench.doing("updates: one percent"):
-            for name, each in stored.items():
-                seconds[name].append(each.change(half, half))
-        with bench.doing("updates: a full build"):
-            full.append(_full_build(stored[TAGMATCH], folder / f"full {number}"))
-    panel = result.panel("one percent changed", "rows", "s")
-    for name, taken in seconds.items():
-        panel.add(name, f"{half:,} removed, {half:,} added", Samples(tuple(taken)))
-    result.add(f"{TAGMATCH}: a full build", Samples(tuple(full)), "s")
-    share = Samples(tuple(seconds[TAGMATCH])).ratios(Samples(tuple(full))).times(100)
+    half, build = _half_of_one_percent(bench), f"{TAGMATCH}: a full build"
+    works: dict[str, Callable[[], float]] = {name: partial(each.change, half, half) for name, each in stored.items()}
+    works[build] = partial(_full_build, stored[TAGMATCH], folder / "full")
+    with bench.doing("updates: one percent, and full builds"):
+        seconds = in_turns(works, _PERCENT_ROUNDS)
+    full = seconds.pop(build)
+    result.panel("one percent changed", "rows", "s").add_all(seconds, f"{half:,} removed, {half:,} added")
+    result.add(build, full, "s")
+    share = seconds[TAGMATCH].ratios(full).times(100)
     result.add(f"{TAGMATCH}: one percent changed, of a full build", share, "%", _OF_A_BUILD)
 
 
@@ -326,8 +311,7 @@ def _many_small(
                 is_merged = cast("TagmatchOnDisk", ours.system).is_merged
                 result.add("until merges have ended", wait_until_quiet(ours.path, done=is_merged), "s")
         rates = bench.throughput(result, f"small changes, {when}", systems, sets, queries)
-        for name, rate in rates.items():
-            panel.add(name, when, rate.queries)
+        panel.add_all({name: rate.queries for name, rate in rates.items()}, when)
         share = rates[_SMALL].queries.ratios(rates[_AT_ONCE].queries).times(100)
         result.add(f"match_many after small changes, {when}, of that consolidated at once", share, "%", target)
     at_once.close()
@@ -355,21 +339,21 @@ def _nothing_staged(bench: Bench, result: Result, ours: Stored) -> None:
 
 def _opening(bench: Bench, result: Result, stored: dict[str, Stored], compare: Comparison, query: pa.ListArray) -> None:
     """Open each system, with its files in the page cache, and ask it one query."""
-    seconds: dict[str, list[float]] = {name: [] for name in stored}
 
     def open_and_ask(each: Stored) -> None:
         each.open()
         each.system.match_many(each.system.prepare(query))
 
+    def reopened(each: Stored) -> float:
+        each.close()
+        return seconds_of(partial(open_and_ask, each))
+
     with bench.doing("updates: opening"):
         _move_on(stored.values())
-        for _ in range(bench.options.rounds):
-            for name, each in stored.items():
-                each.close()
-                seconds[name].append(seconds_of(partial(open_and_ask, each)))
+        seconds = in_turns({name: partial(reopened, each) for name, each in stored.items()}, bench.options.rounds)
     panel = result.panel("opening, until one query is answered", "rows", "ms")
     for name, each in stored.items():
-        taken = Samples(tuple(seconds[name])).times(1000)
+        taken = seconds[name].times(1000)
         panel.add(name, f"{len(each.contents):,}", taken)
         result.add(f"{name}: opened, and one query answered", taken, "ms", _TO_OPEN if name == TAGMATCH else None)
     compare("opened", stored.values(), 1, 0)

@@ -7,11 +7,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, cast
 
+import pyarrow as pa
+from rich.console import Console
+
+from tagmatch import DeviceError
 from tagmatch.cli.shared import status
 from tagmatch.files.streams import write_whole
-from tagmatch.model.errors import DeviceError
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers
@@ -28,14 +32,8 @@ from tagmatch_bench.systems.matcher import (
     wrong_and_missing,
 )
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    import pyarrow as pa
-    from rich.console import Console
-
-
 System = TypeVar("System", bound=Matcher[Any])
+Built = TypeVar("Built")
 
 #: Distinct sets of the full database at scale 1; the paper's has 212 million (§4.2.1)
 FULL_SETS = 1_000_000
@@ -73,44 +71,20 @@ def usual_queries_in_batches() -> int:
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """Parameters of all experiments.
+    """Parameters of all experiments."""
 
-    Attributes
-    ----------
-    scale : float
-        Size of the full database in millions of distinct sets.
-    threads : int
-        Threads of every system.
-    queries : int
-        Most queries of one measured call.
-    rounds : int
-        Measurements that a median is taken of.
-    seconds : float
-        What one measured call takes, about.
-    seed : int
-        Of the workload.
-    keys_per_set : float
-        Keys that a set has in the mean.
-    mongodb : tuple of str
-        URIs of running MongoDB servers; several are shards.
-    skip : tuple of str
-        Systems that are left out.
-    partitioned : int, optional
-        Distinct sets of the largest database that is partitioned (Figure 8); default: the full database.
-    queries_in_batches : int, optional
-        Most queries of a call to a system that is slower with few, as CUDA devices are; default: `queries`.
-    """
-
-    scale: float = 1.0
-    threads: int = 1
-    queries: int = _QUERIES
-    rounds: int = 3
-    seconds: float = 0.2
-    seed: int = 1
-    keys_per_set: float = KEYS_PER_SET
-    mongodb: tuple[str, ...] = ()
-    skip: tuple[str, ...] = ()
+    scale: float = 1.0  # size of the full database in millions of distinct sets
+    threads: int = 1  # threads of every system
+    queries: int = _QUERIES  # most queries of one measured call
+    rounds: int = 3  # measurements that a median is taken of
+    seconds: float = 0.2  # what one measured call takes, about
+    seed: int = 1  # of the workload
+    keys_per_set: float = KEYS_PER_SET  # keys that a set has in the mean
+    mongodb: tuple[str, ...] = ()  # URIs of running MongoDB servers; several are shards
+    skip: tuple[str, ...] = ()  # systems that are left out
+    # distinct sets of the largest database that is partitioned (Figure 8); default: the full database
     partitioned: int | None = None
+    # most queries of a call to a system that is slower with few, as CUDA devices are; default: `queries`
     queries_in_batches: int | None = None
 
 
@@ -141,7 +115,16 @@ class Bench:
 
     def result(self, name: str, title: str, about: str, **parameters: Any) -> Result:
         """Begin a result; the options are among its parameters."""
-        return Result(name, asdict(self.options) | parameters, title, " ".join(about.split()))
+        given = {what: str(value) if isinstance(value, Path) else value for what, value in parameters.items()}
+        return Result(name, asdict(self.options) | given, title, " ".join(about.split()))
+
+    def do(self, works: Mapping[str, Callable[[], object]], wanted: Iterable[str], what: str = "") -> None:
+        """Do those works that are wanted, in their own order; `what` says what is going on."""
+        chosen = set(wanted)
+        for part, work in works.items():
+            if part in chosen:
+                with self.doing(f"{what} {part}") if what else contextlib.nullcontext():
+                    work()
 
     def in_words(self, sets: int) -> str:
         """Say of how many sets and keys a workload is."""
@@ -173,19 +156,34 @@ class Bench:
     ) -> Iterator[dict[str, System]]:
         """Build systems, closed at the end; those that cannot run here are noted in the result."""
         with contextlib.ExitStack() as stack:
-            matchers: dict[str, System] = {}
-            for name, build in systems.items():
-                if name in self.options.skip:
-                    result.unavailable[name] = "skipped"
+            builds = {name: partial(build, sets, self.options.threads) for name, build in systems.items()}
+            yield self.build(result, builds, stack, f"{len(sets):,} sets")
+
+    def build(
+        self, result: Result, builds: Mapping[str, Callable[[], Built]], stack: contextlib.ExitStack | None, where: str
+    ) -> dict[str, Built]:
+        """Build systems, closed with a stack; those to be skipped, or that cannot run here, are noted in the result."""
+        built: dict[str, Built] = {}
+        for name, build in builds.items():
+            if name in self.options.skip:
+                result.unavailable[name] = "skipped"
+                continue
+            with self.doing(f"{result.name}: building {name}, {where}"):
+                try:
+                    built[name] = build()
+                except UnavailableError as error:
+                    result.unavailable[name] = str(error)
                     continue
-                with self.doing(f"{result.name}: building {name}, {len(sets):,} sets"):
-                    try:
-                        matchers[name] = build(sets, self.options.threads)
-                    except UnavailableError as error:
-                        result.unavailable[name] = str(error)
-                        continue
-                stack.callback(matchers[name].close)
-            yield matchers
+            if stack is not None:
+                stack.callback(cast("Any", built[name]).close)
+        return built
+
+    def rates(
+        self, what: str, works: Mapping[str, Callable[[int], object]], items: int, sizes: Mapping[str, CallSize] = {}
+    ) -> dict[str, Samples]:
+        """Items a second of each work, in turns, in calls with up to so many items."""
+        with self.doing(what):
+            return rates(works, items, rounds=self.options.rounds, seconds=self.options.seconds, sizes=sizes)
 
     def throughput(
         self,
@@ -197,18 +195,7 @@ class Bench:
         *,
         unique: bool = False,
     ) -> dict[str, Rate]:
-        """Measure all matchers in turn on the same queries, and compare their answers with those of brute force.
-
-        Parameters
-        ----------
-        result : Result
-            Takes the comparison.
-        where : str
-            What the comparison is named.
-        matchers : mapping of str to Matcher
-        sets : pyarrow.Table
-            What the matchers were built of.
-        """
+        """Measure all matchers in turn on the same queries, and compare their answers with those of brute force."""
         options = self.options
         most = {
             name: min(len(queries), options.queries if call_size_of(matcher) is None else self.queries)
@@ -220,9 +207,8 @@ class Bench:
             return matchers[name].match_many(prepared[name][:count], unique=unique)
 
         works = {name: partial(ask, name) for name in matchers}
-        with self.doing(f"{result.name}: matching, {where}"):
-            sizes = {name: replace(_call_size(each, works[name]), most=most[name]) for name, each in matchers.items()}
-            measured = rates(works, len(queries), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
+        sizes = {name: replace(_call_size(each, works[name]), most=most[name]) for name, each in matchers.items()}
+        measured = self.rates(f"{result.name}: matching, {where}", works, len(queries), sizes)
         with self.doing(f"{result.name}: checking, {where}"):
             checked = {name: _checked(samples.items, most[name]) for name, samples in measured.items()}
             right = _right_answers(sets, queries, unique, threads=options.threads) if checked else []

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import offsets_of
-from tagmatch_bench.harness.results import Answers
-from tagmatch_bench.harness.timing import Samples, rates
+from tagmatch.model.arrays import F64Array, U32Array, U64Array, offsets_of
+from tagmatch.workloads.location import Location
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.results import Answers, Result
+from tagmatch_bench.harness.timing import Samples
 from tagmatch_bench.systems.circles import Circles, Found, Moves, Stabs
 from tagmatch_bench.systems.matcher import CallSize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tagmatch.model.arrays import F64Array, U32Array, U64Array
-    from tagmatch.workloads.location import Location
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
 
 #: What is asked for all messages that were timed, if it is there: sooner than others that were written elsewhere
 _BESIDE = ("Shapely STRtree", "R*-tree")
@@ -38,23 +33,13 @@ _SINGLE, _SINGLE_ROUNDS = {"CLCB", "CLCB, CPU"}, 1e-6
 
 @dataclass(frozen=True)
 class CircleScenario:
-    """Circles, points, and moves.
-
-    Attributes
-    ----------
-    name : str
-    circles : Circles
-    x, y : float64 arrays
-        Points of messages.
-    ids, to_x, to_y : arrays
-        Moves; as many of these in a row as there are circles are each of another one.
-    """
+    """Circles, points, and moves."""
 
     name: str
     circles: Circles
-    x: F64Array
+    x: F64Array  # points of messages
     y: F64Array
-    ids: U32Array
+    ids: U32Array  # moves; as many of these in a row as there are circles are each of another one
     to_x: F64Array
     to_y: F64Array
 
@@ -94,7 +79,7 @@ def circles_with(circles: Circles, x: F64Array, y: F64Array) -> Found:
 def asking(system: Any, scenario: CircleScenario) -> Callable[[int], Any]:
     """What asks a system for the first points, in the form that it takes; the dual, where it has nothing else."""
     x, y = scenario.x, scenario.y
-    if hasattr(system, "prepare"):
+    if hasattr(system, "match_many"):
         table = system.prepare(x, y)
         return lambda count: system.match_many(table[:count])
     if isinstance(system, Stabs):
@@ -125,7 +110,7 @@ class Moving:
     def circles(self) -> Circles:
         """Where they are now."""
         scenario, circles = self._scenario, self._scenario.circles
-        moved = Circles(circles.x.copy(), circles.y.copy(), circles.radius)
+        moved = circles.movable()
         for some in self._done:
             moved.move(scenario.ids[some], scenario.to_x[some], scenario.to_y[some])
         return moved
@@ -135,23 +120,16 @@ def time_messages(
     bench: Bench, result: Result, scenario: CircleScenario, systems: Mapping[str, Any]
 ) -> dict[str, Samples]:
     """Microseconds a message of each system, in turn; all answers that were timed are compared."""
-    options = bench.options
     works = {name: asking(system, scenario) for name, system in systems.items()}
     if not works:
         return {}
     found_each = max(len(scenario.right.ids) / max(scenario.sample, 1), 1.0)
     most = CallSize(most=max(scenario.sample, int(MOST_FOUND / found_each)))
-    with bench.doing(f"{result.name}: matching, {scenario.name}"):
-        found = rates(
-            works,
-            len(scenario.x),
-            rounds=options.rounds,
-            seconds=options.seconds,
-            sizes=dict.fromkeys(works, most),
-        )
+    sizes = dict.fromkeys(works, most)
+    found = bench.rates(f"{result.name}: matching, {scenario.name}", works, len(scenario.x), sizes)
     with bench.doing(f"{result.name}: checking, {scenario.name}"):
         _compare_all(result, scenario, works, {name: samples.items for name, samples in found.items()})
-    return {name: Samples(tuple(1e6 / rate for rate in each.values), each.items) for name, each in found.items()}
+    return {name: each.per(1e6) for name, each in found.items()}
 
 
 def _compare_all(
@@ -171,13 +149,11 @@ def time_moves(
     bench: Bench, result: Result, scenario: CircleScenario, systems: Mapping[str, Any]
 ) -> dict[str, Samples]:
     """Microseconds a move of each system whose circles move; what each answers after that is compared."""
-    options = bench.options
     movers = {name: Moving(system, scenario) for name, system in systems.items() if isinstance(system, Moves)}
     if not movers:
         return {}
-    with bench.doing(f"{result.name}: moving, {scenario.name}"):
-        most = min(len(scenario.circles), _MOST_MOVES)
-        found = rates(movers, most, rounds=options.rounds, seconds=options.seconds)
+    most = min(len(scenario.circles), _MOST_MOVES)
+    found = bench.rates(f"{result.name}: moving, {scenario.name}", movers, most)
     asked = max(int(_AFTER_MOVES * scenario.sample), min(_FEWEST, len(scenario.x)))
     with bench.doing(f"{result.name}: checking, {scenario.name}, moved"):
         for name, mover in movers.items():
@@ -185,7 +161,7 @@ def time_moves(
             right = circles_with(circles, scenario.x[:asked], scenario.y[:asked])
             given = found_in(asking(systems[name], scenario)(asked))
             _compare(result, scenario, circles, name, given, f"{scenario.name}, moved, beside brute force", right)
-    return {name: Samples(tuple(1e6 / rate for rate in each.values), each.items) for name, each in found.items()}
+    return {name: each.per(1e6) for name, each in found.items()}
 
 
 def found_in(answers: Any) -> Found:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from tagmatch.model.arrays import BoolArray, I64Array, U64Array
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
@@ -17,9 +17,6 @@ from tagmatch.model.parallel import even_ranges, run, run_rows
 from tagmatch.workloads.laws import TwitterOptions
 from tagmatch.workloads.queries import SAMPLE_SETS, Extender, QueryOptions, StoredSets
 from tagmatch.workloads.twitter import Twitter
-
-if TYPE_CHECKING:
-    from tagmatch.model.arrays import BoolArray, I64Array, U64Array
 
 # Rows that are generated at once, with their duplicates: about 100 bytes each
 _MOST_ROWS = 1 << 26
@@ -41,24 +38,12 @@ _PILOT_PUBLISHERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Stored sets and queries.
+    """Stored sets and queries."""
 
-    Attributes
-    ----------
-    sets : pyarrow.Table
-        Columns `tags` and `key`; a set occurs once for each of its keys.
-    distinct : int
-        Different sets among them.
-    sample : pyarrow.Table
-        Some of these, each once: what queries are made of.
-    queries : pyarrow.ListArray
-        Lists of strings.
-    """
-
-    sets: pa.Table
-    distinct: int
-    sample: pa.Table
-    queries: pa.ListArray
+    sets: pa.Table  # columns `tags` and `key`; a set occurs once for each of its keys
+    distinct: int  # different sets among them
+    sample: pa.Table  # some of these, each once: what queries are made of
+    queries: pa.ListArray  # lists of strings
 
     @property
     def keys_per_set(self) -> float:
@@ -67,16 +52,7 @@ class Workload:
 
 
 def make_workload(sets: int, queries: int, seed: int, threads: int, *, keys_per_set: float = KEYS_PER_SET) -> Workload:
-    """Generate users of the Twitter-like workload until their interests are enough distinct sets.
-
-    Parameters
-    ----------
-    sets : int
-        Distinct sets.
-    keys_per_set : float
-        Keys that a set has in the mean, about: there are as many publishers as it takes. Where they are but hundreds,
-        how many tweets these happen to have matters. With 1, a set has the first of its keys only.
-    """
+    """Generate users of the Twitter-like workload until their interests are enough distinct sets."""
     options = TwitterOptions(seed=seed)
     if keys_per_set > 1:
         options = replace(options, publishers=_publishers(options, sets, keys_per_set, threads))
@@ -116,10 +92,7 @@ def _publishers(options: TwitterOptions, sets: int, keys_per_set: float, threads
 
 
 def _generate(options: TwitterOptions, count: int, *, one_key: bool, threads: int) -> tuple[pa.Table, I64Array]:
-    """Generate rows until they have `count` distinct sets; returns them, and the first row of each set.
-
-    With `one_key`, there are no other rows than these.
-    """
+    """Generate rows until they have `count` distinct sets; returns them, and the first row of each set."""
     model, seen = Twitter(options), _Seen()
     taken: list[pa.Table] = []
     firsts: list[I64Array] = []

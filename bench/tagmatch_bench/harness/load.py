@@ -10,26 +10,21 @@ import asyncio
 import threading
 import time
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count, cycle
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from tagmatch.model.errors import Overloaded
+from tagmatch import Overloaded
+from tagmatch.model.arrays import F64Array
 from tagmatch.workloads.queries import arrival_times
 from tagmatch_bench.harness.timing import without_garbage_collection
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-    from concurrent.futures import Future
-
-    from tagmatch.model.arrays import F64Array
-
 
 #: Queries that a closed loop has outstanding
 WINDOW = 8192
@@ -39,21 +34,17 @@ _QUANTILES = {"median": 0.5, "p99": 0.99, "p99.9": 0.999, "maximum": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What came of queries.
+    """What came of queries."""
 
-    Attributes
-    ----------
-    latency : float64 array
-        Of each query that was answered: seconds from when it was due until its future was done.
-    rejected : int
-        Queries that were refused as `Overloaded`.
-    seconds : float
-        From the start to the last answer.
-    """
+    latency: F64Array  # of each query that was answered: seconds from when it was due until its future was done
+    rejected: int  # queries that were refused as `Overloaded`
+    seconds: float  # from the start to the last answer
 
-    latency: F64Array
-    rejected: int
-    seconds: float
+    @classmethod
+    def of(cls, due: F64Array, done: F64Array) -> Served:
+        """Of when each query was due and was answered, NaN if it was refused."""
+        latency = (done - due)[~np.isnan(done)]
+        return cls(latency, len(due) - len(latency), float(np.nanmax(done, initial=0.0)))
 
     @property
     def throughput(self) -> float:
@@ -73,24 +64,7 @@ def serve(
     now: Callable[[], float] = time.perf_counter,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Served:
-    """Submit queries when they are due, all of them however late it has become; waits until all are answered.
-
-    Parameters
-    ----------
-    submit
-        Must not wait for room, but raise `Overloaded`. The garbage collector is off meanwhile.
-    queries
-        At least as many as `due`.
-    due : float64 array
-        Seconds from the start, ascending.
-    now, sleep
-        The clock.
-
-    Raises
-    ------
-    Exception
-        What `submit` raises besides, and the error of a query that has failed.
-    """
+    """Submit queries when they are due, all of them however late it has become; waits until all are answered."""
     done = np.full(len(due), np.nan)
     finished: SimpleQueue[Future[Any]] = SimpleQueue()
 
@@ -112,8 +86,7 @@ def serve(
             future.add_done_callback(partial(record, number))
         for _ in range(submitted):
             finished.get().result()
-    latency = (done - due)[~np.isnan(done)]
-    return Served(latency, len(due) - submitted, float(np.nanmax(done, initial=0.0)))
+    return Served.of(due, done)
 
 
 def serve_in_order(
@@ -126,7 +99,7 @@ def serve_in_order(
     """
     done, times, source = np.full(len(due), np.nan), due.tolist(), iter(queries)
     outstanding: deque[tuple[int, Future[Any]]] = deque()
-    number = rejected = 0
+    number = 0
     with without_garbage_collection():
         start = time.perf_counter()
         while number < len(times) or outstanding:
@@ -136,13 +109,11 @@ def serve_in_order(
                 future.result()
                 done[place] = now
             while number < len(times) and times[number] <= now:
-                try:
+                with suppress(Overloaded):
                     outstanding.append((number, submit(next(source))))
-                except Overloaded:
-                    rejected += 1
                 number += 1
             time.sleep(tick)
-    return Served((done - due)[~np.isnan(done)], rejected, float(np.nanmax(done, initial=0.0)))
+    return Served.of(due, done)
 
 
 def serve_calls(match: Callable[[list[str]], object], queries: Iterable[list[str]], due: F64Array) -> Served:
@@ -160,10 +131,7 @@ def serve_calls(match: Callable[[list[str]], object], queries: Iterable[list[str
 
 
 def serve_tasks(ask: Callable[[list[str]], Awaitable[object]], queries: Iterable[list[str]], due: F64Array) -> Served:
-    """As `serve`, but each query is asked by a task of its own of one event loop, which is begun when it is due.
-
-    The loop's timers are a millisecond coarse, which counts as latency too.
-    """
+    """As `serve`, but each query is asked by a task of its own of one event loop, which is begun when it is due."""
     done = np.full(len(due), np.nan)
     now = time.perf_counter
 
@@ -183,8 +151,7 @@ def serve_tasks(ask: Callable[[list[str]], Awaitable[object]], queries: Iterable
 
     with without_garbage_collection():
         asyncio.run(all_of_them())
-    answered = ~np.isnan(done)
-    return Served((done - due)[answered], int(np.sum(~answered)), float(np.nanmax(done, initial=0.0)))
+    return Served.of(due, done)
 
 
 def closed_loop_rate(
@@ -274,20 +241,11 @@ _SHORTEST_SLEEP = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What came of additions.
-
-    Attributes
-    ----------
-    rows : int
-        Added.
-    seconds : float
-        From the start until the last was added.
-    unseen : float
-        The longest time from when an addition returned to the end of the first call of `tend` that began after that.
-    """
+    """What came of additions."""
 
     rows: int
-    seconds: float
+    seconds: float  # from the start until the last was added
+    # the longest time from when an addition returned to the end of the first call of `tend` that began after that
     unseen: float
 
     @property
@@ -331,17 +289,7 @@ def add_steadily(
     tend: Callable[[], object],
     every: float,
 ) -> Added:
-    """Add rows one by one, in their order, for some seconds or until there are no more.
-
-    Parameters
-    ----------
-    adders
-        For each thread, what adds a row.
-    rate : float
-        Most rows a second, of all threads.
-    tend
-        Makes rows visible that were added before; another thread calls it every so many seconds, and once at the end.
-    """
+    """Add rows one by one, in their order, for some seconds or until there are no more."""
     source = iter(rows)  # of all threads, which the interpreter lock makes take turns
     share = rate / len(adders)
     starts: list[float] = []

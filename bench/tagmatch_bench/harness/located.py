@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch import CudaOptions
-from tagmatch.model.arrays import offsets_of
-from tagmatch_bench.harness.results import Answers
-from tagmatch_bench.harness.timing import Samples, rates
+from tagmatch.model.arrays import BoolArray, F64Array, U64Array, offsets_of
+from tagmatch_bench.harness.bench import Bench
+from tagmatch_bench.harness.content import Measured, timed
+from tagmatch_bench.harness.results import Result
 from tagmatch_bench.systems.catalogue import LOCATED, LOCATED_GPU
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError, answers_to_pylist, wrong_and_missing
+from tagmatch_bench.systems.clcb import LocatedMatcher
 from tagmatch_bench.systems.tagmatch_content import LocatedMatching, LocatedOneByOne, TagmatchLocated
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from tagmatch.model.arrays import BoolArray, F64Array, U64Array
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
-
 
 #: Our own: from Arrow to Arrow; with messages that are encoded, as CLCB's are; and called from Python for each message
 WHOLE, MATCHING, CALLED = "tagmatch, end to end", "tagmatch, contents and areas", "tagmatch, a call each"
@@ -43,41 +37,28 @@ _MOST_CALLS = 2000
 #: Of systems with single precision, a squared radius' share by which a squared distance may be off
 _SINGLE_ROUNDS = 1e-6
 _EARTH_METRES = 6_371_008.8
-_TAGS = "tags"
-_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
+_OPERATORS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 
 
 @dataclass(frozen=True)
 class LocatedScenario:
-    """Subscriptions with areas, and messages.
-
-    Attributes
-    ----------
-    name : str
-    subscriptions, messages : pyarrow.Table
-        As `tagmatch.workloads.location` makes them, on the plane or on the sphere.
-    compared_subscriptions, compared_messages : pyarrow.Table, optional
-        The same as CLCB takes them, where that is not so: with tags as constraints.
-    """
+    """Subscriptions with areas, and messages."""
 
     name: str
-    subscriptions: pa.Table
+    subscriptions: pa.Table  # as `tagmatch.workloads.location` makes them, on the plane or on the sphere
     messages: pa.Table
+    # the same as CLCB takes them, where that is not so: with tags as constraints
     compared_subscriptions: pa.Table | None = None
     compared_messages: pa.Table | None = None
+
+    beside = WHOLE, 1
 
     @property
     def for_others(self) -> tuple[pa.Table, pa.Table]:
         """What CLCB takes, and is asked."""
         if self.compared_subscriptions is None or self.compared_messages is None:
-            return self.subscriptions, self.messages.drop_columns(
-                [_TAGS] if _TAGS in self.messages.column_names else []
-            )
+            names = [name for name in self.messages.column_names if name != "tags"]
+            return self.subscriptions, self.messages.select(names)
         return self.compared_subscriptions, self.compared_messages
 
     @cached_property
@@ -108,10 +89,8 @@ class LocatedScenario:
     @cached_property
     def right(self) -> list[U64Array]:
         """Right answers to the first messages, each key once."""
-        keys, rows = (
-            self.subscriptions["key"].to_numpy(),
-            [np.flatnonzero(self.inside(0))] if len(self.messages) else [],
-        )
+        keys = self.subscriptions["key"].to_numpy()
+        rows = [np.flatnonzero(self.inside(0))] if len(self.messages) else []
         each = max(len(rows[0]) if rows else 0, 1)
         count = min(max(int(min(_COMPARED / max(len(keys), 1), _FOUND / each)), _FEWEST), _MOST, len(self.messages))
         rows += [np.flatnonzero(self.inside(message)) for message in range(1, count)]
@@ -129,7 +108,17 @@ class LocatedScenario:
         """How many messages brute force answers."""
         return len(self.right)
 
-    def on_edge(self, message: int, key: int) -> bool:
+    def asked_of(self, system: Any) -> pa.Table:
+        """The messages as a system takes them; of those that are asked from Python, not many."""
+        if isinstance(system, LocatedOneByOne):
+            return self.messages[:_MOST_CALLS]
+        return self.for_others[1] if isinstance(system, LocatedMatcher) else self.messages
+
+    def edges_of(self, system: Any) -> Callable[[int, int], bool] | None:
+        """Of a system of single precision: whether it may have a message's key or not."""
+        return self._on_edge if isinstance(system, LocatedMatcher) else None
+
+    def _on_edge(self, message: int, key: int) -> bool:
         """Whether a message is so near the edge of an area of a key that single precision may say either."""
         rows = np.flatnonzero(self.subscriptions["key"].to_numpy() == key)
         (x, y, reach), (px, py) = (each[rows] for each in self._areas), (places[message] for places in self._places)
@@ -156,131 +145,42 @@ def _has_content(stored: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
     return all(value is not None and _OPERATORS[each["op"]](value, each["value"]) for value, each in given)
 
 
-@dataclass(frozen=True, slots=True)
-class Located:
-    """What was found of a scenario: microseconds a message by system, and the keys of an answer in the mean."""
-
-    micros: Mapping[str, Samples]
-    keys_per_message: float
-
-
 def measure(
     bench: Bench, result: Result, scenario: LocatedScenario, whole: TagmatchLocated, names: Iterable[str] = ALL
-) -> Located:
-    """Time systems on one thread, each key of an answer once, and compare all answers.
-
-    What is to be skipped, and what cannot run here, is noted in the result.
-    """
-    others = {**LOCATED, **LOCATED_GPU}
-    own = {WHOLE: whole, MATCHING: LocatedMatching(whole), CALLED: LocatedOneByOne(whole)}
-    subscriptions, _ = scenario.for_others
-    systems: dict[str, Any] = {}
+) -> Measured:
+    """Time systems on one thread, each key of an answer once, and compare all answers."""
+    own: dict[str, Any] = {WHOLE: whole, MATCHING: LocatedMatching(whole), CALLED: LocatedOneByOne(whole)}
+    others, names = {**LOCATED, **LOCATED_GPU}, list(names)
+    result.unavailable |= {name: "skipped" for name in names if name in own and name in bench.options.skip}
     with ExitStack() as stack:
-        for name in names:
-            if name in bench.options.skip:
-                result.unavailable[name] = "skipped"
-                continue
-            if name in own:
-                systems[name] = own[name]
-                continue
-            with bench.doing(f"{result.name}: building {name}, {scenario.name}"):
-                try:
-                    systems[name] = (
-                        _on_a_gpu(whole, stack) if name == MATCHING_GPU else others[name].build(subscriptions, 1)
-                    )
-                except UnavailableError as error:
-                    result.unavailable[name] = str(error)
-                    continue
-            stack.callback(systems[name].close)
-        return timed(bench, result, scenario, systems, dict.fromkeys(others, True))
+        builds = {
+            name: partial(others[name].build, scenario.for_others[0], 1)
+            if name in others
+            else partial(_on_a_gpu, whole)
+            for name in names
+            if name not in own
+        }
+        systems = {name: own[name] for name in bench.wanted(names) if name in own}
+        return timed(bench, result, scenario, systems | bench.build(result, builds, stack, scenario.name))
 
 
-def _on_a_gpu(whole: TagmatchLocated, stack: ExitStack) -> LocatedMatching:
-    """The same index on a CUDA device, which has packets of any size; it is closed in the end."""
-    again = whole.again(device="cuda", threads=1, plane=whole.plane, cuda=CudaOptions(devices=(0,), fewest_queries=0))
-    stack.callback(again.close)
-    return LocatedMatching(again)
+class _OnAGpu(LocatedMatching):
+    """The same index on a CUDA device, which has packets of any size, closed in the end."""
+
+    def close(self) -> None:
+        """Close the index."""
+        self._whole.close()
 
 
-def timed(
-    bench: Bench,
-    result: Result,
-    scenario: LocatedScenario,
-    systems: Mapping[str, Any],
-    single: Mapping[str, bool] | None = None,
-) -> Located:
-    """Time these systems in turn, and compare all answers; those of single precision may differ on edges."""
-    options, single = bench.options, single or {}
-    prepared = {name: system.prepare(_asked(name, system, scenario, single)) for name, system in systems.items()}
-
-    def ask(name: str, count: int) -> Any:
-        return systems[name].match_many(prepared[name][:count], unique=True)
-
-    sizes = {name: CallSize(whole=each.packet_size) for name, each in prepared.items() if hasattr(each, "packet_size")}
-    sizes |= {
-        name: CallSize(most=_MOST_CALLS) for name, system in systems.items() if isinstance(system, LocatedOneByOne)
-    }
-    with bench.doing(f"{result.name}: matching, {scenario.name}"):
-        works = {name: partial(ask, name) for name in systems}
-        found = rates(works, len(scenario.messages), rounds=options.rounds, seconds=options.seconds, sizes=sizes)
-    with bench.doing(f"{result.name}: checking, {scenario.name}"):
-        keys = _compare(result, scenario, works, {name: each.items for name, each in found.items()}, single)
-    micros = {name: Samples(tuple(1e6 / rate for rate in each.values), each.items) for name, each in found.items()}
-    return Located(micros, keys)
+def _on_a_gpu(whole: TagmatchLocated) -> LocatedMatching:
+    options = CudaOptions(devices=(0,), fewest_queries=0)
+    return _OnAGpu(whole.again(device="cuda", threads=1, plane=whole.plane, cuda=options))
 
 
-def _asked(name: str, system: Any, scenario: LocatedScenario, single: Mapping[str, bool]) -> pa.Table:
-    if isinstance(system, LocatedOneByOne):
-        return scenario.messages[:_MOST_CALLS]
-    return scenario.for_others[1] if name in single else scenario.messages
+# -- areas and tags as constraints on attributes, positions and tags as attributes, for systems that know nothing else -
 
-
-def _compare(
-    result: Result,
-    scenario: LocatedScenario,
-    works: Mapping[str, Callable[[int], Any]],
-    timed: Mapping[str, int],
-    single: Mapping[str, bool],
-) -> float:
-    """Compare answers with brute force, and all that were timed with those of `WHOLE`; returns the keys of one."""
-    count = len(scenario.messages)
-    answers = {name: work(min(count, max(scenario.sample, timed[name]))) for name, work in works.items()}
-    for name, given in answers.items():
-        edges = scenario if name in single else None
-        where = f"{scenario.name}, beside brute force"
-        add_answers(result, where, name, given[: scenario.sample], scenario.right, edges)
-        if name != WHOLE and WHOLE in answers:
-            both = min(len(given), len(answers[WHOLE]))
-            where = f"{scenario.name}, beside {WHOLE}"
-            add_answers(result, where, name, given[:both], answers[WHOLE][:both], edges)
-    most = max(answers.values(), key=len)
-    return _keys(most) / max(len(most), 1)
-
-
-def _keys(answers: Any) -> int:
-    return len(answers.flatten()) if isinstance(answers, pa.Array) else sum(map(len, answers))
-
-
-def add_answers(
-    result: Result, where: str, system: str, given: Any, right: Sequence[Any], edges: LocatedScenario | None = None
-) -> None:
-    """Add how answers compare with the right ones; with `edges`, both may be so on the edges of its areas."""
-    count = min(len(given), len(right))
-    given, right = given[:count], right[:count]
-    wrong, missing = wrong_and_missing(given, right)
-    if edges is not None and wrong + missing:
-        wrong, missing = _off_edges(edges, answers_to_pylist(given), answers_to_pylist(right))
-    result.answers.append(Answers(where, system, True, count, _keys(given), wrong, missing))
-
-
-def _off_edges(scenario: LocatedScenario, given: list[list[int]], right: list[list[int]]) -> tuple[int, int]:
-    wrong = missing = 0
-    for message, (have, due) in enumerate(zip(given, right, strict=True)):
-        off = {key for key in set(have) ^ set(due) if not scenario.on_edge(message, key)}
-        wrong += len(off & set(have))
-        missing += len(off & set(due))
-    return wrong, missing
-
+# CLCB's §5 does not say what its "special constraint" of an area is. Here it is two intervals, of the least square
+# around the circle: a square has 27 % more area, so that these filters find all that the circles find, and more.
 
 #: Names that the workload has for no other attribute
 X, Y = "x", "y"
@@ -288,21 +188,7 @@ _CONSTRAINT = pa.struct({"attr": pa.string(), "op": pa.string(), "value": pa.flo
 
 
 def areas_as_constraints(subscriptions: pa.Table) -> pa.Table:
-    """Return `key` and `constraints` of subscriptions on the plane, with two more for the area.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-        As of `Location.subscriptions` without `degrees`.
-
-    Examples
-    --------
-    >>> from tagmatch.workloads.location import Location, LocationOptions
-    >>> from tagmatch_bench.harness.located import areas_as_constraints
-    >>> one = Location(LocationOptions(subscribers=1)).subscriptions(0, 1, content="tags")
-    >>> [(each["attr"], each["op"]) for each in areas_as_constraints(one)["constraints"][0].as_py()]
-    [('x', 'between'), ('y', 'between')]
-    """
+    """Return `key` and `constraints` of subscriptions on the plane, with two more for the area."""
     rows = len(subscriptions)
     lists = subscriptions["constraints"].combine_chunks()
     sizes = lists.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64)

@@ -9,31 +9,19 @@ import tempfile
 import urllib.request
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
-from tagmatch.model.errors import TagMatchError
+from tagmatch import TagMatchError
+from tagmatch.model.options import Layout
 from tagmatch.workloads.laws import TwitterOptions
 from tagmatch.workloads.twitter import Twitter
 from tagmatch_bench.systems.tagmatch import build_index
 
-if TYPE_CHECKING:
-    from types import TracebackType
-
-    from tagmatch.model.options import Layout
-
 
 def resident(field: Literal["VmRSS", "VmHWM"], pid: int | Literal["self"] = "self") -> int:
-    """Return a process's resident memory in bytes: now, or its peak.
-
-    Raises
-    ------
-    ProcessLookupError, FileNotFoundError
-        There is no such process, or it has ended, whether or not its parent has taken note.
-    OSError
-        This system does not say.
-    """
+    """Return a process's resident memory in bytes: now, or its peak."""
     status = _status(pid)
     if field in status:
         return int(status[field].split()[0]) << 10
@@ -74,20 +62,15 @@ def peak_of_build(sets: pa.Table, layout: Layout, threads: int) -> int:
 def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
     sets = Twitter(TwitterOptions()).sets(0, _WARM_UP_USERS)
     build_index(sets, layout=layout, threads=threads, device="cpu").close()
-    _reset_peak()
+    try:
+        forget_peak()
+    except OSError:  # a peak of compilation may count
+        print("the peak before the build cannot be reset", file=sys.stderr)
     before = resident("VmRSS")
     with pa.OSFile(path) as file:
         tm = build_index(pa.ipc.open_file(file).read_all(), layout=layout, threads=threads, device="cpu")
     with tm:
         return {"before": before, "peak": resident("VmHWM")}
-
-
-def _reset_peak() -> None:
-    """Have the kernel forget the peak so far; where it cannot, a peak of compilation may count."""
-    try:
-        forget_peak()
-    except OSError:
-        print("the peak before the build cannot be reset", file=sys.stderr)
 
 
 if __name__ == "__main__":
@@ -107,18 +90,7 @@ level = "warning"
 
 
 class ServedIndex:
-    """A service on this machine, within a `with` block.
-
-    Parameters
-    ----------
-    index : Path
-    threads : int
-        Threads that match.
-
-    Attributes
-    ----------
-    url : str
-    """
+    """A service on this machine, within a `with` block."""
 
     def __init__(self, index: Path, threads: int) -> None:
         self._folder = TemporaryDirectory()
@@ -135,9 +107,7 @@ class ServedIndex:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         self._process.communicate()
         self._folder.cleanup()

@@ -6,36 +6,22 @@ Nothing here hashes, indexes or signs, and no compared system is asked, so that 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, offsets_of
 from tagmatch.model.arrow import numpy_type
 from tagmatch.model.parallel import run
 from tagmatch_bench.systems.matcher import rows_of
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from tagmatch.model.arrays import BoolArray, I64Array
-
 
 def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False, threads: int = 1) -> list[list[int]]:
-    """Return the keys of the stored sets that are contained in each query.
-
-    Parameters
-    ----------
-    sets : pyarrow.Table
-        Columns `tags` and `key`, as every matcher takes them.
-    queries : pyarrow.ListArray
-        Not many: each is tested with every set whose tags all occur in some query.
-    unique : bool
-        Give each key of a query once.
-    """
+    """Return the keys of the stored sets that are contained in each query."""
     asked = queries.flatten().unique()
     possible = run(lambda batch: batch.filter(_all_tags_in(batch["tags"], asked)), sets.to_batches(), threads)
     stored = rows_of(pa.Table.from_batches(possible, sets.schema))
@@ -78,15 +64,7 @@ _OF_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
 
 
 def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array]:
-    """Return the rows of the subscriptions that each message satisfies.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-        Column `constraints`, as SFF and OCM take it.
-    messages : pyarrow.Table
-        Not many; a column for each attribute, null where a message does not have it.
-    """
+    """Return the rows of the subscriptions that each message satisfies."""
     lists = subscriptions["constraints"].combine_chunks()
     offsets = offsets_of(pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64))
     flat = lists.flatten()

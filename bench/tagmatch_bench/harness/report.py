@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from tagmatch.files.streams import write_whole
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
-
-    from rich.console import Console
-
-    from tagmatch_bench.harness.results import Answers, Panel, Result, Row
-
-
-# -- JSON ------------------------------------------------------------------------------------------------------------
+from tagmatch_bench.harness.results import Answers, Panel, Result, Row
 
 
 def write_json(facts: dict[str, Any], path: Path) -> None:
@@ -53,35 +46,17 @@ def facts_by_panel(result: Result) -> dict[str, Any]:
 
 
 def _line_facts(line: Row) -> dict[str, Any]:
-    target = None if line.target is None else asdict(line.target)
-    return {
-        "what": line.what,
-        "value": line.value,
-        "unit": line.unit,
-        "target": target,
-        "samples": line.samples,
-        "met": line.met,
-    }
+    facts = {name: getattr(line, name) for name in ("what", "value", "unit", "target", "samples", "met")}
+    return facts | {"target": None if line.target is None else asdict(line.target)}
 
 
 def _panel_facts(panel: Panel) -> dict[str, Any]:
-    return {
-        "title": panel.title,
-        "x_label": panel.x_label,
-        "unit": panel.unit,
-        "style": panel.style,
-        "log": panel.log,
-        "log_x": panel.log_x,
-        "values": [_value_facts(row) for row in panel.rows],
-        "published": [_value_facts(row) for row in panel.published],
-    }
+    facts = {name: getattr(panel, name) for name in ("title", "x_label", "unit", "style", "log", "log_x")}
+    return facts | {"values": [*map(_value_facts, panel.rows)], "published": [*map(_value_facts, panel.published)]}
 
 
 def _value_facts(row: Row) -> dict[str, Any]:
     return {"system": row.what, "x": row.x, "value": row.value, "samples": row.samples}
-
-
-# -- the console -----------------------------------------------------------------------------------------------------
 
 
 def print_table(result: Result, console: Console) -> None:
@@ -118,18 +93,8 @@ def _caption(result: Result) -> str:
     )
 
 
-# -- Markdown --------------------------------------------------------------------------------------------------------
-
-
 def markdown(result: Result, images: str = "") -> str:
-    """Return a section with the plot, a table for each panel, and what is to be said of the answers.
-
-    Parameters
-    ----------
-    result : Result
-    images : str
-        Folder of the plot, as a prefix.
-    """
+    """Return a section with the plot, a table for each panel, and what is to be said of the answers."""
     parts = [f"## {result.title}"]
     if changed := result.circumstances["changed_files"]:
         commit = result.circumstances["commit"]
@@ -182,10 +147,11 @@ def _table_of_panel(panel: Panel) -> str:
 
 
 def _cells(rows: Iterable[Row], columns: list[str | float], prefix: str) -> list[list[str]]:
-    systems: dict[str, dict[str | float, str]] = {}
-    for row in rows:
-        systems.setdefault(row.what, {})[row.x] = number(row.value)
-    return [[prefix + system, *(cells.get(x, "") for x in columns)] for system, cells in systems.items()]
+    lines = []
+    for system, some in _rows_by_system(rows).items():
+        cells = {row.x: number(row.value) for row in some}
+        lines.append([prefix + system, *(cells.get(x, "") for x in columns)])
+    return lines
 
 
 def _table_of_lines(lines: Iterable[Row]) -> str:
@@ -275,7 +241,7 @@ def _draw_panel(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
     axes.set_axisbelow(True)
 
 
-def _rows_by_system(values: Sequence[Row]) -> dict[str, list[Row]]:
+def _rows_by_system(values: Iterable[Row]) -> dict[str, list[Row]]:
     systems: dict[str, list[Row]] = {}
     for value in values:
         systems.setdefault(value.what, []).append(value)
@@ -284,18 +250,12 @@ def _rows_by_system(values: Sequence[Row]) -> dict[str, list[Row]]:
 
 def _draw_bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
     places = list(dict.fromkeys(value.x for value in (*panel.rows, *panel.published)))
-    measured, published = _rows_by_system(panel.rows), _rows_by_system(panel.published)
-    width = 0.84 / (len(measured) + len(published))
-    labelled = len(places) * (len(measured) + len(published)) <= _MOST_LABELLED_BARS
-    groups = [(name, found, {"color": colours[name]}) for name, found in measured.items()]
-    groups += [
-        (
-            f"paper: {name}",
-            found,
-            {"color": "white", "edgecolor": _PUBLISHED_COLOUR, "hatch": _HATCHES[i % len(_HATCHES)]},
-        )
-        for i, (name, found) in enumerate(published.items())
-    ]
+    groups = [(name, found, {"color": colours[name]}) for name, found in _rows_by_system(panel.rows).items()]
+    for i, (name, found) in enumerate(_rows_by_system(panel.published).items()):
+        hatch = _HATCHES[i % len(_HATCHES)]
+        groups.append((f"paper: {name}", found, {"color": "white", "edgecolor": _PUBLISHED_COLOUR, "hatch": hatch}))
+    width = 0.84 / len(groups)
+    labelled = len(places) * len(groups) <= _MOST_LABELLED_BARS
     for i, (name, found, look) in enumerate(groups):
         at = [places.index(value.x) - 0.42 + width * (i + 0.5) for value in found]
         bars = axes.bar(at, [value.value for value in found], width, label=name, **look)
@@ -305,13 +265,11 @@ def _draw_bars(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
 
 
 def _draw_lines(axes: Any, panel: Panel, colours: dict[str, str]) -> None:
-    for i, (name, found) in enumerate(_rows_by_system(panel.rows).items()):
-        at, values = [value.x for value in found], [value.value for value in found]
-        axes.plot(at, values, marker=_MARKERS[i % len(_MARKERS)], color=colours[name], label=name)
-    for i, (name, found) in enumerate(_rows_by_system(panel.published).items()):
-        at, values = [value.x for value in found], [value.value for value in found]
-        marker = _MARKERS[i % len(_MARKERS)]
-        axes.plot(at, values, marker=marker, color="#888888", ls=":", fillstyle="none", label=f"paper: {name}")
+    for rows, prefix in ((panel.rows, ""), (panel.published, "paper: ")):
+        for i, (name, found) in enumerate(_rows_by_system(rows).items()):
+            look = {"color": "#888888", "ls": ":", "fillstyle": "none"} if prefix else {"color": colours[name]}
+            marker, at = _MARKERS[i % len(_MARKERS)], [value.x for value in found]
+            axes.plot(at, [value.value for value in found], marker=marker, label=f"{prefix}{name}", **look)
     if panel.log_x:
         axes.set_xscale("log")
     ticks = sorted({float(value.x) for value in (*panel.rows, *panel.published)})

@@ -7,19 +7,16 @@ import os
 import platform
 import statistics
 import subprocess
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from tagmatch.model.errors import TagMatchError
+from tagmatch import TagMatchError, __version__
 from tagmatch.model.options import available_threads
-from tagmatch.model.version import VERSION
-
-if TYPE_CHECKING:
-    from tagmatch_bench.harness.timing import Samples
-
+from tagmatch_bench.harness.timing import Samples
 
 _PACKAGES = ("numpy", "numba", "pyarrow")
 
@@ -45,7 +42,7 @@ def circumstances() -> dict[str, Any]:
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
             "system": platform.platform(),
         },
-        "versions": {"tagmatch": VERSION, "python": platform.python_version()}
+        "versions": {"tagmatch": __version__, "python": platform.python_version()}
         | {name: version(name) for name in _PACKAGES},
     }
 
@@ -69,21 +66,12 @@ def _gpus() -> list[str]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that this code is in; `None` outside of one.
-
-    Raises
-    ------
-    TagMatchError
-        It is in one, of which Git cannot tell.
-    """
+    """Return the commit of the checkout that this code is in; `None` outside of one."""
     return _git("rev-parse", "HEAD").strip() or None
 
 
 def changed_files() -> list[str]:
-    """Return the files that are not as they are in the commit, but for those that no benchmark runs.
-
-    Files that nobody has added count, too, unless Git ignores them. Raises what `commit` does.
-    """
+    """Return the files that are not as they are in the commit, but for those that no benchmark runs."""
     found = _git("diff", "--name-only", "HEAD", "--", *_MEASURED)
     found += _git("ls-files", "--others", "--exclude-standard", "--full-name", "--", *_MEASURED)
     return found.splitlines()
@@ -124,30 +112,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One value.
+    """One value."""
 
-    Attributes
-    ----------
-    what : str
-        A system, or what was measured.
-    value : float
-    unit : str
-    target : Target, optional
-    samples : tuple of float
-        The repeated measurements that `value` is the median of, or the mean where the figure says so.
-    section : str
-        The heading that it stands under, if there are any.
-    x : str or float
-        Place on a panel's axis, if it is in one: a label, or a number where the panel has lines.
-    """
-
-    what: str
+    what: str  # a system, or what was measured
     value: float
     unit: str
     target: Target | None = None
+    # the repeated measurements that `value` is the median of, or the mean where the figure says so
     samples: tuple[float, ...] = ()
-    section: str = ""
-    x: str | float = ""
+    section: str = ""  # the heading that it stands under, if there are any
+    x: str | float = ""  # place on a panel's axis, if it is in one: a label, or a number where the panel has lines
 
     @classmethod
     def of(cls, what: str, value: float | Samples, unit: str, **more: Any) -> Row:
@@ -178,32 +152,25 @@ class Row:
 
 @dataclass(slots=True)
 class Panel:
-    """One diagram and one table.
-
-    Attributes
-    ----------
-    title, x_label, unit : str
-        `unit` is that of all rows.
-    style : "bars" or "lines"
-        Lines have numbers on the x axis.
-    log, log_x : bool
-        Whether the axis of the values is logarithmic, and whether that of a panel of lines is.
-    rows, published : list of Row
-        Measured here, and printed in the paper.
-    """
+    """One diagram and one table."""
 
     title: str
     x_label: str
-    unit: str
-    style: Literal["bars", "lines"] = "bars"
-    log: bool = True
-    log_x: bool = True
-    rows: list[Row] = field(default_factory=list)
-    published: list[Row] = field(default_factory=list)
+    unit: str  # of all rows
+    style: Literal["bars", "lines"] = "bars"  # lines have numbers on the x axis
+    log: bool = True  # whether the axis of the values is logarithmic
+    log_x: bool = True  # whether that of the places is, in a panel of lines
+    rows: list[Row] = field(default_factory=list)  # measured here
+    published: list[Row] = field(default_factory=list)  # printed in the paper
 
     def add(self, system: str, x: str | float, value: float | Samples) -> None:
         """Append a value, or the median of repeated measurements."""
         self.rows.append(Row.of(system, value, self.unit, x=x))
+
+    def add_all(self, values: Mapping[str, Samples], x: str | float) -> None:
+        """Append what each system has at one place."""
+        for system, value in values.items():
+            self.add(system, x, value)
 
     def add_ratios(self, panel: Panel, base: str | float) -> None:
         """Append how many times its system's value at `base` each value of another panel is."""
@@ -232,36 +199,17 @@ class Answers:
 
 @dataclass(slots=True)
 class Result:
-    """All that a benchmark found; `harness.report` writes it.
+    """All that a benchmark found; `harness.report` writes it."""
 
-    Attributes
-    ----------
-    name : str
-        As in the paper: `table1`, `fig2` ...; of others, that of the command.
-    parameters : dict
-    title : str
-    about : str
-        What is measured, and where it differs from the paper; Markdown.
-    panels : list of Panel
-    answers : list of Answers
-    lines : list of Row
-        Single values, some of them with targets.
-    unavailable : dict of str to str
-        Systems that could not run here, and why.
-    plans : dict of str to str
-        How Spark runs each system, if it does.
-    circumstances : dict
-    """
-
-    name: str
+    name: str  # as in the paper: `table1`, `fig2` ...; of others, that of the command
     parameters: dict[str, Any]
     title: str = ""
-    about: str = ""
+    about: str = ""  # what is measured, and where it differs from the paper; Markdown
     panels: list[Panel] = field(default_factory=list)
     answers: list[Answers] = field(default_factory=list)
-    lines: list[Row] = field(default_factory=list)
-    unavailable: dict[str, str] = field(default_factory=dict)
-    plans: dict[str, str] = field(default_factory=dict)
+    lines: list[Row] = field(default_factory=list)  # single values, some of them with targets
+    unavailable: dict[str, str] = field(default_factory=dict)  # systems that could not run here, and why
+    plans: dict[str, str] = field(default_factory=dict)  # how Spark runs each system, if it does
     circumstances: dict[str, Any] = field(default_factory=circumstances)
 
     def panel(self, *args: Any, **options: Any) -> Panel:
@@ -289,12 +237,7 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of one value for each seed, with a confidence interval of 95 % by Student's distribution.
-
-    Attributes
-    ----------
-    values : tuple of float
-    """
+    """The mean of one value for each seed, with a confidence interval of 95 % by Student's distribution."""
 
     values: tuple[float, ...]
 

@@ -4,38 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import pyarrow as pa
 
 from tagmatch_bench.harness.reference import right_answers
-from tagmatch_bench.harness.results import Answers
+from tagmatch_bench.harness.results import Answers, Result
 from tagmatch_bench.harness.timing import Samples, seconds_of
 from tagmatch_bench.systems.matcher import answers_to_pylist, count_keys, wrong_and_missing
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tagmatch_bench.harness.results import Result
-    from tagmatch_bench.systems.on_disk import OnDisk
+from tagmatch_bench.systems.on_disk import OnDisk
 
 
 class Stored:
-    """A system at a path, and the rows that it holds: those of a table from one place to another.
-
-    Parameters
-    ----------
-    name : str
-    path : Path
-        Where the system is made.
-    open_at
-        Makes or opens the system at a path.
-    rows : pyarrow.Table
-        Columns `tags` and `key`: those that are stored first, and those that are added later, in this order. Those that
-        are removed are the first.
-    """
+    """A system at a path, and the rows that it holds: those of a table from one place to another."""
 
     def __init__(self, name: str, path: Path, open_at: Callable[[Path], OnDisk], rows: pa.Table) -> None:
         self.name, self.path = name, path
@@ -54,13 +37,7 @@ class Stored:
         return self._first, self._last
 
     def next_rows(self, count: int) -> pa.Table:
-        """The rows that are to be added next.
-
-        Raises
-        ------
-        ValueError
-            There are no more.
-        """
+        """The rows that are to be added next."""
         found = self._rows[self._last : self._last + count]
         if len(found) < count:
             raise ValueError(f"{self.name}: {count} rows are to be added; the workload has {len(found)} more")
@@ -108,15 +85,7 @@ class Stored:
 
 
 class Comparison:
-    """Compares answers with those of brute force.
-
-    Parameters
-    ----------
-    result : Result
-        Takes what is found.
-    queries : pyarrow.ListArray
-    threads : int
-    """
+    """Compares answers with those of brute force."""
 
     def __init__(self, result: Result, queries: pa.ListArray, threads: int) -> None:
         self._result, self._queries, self._threads = result, queries, threads
@@ -169,11 +138,6 @@ def wait_until_quiet(
 
     It has ended when it is `done` and for `quiet` seconds no file in the folder has changed and this process took no
     processor.
-
-    Raises
-    ------
-    TimeoutError
-        It has not ended after `at_most` seconds.
     """
     start = time.perf_counter()
     while (waited := time.perf_counter() - start) < at_most:

@@ -6,15 +6,13 @@ import gc
 import math
 import statistics
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from tagmatch_bench.systems.matcher import CallSize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
 
 # How many times as long a call may take, so that batches are full
 _LONGER = 10
@@ -22,17 +20,10 @@ _LONGER = 10
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Repeated measurements of one thing.
-
-    Attributes
-    ----------
-    values : tuple of float
-    items : int
-        Items that each measured call worked on.
-    """
+    """Repeated measurements of one thing."""
 
     values: tuple[float, ...]
-    items: int = 1
+    items: int = 1  # items that each measured call worked on
 
     @property
     def median(self) -> float:
@@ -50,6 +41,15 @@ class Samples:
     def times(self, factor: float) -> Samples:
         """The values in another unit."""
         return Samples(tuple(factor * value for value in self.values))
+
+    def per(self, amount: float) -> Samples:
+        """An amount divided by each value, such as microseconds an item from items a second."""
+        return Samples(tuple(amount / value for value in self.values), self.items)
+
+
+def by_name(rounds: Sequence[Mapping[str, float]]) -> dict[str, Samples]:
+    """Measurements of the same things, round by round."""
+    return {name: Samples(tuple(each[name] for each in rounds)) for name in (rounds[0] if rounds else ())}
 
 
 @contextmanager
@@ -77,7 +77,14 @@ def seconds_of(work: Callable[[], object]) -> float:
 def alternate(
     works: Mapping[str, Callable[[], object]], rounds: int, *, most_seconds: float = math.inf
 ) -> dict[str, Samples]:
-    """Seconds of each work; in every round each runs once, so that all meet the machine in the same states.
+    """Seconds of each work, in turns."""
+    return in_turns({name: partial(seconds_of, work) for name, work in works.items()}, rounds, most_seconds)
+
+
+def in_turns(
+    works: Mapping[str, Callable[[], float]], rounds: int, most_seconds: float = math.inf
+) -> dict[str, Samples]:
+    """What each work returns; in every round each runs once, so that all meet the machine in the same states.
 
     After `most_seconds` no round is begun, but the first.
     """
@@ -87,7 +94,7 @@ def alternate(
         if number and time.perf_counter() - start >= most_seconds:
             break
         for name, work in works.items():
-            taken[name].append(seconds_of(work))
+            taken[name].append(work())
     return {name: Samples(tuple(values)) for name, values in taken.items()}
 
 
@@ -99,29 +106,10 @@ def rates(
     seconds: float,
     sizes: Mapping[str, CallSize] = MappingProxyType({}),
 ) -> dict[str, Samples]:
-    """Items per second of each work, in alternating rounds.
-
-    Parameters
-    ----------
-    works
-        Each takes the number of items to work on.
-    items
-        Most items for one call.
-    rounds
-        Measurements of each work.
-    seconds
-        Slow works get fewer items, so that one call takes about as long.
-    sizes
-        Of works that are slower with few items: these get a multiple of `whole`, even if it takes longer, and `full`
-        ones if that takes no more than ten times as long.
-    """
+    """Items per second of each work, in alternating rounds."""
     counts = {name: _count_for(work, items, seconds, sizes.get(name, CallSize())) for name, work in works.items()}
-    taken = alternate({name: _call(work, counts[name]) for name, work in works.items()}, rounds)
-    return {name: Samples(tuple(counts[name] / s for s in taken[name].values), counts[name]) for name in works}
-
-
-def _call(work: Callable[[int], object], count: int) -> Callable[[], object]:
-    return lambda: work(count)
+    taken = alternate({name: partial(work, counts[name]) for name, work in works.items()}, rounds)
+    return {name: Samples(taken[name].per(counts[name]).values, counts[name]) for name in works}
 
 
 def _count_for(work: Callable[[int], object], items: int, seconds: float, size: CallSize) -> int:
@@ -143,7 +131,7 @@ def _count_for(work: Callable[[int], object], items: int, seconds: float, size: 
 
 
 def _fastest(work: Callable[[int], object], count: int) -> float:
-    return min(seconds_of(_call(work, count)) for _ in range(2))
+    return min(seconds_of(partial(work, count)) for _ in range(2))
 
 
 def _wanted(in_time: float, items: int, size: CallSize) -> int:

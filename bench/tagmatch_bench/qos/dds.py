@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tagmatch.model.parallel import join, start
 from tagmatch_bench.qos.driving import numbers_when_due
@@ -22,10 +21,8 @@ with needed("cyclonedds"):
     from cyclonedds.sub import DataReader
     from cyclonedds.topic import Topic
 
-if TYPE_CHECKING:
-    from tagmatch.model.options import Channel
-    from tagmatch_bench.qos.driving import Driven
-
+from tagmatch import Channel
+from tagmatch_bench.qos.driving import Driven
 
 #: Domains are told apart by number
 _DOMAIN = 97
@@ -45,10 +42,6 @@ class Topics:
 
     A channel's deadline is DEADLINE and LIFESPAN, its budget LATENCY_BUDGET, and its place TRANSPORT_PRIORITY, of which
     the first channel has the highest. All samples are kept until they are taken or their lifespan ends.
-
-    Parameters
-    ----------
-    channels : sequence of Channel
     """
 
     def __init__(self, channels: Sequence[Channel]) -> None:
@@ -92,15 +85,7 @@ _PATIENCE = 0.02
 
 
 def run_dds(driven: Driven) -> None:
-    """Publish each message when it is due, and have one subscriber match what it takes, each message as one task.
-
-    What it never sees, as its lifespan has ended, is dropped.
-
-    Raises
-    ------
-    UnavailableError
-        The package `cyclonedds` is missing.
-    """
+    """Publish each message when it is due, and have one subscriber match what it takes, each message as one task."""
     topics = Topics([flow.channel for flow in driven.flows])
     published = threading.Event()
     begun = time.perf_counter()

@@ -5,42 +5,24 @@ from __future__ import annotations
 import heapq
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import partial
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tagmatch.model.arrays import I64Array
 from tagmatch.model.parallel import join, start
-from tagmatch.pipeline.run.orders import ORDERS, Class, Entry
-from tagmatch_bench.qos.kernels import DROPPED, LOST
-from tagmatch_bench.qos.matching import H_PHASE, UNIT_SECONDS, Message
-from tagmatch_bench.qos.options import NANOSECONDS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from fractions import Fraction
-
-    from tagmatch.model.arrays import I64Array
-    from tagmatch.pipeline.run.orders import NewOrder, Order, Turn
-    from tagmatch_bench.qos.kernels import Messages
-    from tagmatch_bench.qos.matching import Matching
-    from tagmatch_bench.qos.options import Flow
+from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, NewOrder, Order, Turn
+from tagmatch_bench.qos.kernels import DROPPED, LOST, Messages
+from tagmatch_bench.qos.matching import H_PHASE, UNIT_SECONDS, Matching, Message
+from tagmatch_bench.qos.simulator import NANOSECONDS, Flow
 
 
 class InTurn:
-    """Workers get messages in turn, round robin; each has an order of its own.
-
-    Parameters
-    ----------
-    of : callable
-        Makes a worker's order.
-    classes : sequence of Class
-    threads, limit : int
-        As all orders take them.
-    """
+    """Workers get messages in turn, round robin; each has an order of its own."""
 
     by_thread = True
 
@@ -76,20 +58,11 @@ class InTurn:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """How messages wait.
+    """How messages wait."""
 
-    Attributes
-    ----------
-    order : callable
-        Makes the order.
-    whole : bool
-        Whether a message is indivisible, one task.
-    one_line : bool
-        Whether messages of all channels are as those of one: none goes before one that came earlier.
-    """
-
-    order: NewOrder
-    whole: bool = False
+    order: NewOrder  # makes the order
+    whole: bool = False  # whether a message is indivisible, one task
+    # whether messages of all channels are as those of one: none goes before one that came earlier
     one_line: bool = False
 
 
@@ -129,34 +102,15 @@ class Spent:
 
 
 class Driven:
-    """Messages, the order in which they wait, and what becomes of them.
-
-    Parameters
-    ----------
-    messages : Messages
-    channels : Channels
-    broker : Broker
-    workers : int
-
-    Attributes
-    ----------
-    arrivals : list of float
-        When each message comes, in seconds.
-    channel_of : list of int
-        The channel of each.
-    ends : int64 array
-        When each message is answered, in nanoseconds; `kernels.DROPPED` for one that is not.
-    spent : Spent
-    found : int
-        Matches of all messages that were answered.
-    """
+    """Messages, the order in which they wait, and what becomes of them."""
 
     def __init__(self, messages: Messages, channels: Channels, broker: Broker, workers: int) -> None:
         self.workers = workers
-        self.arrivals: list[float] = (messages.arrival / NANOSECONDS).tolist()
+        self.arrivals: list[float] = (messages.arrival / NANOSECONDS).tolist()  # when each message comes, in seconds
+        #: When each message is answered, in nanoseconds; `kernels.DROPPED` for one that is not
         self.ends: I64Array = np.full(len(messages.arrival), LOST, np.int64)
         self.spent = Spent(messages=len(self.arrivals))
-        self.found = 0
+        self.found = 0  # matches of all messages that were answered
         self.channel_of = messages.channel.tolist()
         self._channels, self.flows = channels, channels.flows
         classes = [Class(flow.channel) for flow in channels.flows]
@@ -187,10 +141,7 @@ class Driven:
         return [Entry(of, since, due, units, (message, task), call=message) for task, units in tasks]
 
     def accept(self, turn: Turn) -> Entry | None:
-        """Note what the order gives up; returns the task that is to be done, if there is one.
-
-        There is none where it is of a message of which an earlier task has just been given up.
-        """
+        """Note what the order gives up; returns the task that is to be done, if there is one."""
         for entry in turn.dropped:
             self._drop(entry.work[0])
         return next((entry for entry in turn.entries if not entry.over), None)
@@ -275,13 +226,7 @@ class _Shared:
 
 
 def run_threads(driven: Driven) -> None:
-    """Have as many threads as there are workers do the work, while this one hands in each message when it is due.
-
-    Raises
-    ------
-    Exception
-        What a thread has failed with.
-    """
+    """Have as many threads as there are workers do the work, while this one hands in each message when it is due."""
     begun = time.perf_counter()
     shared = _Shared(driven, lambda: time.perf_counter() - begun)
     threads = [

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from tagmatch.model.arrays import I64Array
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.pipeline.run.orders import goes_behind
-
-if TYPE_CHECKING:
-    from tagmatch.model.arrays import I64Array
 
 #: What stands for a time where a message is never answered, and where a broker has lost it, which none may
 DROPPED, LOST = -1, -2
@@ -53,9 +51,6 @@ def _taken(expected, pace):
     return max(1, (expected * pace) >> 16)
 
 
-# -- the QoS-ignorant broker -------------------------------------------------------------------------------------------
-
-
 @kernel
 def run_fifo(messages, work, cores, ends):
     """Messages go to the cores in turn, and each core has one after the other, whole."""
@@ -68,9 +63,6 @@ def run_fifo(messages, work, cores, ends):
             at += _taken(work.alone[task], messages.pace[m])
         free[core] = at
         ends[m] = at
-
-
-# -- earliest deadline first -------------------------------------------------------------------------------------------
 
 
 @inlined
@@ -171,9 +163,6 @@ def run_edf(messages, work, cores, most, ends):
                     members[core] += 1
                     expected += work.more[task]
                 doing[core], free[core] = task, now + _taken(expected, messages.pace[m])
-
-
-# -- DFGS and Smart Dispatch -------------------------------------------------------------------------------------------
 
 
 class Queues(NamedTuple):

@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from tagmatch.model.arrays import I64Array
 from tagmatch_bench.systems.access_predicates import AccessPredicates
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy.typing as npt
-
-    from tagmatch.model.arrays import I64Array
-
 
 ATTRIBUTES, PREDICATES, OF_SUBSCRIPTION = 238, 1504, 5
 
@@ -35,19 +31,7 @@ _OF_ATTRIBUTE = np.bincount(np.arange(PREDICATES) % ATTRIBUTES)
 
 
 def subscriptions(count: int, seed: int) -> pa.Table:
-    """Draw subscriptions, each with a key of its own.
-
-    Returns
-    -------
-    pyarrow.Table
-        `key` (uint64) and `constraints` (list of struct of `attr`, `op`, `value`, and `upper`, which is null).
-
-    Examples
-    --------
-    >>> from tagmatch_bench.qos.matching import subscriptions
-    >>> len(subscriptions(3, seed=1)["constraints"][0])
-    5
-    """
+    """Draw subscriptions, each with a key of its own."""
     random = np.random.default_rng([seed, 0])
     attributes = random.integers(0, ATTRIBUTES, (count, OF_SUBSCRIPTION))
     while len(again := np.flatnonzero((np.diff(np.sort(attributes)) == 0).any(axis=1))):
@@ -91,62 +75,29 @@ H_PHASE, WHOLE = -1, -2
 _SAMPLES = 100
 
 
+@dataclass(slots=True, eq=False)
 class Message:
-    """A message on its way.
+    """A message on its way."""
 
-    Attributes
-    ----------
-    number, row : int
-        Which message it is, and which of the channel's events.
-    left : int
-        Tasks that are not done.
-    bits : uint8 array
-        Predicates that hold, from the H phase on.
-    matched : threading.Event
-        Set after the H phase.
-    h_end : float
-        When the H phase ends, where a clock is virtual.
-    found : int
-        Matches of all SubC phases.
-    over : bool
-        Whether it was dropped.
-    """
-
-    __slots__ = ("bits", "found", "h_end", "left", "matched", "number", "over", "row")
-
-    def __init__(self, number: int, row: int, tasks: int) -> None:
-        self.number, self.row, self.left = number, row, tasks
-        self.bits: npt.NDArray[Any] | None = None
-        self.matched = threading.Event()
-        self.h_end = 0.0
-        self.found = 0
-        self.over = False
+    number: int
+    row: int  # which of the channel's events it is
+    left: int  # tasks that are not done
+    bits: npt.NDArray[Any] | None = None  # predicates that hold, from the H phase on
+    matched: threading.Event = field(default_factory=threading.Event)  # set after the H phase
+    h_end: float = 0.0  # when the H phase ends, where a clock is virtual
+    found: int = 0  # matches of all SubC phases
+    over: bool = False  # whether it was dropped
 
 
 class Matching:
-    """Matches messages of a channel in tasks, or whole.
-
-    Parameters
-    ----------
-    count : int
-        Subscriptions.
-    parts : int
-        SubC phases.
-    rows : int
-        Different events, which come again and again.
-    seed : int
-
-    Attributes
-    ----------
-    h_seconds, part_seconds : float
-        CPU time of an H phase, and of a SubC phase, in the median.
-    """
+    """Matches messages of a channel in tasks, or whole."""
 
     def __init__(self, count: int, parts: int, rows: int, seed: int) -> None:
         table, self._events = subscriptions(count, seed), events(rows, seed)
         self.system = AccessPredicates(table)
         self._messages = self.system.prepare(self._events)
         self.parts, self.rows = parts, rows
+        #: CPU time of an H phase, and of a SubC phase, in the median
         self.h_seconds, self.part_seconds = self._measure()
 
     def answer(self, row: int) -> list[int]:

@@ -6,33 +6,26 @@ import contextlib
 import io
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tagmatch.embedded import TagMatch
+from tagmatch import TagMatch
+from tagmatch.model.arrays import BoolArray
 from tagmatch.spark.join import Strategy, subset_join
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.data import Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers
-from tagmatch_bench.harness.results import Answers, Target
+from tagmatch_bench.harness.results import Answers, Result, Target
 from tagmatch_bench.harness.timing import Samples, alternate
-from tagmatch_bench.spark.partitioning import Job
-from tagmatch_bench.spark.session import signed_keys, write_parquet
+from tagmatch_bench.spark.partitioning import Job, signed_keys, write_parquet
 from tagmatch_bench.systems.catalogue import OURS
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tagmatch.model.arrays import BoolArray
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
-
 
 SHIP, SHUFFLE = "subset_join, ship", "subset_join, shuffle"
 EXPLODE, CROSS = "SQL: explode, join, count", "SQL: cross join, array_except"
@@ -64,7 +57,10 @@ def join(bench: Bench, spark: SparkSession) -> Result:
         sql_queries=_MOST_QUERIES,
     )
     with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch:
-        _check(bench, result, spark, Path(scratch, "checked"))
+        few, queries = min(sets, _CHECKED_SETS), min(bench.options.queries, _CHECKED_QUERIES)
+        with bench.doing("spark-join: checking"):
+            checked = make_workload(few, queries, bench.options.seed, bench.options.threads)
+            _check(result, f"{few:,} sets", spark, checked, Path(scratch, "checked"))
         with bench.doing("spark-join: preparing"):
             joins = Joins.prepare(spark, bench.workload(sets), Path(scratch, "timed"), bench.options.threads)
         rates = _rates(bench, result, joins)
@@ -97,19 +93,18 @@ def _rates(bench: Bench, result: Result, joins: Joins) -> dict[str, Samples]:
     }
 
 
-def _check(bench: Bench, result: Result, spark: SparkSession, folder: Path) -> None:
-    """Compare the answers of all systems with those of brute force."""
-    options = bench.options
-    sets, queries = min(bench.sets(), _CHECKED_SETS), min(options.queries, _CHECKED_QUERIES)
-    with bench.doing("spark-join: checking"):
-        workload = make_workload(sets, queries, options.seed, options.threads)
-        joins = Joins.prepare(spark, workload, folder, options.threads)
-        keys = right_answers(workload.sets, workload.queries, threads=options.threads)
-        right = Counter((query, key) for query, found in enumerate(keys) for key in found)
-        for name, of_queries in joins.systems().items():
-            given = Counter((row.id, row.key) for row in of_queries(joins.first(queries)).collect())
-            wrong, missing = (given - right).total(), (right - given).total()
-            result.answers.append(Answers(f"{sets:,} sets", name, True, queries, given.total(), wrong, missing))
+def _check(
+    result: Result, where: str, spark: SparkSession, workload: Workload, folder: Path, systems: Iterable[str] = ()
+) -> None:
+    """Compare the answers of some systems, or all, with those of brute force."""
+    threads, queries = result.parameters["threads"], len(workload.queries)
+    joins = Joins.prepare(spark, workload, folder, threads)
+    keys = right_answers(workload.sets, workload.queries, threads=threads)
+    right = Counter((query, key) for query, found in enumerate(keys) for key in found)
+    for name in systems or joins.systems():
+        given = Counter((row.id, row.key) for row in joins.systems()[name](joins.first(queries)).collect())
+        wrong, missing = (given - right).total(), (right - given).total()
+        result.answers.append(Answers(where, name, True, queries, given.total(), wrong, missing))
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,13 +217,7 @@ INPUTS: dict[str, Callable[[Workload], Workload]] = {
 
 
 def skew(bench: Bench, spark: SparkSession) -> Result:
-    """Times of the job and rates of the join for inputs with skew, beside those of the workload without.
-
-    Raises
-    ------
-    TagMatchError
-        The two indexes of the same sets differ.
-    """
+    """Times of the job and rates of the join for inputs with skew, beside those of the workload without."""
     sets, options = bench.sets(), bench.options
     result = bench.result(
         "spark-skew",
@@ -243,14 +232,15 @@ def skew(bench: Bench, spark: SparkSession) -> Result:
     workload = bench.workload(sets)
     for name, change in INPUTS.items():
         with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as scratch, bench.doing(f"spark-skew: {name}"):
-            _check_skewed(result, spark, name, change, Path(scratch, "checked"), options.seed, options.threads)
+            few = change(make_workload(_SKEWED_SETS, _SKEWED_QUERIES, options.seed, options.threads))
+            where, folder = f"{name}, {_SKEWED_SETS:,} sets", Path(scratch, "checked")
+            _check(result, where, spark, few, folder, (SHIP, SHUFFLE))
             changed = change(workload)
             job = Job.of(spark, Path(scratch, "job"), changed.sets, options.threads)
             found = alternate(job.works(), options.rounds)
             job.check()
             job.add_usage(result, name, len(changed.sets))
-            for system, seconds in found.items():
-                times.add(system, name, seconds)
+            times.add_all(found, name)
             for each in OURS:
                 ratio = found[f"Spark, {each}"].over(found[f"local, {each}"])
                 result.add(f"{name}: {each}, Spark against local", ratio, "times")
@@ -261,28 +251,6 @@ def skew(bench: Bench, spark: SparkSession) -> Result:
                 rates.add(system, name, queries / seconds.median)
                 result.add(f"{name}: {system}", queries / seconds.median, "queries/s")
     return result
-
-
-def _check_skewed(
-    result: Result,
-    spark: SparkSession,
-    name: str,
-    change: Callable[[Workload], Workload],
-    folder: Path,
-    seed: int,
-    threads: int,
-) -> None:
-    """Compare the answers of both strategies with those of brute force, with few sets."""
-    workload = change(make_workload(_SKEWED_SETS, _SKEWED_QUERIES, seed, threads))
-    joins, queries = Joins.prepare(spark, workload, folder, threads), len(workload.queries)
-    keys = right_answers(workload.sets, workload.queries, threads=threads)
-    right = Counter((query, key) for query, found in enumerate(keys) for key in found)
-    for system in (SHIP, SHUFFLE):
-        given = Counter((row.id, row.key) for row in joins.systems()[system](joins.first(queries)).collect())
-        wrong, missing = (given - right).total(), (right - given).total()
-        result.answers.append(
-            Answers(f"{name}, {_SKEWED_SETS:,} sets", system, True, queries, given.total(), wrong, missing)
-        )
 
 
 def _with_tag(workload: Workload, sets: BoolArray, tag: str) -> Workload:

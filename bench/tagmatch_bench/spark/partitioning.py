@@ -1,35 +1,128 @@
-"""How long the offline job takes on Spark, beside the local partitioner on the same files."""
+"""How long the offline job takes on Spark and what it uses, beside the local partitioner on the same files."""
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import psutil
+import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
-from tagmatch.embedded import TagMatch
-from tagmatch.model.errors import TagMatchError
-from tagmatch.model.options import LayoutOptions
+from tagmatch import TagMatch, TagMatchError
+from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.spark.join import partition as partition_on_spark
 from tagmatch.workloads.laws import TwitterOptions
+from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.data import distinct_sets
-from tagmatch_bench.harness.results import Row, Target
+from tagmatch_bench.harness.processes import forget_peak, resident
+from tagmatch_bench.harness.results import Result, Row, Target
 from tagmatch_bench.harness.timing import Samples, alternate
-from tagmatch_bench.spark.session import Usage, add_a_billion, add_usage, signed_keys, usage_of, write_parquet
 from tagmatch_bench.systems.catalogue import OURS
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import SparkSession
+_FEWEST_FILES, _ROWS_PER_FILE = 4, 250_000
 
-    from tagmatch.model.options import Layout
-    from tagmatch_bench.harness.bench import Bench
-    from tagmatch_bench.harness.results import Result
+
+def signed_keys(sets: pa.Table) -> pa.Table:
+    """Return the columns `tags` and `key` with keys that Spark reads as `long`; unsigned ones are decimals to it."""
+    return pa.table({"tags": sets["tags"], "key": sets["key"].cast(pa.int64())})
+
+
+def write_parquet(table: pa.Table, folder: Path) -> str:
+    """Write a table as several files into a new folder, whose path is returned."""
+    folder.mkdir(parents=True)
+    step = max(1, min(_ROWS_PER_FILE, -(-len(table) // _FEWEST_FILES)))
+    for number, first in enumerate(range(0, len(table), step)):
+        pq.write_table(table.slice(first, step), folder / f"part-{number:05}.parquet")
+    return str(folder)
+
+
+_MIB = 1 << 20
+_BILLION = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the stages of a run used, and the processes at most."""
+
+    stages: int  # stages that ran
+    task_seconds: float  # time of all tasks together
+    longest_alone: float  # seconds of the longest stage that had one task only
+    shuffled: int  # bytes that tasks wrote for others, and that they wrote to disk as memory was short
+    spilled: int
+    # peaks of resident memory, in bytes: of the JVM, which is driver and executor in one; of the largest Python worker;
+    # and of the driver's Python, by which it grew
+    jvm: int
+    worker: int
+    python: int
+
+
+def usage_of(spark: SparkSession, work: Callable[[], object]) -> Usage:
+    """Run something, and return what it used."""
+    jvm = psutil.Process(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())  # type: ignore[union-attr]
+    before = {int(stage.stageId()) for stage in _stages(spark)}
+    for process in (psutil.Process(), jvm, *jvm.children(recursive=True)):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # a worker has ended
+            forget_peak(process.pid)
+    before_work = resident("VmRSS")
+    work()
+    python = resident("VmHWM") - before_work
+    workers = [0]
+    for child in jvm.children(recursive=True):
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            workers.append(resident("VmHWM", child.pid))
+    stages = [stage for stage in _stages(spark) if stage.stageId() not in before and stage.numCompleteTasks()]
+    alone = [stage.executorRunTime() for stage in stages if stage.numCompleteTasks() == 1]
+    return Usage(
+        len(stages),
+        sum(stage.executorRunTime() for stage in stages) / 1e3,
+        max(alone, default=0) / 1e3,
+        sum(stage.shuffleWriteBytes() for stage in stages),
+        sum(stage.diskBytesSpilled() for stage in stages),
+        resident("VmHWM", jvm.pid),
+        max(workers),
+        python,
+    )
+
+
+def add_usage(result: Result, what: str, usage: Usage, sets: int) -> None:
+    """Have a result say what partitioning so many sets used."""
+    result.add(f"{what}: time of all tasks, a set", usage.task_seconds / sets * 1e6, "µs")
+    result.add(f"{what}: longest stage of one task", usage.longest_alone, "s")
+    result.add(f"{what}: shuffled, a set", usage.shuffled / sets, "bytes")
+    result.add(f"{what}: spilled to disk", usage.spilled / _MIB, "MiB")
+    result.add(f"{what}: peak of the JVM, driver and executor", usage.jvm / _MIB, "MiB")
+    result.add(f"{what}: peak of a Python worker", usage.worker / _MIB, "MiB")
+    result.add(f"{what}: the driver's Python grew by", usage.python / _MIB, "MiB")
+
+
+def add_a_billion(result: Result, what: str, usage: Usage, index: Path, sets: int) -> None:
+    """Have a result say what a billion sets would need at the rate of so many, whose index is in a folder."""
+    saved = sum(file.stat().st_size for file in index.rglob("*") if file.is_file())
+    times = _BILLION / sets
+    result.add(f"{what}: a billion sets at this rate, time of all tasks", usage.task_seconds * times / 3600, "hours")
+    result.add(f"{what}: a billion sets at this rate, shuffled", usage.shuffled * times / 1e9, "GB")
+    result.add(f"{what}: a billion sets at this rate, index", saved * times / 1e9, "GB")
+
+
+def _stages(spark: SparkSession) -> Iterator[Any]:
+    """What Spark knows of all its stages, once it has heard of the end of each."""
+    context, java = spark.sparkContext, spark.sparkContext._jvm
+    status = context._jsc.sc()
+    status.listenerBus().waitUntilEmpty()
+    quantiles = context._gateway.new_array(java.double, 0)  # type: ignore[union-attr]
+    stages = status.statusStore().stageList(None, False, False, quantiles, java.java.util.ArrayList())  # type: ignore[union-attr]
+    each = stages.iterator()
+    while each.hasNext():
+        yield each.next()
+
 
 SIZES = (1_000_000, 4_000_000, 8_000_000)
 
@@ -40,13 +133,7 @@ _TWICE_THE_SETS = Target(2.3, at_most=True)
 
 
 def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -> Result:
-    """Time of partitioning against the number of sets, on Spark and without it.
-
-    Raises
-    ------
-    TagMatchError
-        The two indexes of the same sets differ.
-    """
+    """Time of partitioning against the number of sets, on Spark and without it."""
     sizes = sorted(set(sizes))
     result = bench.result(
         "spark-partition",
@@ -81,8 +168,7 @@ def partition(bench: Bench, spark: SparkSession, sizes: Iterable[int] = SIZES) -
             for each in OURS:
                 on_spark[each][size], local[each][size] = found[f"Spark, {each}"], found[f"local, {each}"]
                 ratios.add(each, size / 1e6, on_spark[each][size].over(local[each][size]))
-            for name, seconds in found.items():
-                times.add(name, size / 1e6, seconds)
+            times.add_all(found, size / 1e6)
     for each in OURS:
         result.lines += comparisons(each, on_spark[each], local[each])
     return result

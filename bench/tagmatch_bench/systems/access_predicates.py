@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch_bench.systems.content_matcher import (
     CONTAINS,
@@ -20,15 +21,10 @@ from tagmatch_bench.systems.content_matcher import (
     contains,
     ones_of,
 )
-from tagmatch_bench.systems.sff import FROM, KINDS, UP_TO, distinct_of, satisfied_run
+from tagmatch_bench.systems.matcher import first_of_equals
+from tagmatch_bench.systems.sff import FROM, KINDS, UP_TO, Distinct, distinct_of, satisfied_run
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tagmatch.model.arrays import BoolArray, F64Array, I64Array, U32Array
-    from tagmatch_bench.systems.sff import Distinct
-
-    I32Array = npt.NDArray[np.int32]
+I32Array = npt.NDArray[np.int32]
 
 #: Share of values that contain a text: unknown
 _CONTAIN = 0.5
@@ -71,12 +67,6 @@ class AccessPredicates(ContentMatcher):
     Algorithm 1 evaluates all; only texts that are to be contained are evaluated. A bit is a byte, which takes less time
     to set and to test. An interval is two predicates. An access predicate is always a single one, as "Pub/Sub on
     Stream" has it; Fabret's may be several together.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    threads : int
-        Threads take messages in turn.
     """  # noqa: E501
 
     def _build(self, filters: Filters) -> _Index:
@@ -84,8 +74,7 @@ class AccessPredicates(ContentMatcher):
         predicates = np.repeat(np.arange(len(distinct.operands)), np.diff(distinct.lists))
         of = distinct.filters.astype(np.int64)
         # A filter may have a predicate twice, and has it once here
-        once = np.ones(len(of), np.bool_)
-        once[1:] = (predicates[1:] != predicates[:-1]) | (of[1:] != of[:-1])
+        once = first_of_equals(predicates, of)
         predicates, of = predicates[once], of[once]
         order = np.lexsort((predicates, _selectivity(distinct)[predicates], of))
         predicates = predicates[order]
@@ -99,8 +88,7 @@ class AccessPredicates(ContentMatcher):
         list_of, widths = place[list_of], sizes[some] - 1
         order = np.lexsort((some, widths, list_of))
         some, list_of, widths = some[order], list_of[order], widths[order]
-        new = np.ones(len(some), np.bool_)
-        new[1:] = (list_of[1:] != list_of[:-1]) | (widths[1:] != widths[:-1])
+        new = first_of_equals(list_of, widths)
         rows = np.append(np.flatnonzero(new), len(some))
         counts, width_of = np.diff(rows), widths[new]
         columns = offsets_of(counts * width_of)[:-1]
@@ -128,23 +116,18 @@ class AccessPredicates(ContentMatcher):
         )
 
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
-        found: U32Array = _match(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
+        found: U32Array = _match(messages.columns, self._tables, unique, ends)
         return found
 
     # -- a message in tasks ------------------------------------------------------------------------------------------
 
     def h_phase(self, messages: Messages, row: int) -> npt.NDArray[np.uint8]:
         """Return the predicate bit vector of a message, a byte for each bit (Algorithm 1)."""
-        bits: npt.NDArray[np.uint8] = _h_phase(
-            messages.offsets, messages.attributes, messages.values, row, self._tables.groups, self._tables.operands
-        )
+        bits: npt.NDArray[np.uint8] = _h_phase(messages.columns, row, self._tables)
         return bits
 
     def sub_c_phase(self, bits: npt.NDArray[np.uint8], part: int, parts: int) -> U32Array:
-        """Return the interfaces of filters that match, of a part of the clusters (Algorithm 2, and §4.2.2).
-
-        Each filter is in one part. An interface may be found several times.
-        """
+        """Return the interfaces of filters that match, of a part of the clusters (Algorithm 2, and §4.2.2)."""
         found: U32Array = _sub_c_phase(bits, part, parts, self._tables)
         return found
 
@@ -165,9 +148,8 @@ def _selectivity(distinct: Distinct) -> F64Array:
     group = np.repeat(np.arange(len(counts)), counts)
     attributes, kinds = group // KINDS, group % KINDS
     order = np.lexsort((distinct.operands, attributes))
-    new = np.ones(len(order), np.bool_)
-    in_order, operands = attributes[order], distinct.operands[order]
-    new[1:] = (in_order[1:] != in_order[:-1]) | (operands[1:] != operands[:-1])
+    in_order = attributes[order]
+    new = first_of_equals(in_order, distinct.operands[order])
     firsts = np.searchsorted(in_order[new], np.arange(len(counts) // KINDS + 1))
     values = np.maximum(np.diff(firsts), 1)[attributes]
     below = np.empty(len(order), np.int64)
@@ -234,8 +216,9 @@ def _check(bits, first, last, index, found, used, marked, unique):
 
 
 @kernel
-def _match(offsets, attributes, values, index, unique, ends):
+def _match(messages, index, unique, ends):
     """Interfaces of the filters that match each message, and in `ends` where each message's end."""
+    offsets, attributes, values = messages
     found = np.empty(1024, np.uint32)
     used = 0
     bits, marked = np.zeros(len(index.operands), np.uint8), np.zeros_like(index.unmarked)
@@ -256,10 +239,11 @@ def _match(offsets, attributes, values, index, unique, ends):
 
 
 @kernel
-def _h_phase(offsets, attributes, values, message, groups, operands):
+def _h_phase(messages, message, index):
     """The predicate bit vector of a message."""
-    bits = np.zeros(len(operands), np.uint8)
-    _set_bits(attributes, values, offsets[message], offsets[message + 1], groups, operands, bits)
+    offsets, attributes, values = messages
+    bits = np.zeros(len(index.operands), np.uint8)
+    _set_bits(attributes, values, offsets[message], offsets[message + 1], index.groups, index.operands, bits)
     return bits
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, U8Array, U32Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch_bench.systems.content_matcher import (
     BETWEEN,
@@ -21,18 +23,23 @@ from tagmatch_bench.systems.content_matcher import (
     contains,
     ones_of,
 )
+from tagmatch_bench.systems.matcher import first_of_equals
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import BoolArray, I64Array, U8Array, U32Array
-
-    I32Array = npt.NDArray[np.int32]
+I32Array = npt.NDArray[np.int32]
 
 
 # Columns of nodes, in the order of the tree's
 _LEAF, _LENGTH, _FIRST, _COUNT, _ABOUT, _MIDDLE, _LEFT, _RIGHT = range(8)
+
+
+class _Constraints(NamedTuple):
+    """Where each filter begins, its constraints' attributes and the codes that may hold, and the highest of each."""
+
+    offsets: I64Array
+    attributes: U32Array
+    lows: I32Array
+    highs: I32Array
+    tops: I32Array
 
 
 @inlined
@@ -46,12 +53,13 @@ def _with_room(rows, used):
 
 
 @inlined
-def _narrowest(of, attribute, offsets, attributes, lows, highs):
+def _narrowest(of, attribute, filters):
     """Return the values of a filter's narrowest constraint on an attribute; the highest is -1 if it has none."""
     low, high = np.int64(0), np.int64(-1)
-    for c in range(offsets[of], offsets[of + 1]):
-        if attributes[c] == attribute and (high < 0 or highs[c] - lows[c] < high - low):
-            low, high = np.int64(lows[c]), np.int64(highs[c])
+    for c in range(filters.offsets[of], filters.offsets[of + 1]):
+        width = filters.highs[c] - filters.lows[c]
+        if filters.attributes[c] == attribute and (high < 0 or width < high - low):
+            low, high = np.int64(filters.lows[c]), np.int64(filters.highs[c])
     return low, high
 
 
@@ -73,25 +81,9 @@ def _cut(order, begin, end, side, scratch):
 
 
 @kernel
-def grow(offsets, attributes, lows, highs, tops, most, order):
-    """Build the tree of filters; `order` becomes that of its leaves.
-
-    Parameters
-    ----------
-    offsets, attributes, lows, highs
-        Constraints of filters: where each filter's begin, the attribute of each, and the codes for which it may hold.
-    tops
-        The highest code of each attribute.
-    most : int
-        Filters of a leaf, but for those that cannot be cut.
-    order : int64 array
-        All filters.
-
-    Returns
-    -------
-    nodes, entries
-        Rows with the columns that `be_tree` names: eight of nodes, and two of p-directories.
-    """
+def grow(filters, most, order):
+    """Build the tree of filters, at most so many a leaf; `order` becomes that of leaves. Rows of nodes and entries."""
+    tops = filters.tops
     names = len(tops)
     nodes, entries = np.full((1024, 8), -1, np.int64), np.full((1024, 2), -1, np.int64)
     # What is to be cut: node, filters from and to, path, the c-directory's attribute, and its values there
@@ -110,7 +102,7 @@ def grow(offsets, attributes, lows, highs, tops, most, order):
         if about >= 0 and end - begin > most and low < high:
             middle = (low + high) >> 1
             for i in range(begin, end):
-                from_, to = _narrowest(order[i], about, offsets, attributes, lows, highs)
+                from_, to = _narrowest(order[i], about, filters)
                 side[i] = 1 if to <= middle else (2 if from_ > middle else 0)
             first, second = _cut(order, begin, end, side, scratch)
             nodes[node, _ABOUT], nodes[node, _MIDDLE] = about, middle
@@ -133,7 +125,7 @@ def grow(offsets, attributes, lows, highs, tops, most, order):
                 step = paths[step, 0]
             many[:] = 0
             scores[:] = 0
-            _score(order, begin, end, offsets, attributes, lows, highs, tops, 1, many, scores)
+            _score(order, begin, end, filters, 1, many, scores)
             while end - begin > most:
                 best = -1
                 for name in range(names):
@@ -142,9 +134,9 @@ def grow(offsets, attributes, lows, highs, tops, most, order):
                 if best < 0:
                     break
                 for i in range(begin, end):
-                    side[i] = _narrowest(order[i], best, offsets, attributes, lows, highs)[1] >= 0
+                    side[i] = _narrowest(order[i], best, filters)[1] >= 0
                 first, last = _cut(order, begin, end, side, scratch)
-                _score(order, first, last, offsets, attributes, lows, highs, tops, -1, many, scores)
+                _score(order, first, last, filters, -1, many, scores)
                 nodes, todo = _with_room(nodes, node_count), _with_room(todo, waiting)
                 paths, entries = _with_room(paths, path_count), _with_room(entries, entry_count)
                 paths[path_count, 0], paths[path_count, 1] = path, best
@@ -164,13 +156,14 @@ def grow(offsets, attributes, lows, highs, tops, most, order):
 
 
 @inlined
-def _score(order, begin, end, offsets, attributes, lows, highs, tops, sign, many, scores):
+def _score(order, begin, end, filters, sign, many, scores):
     """Add filters to the scores of their attributes, or with `sign` -1, take them away."""
     for i in range(begin, end):
-        for c in range(offsets[order[i]], offsets[order[i] + 1]):
-            share = (highs[c] - lows[c] + 1) / (tops[attributes[c]] + 1)
-            many[attributes[c]] += sign
-            scores[attributes[c]] += sign * (1 - share)
+        for c in range(filters.offsets[order[i]], filters.offsets[order[i] + 1]):
+            attribute = filters.attributes[c]
+            share = (filters.highs[c] - filters.lows[c] + 1) / (filters.tops[attribute] + 1)
+            many[attribute] += sign
+            scores[attribute] += sign * (1 - share)
 
 
 #: Filters that a leaf may have: 3, 10 and 20 are slower with a million constraints of PCM's default scenario
@@ -237,14 +230,6 @@ class BeTree(ContentMatcher):
     Simplified: a p-directory is searched in order, not hashed; filters are not inserted one by one. Operands
     of any type are made discrete by their order; the codes of messages are found when these are prepared.
     Filters of an interface that is found already are evaluated, as published.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    threads : int
-        Threads take messages in turn.
-    leaf : int
-        Filters that a leaf has at most, but for those that cannot be cut.
     """  # noqa: D205
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1, leaf: int = _MOST_IN_A_LEAF) -> None:
@@ -259,7 +244,7 @@ class BeTree(ContentMatcher):
         anywhere = (filters.operators == UNEQUAL) | (filters.operators == CONTAINS)
         from_, to = np.where(anywhere, 0, lows), np.where(anywhere, tops[filters.attributes], np.maximum(lows, highs))
         order = np.arange(len(filters.sizes))
-        nodes, entries = grow(offsets, filters.attributes, from_, to, tops, self._leaf, order)
+        nodes, entries = grow(_Constraints(offsets, filters.attributes, from_, to, tops), self._leaf, order)
         ordered = offsets_of(filters.sizes[order])
         at = np.repeat(offsets[:-1][order] - ordered[:-1], filters.sizes[order]) + np.arange(len(lows))
         columns: list[Any] = [
@@ -285,7 +270,7 @@ class BeTree(ContentMatcher):
         return Messages(given.offsets, given.attributes, values)
 
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
-        found: U32Array = _match(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
+        found: U32Array = _match(messages.columns, self._tables, unique, ends)
         return found
 
     def nbytes(self) -> int | None:
@@ -300,9 +285,8 @@ def _discretised(filters: Filters) -> tuple[_Codes, I32Array, I32Array]:
     attributes = np.tile(filters.attributes.astype(np.int64), 2)
     operands = np.concatenate([filters.values, np.where(filters.operators == BETWEEN, filters.uppers, filters.values)])
     order = np.lexsort((operands, attributes))
-    new = np.ones(len(order), np.bool_)
     sorted_attributes, sorted_operands = attributes[order], operands[order]
-    new[1:] = (sorted_attributes[1:] != sorted_attributes[:-1]) | (sorted_operands[1:] != sorted_operands[:-1])
+    new = first_of_equals(sorted_attributes, sorted_operands)
     offsets = np.searchsorted(sorted_attributes[new], np.arange(names + 1))
     places = np.empty(len(order), np.int64)
     places[order] = np.cumsum(new) - 1
@@ -345,8 +329,9 @@ def _holds(tree, c, value):
 
 
 @kernel
-def _match(offsets, attributes, values, tree, unique, ends):
+def _match(messages, tree, unique, ends):
     """Interfaces of the filters that match each message, and in `ends` where each message's end."""
+    offsets, attributes, values = messages
     found = np.empty(1024, np.uint32)
     used = 0
     marked = np.zeros_like(tree.unmarked)

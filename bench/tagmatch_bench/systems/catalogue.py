@@ -8,11 +8,11 @@ from functools import partial
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args
 
+import pyarrow as pa
+
 from tagmatch.model.options import Layout
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tagmatch_bench.systems.matcher import Matcher
     from tagmatch_bench.systems.tagmatch import Tagmatch
 
@@ -22,30 +22,15 @@ Build: TypeAlias = "Callable[[pa.Table, int], Matcher[Any]]"
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A compared system, imported when it is built, as some need optional packages.
+    """A compared system, imported when it is built, as some need optional packages."""
 
-    Attributes
-    ----------
-    where : str
-        Module in this folder and class, `"module:Class"`; the class takes the stored sets and `threads`.
-    options : mapping
-        More arguments of the class.
-    needs : str, optional
-        What not every machine has: `"gpu"`, or `"server"`, for which the class takes one more argument.
-    """
-
-    where: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    where: str  # module in this folder and class, `"module:Class"`; the class takes the stored sets and `threads`
+    options: Mapping[str, Any] = field(default_factory=dict)  # more arguments of the class
+    # what not every machine has: `"gpu"`, or `"server"`, for which the class takes one more argument
     needs: Literal["gpu", "server"] | None = None
 
     def __call__(self, sets: pa.Table, threads: int, **more: Any) -> Matcher[Any]:
-        """Build the system, with further options.
-
-        Raises
-        ------
-        UnavailableError
-            It cannot run here.
-        """
+        """Build the system, with further options."""
         return cast("Matcher[Any]", self.build(sets, threads, **more))
 
     def build(self, stored: Any, threads: int, **more: Any) -> Any:

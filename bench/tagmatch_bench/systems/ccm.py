@@ -5,28 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numba.cuda
 import numpy as np
-from numba.cuda.cudadrv.driver import device_memset
+import numpy.typing as npt
+import pyarrow as pa
+from numba.cuda.cudadrv.driver import device_memset  # not public: Numba has no function of `cuda` for it
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import I64Array, U8Array, U32Array, offsets_of
 from tagmatch.pipeline.cuda.device import Workspace, device_array, grid, kernel, to_device
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds
 from tagmatch_bench.systems.matcher import UnavailableError
 from tagmatch_bench.systems.ocm import Tables, input_lines, tables_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import I64Array, U8Array, U32Array
-
 
 cuda: Any = numba.cuda
 
@@ -40,19 +34,6 @@ class DeviceMatcher(ContentMatcher):
 
     On the device, there is a mark for each interface, a byte, which is 1 if the message is for it. Where keys are asked
     for once a filter, which the papers do not do, there is a mark for each filter.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    at_once : int
-        Messages that the device has at once.
-    threads : int
-        All but one wait for the device, or look keys up.
-
-    Raises
-    ------
-    UnavailableError
-        There is no CUDA device.
     """
 
     def __init__(self, subscriptions: pa.Table, *, at_once: int, threads: int) -> None:
@@ -141,20 +122,6 @@ class Ccm(MarkingMatcher):
     Simplified: Input is in global memory, not in constant memory, of which Numba only knows what is compiled in, and
     which would hold too few lines for several messages. A line has a row's number, not five pointers, and no type, as
     an attribute has one type. An attribute is a number in the tables' maps.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    at_once : int
-        Messages of a kernel, each of which takes four bytes a filter and one an interface; with 1, one by one as in
-        §4.1.
-    threads : int
-        All but one wait for the device, or look keys up.
-
-    Raises
-    ------
-    UnavailableError
-        There is no CUDA device.
     """
 
     def __init__(self, subscriptions: pa.Table, *, at_once: int = 64, threads: int = 1) -> None:
@@ -246,9 +213,6 @@ def _clear(count, counts, marks, marked):
         marked[i] = 0
 
 
-# Not public: Numba has no function of `cuda` for it
-
-
 #: Of a message's way, in this order (the paper's Figure 5); what clears by memset is in the first one
 PARTS = ("copy in", "kernel", "copy back")
 
@@ -278,20 +242,6 @@ class Ccm2011(MarkingMatcher):
     Simplified: rows of constraints follow one another, where the paper has a table as wide as its longest row; a line
     of Input has no type, as an attribute has one, and is an attribute's number, not a name to be looked up in a map.
     Constraints of a row are in any order: by operator and value, which the paper tried, too, it found no faster.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    reset : "kernel" or "memset"
-        How counters and marks are cleared (§4.3): there are two of each, of which a kernel uses one and clears the
-        other; or two calls of memset come before each kernel, which the paper found to be slower.
-    threads : int
-        All but one wait for the device, or look keys up.
-
-    Raises
-    ------
-    UnavailableError
-        There is no CUDA device.
     """
 
     def __init__(
@@ -303,15 +253,10 @@ class Ccm2011(MarkingMatcher):
 
     def _build(self, filters: Filters) -> _Tables2011:
         kind = filters.values.dtype
-        fields: list[tuple[str, Any]] = [
-            ("value", kind),
-            ("upper", kind),
-            ("filter", np.uint32),
-            ("operator", np.uint8),
-        ]
+        fields = [("value", kind), ("upper", kind), ("filter", np.uint32), ("operator", np.uint8)]
         constraints = np.zeros(len(filters.values), np.dtype(fields, align=True))
         order = np.argsort(filters.attributes, kind="stable")
-        columns: tuple[npt.NDArray[Any], ...] = (filters.values, filters.uppers, filters.filters, filters.operators)
+        columns: list[npt.NDArray[Any]] = [filters.values, filters.uppers, filters.filters, filters.operators]
         for (name, _), column in zip(fields, columns, strict=True):
             constraints[name] = column[order]
         lengths = np.bincount(filters.attributes, minlength=len(filters.names))

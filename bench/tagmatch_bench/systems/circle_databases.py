@@ -2,73 +2,46 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from tagmatch.model.arrays import F64Array, U32Array
 from tagmatch_bench.systems.circle_trees import longitudes_and_latitudes, metres
 from tagmatch_bench.systems.circles import Circles, Found, joined, lists_of
-from tagmatch_bench.systems.matcher import UnavailableError, needed
+from tagmatch_bench.systems.databases import PostgresTable
+from tagmatch_bench.systems.matcher import UnavailableError
+from tagmatch_bench.systems.on_disk import DuckDBTable
 from tagmatch_bench.systems.servers import PostgresServer, RedisServer
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import LiteralString
-
-    import numpy.typing as npt
-
-    from tagmatch.model.arrays import F64Array, U32Array
-
 
 #: A little larger than circles, as `circles.boxes` has them
 _WEST_EAST_SOUTH_NORTH = ("west", "east", "south", "north")
 
 
-class DuckDBBounds:
+class DuckDBBounds(DuckDBTable):
     """DuckDB's join of points with a table of circles in memory, on bounds of their coordinates. Exact.
 
     Points of a call are joined at once. Without DuckDB's extension `spatial`, and so without its R-tree: package
     registries have the extension for some versions of DuckDB only, each of which loads no other one.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Threads that work on one call.
-
-    Raises
-    ------
-    UnavailableError
-        The package is not installed.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:
-        with needed("duckdb"):
-            import duckdb
-        self._radius = circles.radius
-        with ExitStack() as undo:
-            self._database = undo.enter_context(duckdb.connect(":memory:", config={"threads": threads}))
-            rows = self._rows(np.arange(len(circles), dtype=np.uint32), circles)
-            with self._given(rows) as database:
-                database.execute("CREATE TABLE circles AS SELECT * FROM given")
-            self._undo = undo.pop_all()
+        self._first, self._radius = self._rows(np.arange(len(circles), dtype=np.uint32), circles), circles.radius
+        super().__init__(":memory:", threads=threads)
+
+    def _create(self) -> None:
+        with self._given(self._first) as database:
+            database.execute("CREATE TABLE circles AS SELECT * FROM given")
+        del self._first
 
     def _rows(self, ids: U32Array, circles: Circles) -> pa.Table:
         (west, south), (east, north) = (sides.T for sides in circles.boxes())
         sides = dict(zip(_WEST_EAST_SOUTH_NORTH, (west, east, south, north), strict=True))
         return pa.table({"id": ids, "x": circles.x, "y": circles.y, "radius": circles.radius} | sides)
-
-    @contextmanager
-    def _given(self, given: pa.Table) -> Iterator[Any]:
-        """Have the database know an Arrow table as `given` meanwhile."""
-        self._database.register("given", given)
-        try:
-            yield self._database
-        finally:
-            self._database.unregister("given")
 
     def _joined(self, given: pa.Table, condition: str) -> Found:
         with self._given(given) as database:
@@ -100,15 +73,6 @@ class DuckDBBounds:
         with self._given(moved) as database:
             database.execute(f"UPDATE circles SET {new} FROM given WHERE circles.id = given.id")
 
-    def nbytes(self) -> int | None:
-        """Bytes of memory of all that is in the database."""
-        (row,) = self._database.execute("SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()
-        return int(row[0])
-
-    def close(self) -> None:
-        """Close the database."""
-        self._undo.close()
-
 
 _EXTENSION = "postgis"
 
@@ -133,52 +97,26 @@ _MOVE = """UPDATE {} AS circles SET x = moved.x, y = moved.y,
  AS moved (id, x, y, west, south, east, north) WHERE circles.id = moved.id"""
 
 
-class PostGis:
+class PostGis(PostgresTable):
     """PostGIS's operator `&&` on the circles' boxes, by a GiST index, and the distance. Exact.
 
     Points of a call are joined with the table by one statement, and moves of a call are one, too; both are what a user
     would write for many. Nothing is vacuumed meanwhile.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Processes that may work on one call; PostgreSQL's planner uses as many as seem to pay.
-    server : PostgresServer, optional
-        Where to make the table; by default, a server is started for it.
-
-    Raises
-    ------
-    UnavailableError
-        See `PostgresServer`; or it has no PostGIS.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1, server: PostgresServer | None = None) -> None:
-        with needed("psycopg"):
-            from psycopg.sql import SQL, Identifier
-        table = Identifier(f"circles_{next(_table_numbers)}")
-
-        def on_table(statement: LiteralString) -> Any:
-            return SQL(statement).format(table)
-
         self._radius = circles.radius
         with ExitStack() as undo:
-            if server is None:
-                server = undo.enter_context(PostgresServer())
-            self._connection = undo.enter_context(server.connect())
+            on_table = self._open("circles", server, threads, undo)
             _add_postgis(self._connection)
-            self._connection.execute(SQL("SET max_parallel_workers_per_gather = {}").format(threads - 1))
             self._connection.execute("SET enable_seqscan = off")
             self._connection.execute(on_table(_TABLE))
-            undo.callback(self._connection.execute, on_table("DROP TABLE {}"))
             self._load(circles)
             for statement in (_FILL, "CREATE INDEX ON {} USING gist (box)", "VACUUM (ANALYZE) {}"):
                 self._connection.execute(on_table(statement))
             self._connection.execute("DROP TABLE given")
             self._undo = undo.pop_all()
-        self._stab, self._within, self._move = map(on_table, (_STAB, _WITHIN, _MOVE))
-        self._explain = SQL("EXPLAIN {}").format(self._stab)
-        self._size = SQL("SELECT pg_total_relation_size({}::regclass)").format(table.as_string())
+        self._select, self._within, self._move = map(on_table, (_STAB, _WITHIN, _MOVE))
 
     def _load(self, circles: Circles) -> None:
         self._connection.execute(_GIVEN)
@@ -202,7 +140,7 @@ class PostGis:
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
-        return self._found(self._stab, [x, y])
+        return self._found(self._select, [x, y])
 
     def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
         """Return the circles whose centres are at most `radius` from each point."""
@@ -212,19 +150,6 @@ class PostGis:
         """Give circles new centres, each circle once."""
         columns: list[npt.NDArray[Any]] = [ids, x, y, *_sides(Circles(x, y, self._radius[ids]))]
         self._connection.execute(self._move, [column.tolist() for column in columns], prepare=True)
-
-    def plan(self, x: F64Array, y: F64Array) -> str:
-        """Return how PostgreSQL would find the circles of points (its `EXPLAIN`)."""
-        return "\n".join(line for (line,) in self._connection.execute(self._explain, (x.tolist(), y.tolist())))
-
-    def nbytes(self) -> int | None:
-        """Bytes on disk of the table and its indexes (`pg_total_relation_size`)."""
-        row = self._connection.execute(self._size).fetchone()
-        return None if row is None else int(row[0])
-
-    def close(self) -> None:
-        """Drop the table, and stop the server if it was started for it."""
-        self._undo.close()
 
 
 def _sides(circles: Circles) -> list[F64Array]:
@@ -256,26 +181,10 @@ class RedisGeo:
 
     The unit square is a degree wide on the sphere; what is found there is tested on the plane, in this process.
     Commands go through pipelines of a hundred. One thread, as Redis has.
-
-    Parameters
-    ----------
-    circles : Circles
-        In the unit square, as must points be.
-    threads : int
-        Not used.
-    server : RedisServer, optional
-        Where to keep the places; by default, a server is started for it.
-
-    Raises
-    ------
-    UnavailableError
-        See `RedisServer`.
-    ValueError
-        A circle's centre is outside the unit square.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1, server: RedisServer | None = None) -> None:  # noqa: ARG002
-        self._circles = Circles(circles.x.copy(), circles.y.copy(), circles.radius)
+        self._circles = circles.movable()
         self._name = f"circles {next(_numbers)}"
         with ExitStack() as undo:
             if server is None:

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import F64Array, U32Array, offsets_of
 from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.systems.circles import Circles, Found, boxes, joined, lists_of
-from tagmatch_bench.systems.matcher import needed
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import F64Array, U32Array
-
+from tagmatch_bench.systems.matcher import Plain, needed
 
 #: Side of the square, around longitude and latitude 0, where a degree of each is as long
 DEGREES = 1.0
@@ -31,13 +25,7 @@ _MOST_METRES = 6_372_800.0
 
 
 def longitudes_and_latitudes(x: F64Array, y: F64Array) -> tuple[F64Array, F64Array]:
-    """Return where points of the unit square are on the sphere.
-
-    Raises
-    ------
-    ValueError
-        A point is outside the square.
-    """
+    """Return where points of the unit square are on the sphere."""
     for name, column in (("x", x), ("y", y)):
         if len(column) and (column.min() < 0.0 or column.max() > 1.0):
             raise ValueError(f"{name} must be from 0 to 1: only the unit square has a place on the sphere here")
@@ -55,30 +43,17 @@ _CAPACITY = 20
 _SLACK = 1e-12
 
 
-class RStarTree:
+class RStarTree(Plain):
     """An R*-tree (N. Beckmann et al., SIGMOD 1990) of the circles' boxes: Python package `rtree`. Exact.
 
     It is built in bulk (Sort-Tile-Recursive). Candidates are found for many points by one call, and then tested. A move
     is a deletion and an insertion, one by one, as the library has it. libspatialindex does not say how large it is.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Not used.
-    capacity : int
-        Entries of a node, at most.
-
-    Raises
-    ------
-    UnavailableError
-        The package is not installed.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1, capacity: int = _CAPACITY) -> None:  # noqa: ARG002
         with needed("rtree"):
             from rtree import index
-        self._circles = Circles(circles.x.copy(), circles.y.copy(), circles.radius)
+        self._circles = circles.movable()
         options = index.Property(variant=index.RT_Star, leaf_capacity=capacity, index_capacity=capacity)
         if len(circles):
             lowest, highest = _slack_boxes(circles.x, circles.y, circles.radius)
@@ -112,10 +87,6 @@ class RStarTree:
             self._tree.insert(number, new)
         self._circles.move(ids, x, y)
 
-    def nbytes(self) -> int | None:
-        """Unknown."""
-        return None
-
     def close(self) -> None:
         """Free the tree."""
         self._tree.close()
@@ -130,22 +101,11 @@ def _slack_boxes(x: F64Array, y: F64Array, radius: F64Array) -> tuple[F64Array, 
 _LONGER = 2.0**-40
 
 
-class ScipyTree:
+class ScipyTree(Plain):
     """`scipy.spatial.cKDTree` of the circles' centres. Exact; takes no moves, and circles must have one radius.
 
     Such a tree has points and finds those near a point. So circles are found where all have the same radius, and the
     dual with any.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Threads that share out the points of a call.
-
-    Raises
-    ------
-    UnavailableError
-        The package is not installed.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:
@@ -155,13 +115,7 @@ class ScipyTree:
         self._tree = cKDTree(np.stack([circles.x, circles.y], axis=1))
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
-        """Return the circles that have each point.
-
-        Raises
-        ------
-        ValueError
-            Circles have different radii.
-        """
+        """Return the circles that have each point."""
         radii = self._circles.radius
         if len(radii) and (radii != radii[0]).any():
             raise ValueError("circles have different radii, where a k-d tree of their centres needs one")
@@ -175,28 +129,9 @@ class ScipyTree:
         near = self._tree.query_ball_point(np.stack([x, y], axis=1), reach, workers=self._threads)
         return self._circles.keep_centres(joined(list(near)), x, y, radius)
 
-    def nbytes(self) -> int | None:
-        """Unknown."""
-        return None
 
-    def close(self) -> None:
-        """Nothing was started."""
-
-
-class ShapelyTree:
-    """`shapely.STRtree` of the circles' boxes, packed and asked for many points by one call. Exact; takes no moves.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Not used.
-
-    Raises
-    ------
-    UnavailableError
-        The package is not installed.
-    """
+class ShapelyTree(Plain):
+    """`shapely.STRtree` of the circles' boxes, packed and asked for many points by one call. Exact; takes no moves."""
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
         with needed("shapely"):
@@ -217,13 +152,6 @@ class ShapelyTree:
         points, ids = self._tree.query(self._box(*boxes(x, y, radius)))
         return self._circles.keep_centres(lists_of(points, ids, len(x)), x, y, radius)
 
-    def nbytes(self) -> int | None:
-        """Unknown."""
-        return None
-
-    def close(self) -> None:
-        """Nothing was started."""
-
 
 #: Cells so coarse that ten rings of them would have a pentagon are not used; no cells are finer than the last one
 _COARSEST, _FINEST = 4, 15
@@ -233,33 +161,19 @@ _SAMPLES, _DIFFERENCE = 5, 1.1
 _DIAGONAL = math.sqrt(2.0)
 
 
-class H3Cells:
+class H3Cells(Plain):
     """What a Python user would write with `h3`: a dict from cells to sets of circles, by their centres. Exact.
 
     Cells are as large as the largest radius. A point is in one of them, and circles that may have it are in that one
     and in rings around it. The unit square is a degree wide on the sphere, and what is found there is tested on the
     plane. One by one, in Python.
-
-    Parameters
-    ----------
-    circles : Circles
-        In the unit square, as must points be.
-    threads : int
-        Not used.
-
-    Raises
-    ------
-    UnavailableError
-        The package is not installed.
-    ValueError
-        A circle's centre is outside the unit square.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
         with needed("h3"):
             from h3.api import basic_int
         self._h3: Any = basic_int
-        self._circles = Circles(circles.x.copy(), circles.y.copy(), circles.radius)
+        self._circles = circles.movable()
         self._most = min(_DIAGONAL, float(circles.radius.max(initial=0.0)))
         reach = float(metres(np.array(self._most)))
         resolutions = range(_FINEST, _COARSEST, -1)
@@ -288,11 +202,8 @@ class H3Cells:
         )
 
     def _near(self, cell: int, distance: float) -> list[int]:
-        """Circles whose centre may be so far from a point of a cell, in metres.
-
-        The centres of ring `k` are on a hexagon, `1.5 * k` edges from the middle where it is nearest; the point is an
-        edge from there at most. Where rings have more cells than circles have, these are all looked at.
-        """
+        """Circles whose centre may be so far from a point of a cell, in metres."""
+        # The centres of ring `k` are on a hexagon, `1.5 * k` edges from the middle at least; a point is an edge from it
         rings = math.ceil((distance + self._longest) / (1.5 * self._shortest))
         circles_of = self._circles_of
         if 3 * rings * (rings + 1) >= len(circles_of):
@@ -322,13 +233,6 @@ class H3Cells:
                 self._cell_of[number] = cell
         self._circles.move(ids, x, y)
 
-    def nbytes(self) -> int | None:
-        """Unknown, as of all that is made of Python's objects."""
-        return None
-
-    def close(self) -> None:
-        """Nothing was started."""
-
 
 _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -340,27 +244,13 @@ _OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
 _MORE, _DEGREES = 1 + 1e-9, 1e-9
 
 
-class ShapelyFilter:
+class ShapelyFilter(Plain):
     """What a Python user would write for alerts near places: `shapely.STRtree`, then tags, constraints and distance.
 
     The tree has boxes of degrees around circles, two where a circle goes across the anti-meridian, and is asked for all
     messages of a call at once. Of each candidate, Python looks at the tags, at the constraints, and at the great-circle
     distance by the haversine formula, in this order. Exact, but for what rounding does to distances.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-        As of `tagmatch.workloads.location` on the sphere.
-    threads : int
-        Not used.
-
-    Raises
-    ------
-    UnavailableError
-        The package is not installed.
     """
-
-    exact = True
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:  # noqa: ARG002
         with needed("shapely"):
@@ -400,13 +290,6 @@ class ShapelyFilter:
             ):
                 found[number].append(self._keys[row])
         return [sorted(set(keys)) for keys in found] if unique else found
-
-    def nbytes(self) -> int | None:
-        """Unknown, as of all that is made of Python's objects."""
-        return None
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def _holds(value: Any, test: Callable[[Any, Any], bool], operand: Any) -> bool:

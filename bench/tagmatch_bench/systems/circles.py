@@ -8,18 +8,14 @@ the one here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, U32Array, offsets_of
 from tagmatch.model.kernels.jit import kernel
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import F64Array, I64Array, U32Array
 
 #: A side's share by which boxes are larger than circles, so that rounding leaves none out
 _LARGER = 2.0**-48
@@ -34,27 +30,15 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Circles:
-    """Circles as columns; a circle's number is its row.
+    """Circles as columns; a circle's number is its row."""
 
-    Attributes
-    ----------
-    x, y, radius : float64 array
-        Centre and radius of each; a radius is not negative.
-    """
-
-    x: F64Array
+    x: F64Array  # centre and radius of each; a radius is not negative
     y: F64Array
     radius: F64Array
 
     @classmethod
     def of(cls, areas: pa.Table) -> Circles:
-        """Take column `area` of a table, a struct of `x`, `y` and `radius`.
-
-        Raises
-        ------
-        ValueError
-            A number is null, infinite or NaN, or a radius is negative.
-        """
+        """Take column `area` of a table, a struct of `x`, `y` and `radius`."""
         area = areas["area"].combine_chunks()
         columns = dict(zip((field.name for field in area.type), area.flatten(), strict=True))
         return cls.checked(*(columns[name].to_numpy(zero_copy_only=False) for name in ("x", "y", "radius")))
@@ -73,6 +57,10 @@ class Circles:
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def movable(self) -> Circles:
+        """The same, with centres of their own."""
+        return Circles(self.x.copy(), self.y.copy(), self.radius)
 
     @property
     def nbytes(self) -> int:
@@ -155,22 +143,22 @@ def joined(each: list[Any]) -> Found:
 
 
 def _kept(candidates: Found, x: F64Array, y: F64Array, circles: Circles, radius: F64Array, of_points: bool) -> Found:
-    offsets, ids = np.zeros_like(candidates.offsets), np.empty_like(candidates.ids)
-    used = _inside(*candidates, x, y, circles.x, circles.y, radius, of_points, offsets, ids)
-    return Found(offsets, ids[:used])
+    kept = Found(np.zeros_like(candidates.offsets), np.empty_like(candidates.ids))
+    used = _inside(candidates, (x, y), (circles.x, circles.y), radius, of_points, kept)
+    return Found(kept.offsets, kept.ids[:used])
 
 
 @kernel
-def _inside(offsets, ids, x, y, of_x, of_y, radius, of_points, kept_offsets, kept):
+def _inside(candidates, points, centres, radius, of_points, kept):
     """Write the circles that are near enough to their point: by its radius, with `of_points`, or else their own."""
-    used = 0
+    (x, y), (of_x, of_y), used = points, centres, 0
     for i in range(len(x)):
-        for j in range(offsets[i], offsets[i + 1]):
-            of = ids[j]
+        for j in range(candidates.offsets[i], candidates.offsets[i + 1]):
+            of = candidates.ids[j]
             across, up = x[i] - of_x[of], y[i] - of_y[of]
             reach = radius[i] if of_points else radius[of]
             if across * across + up * up <= reach * reach:
-                kept[used] = of
+                kept.ids[used] = of
                 used += 1
-        kept_offsets[i + 1] = used
+        kept.offsets[i + 1] = used
     return used

@@ -6,21 +6,17 @@ G. Cugola, A. Margara, "High-Performance Location-Aware Publish-Subscribe on GPU
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.workloads.numbers import mix
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds, narrow_sizes
-
-if TYPE_CHECKING:
-    from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array
-
 
 #: CLCB has 32-bit floats (§4.3, FPos)
 F32Array = npt.NDArray[np.float32]
@@ -123,13 +119,7 @@ class LocatedMatcher(ContentMatcher):
         return tables_of(filters, self._circles)
 
     def prepare(self, messages: pa.Table | pa.RecordBatch) -> LocatedMessages:
-        """Convert messages, a column for each attribute, null where a message does not have it, and `location`.
-
-        Raises
-        ------
-        ValueError
-            As for messages without positions; or a position is null.
-        """
+        """Convert messages, a column for each attribute, null where a message does not have it, and `location`."""
         content = super().prepare(messages)
         location = pa.chunked_array(pa.table([messages["location"]], ["location"])["location"]).combine_chunks()
         parts = dict(zip((field.name for field in location.type), location.flatten(), strict=True))
@@ -169,6 +159,16 @@ def without_constraints(circles: Circles) -> pa.Table:
     return pa.table({"key": np.arange(len(circles), dtype=np.uint64), "constraints": nothing, "area": area})
 
 
+class _Space(NamedTuple):
+    """Counts that are due, and those of a message; what a filter that matches marks, marks, and those that are set."""
+
+    due: npt.NDArray[Any]
+    counts: npt.NDArray[Any]
+    marks: U32Array
+    marked: U8Array
+    subs: U32Array
+
+
 class Clcb(LocatedMatcher):
     """CLCB: G. Cugola, A. Margara, Middleware 2012, §4, on the CPU. Exact, but for what single precision rounds.
 
@@ -176,11 +176,6 @@ class Clcb(LocatedMatcher):
     message has, and subscriptions. The paper has CLCB on CUDA only, as `clcb_cuda.py` has it, with what is said there;
     here threads share out messages, each with counters and marks of its own. As a CPU counts in bytes where a filter
     has fewer than 255 constraints, Loc sets all counters for each message, not once in four.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    threads : int
     """
 
     def __init__(self, subscriptions, *, threads: int = 1) -> None:
@@ -193,9 +188,8 @@ class Clcb(LocatedMatcher):
         marks = tables.interfaces if unique else np.arange(len(tables.sizes), dtype=np.uint32)
         # Written to, as pages that never were make masked stores, which Zip has, take twenty times as long
         marked = np.full(len(self._keys) if unique else len(tables.sizes), 0, np.uint8)
-        columns = messages.offsets, messages.attributes, messages.values, messages.places
-        subs = np.empty(len(marked), np.uint32)
-        found: U32Array = _match(*columns, tables, self._due, np.zeros_like(self._due), marks, marked, subs, ends)
+        space = _Space(self._due, np.zeros_like(self._due), marks, marked, np.empty(len(marked), np.uint32))
+        found: U32Array = _match(messages.columns, messages.places, tables, space, ends)
         return found if unique else tables.interfaces[found]
 
 
@@ -206,10 +200,8 @@ def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
 
 @kernel
 def _loc(missing, x, y, blooms, centres, squares, counts):
-    """S1a and S1b: 1 for each filter whose names a message may all have, and whose area has it.
-
-    Without branches, and as a kernel of its own, so that it becomes vector instructions.
-    """
+    """S1a and S1b: 1 for each filter whose names a message may all have, and whose area has it."""
+    # Without branches, and as a kernel of its own, so that it becomes vector instructions
     for i in range(len(counts)):
         across, up = x - centres[i, 0], y - centres[i, 1]
         counts[i] = (blooms[i] & missing == 0) & (across * across + up * up <= squares[i])
@@ -247,8 +239,9 @@ def _zip(marked, subs):
 
 
 @kernel
-def _match(offsets, attributes, values, places, tables, due, counts, marks, marked, subs, ends):
+def _match(messages, places, tables, space, ends):
     """What each message marks, ascending; in `ends` where each message's end."""
+    (offsets, attributes, values), (due, counts, marks, marked, subs) = messages, space
     found, used = np.empty(1024, np.uint32), 0
     for message in range(len(offsets) - 1):
         bloom = np.uint32(0)

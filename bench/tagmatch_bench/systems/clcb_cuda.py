@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numba.cuda
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from numba.cuda.cudadrv import driver
 
+from tagmatch.model.arrays import F64Array, I64Array, U32Array
 from tagmatch.pipeline.cuda.device import device_array, grid, kernel
 from tagmatch_bench.systems.ccm import DeviceMatcher
-from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, without_constraints
+from tagmatch_bench.systems.circles import Circles
+from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, LocatedMessages, Tables, without_constraints
 from tagmatch_bench.systems.content_matcher import holds
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import F64Array, I64Array, U32Array
-    from tagmatch_bench.systems.circles import Circles
-    from tagmatch_bench.systems.clcb import LocatedMessages, Tables
 
 cuda: Any = numba.cuda
 
@@ -56,17 +51,6 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
 
     Simplified: the position and the Bloom filter of a message are arguments of Loc, not memory; an attribute is a
     number, and those that no filter has a constraint on are not in the Bloom filter; marks are bytes, not bits.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    threads : int
-        All but one wait for the device, or look keys up.
-
-    Raises
-    ------
-    UnavailableError
-        There is no CUDA device.
     """
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:

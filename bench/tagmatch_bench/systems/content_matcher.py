@@ -10,8 +10,9 @@ when messages are prepared.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +24,7 @@ from tagmatch.model.arrow import numpy_type
 from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined
 from tagmatch.model.tables import KeyTable
-from tagmatch_bench.systems.matcher import keys_of_matches
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
+from tagmatch_bench.systems.matcher import Plain, keys_of_matches
 
 #: Bytes of a text; with one more, numbers would be negative
 MOST_BYTES = 7
@@ -36,13 +33,7 @@ _BYTE = 8
 
 
 def packed(texts: pa.Array) -> I64Array:
-    """Return texts as numbers.
-
-    Raises
-    ------
-    ValueError
-        A text is longer than `MOST_BYTES`, or has a character of code 0, which would be like none.
-    """
+    """Return texts as numbers."""
     data, lengths = _bytes_of(texts)
     return _packed(data, lengths)
 
@@ -89,10 +80,7 @@ def _packed(data: npt.NDArray[np.uint8], lengths: I64Array) -> I64Array:
 
 @inlined
 def contains(text, needle, ones):
-    """Whether a packed text contains another one, as `needles` has it.
-
-    Numbers are cast as kernels are compiled for real numbers, too.
-    """
+    """Whether a packed text contains another one, as `needles` has it."""
     rest, wanted, mask = np.int64(text), np.int64(needle), np.int64(ones)
     while rest & mask != wanted:
         if rest <= mask:
@@ -120,48 +108,23 @@ _MOST_FILTERS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Filters as columns.
+    """Filters as columns."""
 
-    Attributes
-    ----------
-    names : list of str
-        The attributes that have constraints.
-    sizes : int64 array
-        Constraints of each filter.
-    interfaces : uint32 array
-        Of each filter; filters with equal keys share one.
-    keys : uint64 array
-        Of each interface.
-    of_texts : bool array
-        Of each attribute, whether its values are texts.
-    filters, attributes : uint32 array
-        Of each constraint: its filter, ascending, and its attribute's place in `names`.
-    operators : uint8 array
-    values, uppers : int32, int64 or float64 array
-        Operands; `uppers` is without meaning but for BETWEEN, and for CONTAINS, which has `needles` here.
-    """
-
-    names: list[str]
-    sizes: I64Array
-    interfaces: U32Array
-    keys: U64Array
-    of_texts: BoolArray
-    filters: U32Array
-    attributes: U32Array
+    names: list[str]  # the attributes that have constraints
+    sizes: I64Array  # constraints of each filter
+    interfaces: U32Array  # of each filter; filters with equal keys share one
+    keys: U64Array  # of each interface
+    of_texts: BoolArray  # of each attribute, whether its values are texts
+    filters: U32Array  # of each constraint: its filter, ascending
+    attributes: U32Array  # and its attribute's place in `names`
     operators: U8Array
+    # operands; `uppers` is without meaning but for BETWEEN, and for CONTAINS, which has `needles` here
     values: npt.NDArray[Any]
     uppers: npt.NDArray[Any]
 
     @classmethod
     def of(cls, subscriptions: pa.Table) -> Filters:
-        """Take columns `key` and `constraints` of a table.
-
-        Raises
-        ------
-        ValueError
-            An operator is unknown, an operand is missing, NaN or a text that cannot be compared, or an attribute has
-            constraints on numbers and on texts.
-        """
+        """Take columns `key` and `constraints` of a table."""
         if len(subscriptions) > _MOST_FILTERS:
             raise ValueError(f"{len(subscriptions)} filters are more than {_MOST_FILTERS}")
         lists = subscriptions["constraints"].combine_chunks()
@@ -271,6 +234,11 @@ class Messages:
         first, last, _ = rows.indices(len(self))
         return Messages(self.offsets[first : max(first, last) + 1], self.attributes, self.values)
 
+    @property
+    def columns(self) -> tuple[npt.NDArray[Any], ...]:
+        """As kernels take them."""
+        return self.offsets, self.attributes, self.values
+
 
 @inlined
 def holds(operator, x, value, upper):
@@ -309,21 +277,12 @@ def _are_texts(column: pa.Array) -> bool:
     return bool(pa.types.is_string(column.type) or pa.types.is_large_string(column.type))
 
 
-class ContentMatcher(ABC):
+class ContentMatcher(Plain, ABC):
     """A matcher of filters with constraints on attributes; subclasses find the filters, this class looks up keys.
 
     A filter matches when all its constraints are satisfied, and a constraint only if the message has the attribute.
     Several threads take messages in turn, each with memory of its own, but where a subclass says something else.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-        Columns `key`, uint64, and `constraints`, a list of structs with `attr`, `op` and `value`, and `upper` where
-        `op` is "between"; or `text` in the place of these.
-    threads : int
     """
-
-    exact = True
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
         filters = Filters.of(subscriptions)
@@ -346,13 +305,7 @@ class ContentMatcher(ABC):
         """Return the interface of each match, with `unique` once a message, and in `ends` where each message's end."""
 
     def prepare(self, messages: pa.Table | pa.RecordBatch) -> Messages:
-        """Convert messages, a column for each attribute, which is null where a message does not have it.
-
-        Raises
-        ------
-        ValueError
-            A value is NaN, a text that cannot be compared, or no value of the type that constraints compare with.
-        """
+        """Convert messages, a column for each attribute, which is null where a message does not have it."""
         kind = pa.float64() if self._kind == "f" else pa.int64()
         rows, attributes, values = (
             [np.zeros(0, np.int64)],
@@ -377,10 +330,7 @@ class ContentMatcher(ABC):
         return Messages(offsets, np.concatenate(attributes)[order], np.concatenate(values)[order])
 
     def match_many(self, messages: Messages, *, unique: bool = False) -> pa.ListArray:
-        """Return the keys of the filters that match each message, in any order; with `unique` each key once.
-
-        As published, `unique`: the interfaces that a message goes to.
-        """
+        """Return the keys of the filters that match each message, in any order; with `unique` each key once."""
 
         def match(first: int, last: int) -> Lists:
             ends = np.zeros(last - first + 1, np.int64)
@@ -392,6 +342,3 @@ class ContentMatcher(ABC):
     def nbytes(self) -> int | None:
         """Bytes of memory, without the counters of each thread."""
         return sum(int(np.asarray(table).nbytes) for table in (*self._tables, self._keys.keys.values))
-
-    def close(self) -> None:  # noqa: B027
-        """Nothing was started."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, LiteralString, cast
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmatch.model.arrays import U64Array
 from tagmatch_bench.systems.matcher import (
     Matcher,
+    Plain,
     Queries,
     UnavailableError,
     answers_to_pylist,
@@ -24,12 +27,7 @@ from tagmatch_bench.systems.matcher import (
 from tagmatch_bench.systems.servers import PostgresServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import LiteralString
-
     from psycopg.sql import Composed
-
-    from tagmatch.model.arrays import U64Array
 
 
 def to_signed(keys: list[int]) -> list[int]:
@@ -45,17 +43,7 @@ def from_signed(lists: Iterable[Iterable[int]], *, unique: bool) -> U64Array:
 
 
 class Sharded(Generic[Queries]):
-    """Stored sets dealt out over matchers of one kind, which all answer every query, each in a thread of its own.
-
-    Parameters
-    ----------
-    build
-        Builds a shard from its share of the stored sets; called for one after the other.
-    sets
-        Columns `tags` and `key`. The keys of a set stay together, so a repeated pair still counts once.
-    shards
-        How many, at least 1.
-    """
+    """Stored sets dealt out over matchers of one kind, which all answer every query, each in a thread of its own."""
 
     def __init__(self, build: Callable[[pa.Table], Matcher[Queries]], sets: pa.Table, shards: int) -> None:
         if shards < 1:
@@ -105,51 +93,58 @@ def _table_of(rows: list[tuple[frozenset[str], list[int]]]) -> pa.Table:
 _table_numbers = count()
 
 
-class PostgresScan:
-    """PostgreSQL's `tags <@ query`, on a table with a row for each distinct set, scanned for each query. Exact.
+class PostgresTable(Plain):
+    """A table of PostgreSQL, on a server that is given or started for it, and dropped at the end."""
 
-    Parameters
-    ----------
-    sets
-        Columns `tags` and `key`. PostgreSQL's strings cannot hold the character NUL.
-    threads
-        Processes that may work on one query; PostgreSQL's planner uses as many as seem to pay.
-    server
-        Where to make the table; by default, a server is started for it.
+    def _open(self, name: str, server: PostgresServer | None, threads: int, undo: ExitStack) -> Callable[..., Any]:
+        """Connect; `threads` processes may work on one call, as PostgreSQL's planner pleases. What names the table."""
+        with needed("psycopg"):
+            from psycopg.sql import SQL, Identifier
+        table = Identifier(f"{name}_{next(_table_numbers)}")
+        if server is None:
+            server = undo.enter_context(PostgresServer())
+        self._connection = undo.enter_context(server.connect())
+        self._connection.execute(SQL("SET max_parallel_workers_per_gather = {}").format(threads - 1))
+        undo.callback(self._connection.execute, SQL("DROP TABLE IF EXISTS {}").format(table))
+        self._size = SQL("SELECT pg_total_relation_size({}::regclass)").format(table.as_string())
+        return lambda statement: SQL(statement).format(table)
 
-    Raises
-    ------
-    UnavailableError
-        See `PostgresServer`.
-    ValueError
-        A tag has the character NUL.
-    """
+    def plan(self, *asked: Any) -> str:
+        """Return how PostgreSQL would answer (its `EXPLAIN`)."""
+        from psycopg.sql import SQL
 
-    exact = True
+        rows = self._connection.execute(SQL("EXPLAIN {}").format(self._select), [*map(list, asked)])
+        return "\n".join(line for (line,) in rows)
+
+    _select: Any
+    _undo: ExitStack
+
+    def nbytes(self) -> int | None:
+        """Bytes on disk of the table and its indexes (`pg_total_relation_size`)."""
+        row = self._connection.execute(self._size).fetchone()
+        return None if row is None else int(row[0])
+
+    def close(self) -> None:
+        """Drop the table, and stop the server if it was started for it."""
+        self._undo.close()
+
+
+class PostgresScan(PostgresTable):
+    """PostgreSQL's `tags <@ query`, on a table with a row for each distinct set, scanned for each query. Exact."""
 
     #: Statements that make the index of the table `{}`
     _index: ClassVar[tuple[LiteralString, ...]] = ()
 
     def __init__(self, sets: pa.Table, *, threads: int = 1, server: PostgresServer | None = None) -> None:
-        with needed("psycopg"):
-            from psycopg.sql import SQL, Identifier
         _refuse_nul(sets["tags"].combine_chunks(), "tags")
-        table = Identifier(f"sets_{next(_table_numbers)}")
         with ExitStack() as undo:
-            if server is None:
-                server = undo.enter_context(PostgresServer())
-            self._connection = undo.enter_context(server.connect())
-            self._connection.execute(SQL("SET max_parallel_workers_per_gather = {}").format(threads - 1))
-            self._connection.execute(SQL("CREATE UNLOGGED TABLE {} (tags text[], keys bigint[])").format(table))
-            undo.callback(self._connection.execute, SQL("DROP TABLE {}").format(table))
-            self._load(SQL("COPY {} FROM STDIN (FORMAT BINARY)").format(table), sets)
-            for statement in self._index:
-                self._connection.execute(SQL(statement).format(table))
-            self._connection.execute(SQL("VACUUM (ANALYZE) {}").format(table))
+            on_table = self._open("sets", server, threads, undo)
+            self._connection.execute(on_table("CREATE UNLOGGED TABLE {} (tags text[], keys bigint[])"))
+            self._load(on_table("COPY {} FROM STDIN (FORMAT BINARY)"), sets)
+            for statement in (*self._index, "VACUUM (ANALYZE) {}"):
+                self._connection.execute(on_table(statement))
             self._undo = undo.pop_all()
-        self._select = SQL("SELECT keys FROM {} WHERE tags <@ %s::text[]").format(table)
-        self._explain = SQL("EXPLAIN {}").format(self._select)
-        self._size = SQL("SELECT pg_total_relation_size({}::regclass)").format(table.as_string())
+        self._select = on_table("SELECT keys FROM {} WHERE tags <@ %s::text[]")
 
     def _load(self, copy_in: Composed, sets: pa.Table) -> None:
         with self._connection.cursor() as cursor, cursor.copy(copy_in) as copy:
@@ -169,19 +164,6 @@ class PostgresScan:
             rows = self._connection.execute(self._select, (query,), prepare=True, binary=True).fetchall()
             answers.append(from_signed((keys for (keys,) in rows), unique=unique))
         return answers
-
-    def plan(self, query: list[str]) -> str:
-        """Return how PostgreSQL would answer a query (its `EXPLAIN`)."""
-        return "\n".join(line for (line,) in self._connection.execute(self._explain, (query,)))
-
-    def nbytes(self) -> int | None:
-        """Bytes on disk of the table and its index (`pg_total_relation_size`)."""
-        row = self._connection.execute(self._size).fetchone()
-        return None if row is None else int(row[0])
-
-    def close(self) -> None:
-        """Drop the table, and stop the server if it was started for it."""
-        self._undo.close()
 
 
 class PostgresGin(PostgresScan):
@@ -212,25 +194,7 @@ Operator = Literal["setIsSubset", "nin"]
 
 
 class MongoDB(Sharded[list[dict[str, Any]]]):
-    """The subset test of one or several MongoDB servers, over which the stored sets are dealt out. Exact.
-
-    Parameters
-    ----------
-    sets
-        Columns `tags` and `key`.
-    uris
-        Where the servers are, as `mongodb://localhost:27017`.
-    threads
-        Not used: the servers decide.
-    operator
-        `setIsSubset`: the subset operator of aggregations, within `$expr`. `nin`: no tag of the set is missing in
-        the query, `{tags: {$not: {$elemMatch: {$nin: query}}}}`.
-
-    Raises
-    ------
-    UnavailableError
-        The Python package is missing, or a server does not answer.
-    """
+    """The subset test of one or several MongoDB servers, over which the stored sets are dealt out. Exact."""
 
     def __init__(
         self,
@@ -320,13 +284,6 @@ class ClickHouseScan:
     One statement for each query: that answers more queries a second than a join of a batch with the stored sets,
     for which `hasAll` cannot prepare a query once. All sessions of `chdb` in a process share one database, so
     each matcher has a table of a name of its own.
-
-    Parameters
-    ----------
-    sets
-        Columns `tags` and `key`.
-    threads
-        Threads that work on one query.
     """
 
     exact = True

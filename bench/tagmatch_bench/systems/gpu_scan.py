@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba.cuda
 import numpy as np
+import pyarrow as pa
 
-from tagmatch.model.arrays import Lists
+from tagmatch import CudaOptions
+from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.kernels.sorting import group_by
-from tagmatch.model.options import CudaOptions
 from tagmatch.model.parallel import run_rows
 from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, to_device
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError, keys_of, list_array
 from tagmatch_bench.systems.signatures import SignatureMatcher, signature_table
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import U64Array
 
 cuda: Any = numba.cuda
 
@@ -46,10 +41,7 @@ _FIRST_ROOM = 1 << 20
 
 @kernel
 def _scan(rows, first, second, third, queries, begin, end, batch, counts, room, pair_queries, pair_rows):
-    """Append (query, row) for a batch, behind the pairs of earlier batches; one thread a row.
-
-    The row is loaded once for all queries, of which most are done with after its first word.
-    """
+    """Append (query, row) for a batch, behind the pairs of earlier batches; one thread a row."""
     inverted = cuda.shared.array((SIGNATURE_WORDS, BATCH_SIZE), np.uint64)
     for query in range(begin + cuda.threadIdx.x, end, cuda.blockDim.x):
         for word in range(SIGNATURE_WORDS):
@@ -77,22 +69,6 @@ class GpuBatchScan(SignatureMatcher):
     Algorithm 3. Every thread of the device keeps one signature in registers and tests all queries of the batch, which
     are in shared memory. What `tagmatch` has on the device this has, too: several streams, so that copies and kernels
     of different packets overlap, pinned host memory, buffers that stay, and as many threads that look keys up.
-
-    Parameters
-    ----------
-    threads : int
-        Threads of the CPU, which take packets in turn, launch their kernels, and look their keys up.
-    streams : int
-        Packets that the device has at once.
-    block_threads : int
-        Threads of a block.
-    room : int
-        Results that buffers hold at first.
-
-    Raises
-    ------
-    UnavailableError
-        There is no CUDA device.
     """
 
     #: Queries of a launch
@@ -165,24 +141,13 @@ class GpuScan(GpuBatchScan):
 
 @dataclass(slots=True, eq=False)
 class ScannedPacket:
-    """Queries' signatures in device memory, and then the rows that are found for them.
-
-    Attributes
-    ----------
-    scan : GpuBatchScan
-    workspace : Workspace
-    queries : int
-    signatures : uint64 device array
-        Three words a query.
-    counts : int64 array, optional
-        Pairs of each batch.
-    """
+    """Queries' signatures in device memory, and then the rows that are found for them."""
 
     scan: GpuBatchScan
     workspace: Workspace
     queries: int
-    signatures: Any
-    counts: Any = None
+    signatures: Any  # three words a query
+    counts: Any = None  # pairs of each batch
 
     def subset_match(self) -> None:
         """Have (query, row) pairs found, which stay in device memory; once more, if there was too little room."""

@@ -5,37 +5,27 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from itertools import chain
 from math import comb
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import Lists, list_offsets, offsets_of
+from tagmatch.model.arrays import I64Array, Lists, U64Array, list_offsets, offsets_of
 from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.tables import KeyTable
 from tagmatch.workloads.numbers import mix
-from tagmatch_bench.systems.matcher import keys_of_matches, rows_of, unique_lists
-
-if TYPE_CHECKING:
-    from tagmatch.model.arrays import I64Array, U64Array
+from tagmatch_bench.systems.matcher import Plain, first_of_equals, keys_of_matches, rows_of, unique_lists
 
 
-class RarestTagDict:
+class RarestTagDict(Plain):
     """A dict from each tag to the sets whose rarest tag it is, which are tested one by one. Exact.
 
     This is the ranked key method of T. Yan and H. García-Molina, "Index Structures for Selective Dissemination
     of Information Under the Boolean Model", ACM TODS 19(2), 1994, on Python's own types. Simplified: a candidate
     is tested as a whole, by `frozenset.issuperset`, instead of one word after the other.
-
-    Parameters
-    ----------
-    threads : int
-        Not used: Python runs one at a time.
     """
-
-    exact = True
 
     def __init__(self, sets: pa.Table, *, threads: int = 1) -> None:  # noqa: ARG002
         rows = rows_of(sets)
@@ -71,33 +61,19 @@ class RarestTagDict:
         """Return the keys of the stored sets that match one query."""
         return self.match_many([query])[0]
 
-    def nbytes(self) -> int | None:
-        """Not known: Python's objects share parts."""
-        return None
-
-    def close(self) -> None:
-        """Nothing was started."""
-
 
 _U = np.uint64
 _LOW32 = np.uint64(0xFFFFFFFF)
 _HIGH32 = np.uint64(0xFFFFFFFF00000000)
 
 
-class SubsetEnumeration:
+class SubsetEnumeration(Plain):
     """A hash table of the stored sets, in which all subsets of a query are looked up. Exact.
 
     The variant that the TagMatch paper's introduction names: it "looks for the subsets q_j ⊆ q directly in the database
     (e.g., using a hash table)", in time exponential in the query. Subsets are limited to the query's known tags and to
     the largest stored set's size. Simplified: a subset is not left out because none of its supersets is stored.
-
-    Parameters
-    ----------
-    max_subsets : int
-        Most subsets of one query that may be looked up.
     """
-
-    exact = True
 
     def __init__(self, sets: pa.Table, *, threads: int = 1, max_subsets: int = 2**22) -> None:
         self._threads = threads
@@ -110,13 +86,7 @@ class SubsetEnumeration:
         self._keys = _key_table(set_of_row, key_values(sets["key"], "key"), len(self._sets))
 
     def prepare(self, queries: pa.ListArray) -> pa.ListArray:
-        """Convert to lists of uint32: the numbers of each query's known tags.
-
-        Raises
-        ------
-        ValueError
-            A query has more than `max_subsets` subsets to look up.
-        """
+        """Convert to lists of uint32: the numbers of each query's known tags."""
         known = self._known_tags(queries)
         lengths = known.lengths()
         longest = int(lengths.max(initial=0))
@@ -147,9 +117,6 @@ class SubsetEnumeration:
         tables = (self._filter, self._slots, self._sets, self._keys, self._vocabulary)
         return sum(int(table.nbytes) for table in tables)
 
-    def close(self) -> None:
-        """Nothing was started."""
-
     def _known_tags(self, rows: pa.ListArray) -> Lists:
         """Return the number of each tag of the vocabulary, uint32; every row ascending, each number once."""
         numbers = pc.index_in(rows.flatten(), self._vocabulary)
@@ -176,28 +143,22 @@ def _key_table(sets: I64Array, keys: U64Array, count: int) -> KeyTable:
     """Return the keys of each of `count` sets, from (set, key) pairs, which may occur more than once."""
     order = np.lexsort((keys, sets))
     sets, keys = sets[order], keys[order]
-    new = np.ones(len(keys), np.bool_)
-    new[1:] = (sets[1:] != sets[:-1]) | (keys[1:] != keys[:-1])
+    new = first_of_equals(sets, keys)
     return KeyTable(Lists(offsets_of(np.bincount(sets[new], minlength=count)), keys[new]))
 
 
 @inlined
 def _filter_bit(set_hash, filter_words):
-    """(word, bit) of a set: the bit is 0 only if no set with this hash is stored, as of most subsets of a query.
-
-    The filter is small enough to stay in the cache, where the slots are not.
-    """
+    """(word, bit) of a set: the bit is 0 only if no set with this hash is stored, as of most subsets of a query."""
+    # The filter is small enough to stay in the cache, where the slots are not
     place = set_hash >> _U(32)
     return (place >> _U(6)) & _U(len(filter_words) - 1), place & _U(63)
 
 
 @kernel
 def _find(set_hash, tags, first, count, slots, offsets, stored):
-    """`(slot, number)` of the set `tags[first:first + count]`, ascending; the number is -1 when the slot is free.
-
-    A set's hash is the sum of its tags' numbers, mixed. A slot is the upper half of it and the set's number + 1, 0 when
-    free. Equal hashes are settled on the tags.
-    """
+    """`(slot, number)` of the set `tags[first:first + count]`, ascending; the number is -1 when the slot is free."""
+    # A set's hash is the sum of its tags' numbers, mixed; a slot is its upper half and the set's number + 1, or 0
     mask = _U(len(slots) - 1)
     place = set_hash & mask
     while slots[place] != _U(0):

@@ -8,28 +8,22 @@ converts an Arrow array of queries to it, so that benchmarks need not time that.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.tables import KeyTable
 from tagmatch.pipeline.tags import look_up_keys, merge_unique
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import numpy.typing as npt
-
-    from tagmatch.model.arrays import Lists, U64Array
-    from tagmatch.model.tables import KeyTable
-
 
 Queries = TypeVar("Queries")
 
@@ -38,29 +32,15 @@ Answers: TypeAlias = "pa.ListArray | Sequence[Sequence[int] | U64Array]"
 
 
 class Matcher(Protocol[Queries]):
-    """A subset matcher that takes its queries as `Queries`, which can be sliced: `queries[:100]`.
+    """A subset matcher that takes its queries as `Queries`, which can be sliced: `queries[:100]`."""
 
-    Attributes
-    ----------
-    exact : bool
-        Whether the answers are right. What is not exact gives all right keys and may give wrong ones too.
-    """
-
-    exact: bool
+    exact: bool  # whether the answers are right. What is not exact gives all right keys and may give wrong ones too
 
     def prepare(self, queries: pa.ListArray) -> Queries:
         """Convert an Arrow array of queries to the form that this matcher takes."""
 
     def match_many(self, queries: Queries, *, unique: bool = False) -> Answers:
-        """Return the keys of the stored sets that match, for each query in order.
-
-        Parameters
-        ----------
-        queries
-            What `prepare` returned, or a slice of it.
-        unique
-            Give each key of a query once, instead of once for each matching set that carries it.
-        """
+        """Return the keys of the stored sets that match, for each query in order."""
 
     def nbytes(self) -> int | None:
         """Bytes of memory or disk that the stored sets take, `None` where that is unknown."""
@@ -69,23 +49,30 @@ class Matcher(Protocol[Queries]):
         """Stop what was started and free what was taken."""
 
 
+class Plain:
+    """What most systems have: exact answers to queries as they are, an unknown size, and nothing started."""
+
+    exact: bool = True
+
+    def prepare(self, queries: pa.ListArray) -> Any:
+        """Queries are taken as they are."""
+        return queries
+
+    def nbytes(self) -> int | None:
+        """Unknown."""
+        return None
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallSize:
-    """How many queries a call should have.
+    """How many queries a call should have."""
 
-    Attributes
-    ----------
-    whole : int
-        A multiple of so many, which are whole batches for all that work at once.
-    full : int
-        With so many, batches are as large as they can be.
-    most : int
-        Not more.
-    """
-
-    whole: int = 1
-    full: int = 1
-    most: int = 2**63 - 1
+    whole: int = 1  # a multiple of so many, which are whole batches for all that work at once
+    full: int = 1  # with so many, batches are as large as they can be
+    most: int = 2**63 - 1  # not more
 
 
 def call_size_of(matcher: object) -> CallSize | None:
@@ -122,8 +109,7 @@ def wrong_and_missing(answers: Answers, right: Answers) -> tuple[int, int]:
         return 0, 0
     order = np.lexsort((keys, queries))
     queries, keys = queries[order], keys[order]
-    is_first = np.append(True, (queries[1:] != queries[:-1]) | (keys[1:] != keys[:-1]))
-    more = np.add.reduceat(np.where(order < len(given), 1, -1), np.flatnonzero(is_first))
+    more = np.add.reduceat(np.where(order < len(given), 1, -1), np.flatnonzero(first_of_equals(queries, keys)))
     return int(more[more > 0].sum()), -int(more[more < 0].sum())
 
 
@@ -131,6 +117,13 @@ def _query_and_key(answers: Answers) -> tuple[npt.NDArray[np.int64], npt.NDArray
     """Of each key of all queries, the number of the query, and the key."""
     lists = answers if isinstance(answers, pa.Array) else pa.array(answers_to_pylist(answers), pa.list_(pa.uint64()))
     return pc.list_parent_indices(lists).to_numpy(), lists.flatten().to_numpy().astype(np.uint64, copy=False)
+
+
+def first_of_equals(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which rows of sorted columns differ from the row before."""
+    first = np.ones(len(columns[0]), np.bool_)
+    first[1:] = np.any([column[1:] != column[:-1] for column in columns], axis=0)
+    return first
 
 
 def rows_of(sets: pa.Table) -> list[tuple[frozenset[str], list[int]]]:
@@ -148,13 +141,7 @@ def unique_lists(answers: list[list[Any]]) -> list[list[Any]]:
 
 @contextmanager
 def needed(package: str) -> Iterator[None]:
-    """Run an import; says how to get the Python package `package` if it is missing.
-
-    Raises
-    ------
-    UnavailableError
-        The package is not installed, or something that it needs is not.
-    """
+    """Run an import; says how to get the Python package `package` if it is missing."""
     try:
         yield
     except ImportError as error:
@@ -169,10 +156,7 @@ _MOST = 8
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
-    """Have a function keep what it has made of its last few arguments.
-
-    Tables and arrays are told apart by identity; named arguments, such as `threads`, must not change what is made.
-    """
+    """Have a function keep what it has made of its last few arguments, tables by identity."""
     found: OrderedDict[tuple[Any, ...], tuple[tuple[Any, ...], Made]] = OrderedDict()
 
     @wraps(make)
@@ -195,21 +179,7 @@ _TASKS_PER_THREAD = 8
 def keys_of_matches(
     match: Callable[[int, int], Lists], queries: int, keys: KeyTable, *, unique: bool, threads: int
 ) -> pa.ListArray:
-    """Match queries, `count` of them, and look up their keys, all in tasks over threads.
-
-    Parameters
-    ----------
-    match
-        Finds the rows, uint32, of queries `first` to `last`; called by several threads at once.
-    keys : KeyTable
-        Keys of each row.
-    unique : bool
-        Give each key of a query once.
-
-    Returns
-    -------
-    pyarrow.ListArray of uint64
-    """
+    """Match queries, `count` of them, and look up their keys, all in tasks over threads."""
 
     def work(first: int, last: int) -> Lists:
         return keys_of(match(first, last), keys, unique=unique)

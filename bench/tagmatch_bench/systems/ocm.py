@@ -6,26 +6,20 @@ A. Margara, G. Cugola, "High-Performance Publish-Subscribe Matching Using Parall
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 from numba.core import types
 from numba.extending import intrinsic
 
-from tagmatch.model.arrays import offsets_of
+from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.parallel import join, start
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds, narrow_sizes
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
-
 
 #: Looks at the others before the processor is offered to other threads; to spin for long is of use only where every
 #: thread has a processor of its own
@@ -68,29 +62,15 @@ exchange = _in_one_step("xchg")
 
 
 class Meeting:
-    """Where a number of threads meet in a kernel again and again.
-
-    Attributes
-    ----------
-    state : int64 array
-        What kernels get for `wait`.
-    """
+    """Where a number of threads meet in a kernel again and again."""
 
     def __init__(self, threads: int) -> None:
         self.state: I64Array = np.zeros(2, np.int64)
         self._threads = threads
 
     def run(self, work: Callable[[int], None]) -> None:
-        """Have all threads do `work(0)`, `work(1)`, ... at the same time; raises the first error of one.
-
-        None of them is the calling thread, which Ctrl-C may take away while others wait for it, nor one of those that
-        all callers share, of which there may be too few.
-
-        Raises
-        ------
-        MemoryError
-            The system has no room for so many threads.
-        """
+        """Have all threads do `work(0)`, `work(1)`, ... at the same time; raises the first error of one."""
+        # No thread is the caller's, which Ctrl-C may take away while others wait, nor one that all share
         errors: list[BaseException] = []
         all_there = threading.Barrier(self._threads)
 
@@ -121,10 +101,7 @@ class Meeting:
 
 @inlined
 def wait(state, due):
-    """Wait until there have been `due` calls of this in all; returns False if a thread has failed and none will come.
-
-    What any thread has written before its call, all see after theirs.
-    """
+    """Wait until there have been `due` calls of this in all; False if a thread has failed and none will come."""
     spins = 0
     _add_in_one_step(state, _ARRIVED, 1)
     while _load(state, _ARRIVED) < due:
@@ -217,11 +194,7 @@ def name_vector(attributes, begin, end, tables):
 
 @inlined
 def select_tables(vector, tables, chosen):
-    """Write the tables whose NameVector is contained in a message's; returns how many.
-
-    Its subsets are looked up one by one, or where there are more of them than tables, the tables. The table of no
-    attribute has no rows.
-    """
+    """Write the tables whose NameVector is contained in a message's; returns how many."""
     count, subsets, rest = 0, 1, vector
     while rest:
         subsets <<= 1
@@ -249,11 +222,7 @@ def find_row(tables, table, attribute):
 
 @kernel
 def input_lines(offsets, attributes, values, tables, blooms):
-    """Write CCM's table Input, a line for each of the tables' rows that messages are for, and their Bloom filters.
-
-    Returns how many lines there are, and of each, the attribute's value, the row's first constraint, how many it has,
-    and the message.
-    """
+    """Write CCM's table Input, a line for each of the tables' rows that messages are for, and their Bloom filters."""
     room = 1024
     x, starts = np.empty(room, values.dtype), np.empty(room, np.int64)
     lengths, owners = np.empty(room, np.int64), np.empty(room, np.uint32)
@@ -296,15 +265,6 @@ class Ocm(ContentMatcher):
     The paper leaves open how long a NameVector is, how names get their bits, how the tables of a message are found, and
     how OpenMP shares them out. Simplified: a table's row is found by the number of the attribute, in an array; the
     paper's maps, trees of strings, take longer.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-    threads : int
-    share : "messages" or "tables"
-        What threads share out: a call's messages, each thread with counters of its own, or as published, the tables of
-        one message after the other. Then each thread takes as many consecutive tables as the others, and clears as many
-        counters, and all wait for the last.
     """
 
     def __init__(
@@ -324,8 +284,7 @@ class Ocm(ContentMatcher):
         ends_of = [ends] if parts == 1 else [np.zeros_like(ends) for _ in range(parts)]
 
         def work(part: int) -> None:
-            columns = messages.offsets, messages.attributes, messages.values
-            found[part] = _count(*columns, self._tables, shared, part, parts, unique, ends_of[part])
+            found[part] = _count(messages.columns, self._tables, shared, (part, parts), unique, ends_of[part])
 
         if parts == 1:
             work(0)
@@ -355,8 +314,9 @@ def _clear(array, part, parts):
 
 
 @kernel
-def _count(offsets, attributes, values, tables, shared, part, parts, unique, ends):
+def _count(messages, tables, shared, share, unique, ends):
     """Interfaces of filters that match each message, of a part of its tables; in `ends` where each message's end."""
+    (offsets, attributes, values), (part, parts) = messages, share
     found = np.empty(1024, np.uint32)
     used, due = 0, 0
     counts, marked = shared.counts, shared.marked

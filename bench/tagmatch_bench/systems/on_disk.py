@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import offsets_of
-from tagmatch_bench.systems.matcher import Matcher, needed
-
-if TYPE_CHECKING:
-    from tagmatch.model.arrays import U64Array
-
+from tagmatch.model.arrays import U64Array, offsets_of
+from tagmatch_bench.systems.matcher import Matcher, Plain, needed
 
 #: Columns of all tables here. No two rows have the same key, so that a row can be named by it
 COLUMNS = ("tags", "key")
@@ -28,13 +24,9 @@ class OnDisk(Matcher["pa.ListArray"], Protocol):
     """A matcher at a path, which it makes if nothing is there.
 
     One thread changes it at a time, but for what `adder` returns.
-
-    Attributes
-    ----------
-    visible_at_once : bool
-        Whether queries see a row as soon as an adder has returned; if not, `tend` makes them see it.
     """
 
+    # whether queries see a row as soon as an adder has returned; if not, `tend` makes them see it
     visible_at_once: bool
 
     def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
@@ -49,24 +41,12 @@ class OnDisk(Matcher["pa.ListArray"], Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SystemOnDisk:
-    """A system, imported when it is opened.
+    """A system, imported when it is opened."""
 
-    Attributes
-    ----------
-    where : str
-        Module in this folder and class, `"module:Class"`; the class takes a path and `threads`.
-    """
-
-    where: str
+    where: str  # module in this folder and class, `"module:Class"`; the class takes a path and `threads`
 
     def __call__(self, path: Path, threads: int, **more: Any) -> OnDisk:
-        """Make the system at a path, or open what it has made there, with further options.
-
-        Raises
-        ------
-        UnavailableError
-            It cannot run here.
-        """
+        """Make the system at a path, or open what it has made there, with further options."""
         return cast("OnDisk", resolve_name(f"{__package__}.{self.where}")(path, threads=threads, **more))
 
 
@@ -85,21 +65,8 @@ SYSTEMS_ON_DISK: Mapping[str, SystemOnDisk] = {
 _FEW_ROWS = 100
 
 
-class _DuckDB:
-    """A database with a table `sets`.
-
-    All queries given at once are joined with the stored sets: that answers more queries a second than one
-    statement for each. DuckDB deals out groups of 122 880 rows to its threads, so fewer stored sets keep only
-    one busy.
-
-    Attributes
-    ----------
-    keys_of_row : str
-        SQL expression for the keys of a row of the table.
-    """
-
-    exact = True
-    keys_of_row: ClassVar[str]
+class DuckDBTable(Plain):
+    """A database of DuckDB."""
 
     def __init__(self, where: str, *, threads: int) -> None:
         with needed("duckdb"):
@@ -112,28 +79,14 @@ class _DuckDB:
     def _create(self) -> None:
         """Make the table, if it is not there."""
 
-    def _execute_on(self, given: pa.Table, statement: str) -> None:
-        """Run a statement that knows an Arrow table as `given`."""
+    @contextmanager
+    def _given(self, given: pa.Table) -> Iterator[Any]:
+        """Have the database know an Arrow table as `given` meanwhile."""
         self._database.register("given", given)
         try:
-            self._database.execute(statement)
+            yield self._database
         finally:
             self._database.unregister("given")
-
-    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
-        """Queries are taken as they are."""
-        return queries
-
-    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
-        """Return the keys of the stored sets that match, for each query in order."""
-        numbered = pa.table({"query": np.arange(len(queries)), "tags": queries})
-        self._database.register("queries", numbered)
-        found = self._database.sql(
-            f"SELECT {'DISTINCT' if unique else ''} query, {self.keys_of_row} AS key"
-            " FROM queries JOIN sets ON list_has_all(queries.tags, sets.tags)"
-        ).to_arrow_table()
-        self._database.unregister("queries")
-        return _lists_of(found["query"].to_numpy(), found["key"].to_numpy(), len(queries))
 
     def nbytes(self) -> int | None:
         """Bytes of memory of all that is in the database."""
@@ -145,16 +98,28 @@ class _DuckDB:
         self._undo.close()
 
 
-class DuckDBScan(_DuckDB):
-    """DuckDB's `list_has_all`, on a table in memory. Exact.
+class _DuckDB(DuckDBTable):
+    """A database with a table `sets`.
 
-    Parameters
-    ----------
-    sets
-        Columns `tags` and `key`.
-    threads
-        Threads that work on one batch.
+    All queries given at once are joined with the stored sets: that answers more queries a second than one
+    statement for each. DuckDB deals out groups of 122 880 rows to its threads, so fewer stored sets keep only
+    one busy.
     """
+
+    keys_of_row: ClassVar[str]  # SQL expression for the keys of a row of the table
+
+    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys of the stored sets that match, for each query in order."""
+        with self._given(pa.table({"query": np.arange(len(queries)), "tags": queries})) as database:
+            found = database.sql(
+                f"SELECT {'DISTINCT' if unique else ''} query, {self.keys_of_row} AS key"
+                " FROM given JOIN sets ON list_has_all(given.tags, sets.tags)"
+            ).to_arrow_table()
+        return _lists_of(found["query"].to_numpy(), found["key"].to_numpy(), len(queries))
+
+
+class DuckDBScan(_DuckDB):
+    """DuckDB's `list_has_all`, on a table in memory. Exact."""
 
     keys_of_row = "unnest(keys)"
 
@@ -163,11 +128,11 @@ class DuckDBScan(_DuckDB):
         super().__init__(":memory:", threads=threads)
 
     def _create(self) -> None:
-        self._execute_on(
-            self._sets,
-            "CREATE TABLE sets AS SELECT list_sort(list_distinct(tags)) AS tags, list(DISTINCT key) AS keys"
-            " FROM given GROUP BY ALL",
-        )
+        with self._given(self._sets) as database:
+            database.execute(
+                "CREATE TABLE sets AS SELECT list_sort(list_distinct(tags)) AS tags, list(DISTINCT key) AS keys"
+                " FROM given GROUP BY ALL"
+            )
 
 
 class DuckDBFile(_DuckDB):
@@ -176,13 +141,6 @@ class DuckDBFile(_DuckDB):
     Each change is a transaction, and its commit ends with a sync of the log, as is the default. A few rows come as
     values of one statement, many as an Arrow table, whichever is the faster; there is no index, which would serve no
     such query and make changes slower.
-
-    Parameters
-    ----------
-    path
-        Folder of the database, which is made if it is not there.
-    threads
-        Threads that work on one batch.
     """
 
     keys_of_row = "key"
@@ -199,13 +157,15 @@ class DuckDBFile(_DuckDB):
         """Remove and add rows in one transaction."""
         self._database.begin()
         if removed:
-            self._execute_on(removed, "DELETE FROM sets WHERE key IN (SELECT key FROM given)")
+            with self._given(removed) as database:
+                database.execute("DELETE FROM sets WHERE key IN (SELECT key FROM given)")
         if 0 < len(added) <= _FEW_ROWS:
             rows = zip(*(added[name].to_pylist() for name in COLUMNS), strict=True)
             places = ", ".join(["(?, ?)"] * len(added))
             self._database.execute(f"INSERT INTO sets VALUES {places}", list(chain.from_iterable(rows)))
         else:
-            self._execute_on(added, "INSERT INTO sets SELECT tags, key FROM given")
+            with self._given(added) as database:
+                database.execute("INSERT INTO sets SELECT tags, key FROM given")
         self._database.commit()
 
     def adder(self) -> Callable[[list[str], int], object]:
@@ -228,22 +188,14 @@ _SCHEMA = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()})
 _NAME = "sets"
 
 
-class LanceDBTable:
+class LanceDBTable(Plain):
     """LanceDB's filter `array_has_all`, on a table of Lance. Exact.
 
     The sets that a query contains are wanted, for which Lance has no index: the one on labels finds those that contain
     a query. Queries are asked one by one. A change makes new files and a new version of the table, and is visible then;
     LanceDB does not sync these files, so that a crash of the machine may lose what was added last.
-
-    Parameters
-    ----------
-    path
-        Folder of the database, which is made if it is not there.
-    threads
-        Not heeded: Lance takes all cores.
     """
 
-    exact = True
     visible_at_once = True
 
     def __init__(self, path: Path, *, threads: int = 1) -> None:  # noqa: ARG002
@@ -277,10 +229,6 @@ class LanceDBTable:
         """Merge small files into larger ones, as is recommended; that may write the whole table anew."""
         self._table.optimize()
 
-    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
-        """Queries are taken as they are."""
-        return queries
-
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> list[list[int]]:
         """Return the keys of the stored sets that match, for each query in order."""
         answers = [self._match(tags) for tags in queries.to_pylist()]
@@ -291,10 +239,3 @@ class LanceDBTable:
         wanted = self._table.search().where(f"array_has_all(make_array({literals}), tags)")
         keys: list[int] = wanted.select(["key"]).limit(None).to_arrow()["key"].to_pylist()
         return keys
-
-    def nbytes(self) -> int | None:
-        """Unknown."""
-        return None
-
-    def close(self) -> None:
-        """Let go of the table; it needs no closing."""

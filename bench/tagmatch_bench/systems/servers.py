@@ -10,68 +10,48 @@ import subprocess
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tagmatch_bench.systems.matcher import UnavailableError, needed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     import psycopg
 
 
-def start_server(
-    owner: object, name: str, script: str, *arguments: str, environment: Mapping[str, str], **options: Any
-) -> tuple[Path, Callable[[], object]]:
-    """Run a shell script that starts a server, prints its folder once it can be reached, and reads a line.
+class _Server:
+    """A program in a temporary folder, which ends with `close`, with this object, and with this process in any way."""
 
-    The script is to stop the server when that line is there, or its input ends, as it does when this process dies in
-    whatever way. That line comes when `owner` is no more, or when what is returned is called.
+    def _start(self, name: str, script: str, *arguments: str, **options: Any) -> None:
+        """Run a shell script that starts a server, prints its folder once it can be reached, and reads a line."""
+        process = subprocess.Popen(
+            ["sh", "-c", script, "sh", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            # Ctrl-C in a terminal is for this process, which may still want its answers
+            start_new_session=True,
+            **options,
+        )
+        self._stop = weakref.finalize(self, process.communicate, "\n")
+        assert process.stdout is not None
+        folder = process.stdout.readline()
+        if not folder:
+            self._stop.detach()
+            _, messages = process.communicate()
+            raise RuntimeError(f"{name}'s server does not start: {messages.strip()}")
+        self.folder = Path(folder.removesuffix("\n"))
 
-    Parameters
-    ----------
-    owner
-    name : str
-        What to call the server in an error.
-    script : str
-    arguments : str
-        `$1` and so on in the script.
-    environment : mapping
-    options
-        Further arguments of `Popen`.
+    def close(self) -> None:
+        """Stop the server at once and remove its folder."""
+        self._stop()
 
-    Returns
-    -------
-    pathlib.Path
-        The folder.
-    callable
-        Stops the server.
+    def __enter__(self) -> Self:
+        return self
 
-    Raises
-    ------
-    RuntimeError
-        The server does not start; its own messages follow.
-    """
-    process = subprocess.Popen(
-        ["sh", "-c", script, "sh", *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd="/",
-        env=dict(environment),
-        # Ctrl-C in a terminal is for this process, which may still want its answers
-        start_new_session=True,
-        **options,
-    )
-    stop = weakref.finalize(owner, process.communicate, "\n")
-    assert process.stdout is not None
-    folder = process.stdout.readline()
-    if not folder:
-        stop.detach()
-        _, messages = process.communicate()
-        raise RuntimeError(f"{name}'s server does not start: {messages.strip()}")
-    return Path(folder.removesuffix("\n")), stop
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 #: Debian keeps the server's programs out of the path
@@ -98,7 +78,6 @@ max_worker_processes = 64
 max_parallel_workers = 64
 """
 
-#: As `start_server` wants it
 _POSTGRES_SCRIPT = """
 set -e
 data=$(mktemp -d -t tagmatch-postgres.XXXXXX)
@@ -111,52 +90,22 @@ read -r _
 """
 
 
-class PostgresServer:
-    """A server of its own, in a temporary folder and reached through a Unix socket in it; nothing listens on TCP.
+class PostgresServer(_Server):
+    """A server of its own, reached through a Unix socket in its folder; nothing listens on TCP.
 
-    Ends with `close`, with this object, and with this process, however that ends. The server refuses to run as
-    root, so root runs it as `postgres` or else `nobody`.
-
-    Attributes
-    ----------
-    folder : pathlib.Path
-        Its data folder.
-
-    Raises
-    ------
-    UnavailableError
-        A program or the Python package is missing.
-    RuntimeError
-        The server does not start; its own messages follow.
+    The server refuses to run as root, so root runs it as `postgres` or else `nobody`.
     """
 
     def __init__(self) -> None:
         with needed("psycopg"):
             import psycopg
         self._connect = psycopg.connect
-        self.folder, self._stop = start_server(
-            self,
-            "PostgreSQL",
-            _POSTGRES_SCRIPT,
-            _SUPERUSER,
-            _SETTINGS,
-            environment={**os.environ, "PATH": f"{_programs()}{os.pathsep}{os.defpath}"},
-            **_unprivileged(),
-        )
+        environment = {**os.environ, "PATH": f"{_programs()}{os.pathsep}{os.defpath}"}
+        self._start("PostgreSQL", _POSTGRES_SCRIPT, _SUPERUSER, _SETTINGS, env=environment, **_unprivileged())
 
     def connect(self) -> psycopg.Connection[Any]:
         """Open a connection that commits each statement."""
         return self._connect(host=str(self.folder), port=_PORT, user=_SUPERUSER, dbname="postgres", autocommit=True)
-
-    def close(self) -> None:
-        """Stop the server at once and remove its folder."""
-        self._stop()
-
-    def __enter__(self) -> PostgresServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _programs() -> Path:
@@ -182,16 +131,17 @@ def _unprivileged() -> dict[str, Any]:
     raise UnavailableError("needs a user postgres or nobody to run PostgreSQL's server, which refuses to run as root")
 
 
-_PROGRAM = "redis-server"
-
-#: As `start_server` wants it. Nothing is kept on disk, and nothing listens on TCP.
-_REDIS_SCRIPT = """
+#: `$1` is a command line, `$2` what a file `conf` has, in both of which DATA stands for the folder; `$3` is the name of
+#: a socket there, if it is to be waited for
+_SCRIPT = """
 set -e
-data=$(mktemp -d -t tagmatch-redis.XXXXXX)
-"$1" --port 0 --unixsocket "$data/socket" --dir "$data" --save "" --appendonly no --daemonize no >"$data/log" 2>&1 &
+data=$(mktemp -d -t tagmatch-server.XXXXXX)
+command=$(printf '%s' "$1" | sed "s|DATA|$data|g")
+printf '%s\\n' "$2" | sed "s|DATA|$data|g" >"$data/conf"
+$command >"$data/log" 2>&1 &
 server=$!
 trap 'kill "$server" 2>/dev/null || :; wait "$server" 2>/dev/null || :; rm -rf "$data"' EXIT
-until [ -S "$data/socket" ]; do
+until [ -z "$3" ] || [ -S "$data/$3" ]; do
     kill -0 "$server" 2>/dev/null || { cat "$data/log" >&2; exit 1; }
     sleep 0.02
 done
@@ -199,100 +149,55 @@ echo "$data"
 read -r _
 """
 
+#: Nothing is kept on disk, and nothing listens on TCP
+_REDIS = """port 0
+unixsocket DATA/socket
+dir DATA
+save ""
+appendonly no
+daemonize no"""
 
-class RedisServer:
-    """A server of its own, in a temporary folder and reached through a Unix socket in it.
+#: Command lines, in which PORT stands for the port; by name of the program, which is that of its Debian package
+_COMMANDS = {
+    "nats-server": "-a 127.0.0.1 -p PORT",
+    "mosquitto": "-c DATA/conf",
+    "redis-server": "--bind 127.0.0.1 --port PORT --dir DATA --appendonly no --daemonize no",
+}
+_MOSQUITTO = "listener PORT 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0"
+_START_S = 20.0
 
-    Ends with `close`, with this object, and with this process, however that ends.
 
-    Attributes
-    ----------
-    folder : pathlib.Path
+def _program(name: str) -> str:
+    found = shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
+    if found is None:
+        raise UnavailableError(f"needs the program {name} (Debian package {name})")
+    return found
 
-    Raises
-    ------
-    UnavailableError
-        The program or the Python package is missing.
-    RuntimeError
-        The server does not start; its own messages follow.
-    """
 
-    folder: Path
+class RedisServer(_Server):
+    """A server of its own, reached through a Unix socket in its folder."""
 
     def __init__(self) -> None:
         with needed("redis"):
             import redis
         self._client = redis.Redis
-        program = shutil.which(_PROGRAM)
-        if program is None:
-            raise UnavailableError(f"needs the program {_PROGRAM} (Debian package {_PROGRAM})")
-        self.folder, self._stop = start_server(self, "Redis", _REDIS_SCRIPT, program, environment=os.environ)
+        self._start("Redis", _SCRIPT, f"{_program('redis-server')} DATA/conf", _REDIS, "socket")
 
     def connect(self) -> Any:
         """Open a connection."""
         return self._client(unix_socket_path=str(self.folder / "socket"))
 
-    def close(self) -> None:
-        """Stop the server at once and remove its folder."""
-        self._stop()
 
-    def __enter__(self) -> RedisServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-#: As `start_server` wants it: `$1` is a command line in which DATA stands for the folder
-_MESSAGES_SCRIPT = """
-set -e
-data=$(mktemp -d -t tagmatch-messages.XXXXXX)
-command=$(printf '%s' "$1" | sed "s|DATA|$data|g")
-printf 'listener %s 127.0.0.1\\nallow_anonymous true\\nmax_queued_messages 0\\n' "$2" >"$data/mosquitto.conf"
-$command >"$data/log" 2>&1 &
-server=$!
-trap 'kill "$server" 2>/dev/null || :; wait "$server" 2>/dev/null || :; rm -rf "$data"' EXIT
-echo "$data"
-read -r _
-"""
-
-#: Command lines, in which PORT stands for the port; by name of the program, which is that of its Debian package
-_COMMANDS = {
-    "nats-server": "-a 127.0.0.1 -p PORT",
-    "mosquitto": "-c DATA/mosquitto.conf",
-    "redis-server": "--bind 127.0.0.1 --port PORT --dir DATA --appendonly no --daemonize no",
-}
-_START_S = 20.0
-
-
-class MessageServer:
-    """A server, with nothing kept on disk. It ends with `close`, with this object, and with this process.
-
-    Parameters
-    ----------
-    program : {"nats-server", "mosquitto", "redis-server"}
-
-    Attributes
-    ----------
-    port : int
-
-    Raises
-    ------
-    UnavailableError
-        The program is missing.
-    RuntimeError
-        The server does not start.
-    """
+class MessageServer(_Server):
+    """A server that carries messages, on a free port of this machine, with nothing kept on disk."""
 
     def __init__(self, program: str) -> None:
-        found = shutil.which(program, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin")))
-        if found is None:
-            raise UnavailableError(f"needs the program {program} (Debian package {program})")
+        found = _program(program)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self.port: int = listener.getsockname()[1]
-        command = f"{found} {_COMMANDS[program].replace('PORT', str(self.port))}"
-        _, self._stop = start_server(self, program, _MESSAGES_SCRIPT, command, str(self.port), environment=os.environ)
+        command, conf = (text.replace("PORT", str(self.port)) for text in (_COMMANDS[program], _MOSQUITTO))
+        self._start(program, _SCRIPT, f"{found} {command}", conf, "")
         end = time.monotonic() + _START_S
         while True:
             try:
@@ -303,7 +208,3 @@ class MessageServer:
                     self._stop()
                     raise RuntimeError(f"{program} does not listen on port {self.port}") from None
                 time.sleep(0.02)
-
-    def close(self) -> None:
-        """Stop the server at once."""
-        self._stop()

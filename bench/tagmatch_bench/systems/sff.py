@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
+from tagmatch.model.arrays import BoolArray, I64Array, U32Array
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch_bench.systems.content_matcher import (
     BETWEEN,
@@ -19,12 +21,7 @@ from tagmatch_bench.systems.content_matcher import (
     add_match,
     narrow_sizes,
 )
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from tagmatch.model.arrays import BoolArray, I64Array, U32Array
-
+from tagmatch_bench.systems.matcher import first_of_equals
 
 # An interval is two constraints, one of each of these kinds, with which the numbers of the operators go on
 FROM, UP_TO = BETWEEN, CONTAINS + 1
@@ -54,8 +51,7 @@ def distinct_of(filters: Filters) -> Distinct:
     groups = attributes.astype(np.int64) * KINDS + kinds
     order = np.lexsort((of, operands, groups))
     groups, operands = groups[order], operands[order]
-    new = np.ones(len(order), np.bool_)
-    new[1:] = (groups[1:] != groups[:-1]) | (operands[1:] != operands[:-1])
+    new = first_of_equals(groups, operands)
     return Distinct(
         np.searchsorted(groups[new], np.arange(len(filters.names) * KINDS + 1)),
         operands[new],
@@ -130,17 +126,16 @@ class Sff(ContentMatcher):
         )
 
     def _find(self, messages: Messages, *, unique: bool, ends: I64Array) -> U32Array:
-        found: U32Array = _count(messages.offsets, messages.attributes, messages.values, self._tables, unique, ends)
+        found: U32Array = _count(messages.columns, self._tables, unique, ends)
         return found
 
 
 @inlined
-def _add(begin, end, index, counts, marked, unique, found, used, purged):
-    """Count constraints `begin` to `end` as satisfied; with `purged`, some interface is marked.
-
-    Before that, not to look up whose each filter is takes a tenth less time.
-    """
-    for i in range(index.lists[begin], index.lists[end]):
+def _add(run, index, memory, unique, found, used, purged):
+    """Count a run of constraints as satisfied; with `purged`, some interface is marked."""
+    # Before some interface is marked, not to look up whose each filter is takes a tenth less time
+    counts, marked = memory
+    for i in range(index.lists[run[0]], index.lists[run[1]]):
         of = index.filters[i]
         if purged and marked[index.interfaces[of]]:
             continue
@@ -152,9 +147,10 @@ def _add(begin, end, index, counts, marked, unique, found, used, purged):
 
 
 @inlined
-def _add_contained(text, first, last, index, counts, marked, unique, found, used, purged):
+def _add_contained(text, run, index, memory, unique, found, used, purged):
     """Count the constraints whose operand a text contains as satisfied: each of its parts is looked up, once."""
     whole = np.int64(text)
+    first, last = run
     while whole and whole & 255 == 0:
         whole >>= 8
     ones = np.int64(0)
@@ -167,7 +163,7 @@ def _add_contained(text, first, last, index, counts, marked, unique, found, used
             if earlier == rest:
                 low = place_of(index.operands, first, last, part, False)
                 high = place_of(index.operands, low, last, part, True)
-                found, used = _add(low, high, index, counts, marked, unique, found, used, purged)
+                found, used = _add((low, high), index, memory, unique, found, used, purged)
             if rest == 0:
                 break
             rest >>= 8
@@ -178,11 +174,12 @@ def _add_contained(text, first, last, index, counts, marked, unique, found, used
 
 
 @kernel
-def _count(offsets, attributes, values, index, unique, ends):
+def _count(messages, index, unique, ends):
     """Interfaces of the filters that match each message, and in `ends` where each message's end."""
+    offsets, attributes, values = messages
     found = np.empty(1024, np.uint32)
     used = 0
-    counts, marked = np.zeros_like(index.sizes), np.zeros_like(index.unmarked)
+    counts, marked = memory = np.zeros_like(index.sizes), np.zeros_like(index.unmarked)
     for message in range(len(ends) - 1):
         counts[:] = 0
         marked[:] = False
@@ -198,14 +195,13 @@ def _count(offsets, attributes, values, index, unique, ends):
                 purged = unique and used > begin
                 if kind == CONTAINS:
                     if first < last:
-                        found, used = _add_contained(
-                            values[i], first, last, index, counts, marked, unique, found, used, purged
-                        )
+                        run = first, last
+                        found, used = _add_contained(values[i], run, index, memory, unique, found, used, purged)
                     continue
                 low, high = satisfied_run(kind, index.operands, first, last, values[i])
                 if kind == UNEQUAL:
-                    found, used = _add(first, low, index, counts, marked, unique, found, used, purged)
+                    found, used = _add((first, low), index, memory, unique, found, used, purged)
                     low, high = high, last
-                found, used = _add(low, high, index, counts, marked, unique, found, used, purged)
+                found, used = _add((low, high), index, memory, unique, found, used, purged)
         ends[message + 1] = used
     return found[:used]

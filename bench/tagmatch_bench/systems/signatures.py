@@ -16,7 +16,7 @@ from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, hash_tags, signatures_of
 from tagmatch.model.kernels.sorting import group_by, sort_groups
 from tagmatch.model.tables import KeyTable
-from tagmatch_bench.systems.matcher import kept, keys_of_matches
+from tagmatch_bench.systems.matcher import Plain, first_of_equals, kept, keys_of_matches
 
 _LABELS = 1 << 16
 _LABEL_SHIFT = np.uint64(48)
@@ -41,18 +41,10 @@ def _signatures_and_sums(sets: pa.Array | pa.ChunkedArray, threads: int) -> tupl
 
 @dataclass(frozen=True, slots=True)
 class SignatureTable:
-    """The distinct signatures of stored sets and the keys of each.
+    """The distinct signatures of stored sets and the keys of each."""
 
-    Attributes
-    ----------
-    signatures : uint64[n, 3] array
-        All different, in lexicographic order; C-contiguous.
-    keys : KeyTable
-        Keys of each row; a key once for each set that carries it.
-    """
-
-    signatures: U64Array
-    keys: KeyTable
+    signatures: U64Array  # [n, 3], all different, in lexicographic order; C-contiguous
+    keys: KeyTable  # keys of each row; a key once for each set that carries it
 
     def __len__(self) -> int:
         return len(self.signatures)
@@ -73,24 +65,16 @@ def signature_table(sets: pa.Table, *, threads: int = 1) -> SignatureTable:
     starts, order = group_by((words[:, 0] >> _LABEL_SHIFT).astype(np.uint32), _LABELS, threads=threads)
     sort_groups(columns, order, starts, threads=threads)
     words, sums, keys = words[order], sums[order], keys[order]
-    new_row = np.ones(len(words), np.bool_)
-    new_row[1:] = np.any(words[1:] != words[:-1], axis=1)
-    new_pair = new_row.copy()
-    new_pair[1:] |= (sums[1:] != sums[:-1]) | (keys[1:] != keys[:-1])
+    new_row = first_of_equals(*words.T)
+    new_pair = first_of_equals(*words.T, sums, keys)
     row_of_pair = np.cumsum(new_row, dtype=np.int64)[new_pair] - 1
     rows = np.ascontiguousarray(words[new_row])
     key_counts = np.bincount(row_of_pair, minlength=len(rows))
     return SignatureTable(rows, KeyTable(Lists(offsets_of(key_counts), keys[new_pair])))
 
 
-class SignatureMatcher(ABC):
-    """A matcher that finds rows of a `SignatureTable`; subclasses find them, this class looks up their keys.
-
-    Parameters
-    ----------
-    keys : KeyTable
-        Keys of the rows.
-    """
+class SignatureMatcher(Plain, ABC):
+    """A matcher that finds rows of a `SignatureTable`; subclasses find them, this class looks up their keys."""
 
     exact = False
 
@@ -100,17 +84,7 @@ class SignatureMatcher(ABC):
 
     @abstractmethod
     def match_rows(self, queries: U64Array) -> Lists:
-        """Find the rows whose signature is contained in each query's; called by several threads at once.
-
-        Parameters
-        ----------
-        queries : uint64[n, 3] array
-
-        Returns
-        -------
-        Lists of uint32
-            Row numbers of each query, in any order.
-        """
+        """Find the rows whose signature is contained in each query's; called by several threads at once."""
 
     def prepare(self, queries: pa.ListArray) -> U64Array:
         """Compute the queries' signatures, uint64[n, 3]."""
@@ -123,13 +97,6 @@ class SignatureMatcher(ABC):
             return self.match_rows(queries[first:last])
 
         return keys_of_matches(match, len(queries), self._keys, unique=unique, threads=self._threads)
-
-    @abstractmethod
-    def nbytes(self) -> int | None:
-        """Bytes of memory."""
-
-    def close(self) -> None:  # noqa: B027
-        """Nothing was started."""
 
 
 class SignatureScan(SignatureMatcher):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,19 +13,13 @@ import pyarrow.compute as pc
 from tagmatch import DeviceError, TagMatch
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
+from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
 from tagmatch.pipeline.segment import CpuMatcher, TagFinder
-from tagmatch_bench.systems.matcher import CallSize, UnavailableError, kept, list_array
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tagmatch.model.tables import Snapshot
-    from tagmatch_bench.systems.matcher import Answers, Matcher
+from tagmatch_bench.systems.matcher import Answers, CallSize, Matcher, Plain, UnavailableError, kept, list_array
 
 
 def build_index(sets: pa.Table, **options: Any) -> TagMatch:
@@ -42,13 +38,7 @@ def _snapshot(sets: pa.Table, options: LayoutOptions, *, threads: int) -> Snapsh
 
 
 def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) -> TagMatch:
-    """Open an index of tables that are there already, and that indexes with other options may share.
-
-    Parameters
-    ----------
-    snapshot
-        Gives the tables; called after the options were found to be possible here.
-    """
+    """Open an index of tables that are there already, and that indexes with other options may share."""
     index = TagMatch(**options)
     current = index._engine.current
     current.replace(current.prepared(snapshot(current.layout_options)))
@@ -62,7 +52,7 @@ def packets_for_all(index: TagMatch) -> CallSize:
     return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
 
 
-class Tagmatch:
+class Tagmatch(Plain):
     """An index of this library; `options` are those of `TagMatch`.
 
     Of the same sets in the same layout there is one snapshot, which all indexes share.
@@ -73,10 +63,6 @@ class Tagmatch:
     def __init__(self, sets: pa.Table, **options: Any) -> None:
         self.exact: bool = options.get("exact", True) or options.get("layout") != "balanced"
         self.index = open_index(partial(_snapshot, sets, threads=options.get("threads", 1)), **options)
-
-    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
-        """Queries are taken as they are."""
-        return queries
 
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""
@@ -101,13 +87,7 @@ class Tagmatch:
 
 
 class TagmatchOnDisk(Tagmatch):
-    """An index in a folder, which takes changes and matches on the CPU; `options` are those of `TagMatch`.
-
-    Parameters
-    ----------
-    path
-        Of the index, which is made if it is not there.
-    """
+    """An index in a folder, which takes changes and matches on the CPU; `options` are those of `TagMatch`."""
 
     visible_at_once = False
 
@@ -140,11 +120,6 @@ class TagmatchOnGpu(Tagmatch):
     """The same on CUDA devices.
 
     The `balanced` layout with `exact=False` is the paper's *TagMatch* (Table 1).
-
-    Raises
-    ------
-    UnavailableError
-        There is no CUDA device.
     """
 
     def __init__(self, sets: pa.Table, **options: Any) -> None:
@@ -161,13 +136,11 @@ class TagmatchOnGpu(Tagmatch):
         return CallSize(whole, whole // size.fewest * size.queries)
 
 
-class Kernels:
+class Kernels(Plain):
     """Preprocess, subset match and key lookup of a layout, called one after the other by plain threads. Exact.
 
     Packets and what is returned are those of `TagMatch.match_many`, so that the difference is its pipeline.
     """
-
-    exact = True
 
     def __init__(self, sets: pa.Table, *, layout: Layout, threads: int = 1) -> None:
         staged = StagedChanges(threads)
@@ -176,10 +149,6 @@ class Kernels:
         snapshot = build_segment([], staged.changes(), options, threads=threads)
         self._matcher = CpuMatcher(snapshot, [TagFinder(snapshot, MatchOptions(threads=threads))])
         self._threads = threads
-
-    def prepare(self, queries: pa.ListArray) -> pa.ListArray:
-        """Queries are taken as they are."""
-        return queries
 
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""
@@ -190,9 +159,6 @@ class Kernels:
     def nbytes(self) -> int | None:
         """Bytes of memory."""
         return self._matcher.nbytes
-
-    def close(self) -> None:
-        """Nothing was started."""
 
 
 def dictionary_encoded(queries: pa.ListArray) -> pa.ListArray:

@@ -3,98 +3,68 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch import Near, TagMatch
-from tagmatch.model.arrays import Lists
-from tagmatch.model.errors import DeviceError
+from tagmatch import DeviceError, Near, TagMatch
+from tagmatch.model.arrays import F64Array, Lists, U32Array
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.packing import CIRCLE, Places, Shapes
 from tagmatch.pipeline.cuda.support import devices, on_device
 from tagmatch_bench.systems.circles import Circles, Found
-from tagmatch_bench.systems.matcher import UnavailableError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tagmatch.model.arrays import F64Array, U32Array
+from tagmatch_bench.systems.matcher import Plain, UnavailableError
 
 
-class FixedCircles:
-    """`FixedAreas` with all circles in one group, on the plane. Exact; takes no moves.
+class _Structure(Plain):
+    """One of our structures, with all circles in one group, on the plane; `_find` gets places and groups."""
 
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Not used.
-    """
+    _there: Any
+    _find: Callable[[Places, Lists], Lists]
+
+    def stab(self, x: F64Array, y: F64Array) -> Found:
+        """Return the circles that have each point."""
+        found = self._find(Places(x, y), only_group(len(x)))
+        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+
+    def nbytes(self) -> int:
+        """Bytes of memory, of the device's if it is on one."""
+        return int(self._there.nbytes)
+
+
+class FixedCircles(_Structure):
+    """`FixedAreas` on one thread. Exact; takes no moves."""
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
         count = len(circles)
         values = np.column_stack([circles.x, circles.y, circles.radius, np.zeros(count)])
         shapes = Shapes(np.full(count, CIRCLE, np.uint8), values)
-        self.areas = FixedAreas.of(np.zeros(count, np.int64), 1, shapes, plane=True)
-
-    def stab(self, x: F64Array, y: F64Array) -> Found:
-        """Return the circles that have each point."""
-        found = self.areas.holding(Places(x, y), only_group(len(x)))
-        return Found(found.offsets.astype(np.int64, copy=False), found.values)
-
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.areas.nbytes
-
-    def close(self) -> None:
-        """Nothing was started."""
+        self._there = FixedAreas.of(np.zeros(count, np.int64), 1, shapes, plane=True)
+        self._find = self._there.holding
 
 
-class ClientCircles:
-    """`ClientCells` with a client in the middle of each circle, all in one group, on the plane. Exact.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Not used.
-    """
+class ClientCircles(_Structure):
+    """`ClientCells` on one thread, with a client in the middle of each circle. Exact."""
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
         count = len(circles)
-        self.cells = ClientCells.of(
+        self._cells = ClientCells.of(
             np.zeros(count, np.int64), 1, np.arange(count), circles.radius, circles.x, circles.y, plane=True
         )
-
-    def stab(self, x: F64Array, y: F64Array) -> Found:
-        """Return the circles that have each point."""
-        found = self.cells.near(Places(x, y), only_group(len(x)))
-        return Found(found.offsets.astype(np.int64, copy=False), found.values)
+        self._there, self._find = self._cells, self._cells.near
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres."""
-        self.cells.move(ids.astype(np.int64), x, y)
-
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.cells.nbytes
-
-    def close(self) -> None:
-        """Nothing was started."""
+        self._cells.move(ids.astype(np.int64), x, y)
 
 
 class CirclesInIndex:
     """A `TagMatch` of sets without tags, each with a circle on the plane, whose number is the key. Exact.
 
     Points come as an Arrow table, and answers are Arrow keys.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:
@@ -162,15 +132,7 @@ def _need_device() -> None:
 
 
 def kernel_seconds(there: Any, places: Places, groups: Lists) -> float:
-    """Seconds that the kernels take which find areas or clients, once messages are on the device and room is made.
-
-    Parameters
-    ----------
-    there : CudaFixedAreas or CudaClients
-        Which has answered these messages before.
-    places : Places
-    groups : Lists
-    """
+    """Seconds that the kernels take which find areas or clients, once messages are on the device and room is made."""
     from tagmatch.pipeline.cuda.device import Workspace
 
     with on_device(_DEVICE):
@@ -186,25 +148,13 @@ def kernel_seconds(there: Any, places: Places, groups: Lists) -> float:
         return seconds[-1]
 
 
-class _OnGpu:
+class _OnGpu(_Structure):
     """What both have in common: what finds circles is on a device."""
-
-    _there: Any
-    _find: Callable[[Places, Lists], Lists]
-
-    def stab(self, x: F64Array, y: F64Array) -> Found:
-        """Return the circles that have each point."""
-        found = self._find(Places(x, y), only_group(len(x)))
-        return Found(found.offsets.astype(np.int64, copy=False), found.values)
 
     def kernel_seconds(self, x: F64Array, y: F64Array) -> float:
         """Seconds of `stab` without copies to the device and from it, nor what orders answers."""
         self.stab(x, y)
         return kernel_seconds(self._there, Places(x, y), only_group(len(x)))
-
-    def nbytes(self) -> int:
-        """Bytes of the device's memory."""
-        return int(self._there.nbytes)
 
     def close(self) -> None:
         """Free the device's memory."""
@@ -212,26 +162,14 @@ class _OnGpu:
 
 
 class FixedCirclesOnGpu(_OnGpu, FixedCircles):
-    """`CudaFixedAreas` with all circles in one group, on the plane. Exact; takes no moves.
-
-    Parameters
-    ----------
-    circles : Circles
-    threads : int
-        Not used.
-
-    Raises
-    ------
-    UnavailableError
-        There is no CUDA device.
-    """
+    """`CudaFixedAreas` with all circles in one group, on the plane. Exact; takes no moves."""
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:
         _need_device()
         super().__init__(circles, threads=threads)
         from tagmatch.pipeline.cuda.areas import CudaFixedAreas
 
-        self._there = CudaFixedAreas(self.areas, _DEVICE)
+        self._there = CudaFixedAreas(self._there, _DEVICE)
         self._find = self._there.holding
 
 
@@ -246,7 +184,7 @@ class ClientCirclesOnGpu(_OnGpu, ClientCircles):
         super().__init__(circles, threads=threads)
         from tagmatch.pipeline.cuda.areas import CudaClients
 
-        self._there = CudaClients(self.cells, _DEVICE)
+        self._there = CudaClients(self._cells, _DEVICE)
         self._find = self._there.near
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:

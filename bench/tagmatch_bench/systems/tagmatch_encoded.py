@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from tagmatch.messages import messages_in
 from tagmatch.model.arrays import I64Array, Lists, U32Array
@@ -13,6 +13,7 @@ from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.input.conditions import with_conditions
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
+from tagmatch.model.tables import Segment
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.pipeline.filters.index import Path, filter_index
@@ -21,12 +22,7 @@ from tagmatch.pipeline.filters.one_message import TOO_MANY, match_few, room_for_
 from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
 from tagmatch.pipeline.tags import TagIndex, ascending_unique
 from tagmatch.subscriptions import columns_of
-from tagmatch_bench.systems.matcher import list_array
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tagmatch.model.tables import Segment
+from tagmatch_bench.systems.matcher import Plain, list_array
 
 # Keys of a message for which there is room at first
 _KEYS = 256
@@ -34,15 +30,7 @@ _KEYS = 256
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """Messages as ranks of tags, and codes of attributes.
-
-    Attributes
-    ----------
-    rank_offsets, ranks : int64 and uint32 arrays
-        As of `QueryBatch`.
-    offsets, attributes, codes : int64 and uint32 arrays
-        As of `Messages`.
-    """
+    """Messages as ranks of tags, and codes of attributes."""
 
     rank_offsets: I64Array
     ranks: U32Array
@@ -64,31 +52,12 @@ class Encoded:
         return self.rank_offsets, self.ranks, self.offsets, self.attributes, self.codes
 
 
-class TagmatchEncoded:
+class TagmatchEncoded(Plain):
     """Our kernels without our pipeline: one thread has one message after the other, all in one call of a kernel.
 
     Each message is matched and verified, its keys are looked up and, where that is wanted, merged, before the next one
     is begun: what `match` does, but for what it takes to be called and to encode a message.
-
-    Parameters
-    ----------
-    subscriptions : pyarrow.Table
-        As `TagMatch.add_subscriptions` takes it; each has constraints, or no tags either.
-    path : "trie" or "lines"
-        How messages get to all filters. `TagMatch` chooses one for each.
-    threads : int
-        That build; one thread matches.
-
-    Examples
-    --------
-    >>> import pyarrow as pa
-    >>> cheap = {"attr": "price", "op": "<", "value": 10}
-    >>> encoded = TagmatchEncoded(pa.table({"key": [7], "constraints": [[cheap]]}), path="lines")
-    >>> encoded.match_many(encoded.prepare(pa.table({"price": [9, 10]})), unique=True).to_pylist()
-    [[7], []]
     """
-
-    exact = True
 
     def __init__(self, subscriptions: pa.Table, *, path: Path, threads: int = 1) -> None:
         columns = columns_of(subscriptions)
@@ -139,9 +108,6 @@ class TagmatchEncoded:
         keys = self._segment.keys.keys
         return self._filters.nbytes + keys.offsets.nbytes + keys.values.nbytes
 
-    def close(self) -> None:
-        """Nothing was started."""
-
 
 @inlined
 def _space_for(count, keys):
@@ -151,10 +117,7 @@ def _space_for(count, keys):
 
 @inlined
 def _add_keys(sets, key_offsets, keys, unique, found, used, space):
-    """Put the keys of a message's sets behind the first `used` ones, and how many there are then.
-
-    Returns what was given, in larger memory if need be.
-    """
+    """Put the keys of a message's sets behind the first `used` ones, and how many there are then."""
     count = 0
     for each in sets:
         count += key_offsets[each + 1] - key_offsets[each]

@@ -10,23 +10,17 @@ for many nodes at once, which is two to three times as fast as following one lin
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
-from tagmatch.model.arrays import Lists, U8Array, U64Array, frozen
+from tagmatch.model.arrays import I64Array, Lists, U8Array, U64Array, frozen
 from tagmatch.model.kernels.hashing import SIGNATURE_BITS, SIGNATURE_WORDS
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import KeyTable
 from tagmatch_bench.systems.signatures import SignatureMatcher, SignatureTable, signature_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from tagmatch.model.arrays import I64Array
-
 
 #: Rows of a leaf at most. Measured at 200,000 and 1,000,000 Twitter-like sets: 256 and 1024 are somewhat slower, 1 is
 #: three and nine times as slow.
@@ -42,25 +36,16 @@ _EMPTY_LEAF = (1 << 32) | 1
 
 @dataclass(frozen=True, slots=True)
 class SignatureTree:
-    """A Patricia tree over distinct signatures in lexicographic order.
+    """A Patricia tree over distinct signatures in lexicographic order."""
 
-    Attributes
-    ----------
-    words : three uint64 arrays, length n
-        The signatures, column by column.
-    nodes : uint64[m, 4] array
-        Three words of the prefix that the node's rows have in common, zeros behind it; then a number whose upper half
-        is the first of two adjacent children and whose lower half is 0 or, of a leaf, the first row and the end.
-        Node 0 is the root, node 1 an empty leaf, so that it has a neighbour as well.
-    prefix_lengths : uint8 array, length m
-        Bits of those prefixes.
-    fewest_ones : uint8 array, length m, or None
-        Where given, a query with fewer one-bits behind the node's prefix does not go into the node.
-    """
-
-    words: tuple[U64Array, ...]
+    words: tuple[U64Array, ...]  # the signatures, column by column
+    # [m, 4]: three words of the prefix that the node's rows have in common, zeros behind it; then a number
+    # whose upper half is the first of two adjacent children and whose lower half is 0 or, of a leaf, the first row and
+    # the end. Node 0 is the root, node 1 an empty leaf, so that it has a neighbour as well
     nodes: U64Array
-    prefix_lengths: U8Array
+    prefix_lengths: U8Array  # bits of those prefixes
+    # where given, a query with fewer one-bits behind the node's prefix does not go into
+    # the node
     fewest_ones: U8Array | None = None
 
     @property
@@ -77,17 +62,7 @@ class SignatureTree:
 
 
 def build_tree(signatures: U64Array, *, leaf_rows: int = LEAF_ROWS, limit_ones: bool = False) -> SignatureTree:
-    """Build the tree in one pass, its time linear in the rows.
-
-    Parameters
-    ----------
-    signatures : uint64[n, 3] array
-        All different, in lexicographic order.
-    leaf_rows : int
-        Rows of a leaf at most; with 1, every row has a leaf of its own.
-    limit_ones : bool
-        Find `fewest_ones`: the fewest one-bits that a row of the node has behind the node's prefix.
-    """
+    """Build the tree in one pass, its time linear in the rows."""
     if leaf_rows < 1:
         raise ValueError(f"leaf_rows must be at least 1, not {leaf_rows}")
     words = tuple(frozen(np.ascontiguousarray(signatures[:, w])) for w in range(SIGNATURE_WORDS))
@@ -192,11 +167,9 @@ def _count_ones_from(query, out):
 
 
 @inlined
-def _navigate(a, b, c, nodes, prefix_lengths, fewest_ones, ones_from, inner, leaves):
-    """Write to `leaves` the rows of all leaves that the query, with zeros `a`, `b`, `c`, goes into; returns how many.
-
-    `inner` becomes the first children of the inner nodes on the way.
-    """
+def _navigate(zeros, nodes, prefix_lengths, fewest_ones, ones_from, inner, leaves):
+    """Write to `leaves` the rows of all leaves that the query with these zeros goes into; returns how many."""
+    a, b, c = zeros
     inner[0] = 0
     done, inner_count, leaf_count = _U(0), _U(1), _U(0)
     while done < inner_count:
@@ -216,13 +189,15 @@ def _navigate(a, b, c, nodes, prefix_lengths, fewest_ones, ones_from, inner, lea
 
 
 @inlined
-def _is_contained(row, a, b, c, first, second, third):
+def _is_contained(row, zeros, words):
+    (a, b, c), (first, second, third) = zeros, words
     return _U((first[row] & a) | (second[row] & b) | (third[row] & c) == _U(0))
 
 
 @inlined
-def _scan(row, end, a, b, c, first, second, third, out, used):
+def _scan(row, end, zeros, words, out, used):
     """Append those of the rows from `row` to `end` that the query contains; returns how many there are then."""
+    (_, b, c), (_, second, third) = zeros, words
     for begin in range(row, end, _U(_BLOCK_ROWS)):
         stop = min(begin + _U(_BLOCK_ROWS), end)
         # Most blocks have none, which the compiler finds out for several rows with one instruction. The last two words
@@ -233,29 +208,28 @@ def _scan(row, end, a, b, c, first, second, third, out, used):
         if count != _U(0):
             for i in range(begin, stop):
                 out[used] = i
-                used += _is_contained(i, a, b, c, first, second, third)
+                used += _is_contained(i, zeros, words)
     return used
 
 
 @kernel
 def _match(queries, words, nodes, prefix_lengths, fewest_ones, ends):
     """Rows contained in each query, and in `ends` where each query's end."""
-    first, second, third = words
     inner = np.empty(len(nodes) + 1, np.uint32)
     leaves = np.empty(len(nodes) + 1, np.uint64)
     ones_from = np.zeros(SIGNATURE_BITS + 1, np.uint8)
     out = np.empty(1024, np.uint32)
     used = _U(0)
     for query in range(len(queries)):
-        a, b, c = ~queries[query, 0], ~queries[query, 1], ~queries[query, 2]
+        zeros = ~queries[query, 0], ~queries[query, 1], ~queries[query, 2]
         if fewest_ones is not None:
             _count_ones_from(queries[query], ones_from)
-        leaf_count = _navigate(a, b, c, nodes, prefix_lengths, fewest_ones, ones_from, inner, leaves)
+        leaf_count = _navigate(zeros, nodes, prefix_lengths, fewest_ones, ones_from, inner, leaves)
         for leaf in range(leaf_count):
             row, end = leaves[leaf] >> _U(32), leaves[leaf] & _LOW32
             if used + (end - row) > _U(len(out)):
                 out = np.concatenate((out, np.empty(len(out) + np.int64(end - row), np.uint32)))
-            used = _scan(row, end, a, b, c, first, second, third, out, used)
+            used = _scan(row, end, zeros, words, out, used)
         ends[query + 1] = used
     return out[:used]
 
@@ -267,11 +241,6 @@ class PrefixTree(SignatureMatcher):
     J. Hidders, P. De Bra, "Efficient and Scalable Trie-Based Algorithms for Computing Set Containment Relations",
     ICDE 2015. The paper's own code is not used; nodes, leaves and the order of navigation are this module's
     (`tagmatch_bench.systems.trees`). Simplified: the tree is built once, from all sets, and then never changed.
-
-    Parameters
-    ----------
-    leaf_rows : int
-        Signatures of a leaf at most, which are scanned.
     """
 
     def __init__(self, sets: pa.Table, *, threads: int = 1, leaf_rows: int = LEAF_ROWS) -> None:
@@ -303,11 +272,6 @@ class IcnTree(SignatureMatcher):
       which have half as many one-bits again as a set, this turns away next to nothing.)
 
     Simplified: descriptors only, no locators and no forwarding; the tree is built once and then never changed.
-
-    Parameters
-    ----------
-    leaf_rows : int
-        Signatures of a leaf at most, which are scanned.
     """
 
     def __init__(self, sets: pa.Table, *, threads: int = 1, leaf_rows: int = LEAF_ROWS) -> None:

@@ -11,10 +11,9 @@ from typer.testing import CliRunner
 
 from tagmatch_bench.commands.app import app
 from tagmatch_bench.figures import location_content, location_spatial
-from tagmatch_bench.figures.ccm import CcmSizes, ccm
 from tagmatch_bench.figures.figure import FIGURES
 from tagmatch_bench.figures.location import LocationSizes, location
-from tagmatch_bench.figures.pcm import PcmSizes, pcm
+from tagmatch_bench.figures.pcm import CcmSizes, PcmSizes, ccm, pcm
 from tagmatch_bench.harness.bench import Bench, BenchOptions
 from tagmatch_bench.harness.content import ALL
 from tagmatch_bench.harness.results import Result
