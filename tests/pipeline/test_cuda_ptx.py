@@ -35,6 +35,14 @@ moved areas.cells Points u32 f64 f64 f64
 cuts areas.cells CellTree i64 f64 u8
 entries cuda.areas _Entries u32 u32 f64
 at cuda.areas PointArrays f64 f64 f64
+scanned systems.gpu_scan _Stored n u64 u64 u64
+found systems.gpu_scan _Pairs u8 u32
+out systems.ccm _Out u32 u32 n u8
+stored systems.ccm _Stored u8 operands operands u64 u32 u32
+stored2011 systems.ccm _Stored2011 i64 i64 u32
+circles systems.clcb_cuda _Areas f32x2 f32 u32 u32
+asked systems.clcb_cuda _Constraints i64 i64 u8 operands operands u32 u32
+marks systems.clcb_cuda _Marks u32 u8
 """
 
 #: The module of each kernel, its name, and its types: arrays, and numbers, `n`, or flags, `yes`
@@ -80,13 +88,13 @@ cuda.areas count_cells n entries at cuts i32 i32
 cuda.areas fill_chunks n entries at i32 i64 i32 tree
 cuda.areas bound_chunks n n n f64 f64
 cuda.areas bound_records n n n n n f64
-systems.gpu_scan _scan n u64 u64 u64 u64 n n n i64 n u8 u32
-systems.ccm _evaluate n xs i64 i64 u32 u64 u8 operands operands u64 u32 u32 uint32 n u32 u32 n u8
+systems.gpu_scan _scan scanned u64 n n n i64 n found
+systems.ccm _evaluate xs i64 i64 u32 u64 numbers stored out
 systems.ccm _clear n u32 n u8
-systems.clcb_cuda _loc n uint32 float32 float32 f32x2 f32 u32 u32 uint32 u32 u32 u8 u32
-systems.clcb_cuda _cont u32 xs i64 i64 u8 operands operands u32 u32 uint32 uint32 u32 u32 u8
+systems.clcb_cuda _loc n uint32 place circles uint32 u32 marks u32
+systems.clcb_cuda _cont u32 xs asked uint32 uint32 u32 marks
 systems.clcb_cuda _zip n u8 u32
-systems.ccm _evaluate_2011 u32 xs i64 i64 structs u32 u32 u32 u8 yes u32 u8
+systems.ccm _evaluate_2011 u32 xs structs stored2011 out yes u32 u8
 """
 
 # In a process of its own: the tests of this process's other files may have chosen Numba's simulator, or a context
@@ -114,6 +122,7 @@ def known(word):
 
 scalars = {"n": t.int64, "yes": t.boolean, "flags": t.boolean[::1], "f32x2": t.float32[:, ::1]}
 scalars |= {"words": t.uint64[:, ::1], "halves": t.uint32[:, ::1], "three": t.UniTuple(t.uint64[::1], 3)}
+scalars |= {"numbers": t.UniTuple(t.int64, 2), "place": t.UniTuple(t.float32, 2)}
 scalars["constraints"] = t.Tuple([t.int64[::1], t.boolean[::1], t.int64[::1], t.uint32[::1], t.uint32[::1]])
 # What may be of several types
 offsets = [("i32", "u32", "u32", "f32"), ("i32", "u32", "u64", "f64"), ("i64", "u64", "u64", "f64")]
@@ -128,7 +137,8 @@ folders = {"cuda": tagmatch.pipeline.cuda, "systems": tagmatch_bench.systems}
 wanted, tables = set(), {}
 lines = list(map(str.split, sys.stdin))
 for word, module, name, *words in lines[: lines.index([])]:
-    tables[word] = getattr(importlib.import_module(f"tagmatch.pipeline.{module}"), name), words
+    package = "tagmatch_bench" if module.startswith("systems.") else "tagmatch.pipeline"
+    tables[word] = getattr(importlib.import_module(f"{package}.{module}"), name), words
 
 def typed(word, types):
     if word in tables:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
@@ -16,7 +17,7 @@ import pyarrow as pa
 from numba.cuda.cudadrv.driver import device_memset  # not public: Numba has no function of `cuda` for it
 
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, offsets_of
-from tagmatch.pipeline.cuda.device import Workspace, device_array, grid, kernel, to_device
+from tagmatch.pipeline.cuda.device import Workspace, device_array, grid, kernel, to_device, typed
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds
 from tagmatch_bench.systems.matcher import UnavailableError
@@ -52,6 +53,10 @@ class DeviceMatcher(ContentMatcher):
             }
             self._on_device |= {f"places {unique}": to_device(places) for unique, places in self._places.items()}
             self._begin_anew()
+
+    def _table(self, kind: Any) -> Any:
+        """A named tuple of columns that the device has, by their names."""
+        return typed(kind(*(self._on_device[name] for name in kind._fields)))
 
     @abstractmethod
     def _columns(self, tables: Any) -> Mapping[str, npt.NDArray[Any]]:
@@ -98,11 +103,16 @@ class MarkingMatcher(DeviceMatcher):
         return marked if unique else self._tables.interfaces[marked]
 
 
+#: On the device: counters, where the mark of a filter is, how many marks a message has, and these
+_Out = namedtuple("_Out", "counts places marks marked")
+
+#: Columns of constraints on the device, and how many each filter has
+_Stored = namedtuple("_Stored", "operators values uppers blooms filters sizes")
+
 _BLOCK = 256
 _BITS = 32
 
-# What the device has, in the order in which the kernel takes it
-_COLUMNS = ("operators", "values", "uppers", "blooms", "filters", "sizes")
+_COLUMNS = _Stored._fields
 # Of table Input, the column with how many constraints a line has
 _LENGTHS = 2
 
@@ -130,6 +140,7 @@ class Ccm(MarkingMatcher):
         self._bits = next(bits for bits in (4, 8, 16, 32) if largest < 1 << bits)
         # Only the maps stay on the host, and what answers need
         self._tables = self._tables._replace(**{name: getattr(self._tables, name)[:0] for name in _COLUMNS[:-1]})
+        self._stored = self._table(_Stored)
 
     def _build(self, filters: Filters) -> Tables:
         return tables_of(filters, filters.sizes.astype(np.uint32))
@@ -139,22 +150,24 @@ class Ccm(MarkingMatcher):
 
     def _begin_anew(self) -> None:
         self._counts = device_array(np.uint32, self._at_once * len(self._tables.sizes))
-        self._marked: dict[bool, Any] = {}
+        self._outs: dict[bool, Any] = {}
         self._stage = 0
 
     def _cleared(self, unique: bool) -> Any:
-        """Return marks, of which none is set; all counters are cleared before the first stage."""
-        if unique not in self._marked:
-            self._marked[unique] = device_array(np.uint8, self._at_once * self._marks[unique])
-            self._clear(self._marked[unique], 0 if self._stage else len(self._counts))
-        return self._marked[unique]
+        """Return counters, and marks, of which none is set; all counters are cleared before the first stage."""
+        if unique not in self._outs:
+            marks = self._marks[unique]
+            marked = device_array(np.uint8, self._at_once * marks)
+            self._outs[unique] = typed(_Out(self._counts, self._on_device[f"places {unique}"], marks, marked))
+            self._clear(marked, 0 if self._stage else len(self._counts))
+        return self._outs[unique]
 
     def _clear(self, marked: Any, counts: int) -> None:
         launch = _clear[(*grid(max(counts, len(marked)), _BLOCK), self._workspace.stream)]
         launch(counts, self._counts, len(marked), marked)
 
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
-        workspace, marked, marks = self._workspace, self._cleared(unique), len(messages) * self._marks[unique]
+        workspace, out, marks = self._workspace, self._cleared(unique), len(messages) * self._marks[unique]
         blooms = np.zeros(len(messages), np.uint64)
         lines, *table = input_lines(messages.offsets, messages.attributes, messages.values, self._tables, blooms)
         if not lines:
@@ -163,44 +176,33 @@ class Ccm(MarkingMatcher):
         sent = [workspace.send(f"input {i}", column) for i, column in enumerate([*table, blooms])]
         blocks, threads = grid(int(table[_LENGTHS].max()), _BLOCK)
         _evaluate[(blocks, min(lines, MOST_ROWS)), threads, workspace.stream](
-            lines,
-            *sent,
-            *(self._on_device[name] for name in _COLUMNS),
-            np.uint32(self._stage * self._bits),
-            len(self._tables.sizes),
-            self._counts,
-            self._on_device[f"places {unique}"],
-            self._marks[unique],
-            marked,
+            *sent, (lines, self._stage * self._bits), self._stored, out
         )
-        found = workspace.download("marks", marked, marks)
+        found = workspace.download("marks", out.marked, marks)
         copied = cuda.event()
         copied.record(workspace.stream)
         self._stage = (self._stage + 1) % (_BITS // self._bits)
-        self._clear(marked, 0 if self._stage else len(self._counts))
+        self._clear(out.marked, 0 if self._stage else len(self._counts))
         copied.synchronize()
         return found
 
 
 @kernel
-def _evaluate(
-    lines, xs, starts, lengths, owners, input_blooms, operators, values, uppers, blooms, filter_of, sizes,
-    shift, filters, counts, places, marks, marked,
-):  # fmt: skip
+def _evaluate(xs, starts, lengths, owners, input_blooms, lines_and_shift, stored, out):
     """Algorithm 1: evaluate constraint `x` of each line, with a block's second dimension over lines."""
-    x = cuda.grid(1)
+    x, lines, shift = cuda.grid(1), lines_and_shift[0], np.uint32(lines_and_shift[1])
     for y in range(cuda.blockIdx.y, lines, cuda.gridDim.y):
         if x >= lengths[y]:
             continue
         owner, at = np.int64(owners[y]), starts[y] + x
-        if blooms[at] & ~input_blooms[owner] != 0:
+        if stored.blooms[at] & ~input_blooms[owner] != 0:
             continue
-        if not holds(operators[at], xs[y], values[at], uppers[at]):
+        if not holds(stored.operators[at], xs[y], stored.values[at], stored.uppers[at]):
             continue
-        of = filter_of[at]
-        before = cuda.atomic.add(counts, owner * filters + of, np.uint32(1) << shift)
-        if (before >> shift) + 1 == sizes[of]:  # those of later stages are 0
-            marked[owner * marks + places[of]] = 1
+        of = stored.filters[at]
+        before = cuda.atomic.add(out.counts, owner * len(stored.sizes) + of, np.uint32(1) << shift)
+        if (before >> shift) + 1 == stored.sizes[of]:  # those of later stages are 0
+            out.marked[owner * out.marks + out.places[of]] = 1
 
 
 @kernel
@@ -233,6 +235,10 @@ class _Tables2011(NamedTuple):
     always: U32Array
 
 
+#: What the device has of these tables beside the constraints
+_Stored2011 = namedtuple("_Stored2011", "starts lengths sizes")
+
+
 class Ccm2011(MarkingMatcher):
     """CCM: A. Margara, G. Cugola, "High Performance Content-Based Matching Using GPUs", DEBS 2011, §4. Exact.
 
@@ -250,6 +256,7 @@ class Ccm2011(MarkingMatcher):
         self._copies = 2 if reset == "kernel" else 1
         super().__init__(subscriptions, at_once=1, threads=threads)
         self._tables = self._tables._replace(constraints=self._tables.constraints[:0])
+        self._stored = self._table(_Stored2011)
 
     def _build(self, filters: Filters) -> _Tables2011:
         kind = filters.values.dtype
@@ -270,17 +277,20 @@ class Ccm2011(MarkingMatcher):
         )
 
     def _columns(self, tables: _Tables2011) -> Mapping[str, npt.NDArray[Any]]:
-        return {name: getattr(tables, name) for name in ("starts", "lengths", "constraints", "sizes")}
+        return {name: getattr(tables, name) for name in (*_Stored2011._fields, "constraints")}
 
     def _begin_anew(self) -> None:
         #: Counters and marks, of which the first are for the next message
-        self._pairs: dict[bool, list[tuple[Any, Any]]] = {}
+        self._outs: dict[bool, list[Any]] = {}
 
-    def _cleared(self, unique: bool) -> list[tuple[Any, Any]]:
-        if unique not in self._pairs:
+    def _cleared(self, unique: bool) -> list[Any]:
+        if unique not in self._outs:
             counts, marked = np.zeros(len(self._tables.sizes), np.uint32), np.zeros(self._marks[unique], np.uint8)
-            self._pairs[unique] = [(to_device(counts), to_device(marked)) for _ in range(self._copies)]
-        return self._pairs[unique]
+            places = self._on_device[f"places {unique}"]
+            self._outs[unique] = [
+                typed(_Out(to_device(counts), places, len(marked), to_device(marked))) for _ in range(self._copies)
+            ]
+        return self._outs[unique]
 
     def _mark(self, messages: Messages, *, unique: bool) -> U8Array:
         found = np.zeros(self._marks[unique], np.uint8)
@@ -304,44 +314,35 @@ class Ccm2011(MarkingMatcher):
 
     def _parts(self, messages: Messages, *, unique: bool) -> Iterator[U8Array]:
         """Begin each of `PARTS`, one when the next is asked for; the last gives the marks. None if nothing is asked."""
-        workspace, device = self._workspace, self._on_device
+        workspace = self._workspace
         begin, end = messages.offsets
         if begin == end:
             return
         rows, values = messages.attributes[begin:end], messages.values[begin:end]
         sent = workspace.send("rows", rows), workspace.send("values", values)
-        pairs = self._cleared(unique)
+        outs = self._cleared(unique)
+        out, other = outs[0], outs[-1]
         if self._copies == 1:
-            for array in pairs[0]:
+            for array in (out.counts, out.marked):
                 device_memset(array, 0, array.nbytes, stream=workspace.stream)
         nothing = np.zeros(0, np.uint8)
         yield nothing
-        (counts, marked), (other_counts, other_marked) = pairs[0], pairs[-1]
         blocks, threads = grid(int(self._tables.lengths[rows].max()), _BLOCK)
         _evaluate_2011[(blocks, len(rows)), threads, workspace.stream](
-            *sent,
-            *(device[name] for name in ("starts", "lengths", "constraints", "sizes")),
-            counts,
-            device[f"places {unique}"],
-            marked,
-            self._copies > 1,
-            other_counts,
-            other_marked,
+            *sent, self._on_device["constraints"], self._stored, out, self._copies > 1, other.counts, other.marked
         )
         yield nothing
-        pairs.reverse()
-        yield workspace.download("marks", marked, self._marks[unique])
+        outs.reverse()
+        yield workspace.download("marks", out.marked, self._marks[unique])
 
 
 @kernel
-def _evaluate_2011(
-    rows, xs, starts, lengths, constraints, sizes, counts, places, marked, clears, other_counts, other_marked
-):  # fmt: skip
+def _evaluate_2011(rows, xs, constraints, stored, out, clears, other_counts, other_marked):
     """Algorithm 1: evaluate constraint `x` of a block's line, its second number; clear what the next kernel uses."""
     row_and_length = cuda.shared.array(2, np.int64)
     if cuda.threadIdx.x == 0:
         row = rows[cuda.blockIdx.y]
-        row_and_length[0], row_and_length[1] = starts[row], lengths[row]
+        row_and_length[0], row_and_length[1] = stored.starts[row], stored.lengths[row]
     cuda.syncthreads()
     x = cuda.grid(1)
     if clears:
@@ -357,5 +358,5 @@ def _evaluate_2011(
     if not holds(constraint.operator, xs[cuda.blockIdx.y], constraint.value, constraint.upper):
         return
     of = constraint.filter
-    if cuda.atomic.add(counts, of, np.uint32(1)) + 1 == sizes[of]:
-        marked[places[of]] = 1
+    if cuda.atomic.add(out.counts, of, np.uint32(1)) + 1 == stored.sizes[of]:
+        out.marked[out.places[of]] = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 from numba.cuda.cudadrv import driver
 
 from tagmatch.model.arrays import F64Array, I64Array, U32Array
-from tagmatch.pipeline.cuda.device import device_array, grid, kernel
+from tagmatch.pipeline.cuda.device import device_array, grid, kernel, typed
 from tagmatch_bench.systems.ccm import DeviceMatcher
 from tagmatch_bench.systems.circles import Circles
 from tagmatch_bench.systems.clcb import AreasAlone, LocatedMatcher, LocatedMessages, Tables, without_constraints
@@ -29,8 +30,17 @@ _COPIED = 4096
 #: Of a message's way, in this order (the paper's Figure 6)
 PARTS = ("copy in", "Loc", "Cont", "Zip", "copy back")
 
+#: What Loc asks of filters
+_Areas = namedtuple("_Areas", "centres squares blooms sizes")
+
+#: What Cont asks of constraints and their filters
+_Constraints = namedtuple("_Constraints", "starts lengths operators values uppers filters sizes")
+
+#: The mark of each filter is at its place
+_Marks = namedtuple("_Marks", "places marked")
+
 # What the device has of the tables
-_COLUMNS = ("centres", "squares", "blooms", "starts", "lengths", "operators", "values", "uppers", "filters", "sizes")
+_COLUMNS = tuple(dict.fromkeys(_Areas._fields + _Constraints._fields))
 # Of these, what stays on the host, too
 _OF_HOST = ("lengths", "sizes")
 
@@ -59,6 +69,7 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
         self._bits = next(bits for bits in (8, 16, 32) if largest < 1 << bits)
         alone = {name: getattr(self._tables, name)[:0] for name in _COLUMNS if name not in _OF_HOST}
         self._tables = self._tables._replace(**alone)
+        self._areas, self._constraints = self._table(_Areas), self._table(_Constraints)
 
     def _columns(self, tables: Tables) -> Mapping[str, npt.NDArray[Any]]:
         return {name: getattr(tables, name) for name in _COLUMNS}
@@ -72,7 +83,11 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
     def _marked_and_found(self, unique: bool) -> tuple[Any, Any]:
         if unique not in self._lists:
             marks = max(1, self._marks[unique])
-            self._lists[unique] = cuda.to_device(np.zeros(marks, np.uint8)), device_array(np.uint32, 1 + marks)
+            marked = cuda.to_device(np.zeros(marks, np.uint8))
+            self._lists[unique] = (
+                typed(_Marks(self._on_device[f"places {unique}"], marked)),
+                device_array(np.uint32, 1 + marks),
+            )
         return self._lists[unique]
 
     def _find(self, messages: LocatedMessages, *, unique: bool, ends: I64Array) -> U32Array:  # type: ignore[override]
@@ -113,9 +128,8 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
 
     def _parts(self, messages: LocatedMessages, *, unique: bool) -> Iterator[None]:
         """Begin each of `PARTS` of a message, one when the next is asked for."""
-        workspace, device, tables = self._workspace, self._on_device, self._tables
-        marked, found = self._marked_and_found(unique)
-        places = device[f"places {unique}"]
+        workspace, tables = self._workspace, self._tables
+        marks, found = self._marked_and_found(unique)
         begin, end = messages.offsets
         rows, values = messages.attributes[begin:end], messages.values[begin:end]
         bloom = np.bitwise_or.reduce(tables.name_blooms[rows], initial=np.uint32(0))
@@ -124,16 +138,7 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
         count = len(tables.sizes)
         shift, ones = np.uint32(self._stage * self._bits), np.uint32((1 << self._bits) - 1)
         _loc[(*grid(count, _BLOCK), workspace.stream)](
-            count,
-            bloom,
-            messages.places[0, 0],
-            messages.places[0, 1],
-            *(device[name] for name in ("centres", "squares", "blooms", "sizes")),
-            shift,
-            self._counts,
-            places,
-            marked,
-            found,
+            count, bloom, tuple(messages.places[0]), self._areas, shift, self._counts, marks, found
         )
         self._stage = (self._stage + 1) % (_BITS // self._bits)
         yield
@@ -141,17 +146,17 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
         if longest:
             blocks, threads = grid(longest, _BLOCK)
             _cont[(blocks, len(rows)), threads, workspace.stream](
-                *sent, *(device[name] for name in _COLUMNS[3:]), shift, ones, self._counts, places, marked
+                *sent, self._constraints, shift, ones, self._counts, marks
             )
         yield
-        _zip[(*grid(self._marks[unique], _BLOCK), workspace.stream)](self._marks[unique], marked, found)
+        _zip[(*grid(self._marks[unique], _BLOCK), workspace.stream)](self._marks[unique], marks.marked, found)
         yield
         workspace.download("found", found, min(1 + self._marks[unique], 1 + _COPIED))
         yield
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give filters, by their rows, new centres, each filter once; a copy of two floats each."""
-        centres = self._on_device["centres"]
+        centres = self._areas.centres
         with self._device_alone():
             moved = self._workspace.pinned("moved", np.float32, 2 * len(ids)).reshape(-1, 2)
             moved[:, 0], moved[:, 1] = x, y
@@ -163,9 +168,9 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
     def device_nbytes(self) -> int:
         """Bytes of device memory, with counters, marks and room for answers; each key once (the paper's Figure 7)."""
         with self._device_alone():
-            others = [self._counts, *self._marked_and_found(True)]
+            marks, found = self._marked_and_found(True)
         kept = [array for name, array in self._on_device.items() if name != "places False"]
-        return sum(int(array.nbytes) for array in (*kept, *others))
+        return sum(int(array.nbytes) for array in (*kept, self._counts, marks.marked, found))
 
 
 def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
@@ -174,7 +179,7 @@ def areas_alone(circles: Circles, *, threads: int = 1) -> AreasAlone:
 
 
 @kernel
-def _loc(count, input_bloom, x, y, centres, squares, blooms, sizes, shift, counts, places, marked, found):
+def _loc(count, input_bloom, place, areas, shift, counts, marks, found):
     """Algorithm 1, Loc: whether a filter may have its names in the message, and has it in its area."""
     i = cuda.grid(1)
     if i == 0:  # also where there are no filters
@@ -182,35 +187,33 @@ def _loc(count, input_bloom, x, y, centres, squares, blooms, sizes, shift, count
     if i >= count:
         return
     near = False
-    if blooms[i] & ~input_bloom == 0:
-        across, up = x - centres[i, 0], y - centres[i, 1]
-        near = across * across + up * up <= squares[i]
+    if areas.blooms[i] & ~input_bloom == 0:
+        across, up = place[0] - areas.centres[i, 0], place[1] - areas.centres[i, 1]
+        near = across * across + up * up <= areas.squares[i]
     if shift == 0:
         counts[i] = 1 if near else 0
     elif near:
         counts[i] |= np.uint32(1) << shift  # the byte is 0 since the first stage
-    if near and sizes[i] == 0:
-        marked[places[i]] = 1
+    if near and areas.sizes[i] == 0:
+        marks.marked[marks.places[i]] = 1
 
 
 @kernel
-def _cont(
-    rows, xs, starts, lengths, operators, values, uppers, filter_of, sizes, shift, ones, counts, places, marked
-):  # fmt: skip
+def _cont(rows, xs, stored, shift, ones, counts, marks):
     """Kernel Cont: evaluate constraint `x` of a block's attribute, its second number."""
     row = rows[cuda.blockIdx.y]
     x = cuda.grid(1)
-    if x >= lengths[row]:
+    if x >= stored.lengths[row]:
         return
-    at = starts[row] + x
-    of = filter_of[at]
+    at = stored.starts[row] + x
+    of = stored.filters[at]
     if (counts[of] >> shift) & ones == 0:
         return
-    if not holds(operators[at], xs[cuda.blockIdx.y], values[at], uppers[at]):
+    if not holds(stored.operators[at], xs[cuda.blockIdx.y], stored.values[at], stored.uppers[at]):
         return
     before = cuda.atomic.add(counts, of, np.uint32(1) << shift)
-    if ((before >> shift) & ones) == sizes[of]:
-        marked[places[of]] = 1
+    if ((before >> shift) & ones) == stored.sizes[of]:
+        marks.marked[marks.places[of]] = 1
 
 
 @kernel

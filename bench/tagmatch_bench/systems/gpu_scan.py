@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.kernels.sorting import group_by
 from tagmatch.model.parallel import run_rows
-from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, to_device
+from tagmatch.pipeline.cuda.device import Workspace, bytes_of, grid, kernel, sent, typed
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError, keys_of, list_array
 from tagmatch_bench.systems.signatures import SignatureMatcher, signature_table
@@ -38,9 +39,15 @@ _DEVICE = 0
 _BLOCK_THREADS = 256
 _FIRST_ROOM = 1 << 20
 
+#: Signatures on the device, by words
+_Stored = namedtuple("_Stored", "rows first second third")
+
+#: What a packet finds on the device: the number of a query in its batch, and a row
+_Pairs = namedtuple("_Pairs", "queries rows")
+
 
 @kernel
-def _scan(rows, first, second, third, queries, begin, end, batch, counts, room, pair_queries, pair_rows):
+def _scan(stored, queries, begin, end, batch, counts, room, pairs):
     """Append (query, row) for a batch, behind the pairs of earlier batches; one thread a row."""
     inverted = cuda.shared.array((SIGNATURE_WORDS, BATCH_SIZE), np.uint64)
     for query in range(begin + cuda.threadIdx.x, end, cuda.blockDim.x):
@@ -48,8 +55,8 @@ def _scan(rows, first, second, third, queries, begin, end, batch, counts, room, 
             inverted[word, query - begin] = ~queries[query * SIGNATURE_WORDS + word]
     cuda.syncthreads()
     row = cuda.grid(1)
-    if row < rows:
-        x, y, z = first[row], second[row], third[row]
+    if row < stored.rows:
+        x, y, z = stored.first[row], stored.second[row], stored.third[row]
         number, many = np.uint32(0), np.uint32(end - begin)
         while number < many:  # unsigned, as an index that cannot be negative takes fewer instructions
             if x & inverted[0, number] == 0 and y & inverted[1, number] == 0 and z & inverted[2, number] == 0:
@@ -57,8 +64,8 @@ def _scan(rows, first, second, third, queries, begin, end, batch, counts, room, 
                 for earlier in range(batch):
                     at += counts[earlier]
                 if at < room:
-                    pair_queries[at] = number
-                    pair_rows[at] = row
+                    pairs.queries[at] = number
+                    pairs.rows[at] = row
             number += np.uint32(1)
 
 
@@ -94,7 +101,7 @@ class GpuBatchScan(SignatureMatcher):
         self.room = room
         self._free: SimpleQueue[Workspace] = SimpleQueue()
         with on_device(_DEVICE):
-            self.words = tuple(to_device(np.ascontiguousarray(word)) for word in table.signatures.T)
+            self.stored = sent(_Stored(self.rows, *(np.ascontiguousarray(word) for word in table.signatures.T)))
             for _ in range(streams):
                 self._free.put(Workspace())
 
@@ -130,7 +137,7 @@ class GpuBatchScan(SignatureMatcher):
 
     def nbytes(self) -> int | None:
         """Bytes of host and device memory."""
-        return self._keys.nbytes + sum(int(word.nbytes) for word in self.words)
+        return self._keys.nbytes + bytes_of(self.stored)
 
 
 class GpuScan(GpuBatchScan):
@@ -156,11 +163,12 @@ class ScannedPacket:
         launch = _scan[(*scan.grid, workspace.stream)]
         while True:
             room = scan.room
-            pairs = workspace.device("pair queries", np.uint8, room), workspace.device("pair rows", np.uint32, room)
+            columns = workspace.device("pair queries", np.uint8, room), workspace.device("pair rows", np.uint32, room)
+            pairs = typed(_Pairs(*columns))
             counts = workspace.send("counts", np.zeros(len(batches), np.int64))
             for batch, first in enumerate(batches):
                 last = min(first + scan.batch_size, self.queries)
-                launch(scan.rows, *scan.words, self.signatures, first, last, batch, counts, room, *pairs)
+                launch(scan.stored, self.signatures, first, last, batch, counts, room, pairs)
             self.counts = workspace.download("counts", counts, len(batches))
             workspace.stream.synchronize()
             found = int(self.counts.sum())
