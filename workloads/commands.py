@@ -18,10 +18,9 @@ import pyarrow.parquet as pq
 import typer
 
 from tagmatch import __version__
-from tagmatch.cli.run import run
-from tagmatch.cli.shared import Threads, command_line, note, status, with_progress
+from tagmatch.cli.shared import Threads, command_line, note, run, status, with_progress
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, is_stream
-from tagmatch.files.writing import row_writer
+from tagmatch.files.rows import row_writer
 from tagmatch.model.errors import InputFileError, TagMatchError
 from tagmatch.model.options import available_threads
 from tagmatch.model.parallel import even_ranges
@@ -153,7 +152,7 @@ def twitter(
     corpus = None
     if tweets is not None:
         with status("reading tweets"):
-            corpus = read_tweets(tweets, threads=threads)
+            corpus = read_tweets(tweets)
     model = Twitter(options, corpus=corpus, followed=None if followers is None else read_followed(followers))
     with status("counting interests"):
         interests = model.interests(0, users, threads=threads)
@@ -235,7 +234,7 @@ def queries(
         raise typer.BadParameter(f"with --rate, it is a folder or -, not {out}", param_hint="OUT")
     options = _usage("--max-extra", lambda: QueryOptions(seed, min_extra, max_extra, draw))
     if plain:
-        make: Callable[[int, int], pa.ListArray] = partial(_twitter_of(sets, tweets, threads).plain_tweets, seed=seed)
+        make: Callable[[int, int], pa.ListArray] = partial(_twitter_of(sets, tweets).plain_tweets, seed=seed)
     else:
         if tweets is not None:
             raise typer.BadParameter("is for --plain only", param_hint="--tweets")
@@ -416,7 +415,7 @@ def _usage(option: str, make: Callable[[], Any]) -> Any:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def _twitter_of(sets: str, tweets: str | None, threads: int) -> Twitter:
+def _twitter_of(sets: str, tweets: str | None) -> Twitter:
     """Return what generated a folder of stored sets."""
     facts = read_facts(Path(sets))
     if facts is None or facts.get("generator") != "twitter":
@@ -432,7 +431,7 @@ def _twitter_of(sets: str, tweets: str | None, threads: int) -> Twitter:
     if made_of is not None:
         if tweets is None:
             raise InputFileError(f"{sets} was made of the tweets in {made_of['file']}; give them with --tweets")
-        corpus = read_tweets(tweets, threads=threads)
+        corpus = read_tweets(tweets)
         if corpus.facts() != {name: made_of[name] for name in corpus.facts()}:
             raise InputFileError(f"{tweets} does not hold the tweets that {sets} was made of")
     return Twitter(options, corpus=corpus, followed=NOBODY)  # tweets do not depend on who follows whom

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tagmatch.files.columns import EVERY_OTHER
-from tagmatch.files.formats import STANDARD_STREAM
+from tagmatch.files.formats import STANDARD_STREAM, write_whole
 from tagmatch.files.json import object_lines
-from tagmatch.files.reading import read_queries
-from tagmatch.files.streams import write_whole
+from tagmatch.files.rows import read_queries
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.columns import tag_lists
@@ -221,15 +220,16 @@ def _unseen(random, sums, seen, query):
 
 
 @kernel
-def _extend(first, seed, stored_offsets, stored, sums, rows, extra, seen, offsets, out):
+def _extend(first, seed, stored, sums, rows, extra, seen, out):
     """Write the tags of queries, none twice; returns the first that wants more tags than there are, -1 if none does."""
+    (stored_offsets, numbers), (offsets, tags) = stored, out
     at = 0
     for i in range(len(rows)):
         begin, query = at, np.uint32(i + 1)
         for j in range(stored_offsets[rows[i]], stored_offsets[rows[i] + 1]):
-            if seen[stored[j]] != query:
-                seen[stored[j]] = query
-                out[at] = stored[j]
+            if seen[numbers[j]] != query:
+                seen[numbers[j]] = query
+                tags[at] = numbers[j]
                 at += 1
         if at - begin + extra[i] > len(seen):
             return i
@@ -237,7 +237,7 @@ def _extend(first, seed, stored_offsets, stored, sums, rows, extra, seen, offset
         for j in range(extra[i]):
             number = _unseen(random + _U(_DRAWS) * _U(j), sums, seen, query)
             seen[number] = query
-            out[at] = number
+            tags[at] = number
             at += 1
         offsets[i + 1] = at
     return -1
@@ -270,9 +270,8 @@ class Extender:
         offsets = offsets_of(np.diff(stored.offsets)[rows] + extra)
         numbers = np.empty(offsets[-1], np.uint32)
         seen = np.zeros(len(stored.tags), np.uint32)
-        failed = _extend(
-            first, self._seed, stored.offsets, stored.numbers, self._sums, rows, extra, seen, offsets, numbers
-        )
+        sets, out = (stored.offsets, stored.numbers), (offsets, numbers)
+        failed = _extend(first, self._seed, sets, self._sums, rows, extra, seen, out)
         if failed >= 0:
             raise InvalidValueError(
                 f"query {first + failed} is to have {extra[failed]} tags besides those of a stored set, but all sets "

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from tagmatch.files.streams import write_whole
+from tagmatch.files.formats import write_whole
 from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
 
 if TYPE_CHECKING:

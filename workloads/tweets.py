@@ -18,16 +18,15 @@ from pyarrow.fs import LocalFileSystem
 
 from tagmatch.files.formats import CSV_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES
 from tagmatch.model.arrays import offsets_of
-from tagmatch.model.columns import tag_lists
+from tagmatch.model.arrow import to_strings
 from tagmatch.model.errors import InputFileError
-from tagmatch.model.kernels.tag_table import TagInterner
 from tagmatch.workloads.laws import Followed
 from tagmatch.workloads.twitter import RealTweets, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from tagmatch.model.arrays import F64Array, I64Array, Strings, U32Array
+    from tagmatch.model.arrays import F64Array, I64Array
     from tagmatch.workloads.laws import Shares
 
 _WORD = r"^(?P<word>[\p{L}\p{M}\p{N}_]+)"
@@ -103,7 +102,7 @@ def _settled(field: pa.Field) -> pa.Field:
     return field
 
 
-def read_tweets(path: str, *, threads: int = 1) -> Corpus:
+def read_tweets(path: str) -> Corpus:
     """Read tweets from a Parquet, CSV or JSON Lines file.
 
     The file has a column `author` (strings or integers), optionally `language` (strings), and `hashtags` (lists of
@@ -111,8 +110,8 @@ def read_tweets(path: str, *, threads: int = 1) -> Corpus:
     are the hashtags. Hashtags are taken in lower case. Tweets without hashtags are left out. Authors with equally many
     tweets are ordered by their names.
     """
-    hashtags, authors, languages = TagInterner(), TagInterner(), Counter[str]()
-    author_parts, length_parts, number_parts = [], [], []
+    languages = Counter[str]()
+    author_parts, length_parts, tag_parts = [], [], []
     first_row = 0
     for batch in _batches(path, _TEXTS, ["author"], ["hashtags", "text"]):
         names = _author_names(batch["author"], f"{path}: column 'author'", first_row)
@@ -120,24 +119,23 @@ def read_tweets(path: str, *, threads: int = 1) -> Corpus:
             tweets, tags = _listed_hashtags(batch["hashtags"], f"{path}: column 'hashtags'")
         else:
             tweets, tags = _hashtags_in(_as_strings(batch["text"], f"{path}: column 'text'"))
-        numbers = _intern(hashtags, tags, threads)
         # Each hashtag of a tweet once, where it is first
+        numbers = tags.dictionary_encode().indices.to_numpy()
         once = np.sort(np.unique((tweets << 32) | numbers, return_index=True)[1])
         tweets, lengths = np.unique(tweets[once], return_counts=True)
-        number_parts.append(numbers[once])
+        tag_parts.append(tags.take(pa.array(once)))
         length_parts.append(lengths)
-        author_parts.append(_intern(authors, names.take(pa.array(tweets)), threads))
+        author_parts.append(names.take(pa.array(tweets)))
         if "language" in batch.schema.names:
             found = _as_strings(batch["language"], f"{path}: column 'language'").take(pa.array(tweets))
             languages.update(
                 {str(item["values"]): item["counts"] for item in found.drop_null().value_counts().to_pylist()}
             )
         first_row += len(batch)
-    if not author_parts or not len(hashtags):
+    if not any(map(len, tag_parts)):
         raise InputFileError(f"{path}: no tweet has a hashtag")
-    author_of = np.concatenate(author_parts)
-    lengths, numbers = np.concatenate(length_parts), np.concatenate(number_parts)
-    return _by_publisher(author_of, lengths, numbers, authors.strings(), hashtags.strings(), _shares(languages, path))
+    authors, tags = (pa.concat_arrays(parts).dictionary_encode() for parts in (author_parts, tag_parts))
+    return _by_publisher(authors, np.concatenate(length_parts), tags, _shares(languages, path))
 
 
 def _shares(languages: Counter[str], path: str) -> Shares:
@@ -203,43 +201,32 @@ def _cleaned(tweets: pa.Array, tags: pa.Array) -> tuple[I64Array, pa.Array]:
     return tweets.filter(kept).to_numpy().astype(np.int64), tags.filter(kept)
 
 
-def _intern(interner: TagInterner, strings: pa.Array, threads: int) -> U32Array:
-    (row,) = tag_lists(pa.LargeListArray.from_arrays(pa.array([0, len(strings)], pa.int64()), strings), "hashtags")
-    return interner.intern_tags(row, 0, len(strings), threads=threads)
-
-
 def _by_publisher(
-    author_of: U32Array, lengths: I64Array, numbers: U32Array, authors: Strings, hashtags: Strings, languages: Shares
+    authors: pa.DictionaryArray, lengths: I64Array, tags: pa.DictionaryArray, languages: Shares
 ) -> Corpus:
-    """Order authors by number of tweets, then name, and tweets by author."""
-    tweets = np.bincount(author_of, minlength=len(authors))
-    offsets, data = np.asarray(authors.offsets), np.asarray(authors.data)
-    names = pa.LargeStringArray.from_buffers(len(authors), pa.py_buffer(offsets), pa.py_buffer(data))
-    alphabetic = np.empty(len(authors), np.int64)
-    alphabetic[pc.sort_indices(names).to_numpy()] = np.arange(len(authors))
-    publishers = np.lexsort((alphabetic, -tweets))
-    rank = np.empty(len(authors), np.int64)
-    rank[publishers] = np.arange(len(authors))
+    """Order authors by number of tweets, then name, and tweets, which have so many tags each, by author."""
+    author_of = authors.indices.to_numpy()
+    tweets = np.bincount(author_of)
+    by = pa.table({"tweets": tweets, "name": authors.dictionary})
+    publishers = pc.sort_indices(by, [("tweets", "descending"), ("name", "ascending")]).to_numpy()
+    rank = np.empty(len(publishers), np.int64)
+    rank[publishers] = np.arange(len(publishers))
     order = np.argsort(rank[author_of], kind="stable")
-    tag_offsets = offsets_of(lengths[order])
-    moved = np.repeat(offsets_of(lengths)[:-1][order] - tag_offsets[:-1], lengths[order])
-    numbers = numbers[moved + np.arange(len(numbers))]
-    names = names.take(pa.array(publishers))
-    name_bytes = pc.binary_length(names).to_numpy()
-    tag_bytes = np.diff(hashtags.offsets)
+    lists = pa.LargeListArray.from_arrays(offsets_of(lengths), tags.indices.cast(pa.int64())).take(pa.array(order))
+    offsets, numbers = lists.offsets.to_numpy(), lists.values.to_numpy()
+    hashtags, names = _texts(tags.dictionary), _texts(authors.dictionary.take(pa.array(publishers)))
+    tag_bytes = np.add.reduceat(np.diff(hashtags.offsets)[numbers], offsets[:-1])
     return Corpus(
-        RealTweets(
-            0,
-            offsets_of(tweets[publishers]),
-            tag_offsets,
-            numbers.astype(np.int64),
-            Texts(np.array(hashtags.offsets, np.int64), np.array(hashtags.data)),
-            Texts(offsets_of(name_bytes), np.frombuffer(names.buffers()[2] or b"", np.uint8).copy()),
-        ),
+        RealTweets(0, offsets_of(tweets[publishers]), offsets, numbers, hashtags, names),
         languages,
         int(lengths.max()),
-        int(np.add.reduceat(tag_bytes[numbers], tag_offsets[:-1]).max()) + 1 + int(name_bytes.max()),
+        int(tag_bytes.max()) + 1 + int(np.diff(names.offsets).max()),
     )
+
+
+def _texts(strings: pa.LargeStringArray) -> Texts:
+    found = to_strings(strings)
+    return Texts(np.array(found.offsets, np.int64), np.array(found.data))
 
 
 def read_followed(path: str) -> Followed:

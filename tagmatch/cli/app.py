@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -47,7 +46,6 @@ from tagmatch.cli.shared import (
     Threads,
     column_names,
     command_line,
-    in_steps,
     input_argument,
     invalid_rows,
     is_terminal_of_messages,
@@ -253,10 +251,10 @@ def _rows(
     *,
     expires: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    from tagmatch.files.reading import read_sets, rows_in
+    from tagmatch.files.rows import read_sets, rows_in
 
     stats = tm.stats()
-    options: Any = {"where": True, "expires": expires, "plane": stats["plane"], "match_all": match_all}
+    options: Any = {"expires": expires, "plane": stats["plane"], "match_all": match_all}
     with invalid_rows(skip=skip_invalid) as invalid, other_columns(ignored.names if ignored else ()) as others:
         batches = read_sets(sets, form, invalid, stats["key_type"], others=others, **options)
         yield from with_progress("reading sets", batches, rows_in(sets, form))
@@ -301,7 +299,7 @@ def export(
 ) -> None:
     """Write all stored sets and keys, as rows `tags`, `key`, `where` and `expires`, which `build` takes."""
     from tagmatch.contents import pairs, schema_of
-    from tagmatch.files.writing import row_writer
+    from tagmatch.files.rows import row_writer
     from tagmatch.model.clock import now_us
     from tagmatch.model.storage.repository import location_of
     from tagmatch.partitioner.consolidation import without_expired
@@ -447,24 +445,24 @@ def match(
     those before it.
     """
     from tagmatch.files.columns import EVERY_OTHER
-    from tagmatch.files.reading import read_queries, rows_in
-    from tagmatch.files.writing import answer_writer
+    from tagmatch.files.rows import answer_writer, read_queries, rows_in
 
     _refuse_same_file(queries, output)
     note_compilation()
     with (
         invalid_rows(skip=skip_invalid) as invalid,
         TagMatch.open(index, snapshot=snapshot, exact=exact, plane=plane, threads=threads) as tm,
-        answer_writer(output, tm.match_many([]).type, output_format) as writer,
+        answer_writer(output, tm.match_many([]).type, output_format) as write,
     ):
         own = attributes.names if attributes else EVERY_OTHER
         ignored = ignore_columns.names if ignore_columns else ()
         batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
-        shown = sys.stderr.isatty() and not is_terminal_of_messages(output)
-        for batch in in_steps("matching", batches, rows_in(queries, form) if shown else None, shown=shown):
+        if not is_terminal_of_messages(output):
+            batches = with_progress("matching", batches, rows_in(queries, form), steps=True)
+        for batch in batches:
             # What says where messages are comes in tables
             queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
-            writer.write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
+            write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
 
 
 def _refuse_same_file(queries: str, output: str) -> None:

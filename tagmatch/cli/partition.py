@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmatch.cli.run import run
-from tagmatch.cli.shared import ColumnNames, IgnoreColumns, choices, note, one_of
+from tagmatch.cli.shared import ColumnNames, IgnoreColumns, note, run
 from tagmatch.files.columns import EVERY_OTHER
 from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
@@ -37,8 +36,6 @@ def partition(
     layout: Annotated[
         Layout | None,
         typer.Option(
-            parser=one_of(Layout),
-            metavar=choices(Layout),
             help="How stored sets are grouped and ordered.  "
             f"[default: {LAYOUT_DEFAULTS.layout}, or as the index has it]",
             show_default=False,

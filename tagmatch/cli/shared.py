@@ -1,7 +1,4 @@
-"""Arguments and options that several commands have, and what command lines have in common.
-
-What a person at the terminal sees of work that takes long.
-"""
+"""What command lines have in common: how they run, arguments and options, and what a person sees of long work."""
 
 from __future__ import annotations
 
@@ -11,23 +8,81 @@ import re
 import stat
 import sys
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from tagmatch import __version__
+from tagmatch.cli.process import end_if_interrupted
 from tagmatch.files.columns import InvalidRows
-from tagmatch.files.formats import STANDARD_STREAM, FormatName
+from tagmatch.files.formats import STANDARD_OUTPUT, STANDARD_STREAM, FormatName, whole_text
+from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout, Missing
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from rich.console import Console
+    from rich.progress import Progress
 
     from tagmatch.files.columns import OtherColumns
+
+
+def run(command: Callable[[], object]) -> None:
+    """Run a command line: errors become one line on standard error and exit code 1."""
+    try:
+        with _own_streams():
+            command()
+    except BaseException as error:
+        end_if_interrupted()
+        line = _line(error)
+        if line is None:
+            raise
+        if isinstance(error, OSError):
+            _give_up_output()
+        if line:
+            typer.echo(f"tagmatch: {' '.join(line.split())}", err=True)
+        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+def _line(error: BaseException) -> str | None:
+    """What a person is to read about an error; `None` if the error is none of those expected."""
+    match error:
+        case TagMatchError():
+            return str(error)
+        case BrokenPipeError():  # the reader has had enough
+            return ""
+        case OSError():
+            return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        case MemoryError():
+            return f"not enough memory: {error}".removesuffix(": ")
+        case KeyboardInterrupt():
+            return "interrupted"
+        case Exception() if type(error).__module__ == "pyarrow.lib":
+            return f"Arrow has failed: {error}"
+    return None
+
+
+@contextlib.contextmanager
+def _own_streams() -> Iterator[None]:
+    """Standard output that loses nothing, and warnings in one line."""
+    found = sys.stdout
+    own = whole_text(1, STANDARD_OUTPUT) if found is sys.__stdout__ else found
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: typer.echo(f"tagmatch: warning: {message}", err=True)
+        try:
+            sys.stdout = own
+            yield
+        finally:
+            sys.stdout = found
+            own.flush()
+
+
+def _give_up_output() -> None:
+    """Standard output may take no more, as its reader has gone or its disk is full; nor may it be tried at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def command_line(description: str) -> typer.Typer:
@@ -104,22 +159,6 @@ def input_argument(name: str, columns: str) -> Any:
         "of such files, or a stream: - for standard input, or a pipe, of JSON Lines."
     )
     return typer.Argument(metavar=name, help=description, show_default=False, callback=user_path)
-
-
-def one_of(names: Any) -> Callable[[str], str]:
-    """What reads an option that must be one of the names of a literal type."""
-
-    def read(text: str) -> str:
-        if text not in get_args(names):
-            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, get_args(names)))}")
-        return text
-
-    return read
-
-
-def choices(names: Any) -> str:
-    """The names of a literal type, as help shows them."""
-    return f"<{'|'.join(get_args(names))}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +245,8 @@ Expires = Annotated[
         show_default=False,
     ),
 ]
-LayoutName = Annotated[
-    Layout,
-    typer.Option(parser=one_of(Layout), metavar=choices(Layout), help="How stored sets are grouped and ordered."),
-]
-KeyTypeName = Annotated[
-    KeyType, typer.Option(parser=one_of(KeyType), metavar=choices(KeyType), help="What the keys are.")
-]
+LayoutName = Annotated[Layout, typer.Option(help="How stored sets are grouped and ordered.")]
+KeyTypeName = Annotated[KeyType, typer.Option(help="What the keys are.")]
 MaxPartitionSize = Annotated[
     int, typer.Option(min=1, max=MAX_PARTITION_SIZE, help="Most sets in a partition (layout balanced).")
 ]
@@ -232,8 +266,6 @@ MissingName = Annotated[
     Missing,
     typer.Option(
         "--missing",
-        parser=one_of(Missing),
-        metavar=choices(Missing),
         help="What becomes of a row that the index does not have: it changes nothing, or nothing is changed and it is "
         "an error.",
     ),
@@ -247,37 +279,26 @@ _STEP_ROWS = 1_000
 _STEP_S = 0.1
 
 
-def with_progress(what: str, batches: Iterable[Batch], total: int | None) -> Iterator[Batch]:
-    """The batches, with a progress bar on standard error where that is a terminal."""
+def with_progress(what: str, batches: Iterable[Batch], total: int | None, *, steps: bool = False) -> Iterator[Batch]:
+    """The batches, with a progress bar on standard error where that is a terminal, which then may come in steps.
+
+    Steps take no long, so that the bar moves; without a bar, batches stay whole, which is fastest.
+    """
     from rich.console import Console
 
     console = Console(stderr=True)
-    with _bar(what, console, total, shown=console.is_terminal) as advance:
-        for batch in batches:
-            yield batch
-            advance(len(batch))
-
-
-def in_steps(
-    what: str, batches: Iterable[pa.RecordBatch], total: int | None, *, shown: bool
-) -> Iterator[pa.RecordBatch]:
-    """The rows of batches, with a progress bar on standard error if it is to be shown: then in steps that take no long.
-
-    Without one, batches stay whole, which is fastest.
-    """
-    if not shown:
+    if not console.is_terminal:
         yield from batches
         return
-    from rich.console import Console
-
-    with _bar(what, Console(stderr=True), total, shown=True) as advance:
+    with _bar(console) as progress:
+        task = progress.add_task(what, total=total)
         for batch in batches:
-            for step in steps(batch):
+            for step in in_steps(batch) if steps else (batch,):
                 yield step
-                advance(len(step))
+                progress.advance(task, len(step))
 
 
-def steps(batch: pa.RecordBatch, clock: Callable[[], float] = time.monotonic) -> Iterator[pa.RecordBatch]:
+def in_steps(batch: Any, clock: Callable[[], float] = time.monotonic) -> Iterator[Any]:
     """A batch in slices of 1,000 rows, or of as many as are done in a tenth of a second."""
     first, size = 0, _STEP_ROWS
     while first < len(batch):
@@ -296,9 +317,7 @@ def is_terminal_of_messages(output: str) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def _bar(what: str, console: Console, total: int | None, *, shown: bool) -> Iterator[Callable[[int], None]]:
-    """Give a function that moves the bar by a number of rows."""
+def _bar(console: Console) -> Progress:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -321,9 +340,7 @@ def _bar(what: str, console: Console, total: int | None, *, shown: bool) -> Iter
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(),
         TimeElapsedColumn(), TextColumn("left:"), TimeRemainingColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=console, disable=not shown, transient=True) as progress:
-        task = progress.add_task(what, total=total)
-        yield lambda rows: progress.advance(task, rows)
+    return Progress(*columns, console=console, transient=True)
 
 
 def note_compilation() -> None:

@@ -1,8 +1,6 @@
-"""The columns that files have, and how their values are checked.
+"""The columns that files have, and how their values are checked and, as JSON has them, become structs of Arrow.
 
-Columns of a file without a meaning of their own: misspelt ones are errors, others are attributes, or left aside.
-
-Rows that cannot be used.
+What becomes of other columns, of which misspelt ones are errors, and of rows that cannot be used.
 """
 
 from __future__ import annotations
@@ -17,23 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.files.conditions import (
-    AREA_STRUCTS,
-    CONSTRAINT_LISTS,
-    check_area,
-    check_constraints,
-    check_location,
-    check_locations,
-    check_within,
-    check_withins,
-    place_structs,
-)
-from tagmatch.locations import LOCATION, WITHIN
+from tagmatch.locations import LOCATION, WITHIN, is_place_column, names_of_places, places_in
 from tagmatch.messages import TAGS, message, messages_in, side_by_side
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import reject_no_utf8, without_null_lists
-from tagmatch.model.columns import KEY_CHECKS, KeyChecks, shown, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import (
     FilterError,
     InputFileError,
@@ -43,13 +30,13 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.expiry import TIME, check_text, check_times
-from tagmatch.model.input.areas import area_rows
+from tagmatch.model.input.areas import KIND, NUMBERS, PLACE, area_rows, shapes_in
 from tagmatch.model.input.conditions import conditions_of
-from tagmatch.model.input.constraints import constraint_rows
+from tagmatch.model.input.constraints import ATTRIBUTE, LIST, OPERATOR, UPPER, VALUES, constraint_rows
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.language import stored_rows
-from tagmatch.model.where.values import attribute_tags, check_name
+from tagmatch.model.where.values import attribute_tags, check_name, finite_number, key_of
 from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
 
@@ -60,12 +47,40 @@ class Column:
     name: str
     # Types that the column may have in a file without types; the first that fits some rows is taken for them
     kinds: tuple[pa.DataType, ...]
-    # `check(array, name, first_row)` raises a `TagMatchError` for values that cannot be used
-    check: Callable[[pa.Array, str, int], object]
-    check_one: Callable[[Any, str], object]  # The same for one Python value, `check_one(value, name)`
+    # `check(array, name, first_row=row)` raises a `TagMatchError` for values that cannot be used
+    check: Callable[..., object]
+    # The same for one Python value, `check_one(value, name)`; without it, for an array of that value
+    check_one: Callable[[Any, str], object] | None = None
+    # What makes an array of values as JSON has them, of any type in each row, for which Arrow's readers have no type
+    make: Callable[[list[Any]], pa.Array] | None = None
     is_optional: bool = False  # Whether a file need not have it, nor a row of it
     # Names of optional columns: a row that has a value in one of them need have none here, and has an empty list
     instead: tuple[str, ...] = ()
+
+    def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
+        """Values that have been read one by one."""
+        if self.make is not None:
+            return self.make(values)
+        return pa.array(values, pa.string()).cast(TIME) if kind == TIME else pa.array(values, kind)
+
+    def check_value(self, value: Any, name: str) -> None:
+        """See that a value of JSON can be used; the errors of `check`, without the row."""
+        if self.check_one is not None:
+            self.check_one(value, name)
+            return
+        try:
+            made = self.array([value], self.kinds[0])
+        except (InvalidTypeError, InvalidValueError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        try:
+            self.check(made, "", first_row=0)
+        except (InvalidTypeError, InvalidValueError) as error:
+            raise type(error)(f"{name}{str(error).removeprefix(': row 0')}") from None
+
+    @property
+    def is_attribute(self) -> bool:
+        """Whether its values are those of one attribute."""
+        return self.kinds == (ATTRIBUTE_TAGS,) and self.name != ATTRIBUTES.name
 
     def is_missing(self, found: Mapping[str, object]) -> bool:
         """Whether a file, or a row, with these columns lacks it."""
@@ -139,7 +154,7 @@ def with_all_tags(batch: pa.RecordBatch, columns: tuple[Column, ...], path: str,
     return batch.set_column(place, TAGS, tags)
 
 
-def _check_ids(ids: pa.Array, name: str, first_row: int) -> None:
+def _check_ids(ids: pa.Array, name: str, first_row: int = 0) -> None:
     kind = ids.type
     if not (
         pa.types.is_integer(kind)
@@ -171,6 +186,10 @@ def _tags_of(row: Mapping[str, Any]) -> list[str]:
     return attribute_tags(row) if type(row) is dict else message([], row)
 
 
+def _values_of(name: str, values: list[Any]) -> pa.Array:
+    return attribute_lists([{name: value} for value in values])
+
+
 def with_attributes(tags: pa.Array, attributes: Mapping[str, pa.Array]) -> pa.Array:
     """The tags of queries, and those that stand for their attributes: `ATTRIBUTES`, or columns that are one each."""
     (rows,) = tag_lists(tags, TAGS)
@@ -198,7 +217,7 @@ def _names(kind: pa.StructType) -> list[str]:
     return [kind.field(i).name for i in range(kind.num_fields)]
 
 
-def _check_attributes(attributes: pa.Array, name: str, first_row: int) -> None:
+def _check_attributes(attributes: pa.Array, name: str, first_row: int = 0) -> None:
     if attributes.type == ATTRIBUTE_TAGS:
         return
     is_struct = pa.types.is_struct(attributes.type)
@@ -213,29 +232,14 @@ def _check_attributes(attributes: pa.Array, name: str, first_row: int) -> None:
         raise type(error)(f"{name}: {error}") from None
 
 
-def _check_attributes_of_one(value: object, name: str) -> None:
-    if value is None:
+def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int = 0) -> None:
+    if values.type == ATTRIBUTE_TAGS:
         return
-    try:
-        message([], value)
-    except (InvalidTypeError, InvalidValueError) as error:
-        raise type(error)(f"{name}: {error}") from None
-
-
-def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int) -> None:
     try:
         messages_in(pa.record_batch({attribute: values}), first_row=first_row)
     except (InvalidTypeError, InvalidValueError) as error:
         problem = str(error).removeprefix(f"column {attribute!r}")
         raise type(error)(f"{name}{problem}; --ignore-columns {attribute!r} leaves it aside") from None
-
-
-def _check_value(attribute: str, value: object, name: str) -> None:
-    _check_attributes_of_one({attribute: value}, name)
-
-
-def _check_conditions(where: pa.Array, name: str, first_row: int, *, plane: bool) -> None:
-    conditions_of(where, len(where), name, first_row=first_row, plane=plane)
 
 
 def _check_condition(where: Any, name: str, *, plane: bool) -> None:
@@ -246,86 +250,162 @@ def _check_condition(where: Any, name: str, *, plane: bool) -> None:
         raise type(error)(f"{name}: {str(error).removeprefix('where: ')}") from None
 
 
-STORED_TAGS = Column(
-    "tags",
-    (pa.list_(pa.string()),),
-    lambda array, name, row: tag_lists(array, name, first_row=row, stored=True),
-    stored_tag_list,
-    instead=CONDITIONS,
+_TYPES = {bool: "bool", int: "int", float: "float", str: "text"}
+_VALUE = pa.struct({"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()})
+_TEXTS, _ONE_VALUE = (ATTRIBUTE, OPERATOR), (*VALUES, UPPER)
+
+#: What text formats make of constraints
+CONSTRAINT_LISTS = pa.list_(
+    pa.struct(
+        {
+            **dict.fromkeys(_TEXTS, pa.string()),
+            **dict.fromkeys(_ONE_VALUE, _VALUE),
+            LIST: pa.list_(_VALUE),
+        }
+    )
 )
-QUERY_TAGS = Column(
-    "tags",
-    (pa.list_(pa.string()),),
-    lambda array, name, row: tag_lists(array, name, first_row=row),
-    tag_list,
-    instead=("attributes",),
-)
 
 
-def _keys(kind: pa.DataType, checks: KeyChecks) -> Column:
-    return Column("key", (kind,), lambda array, name, row: checks.many(array, name, first_row=row), checks.one)
+def constraint_lists(rows: Iterable[Any]) -> pa.Array:
+    """Constraints of rows, null where there are none, as `CONSTRAINT_LISTS`."""
+    return pa.array(
+        [None if row is None else list(map(_typed_constraint, _list(row, "constraints"))) for row in rows],
+        CONSTRAINT_LISTS,
+    )
 
 
+def _typed_constraint(record: object) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise InvalidTypeError(f"a constraint must be an object, not {shown(record)}")
+    found: dict[str, Any] = {}
+    for name, given in record.items():
+        if given is None:
+            continue
+        if name in _TEXTS:
+            if not isinstance(given, str):
+                raise InvalidTypeError(f"field {name!r} must be a text, not {shown(given)}")
+            found[name] = given
+        elif name in _ONE_VALUE:
+            found[name] = _value(given)
+        elif name == LIST:
+            found[name] = [None if each is None else _value(each) for each in _list(given, f"field {LIST!r}")]
+        else:
+            raise InvalidValueError(f"constraints have no field {name!r}")
+    return found
+
+
+def _value(given: Any) -> dict[str, Any]:
+    key_of(given)
+    return {_TYPES[type(given)]: given}
+
+
+def _list(given: object, what: str) -> list[Any]:
+    if not isinstance(given, list):
+        raise InvalidTypeError(f"{what} must be a list, not {shown(given)}")
+    return given
+
+
+#: What text formats make of areas
+AREA_STRUCTS = pa.struct({KIND: pa.string(), **dict.fromkeys(NUMBERS, pa.float64())})
+
+
+def area_structs(rows: Iterable[Any]) -> pa.Array:
+    """Areas of rows, null where there are none, as `AREA_STRUCTS`."""
+    return pa.array([None if row is None else _typed_area(row) for row in rows], AREA_STRUCTS)
+
+
+def _typed_area(record: object) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        raise InvalidTypeError(f"an area must be an object, not {shown(record)}")
+    found: dict[str, Any] = {}
+    for name, given in record.items():
+        if name not in (KIND, *NUMBERS):
+            raise InvalidValueError(f"areas have no field {name!r}")
+        if given is None:
+            continue
+        if name != KIND:
+            found[name] = finite_number(name, given)
+        elif isinstance(given, str):
+            found[name] = given
+        else:
+            raise InvalidTypeError(f"field {name!r} must be a text, not {shown(given)}")
+    # In a column of all fields, it would be a circle whose place is missing
+    if KIND not in found and "metres" in found and not any(name in record for name in PLACE):
+        return {KIND: "near", **found}
+    return found
+
+
+def location_structs(rows: Iterable[Any], kind: pa.StructType) -> pa.Array:
+    """Locations of rows, null where there are none, as structs of this type."""
+    names = [kind.field(i).name for i in range(kind.num_fields)]
+    return pa.array([None if row is None else _typed_location(row, names) for row in rows], kind)
+
+
+def _typed_location(given: object, names: list[str]) -> dict[str, float]:
+    if isinstance(given, list) and len(given) == len(names):
+        given = dict(zip(names, given, strict=True))
+    if not isinstance(given, dict) or not set(given) <= set(names):
+        raise InvalidTypeError(
+            f"a location must be [{', '.join(names)}] or an object with {' and '.join(names)}, not {shown(given)}"
+        )
+    for name in names:
+        if given.get(name) is None:
+            raise NullError(f"a location must have a number {name}, not {shown(given)}")
+    return {name: finite_number(name, given[name]) for name in names}
+
+
+def _check_places(
+    column: str, check: Callable[..., object], values: pa.Array, name: str, first_row: int = 0, *, plane: bool
+) -> None:
+    kind = values.type
+    if pa.types.is_null(kind):
+        return
+    if not is_place_column(pa.schema([(column, kind)]), column):
+        raise InvalidTypeError(
+            f"{name} says where queries are, and must be structs, not {kind}; --attributes {column} has it be an "
+            "attribute"
+        )
+    check(values, name, first_row=first_row, plane=plane)
+
+
+_LISTS = pa.list_(pa.string())
+STORED_TAGS = Column(TAGS, (_LISTS,), partial(tag_lists, stored=True), stored_tag_list, instead=CONDITIONS)
+QUERY_TAGS = Column(TAGS, (_LISTS,), tag_lists, tag_list, instead=("attributes",))
 #: The column of keys, by what they are
 KEYS: dict[KeyType, Column] = {
-    "integer": _keys(pa.uint64(), KEY_CHECKS["integer"]),
-    "string": _keys(pa.string(), KEY_CHECKS["string"]),
+    "integer": Column("key", (pa.uint64(),), KEY_CHECKS["integer"].many, KEY_CHECKS["integer"].one),
+    "string": Column("key", (pa.string(),), KEY_CHECKS["string"].many, KEY_CHECKS["string"].one),
 }
 #: Of queries
 ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
-#: Of stored sets
-CONSTRAINTS = Column(
-    "constraints",
-    (CONSTRAINT_LISTS,),
-    lambda array, name, row: constraint_rows(array, name, first_row=row),
-    check_constraints,
-    is_optional=True,
-)
 
 
 def conditions(*, plane: bool) -> tuple[Column, ...]:
     """Of stored sets: what a query must be as well, as expressions, as structs of constraints, and where it must be."""
+
+    def check(where: pa.Array, name: str, first_row: int = 0) -> None:
+        conditions_of(where, len(where), name, first_row=first_row, plane=plane)
+
     return (
-        Column(
-            WHERE,
-            (pa.string(),),
-            partial(_check_conditions, plane=plane),
-            partial(_check_condition, plane=plane),
-            is_optional=True,
-        ),
-        CONSTRAINTS,
-        Column(
-            AREA,
-            (AREA_STRUCTS,),
-            lambda array, name, row: area_rows(array, name, first_row=row, plane=plane),
-            partial(check_area, plane=plane),
-            is_optional=True,
-        ),
+        Column(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
+        Column("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
+        Column(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=area_structs, is_optional=True),
     )
 
 
 def places(*, plane: bool) -> tuple[Column, ...]:
     """Of queries: where they are, and the area in which clients must be."""
+    kind = pa.struct(dict.fromkeys(names_of_places(plane=plane), pa.float64()))
+    location = partial(_check_places, LOCATION, places_in, plane=plane)
+    within = partial(_check_places, WITHIN, shapes_in, plane=plane)
     return (
-        Column(
-            LOCATION,
-            (place_structs(plane=plane),),
-            partial(check_locations, plane=plane),
-            partial(check_location, plane=plane),
-            is_optional=True,
-        ),
-        Column(
-            WITHIN,
-            (AREA_STRUCTS,),
-            partial(check_withins, plane=plane),
-            partial(check_within, plane=plane),
-            is_optional=True,
-        ),
+        Column(LOCATION, (kind,), location, make=partial(location_structs, kind=kind), is_optional=True),
+        Column(WITHIN, (AREA_STRUCTS,), within, make=area_structs, is_optional=True),
     )
 
 
 #: Of queries
-ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, _check_attributes_of_one, is_optional=True)
+ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, make=attribute_lists, is_optional=True)
 #: Of stored sets: when the key expires
 EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)
 
@@ -358,7 +438,7 @@ def beside(attributes: tuple[Column, ...], columns: tuple[Column, ...]) -> tuple
     return (*(replace(column, is_optional=True) if column.name == TAGS else column for column in columns), *attributes)
 
 
-def attribute_columns(names: tuple[str, ...], path: str, *, are_texts: bool) -> tuple[Column, ...]:
+def attribute_columns(names: tuple[str, ...], path: str) -> tuple[Column, ...]:
     """The columns of a file that are attributes of queries, one each."""
     for name in names:
         try:
@@ -366,12 +446,7 @@ def attribute_columns(names: tuple[str, ...], path: str, *, are_texts: bool) -> 
         except InvalidValueError as error:
             raise InputFileError(f"{path}: column {name!r}: {error}; --ignore-columns leaves columns aside") from None
     return tuple(
-        Column(
-            name,
-            (ATTRIBUTE_TAGS,),
-            (lambda *_: None) if are_texts else partial(_check_attribute, name),
-            partial(_check_value, name),
-        )
+        Column(name, (ATTRIBUTE_TAGS,), partial(_check_attribute, name), make=partial(_values_of, name))
         for name in dict.fromkeys(names)
     )
 

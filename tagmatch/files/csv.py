@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, Column, attribute_lists, refuse_twice
-from tagmatch.files.formats import is_attribute, is_object, objects_of
+from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, Column, refuse_twice
+from tagmatch.files.formats import BLOCK_BYTES, Read
 from tagmatch.files.json import MARK, concatenated, in_place, json_lists, json_values, read_json, time_texts, utf8_text
 from tagmatch.files.lines import Block, block_of, lines_of
-from tagmatch.files.streams import BLOCK_BYTES, Read
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.columns import shown
@@ -144,18 +143,7 @@ def _one_by_one(data: bytes, lines: I64Array, *, is_all: bool) -> tuple[I64Array
 
 
 def cells_of(row: bytes, line: int) -> list[str]:
-    r"""The cells of a row that begins on this line.
-
-    Raises
-    ------
-    ValueError
-        It is none; the message says why.
-
-    Examples
-    --------
-    >>> cells_of(b'1,"a ""b"",\nc",5" pipe\r\n', 1)
-    ['1', 'a "b",\nc', '5" pipe']
-    """
+    """The cells of a row that begins on this line; ValueError says why it is none."""
     text = utf8_text(row)
     if "\0" in text:
         raise ValueError("it has zero bytes")
@@ -204,10 +192,10 @@ class CsvLines:
         self._instead, self._needs_no_tags = next(
             (column.instead, column.is_optional) for column in columns if column.name == TAGS
         )
-        fields = [pa.field(column.name, column.kinds[-1]) for column in found]
-        self._objects = [field.name for field in fields if is_object(field)]
-        self._attributes = [field.name for field in fields if is_attribute(field)]
-        self._integers = [field.name for field in fields if pa.types.is_integer(field.type)]
+        self._columns = {column.name: column for column in found}
+        self._attributes = [column.name for column in found if column.is_attribute]
+        self._objects = [column.name for column in found if column.make is not None and not column.is_attribute]
+        self._integers = [column.name for column in found if pa.types.is_integer(column.kinds[-1])]
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `TextFormat` says."""
@@ -238,7 +226,30 @@ class CsvLines:
             given = cells[ATTRIBUTES.name].to_pylist() if ATTRIBUTES.name in self._names else []
             for each in filter(None, given):
                 refuse_twice(read_json(each, "a cell"), self._attributes)
-        return pa.record_batch([_values(cells, field) for field in schema], schema=schema)
+        return pa.record_batch([self._values(cells, field) for field in schema], schema=schema)
+
+    def _values(self, cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
+        """A column of text as one of another type."""
+        column = self._columns.get(field.name)
+        if column is None:
+            return pa.nulls(len(cells), field.type)
+        texts = cells[field.name]
+        if column.is_attribute:
+            encoded = texts.dictionary_encode()
+            values = [value_in(text) for text in encoded.dictionary.to_pylist()]
+            return column.array(values, field.type).take(encoded.indices)
+        if column.make is not None:
+            return column.make([read_json(text, "a cell") if text else None for text in texts.to_pylist()])
+        if pa.types.is_list(field.type):
+            return _tags(texts, field.type)
+        if field.name in (ID.name, WHERE, EXPIRES.name):
+            texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
+        if pa.types.is_string(field.type):
+            return texts
+        texts = pc.utf8_trim_whitespace(texts)
+        if pa.types.is_integer(field.type) and not pc.all(pc.match_substring_regex(texts, f"^{_INTEGER}$")).as_py():
+            raise pa.ArrowInvalid("not all cells are integers")
+        return texts.cast(field.type)
 
     def record(self, row: bytes, line: int) -> dict[str, Any]:
         """As `TextFormat` says."""
@@ -274,29 +285,6 @@ class CsvLines:
         """The same: all rows have the columns of the first."""
         del place
         return record
-
-
-def _values(cells: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """A column of text as one of another type."""
-    if cells.schema.get_field_index(field.name) < 0:
-        return pa.nulls(len(cells), field.type)
-    texts = cells[field.name]
-    if is_attribute(field):
-        cells = texts.dictionary_encode()
-        rows = [{field.name: value_in(text)} for text in cells.dictionary.to_pylist()]
-        return attribute_lists(rows).take(cells.indices)
-    if is_object(field):
-        return objects_of([read_json(text, "a cell") if text else None for text in texts.to_pylist()], field)
-    if pa.types.is_list(field.type):
-        return _tags(texts, field.type)
-    if field.name in (ID.name, WHERE, EXPIRES.name):
-        texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
-    if pa.types.is_string(field.type):
-        return texts
-    texts = pc.utf8_trim_whitespace(texts)
-    if pa.types.is_integer(field.type) and not pc.all(pc.match_substring_regex(texts, f"^{_INTEGER}$")).as_py():
-        raise pa.ArrowInvalid("not all cells are integers")
-    return texts.cast(field.type)
 
 
 def value_in(cell: str) -> Any:

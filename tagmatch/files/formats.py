@@ -1,27 +1,31 @@
-"""Formats of files: by name, or by the suffix of a path.
+"""Formats of files, by name or by the suffix of a path; and bytes of files and streams.
 
-Rows whose values have been read one by one, as columns: of whatever type a value may have in each row.
+All bytes are written, or an error comes; what is at hand is read at once. Files appear under their names only when they
+are whole.
 """
 
 from __future__ import annotations
 
+import codecs
+import contextlib
+import errno
+import fcntl
+import io
 import os
 import re
+import select
+import shutil
 import stat
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
-from tagmatch.files.columns import ATTRIBUTE_TAGS, ATTRIBUTES, CONSTRAINTS, attribute_lists
-from tagmatch.files.conditions import area_structs, constraint_lists, locations_of_json
-from tagmatch.locations import LOCATION, WITHIN
-from tagmatch.model.errors import InputFileError, InvalidValueError
-from tagmatch.model.expiry import TIME
-from tagmatch.subscriptions import AREA
+from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 
 STANDARD_STREAM = "-"
 
@@ -117,41 +121,200 @@ def _known_suffixes() -> str:
     return f"{plain} (all but Parquet also with {' or '.join(_COMPRESSIONS)})"
 
 
-#: Columns whose values may be of any type in each row, as Arrow's readers do not have them, and what makes them of JSON
-OBJECTS: dict[str, Callable[[list[Any]], pa.Array]] = {
-    ATTRIBUTES.name: attribute_lists,
-    CONSTRAINTS.name: constraint_lists,
-    AREA: area_structs,
-    WITHIN: area_structs,
-}
+BLOCK_BYTES = 8 << 20
+# As much as any user may ask for; a pipe's own 64 KiB make small batches
+_PIPE_BYTES = 1 << 20
+
+STANDARD_INPUT, STANDARD_OUTPUT = "standard input", "standard output"
+
+Read = Callable[[int], bytes]
 
 
-def is_attribute(field: pa.Field) -> bool:
-    """Whether a column of this type has the values of one attribute."""
-    return bool(field.type == ATTRIBUTE_TAGS) and field.name != ATTRIBUTES.name
+class Output(io.RawIOBase):
+    """A descriptor as a file: `write` writes everything, even if the descriptor takes a part at a time."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        self._descriptor = descriptor
+        self._name = name
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+    def fileno(self) -> int:
+        """The descriptor."""
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        """Write all of `data`; waits while there is no room."""
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while left:
+            with _named(self._name):
+                try:
+                    left = left[os.write(self._descriptor, left) :]
+                except BlockingIOError:
+                    _wait(self._descriptor, select.POLLOUT)
+        return size
 
 
-def is_object(field: pa.Field) -> bool:
-    """Whether a column has objects, or lists of them."""
-    return field.name in (*OBJECTS, LOCATION) and not is_attribute(field)
+def whole_text(descriptor: int, name: str) -> io.TextIOWrapper:
+    """A descriptor as a text file that loses nothing, in place of `sys.stdout`."""
+    output = io.BufferedWriter(Output(descriptor, name))
+    return io.TextIOWrapper(output, encoding="utf-8", errors="surrogateescape", line_buffering=os.isatty(descriptor))
 
 
-def objects_of(values: list[Any], field: pa.Field) -> pa.Array:
-    """A column of `OBJECTS` or of locations, of what JSON has."""
-    return locations_of_json(values, field.type) if field.name == LOCATION else OBJECTS[field.name](values)
+@contextlib.contextmanager
+def output_stream(path: str) -> Iterator[Output]:
+    """Give the stream at a path that is no regular file, to be written to."""
+    found = open_already(path, 1)
+    descriptor = os.open(path, os.O_WRONLY) if found is None else found
+    try:
+        yield Output(descriptor, STANDARD_OUTPUT if descriptor == 1 else path)
+    finally:
+        if found is None:
+            os.close(descriptor)
 
 
-def columns_of(records: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of rows, by name; a row may lack some."""
-    columns = [_column([row.get(field.name) for row in records], field) for field in schema]
-    return pa.record_batch(columns, schema=schema)
+@contextlib.contextmanager
+def input_descriptor(path: str) -> Iterator[int]:
+    """Give the descriptor of a file or stream, to be read from."""
+    found = open_already(path, 0)
+    descriptor = os.open(path, os.O_RDONLY) if found is None else found
+    try:
+        if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+            with contextlib.suppress(OSError):  # it is faster only
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        yield descriptor
+    finally:
+        if found is None:
+            os.close(descriptor)
 
 
-def _column(values: list[Any], field: pa.Field) -> pa.Array:
-    if is_attribute(field):
-        return attribute_lists([{field.name: value} for value in values])
-    if is_object(field):
-        return objects_of(values, field)
-    if field.type == TIME:
-        return pa.array(values, pa.string()).cast(TIME)
-    return pa.array(values, field.type)
+def input_name(path: str) -> str:
+    """What messages call the file or stream at a path."""
+    return STANDARD_INPUT if open_already(path, 0) == 0 else path
+
+
+def at_hand(descriptor: int, name: str) -> Read:
+    """A function that reads at most the bytes asked for: what is at hand; waits only while there is nothing."""
+
+    def read(size: int) -> bytes:
+        parts = [_read_some(descriptor, name, size)]
+        got = len(parts[0])
+        while parts[-1] and got < size and _ready(descriptor):
+            parts.append(_read_some(descriptor, name, size - got))
+            got += len(parts[-1])
+        return b"".join(parts)
+
+    return read
+
+
+def _read_some(descriptor: int, name: str, size: int) -> bytes:
+    while True:
+        with _named(name):
+            try:
+                return os.read(descriptor, size)
+            except BlockingIOError:
+                _wait(descriptor, select.POLLIN)
+
+
+def _wait(descriptor: int, event: int) -> None:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    poll.poll()
+
+
+def _ready(descriptor: int) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Give an `OSError` the name of the file it is about."""
+    try:
+        yield
+    except OSError as error:
+        what = "it is closed" if error.errno == errno.EBADF else error.strerror
+        raise OSError(error.errno, what, name) from None
+
+
+def text_only(read: Read, name: str) -> Read:
+    """The same function, which refuses what begins as UTF-16 or UTF-32 does."""
+    is_first = True
+
+    def checked(size: int) -> bytes:
+        nonlocal is_first
+        data = read(size)
+        if is_first and data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+            raise InputFileError(f"{name}: is UTF-16 or UTF-32, as its first bytes tell; write it as UTF-8")
+        is_first = False
+        return data
+
+    return checked
+
+
+def whole_lines(read: Read) -> Iterator[bytes]:
+    """The bytes of a stream in blocks that end where a line ends: those of the lines that are at hand."""
+    begun: list[bytes] = []
+    while more := read(BLOCK_BYTES):
+        end = more.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*begun, more[:end]))
+            begun = []
+        if end < len(more):
+            begun.append(more[end:])
+    if begun:
+        yield b"".join((*begun, b"\n"))
+
+
+@contextlib.contextmanager
+def seekable(descriptor: int) -> Iterator[str]:
+    """Give the path of a file with the bytes of a descriptor: its own, or that of a copy if it is a stream."""
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        yield f"/dev/fd/{descriptor}"
+        return
+    with tempfile.TemporaryFile() as copy, os.fdopen(os.dup(descriptor), "rb") as source:
+        shutil.copyfileobj(source, copy)
+        copy.flush()
+        yield f"/dev/fd/{copy.fileno()}"
+
+
+@contextlib.contextmanager
+def write_whole(target: Path) -> Iterator[Path]:
+    """A hidden path to write to, which gets the name `target` at the end, or is removed after an error."""
+    part = target.with_name(f".{target.name}.part")
+    try:
+        yield part
+        part.replace(target)
+    except OSError as error:
+        raise TagMatchError(f"{target}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+Stream = BinaryIO | Output
+
+
+@contextlib.contextmanager
+def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
+    """Open a stream, such as a pipe or standard output (`-`), or a file that appears only when it is whole."""
+    with output_stream(path) if is_stream(path) else _whole_file(Path(path)) as stream:
+        if compression is None:
+            yield stream
+        else:
+            with pa.CompressedOutputStream(pa.PythonFile(stream, "w"), compression) as compressed:
+                yield compressed
+
+
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
+    with write_whole(path) as part, part.open("wb") as file:
+        yield file

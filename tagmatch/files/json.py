@@ -22,9 +22,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from tagmatch.files.columns import ATTRIBUTES, Column, OtherColumns, refuse_twice
-from tagmatch.files.formats import is_object, objects_of
+from tagmatch.files.formats import Read, whole_lines
 from tagmatch.files.lines import Block, block_of, lines_of
-from tagmatch.files.streams import Read, whole_lines
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.expiry import TIME
@@ -169,32 +168,28 @@ class JsonLines:
     ids = None
 
     def __init__(self, columns: tuple[Column, ...], others: OtherColumns | None = None) -> None:
+        self._made = {column.name: column for column in columns if column.make is not None}
         self._names = frozenset(column.name for column in columns)
         self._others = others
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `TextFormat` says."""
         # Of times, which would be taken for UTC without a zone, the text
-        plain = pa.schema(
-            [field.with_type(pa.string()) if field.type == TIME else field for field in schema if not is_object(field)]
-        )
+        read = [field for field in schema if field.name not in self._made]
+        plain = pa.schema([field.with_type(pa.string()) if field.type == TIME else field for field in read])
         has_own = False
         if self._others is None:
             table = _read(data, plain, "ignore")
         else:
             table, has_own = self._checked(data, plain, self._others)
         # The names of columns, also where they are written with escapes
-        objects = [
-            field.name
-            for field in schema
-            if is_object(field) and (_may_have(data, field.name) or (has_own and field.name == ATTRIBUTES.name))
-        ]
-        records = self._records(data) if objects else []
+        there = {name for name in self._made if _may_have(data, name) or (has_own and name == ATTRIBUTES.name)}
+        records = self._records(data) if there else []
         columns = []
         for field in schema:
-            if field.name in objects:
-                columns.append(objects_of([record.get(field.name) for record in records], field))
-            elif is_object(field):
+            if field.name in there:
+                columns.append(self._made[field.name].array([record.get(field.name) for record in records], field.type))
+            elif field.name in self._made:
                 columns.append(pa.nulls(table.num_rows, field.type))
             else:
                 columns.append(table[field.name].combine_chunks().cast(field.type))

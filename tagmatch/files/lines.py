@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.files.columns import ID, Column, InvalidRows, Rows, joined, rows_from, with_all_tags
-from tagmatch.files.formats import columns_of
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
@@ -148,7 +147,7 @@ class TextReader:
     def _checked(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         batch = with_all_tags(batch, self._columns, self._path, first_row)
         for column in self._columns:
-            column.check(batch[column.name], column.label(self._path), first_row)
+            column.check(batch[column.name], column.label(self._path), first_row=first_row)
         if ID in self._columns and batch[ID.name].null_count < len(batch):
             self._ids = str if pa.types.is_string(batch[ID.name].type) else int
         return batch
@@ -180,11 +179,12 @@ class TextReader:
         """Rows that can be used."""
         if not records:
             return
-        kinds = {column.name: column.kinds[0] for column in self._columns}
         try:
-            if ID in self._columns:
-                kinds[ID.name] = _kind_of([record.get(ID.name) for record in records])
-            batch = self._checked(columns_of(records, pa.schema(list(kinds.items()))), first_row)
+            found = {}
+            for column in self._columns:
+                values = [record.get(column.name) for record in records]
+                found[column.name] = column.array(values, _kind_of(values) if column is ID else column.kinds[0])
+            batch = self._checked(pa.record_batch(found), first_row)
         except (pa.ArrowException, TagMatchError, OverflowError) as error:
             middle = len(records) // 2
             if middle:
@@ -217,7 +217,7 @@ class TextReader:
                     continue
                 raise column.null(where)
             if value is not None or not column.is_optional:
-                column.check_one(value, where)
+                column.check_value(value, where)
         found = record.get(ID.name) if ID in self._columns else None
         if found is not None:
             if self._ids not in (None, type(found)):

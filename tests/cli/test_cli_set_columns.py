@@ -28,7 +28,7 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.files.columns import OtherColumns
-from tagmatch.files.reading import read_sets
+from tagmatch.files.rows import read_sets
 from tagmatch.model.errors import InputFileError
 from tagmatch.subscriptions import COLUMNS
 
@@ -190,7 +190,7 @@ def test_what_is_meant_is_named(tmp_path, kind):
     # Where the right one is there, none is misspelt
     rows = [{**row, "keys": "x", "were": "here"} for row in with_column("where")]
     others = OtherColumns(COLUMNS)
-    [batch] = read_sets(str(write(tmp_path / f"sets.{kind}", rows)), others=others, where=True)
+    [batch] = read_sets(str(write(tmp_path / f"sets.{kind}", rows)), others=others)
     assert batch["where"].to_pylist() == ["price < 900"] * 2
     assert list(others.seen) == ["keys", "were"]
 

@@ -15,7 +15,7 @@ from support.agreement import index_of
 from support.command import COMMAND, as_json_lines, closing, done, ended, from_json_lines, started, write
 from support.kernel_cache import copy_of_cache
 
-from tagmatch.cli.shared import steps
+from tagmatch.cli.shared import in_steps
 
 pytestmark = pytest.mark.slow
 
@@ -223,7 +223,7 @@ def test_steps(seconds_a_row, largest):
     """Of 1,000 rows, unless many more are done in no time."""
     batch = pa.record_batch([pa.nulls(70_000)], names=["a"])
     sizes: list[int] = []
-    for step in steps(batch, lambda: sum(sizes) * seconds_a_row):
+    for step in in_steps(batch, lambda: sum(sizes) * seconds_a_row):
         sizes.append(len(step))  # noqa: PERF401 - the clock looks at what there is
     assert sum(sizes) == len(batch)
     assert sizes[0] == 1_000

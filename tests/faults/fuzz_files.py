@@ -18,10 +18,10 @@ from faults.mutations import mutated
 from support.command import as_csv
 
 from tagmatch import TagMatch, TagMatchError
-from tagmatch.files import reading as inputs
+from tagmatch.files import rows as inputs
 from tagmatch.files.columns import EVERY_OTHER, InvalidRows
-from tagmatch.files.reading import read_queries, read_sets
-from tagmatch.files.streams import Read, at_hand
+from tagmatch.files.formats import Read, at_hand
+from tagmatch.files.rows import read_queries, read_sets
 
 _BLANK = b" \t\r\n"
 _OTHER_ENCODINGS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
@@ -191,7 +191,7 @@ class Reading:
                     rows += zip(*(batch[name].to_pylist() for name in ("row", "id", "tags")), strict=True)
                     assert len(self._index.match_many(batch["tags"])) == len(batch)
             else:
-                for batch in read_sets(path, invalid=invalid, where=True):
+                for batch in read_sets(path, invalid=invalid):
                     wheres = batch["where"] if "where" in batch.schema.names else pa.nulls(len(batch))
                     columns = (each.to_pylist() for each in (batch["key"], batch["tags"], wheres))
                     rows += zip(*columns, strict=True)

@@ -10,7 +10,7 @@ import pytest
 from support.command import write
 
 from tagmatch import TagMatch
-from tagmatch.files.reading import read_sets
+from tagmatch.files.rows import read_sets
 
 NO_ROOM = pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable")
 

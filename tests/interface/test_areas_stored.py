@@ -17,7 +17,7 @@ from support.areas import areas, numbers_of, plane_areas, text_of
 from support.command import write
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch, Where
-from tagmatch.files.reading import read_sets
+from tagmatch.files.rows import read_sets
 from tagmatch.model.input.areas import KIND, NUMBERS, area_rows
 from tagmatch.model.where.constraints import Constraint
 
@@ -282,7 +282,7 @@ def test_files_have_areas(tmp_path: Path, name: str) -> None:
     ]
     path = write(tmp_path / name, rows)
     with TagMatch(**OPTIONS) as tm:
-        for batch in read_sets(str(path), where=True):
+        for batch in read_sets(str(path)):
             tm.add_subscriptions(batch)
         expected = {frozenset(["a"]) | shown(area): (key,) for key, area in enumerate(AREAS)}
         assert stored(tm) == {**expected, frozenset(["a", Where("x = 1")]) | shown(Near(3)): (len(AREAS),)}
@@ -305,7 +305,7 @@ def test_mistakes_in_files(tmp_path: Path, area: str, message: str) -> None:
     path = tmp_path / "sets.jsonl"
     path.write_text('{"tags": [], "key": 1}\n{"key": 2, "area": {"metres": 1}}\n{"key": 3, "area": ' + area + "}\n")
     with pytest.raises((InvalidTypeError, InvalidValueError)) as caught:
-        list(read_sets(str(path), where=True))
+        list(read_sets(str(path)))
     assert str(caught.value) == f"{path}: line 3: column 'area': row 2: {message}"
 
 
@@ -316,9 +316,9 @@ def test_mistakes_of_geometry_in_files(tmp_path: Path) -> None:
     pq.write_table(pa.table({"key": [1, 2], "tags": [[], []], "area": area}), tmp_path / "sets.parquet")
     for path, place in ((lines, "line 2: column 'where'"), (tmp_path / "sets.parquet", "column 'area'")):
         with pytest.raises((FilterError, InvalidValueError)) as told:
-            list(read_sets(str(path), where=True))
+            list(read_sets(str(path)))
         assert str(told.value) == f"{path}: {place}: row 1: lat must be from -90 to 90, not 95.0{_SWAPPED}"
-        [batch] = read_sets(str(path), where=True, plane=True)
+        [batch] = read_sets(str(path), plane=True)
         if path == lines:
             assert batch["where"].to_pylist() == ["x = 1", where]
         else:

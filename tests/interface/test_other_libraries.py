@@ -19,7 +19,7 @@ from support.service import remote
 from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.broker.hub import messages_of
 from tagmatch.files.columns import InvalidRows
-from tagmatch.files.reading import read_queries, read_sets
+from tagmatch.files.rows import read_queries, read_sets
 from tagmatch.model.input.conditions import have_mistakes, reject_mistakes
 
 
@@ -145,7 +145,7 @@ def test_sets_of_extension_types(tmp_path):
     columns = {"where": own(["v = 1", None]), "expires": own([None, LATE], pa.timestamp("us", "UTC"))}
     table = pa.table({"tags": own([["a"], ["b"]]), "key": own([1, 2], pa.uint64()), **columns})
     pq.write_table(table, tmp_path / "s.parquet")
-    (batch,) = read_sets(str(tmp_path / "s.parquet"), where=True, expires=True)
+    (batch,) = read_sets(str(tmp_path / "s.parquet"), expires=True)
     assert batch["key"].to_pylist() == [1, 2]
     with TagMatch() as tm, index_of(table["tags"], table["key"], **columns) as other:
         tm.add_subscriptions(table)
@@ -179,7 +179,7 @@ def test_sets(tmp_path, name, column):
             tm.add_subscriptions(some)
     pq.write_table(table, tmp_path / "s.parquet")
     invalid = InvalidRows(skip=True)
-    rows = list(read_sets(str(tmp_path / "s.parquet"), invalid=invalid, where=True))
+    rows = list(read_sets(str(tmp_path / "s.parquet"), invalid=invalid))
     assert ([each for batch in rows for each in batch["key"].to_pylist()], invalid.count) == ([1], 1)
 
 

@@ -62,7 +62,7 @@ tagmatch/files/json.py: tests/cli/test_text_rows.py -k json
 -        if isinstance(some, Repeated):
 +        if False:
 # Arrow IPC: a buffer may go beyond its message
-tagmatch/files/ipc_arrays.py: tests/broker/test_ipc.py
+tagmatch/files/ipc_messages.py: tests/broker/test_ipc.py
 -place < 0 or place + nbytes > self._data.size or
 +place < 0 or
 # Arrow IPC: a compressed buffer may become of any size
@@ -77,7 +77,7 @@ partitioner/spark/plan.py: tests/spark/test_append.py -k files_are_those
 -        self.some_expire = any(row.some_expire for row in rows)
 +        self.some_expire = False
 # command line: a failure ends with exit code 0
-tagmatch/cli/run.py: tests/cli/test_cli_changes.py
+tagmatch/cli/shared.py: tests/cli/test_cli_changes.py
 -        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 +        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 0)
 # command line: a build from nothing replaces an index

@@ -21,8 +21,8 @@ from support.forked import run_forked
 from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
-from tagmatch.cli.run import run
-from tagmatch.files.conditions import constraint_lists
+from tagmatch.cli.shared import run
+from tagmatch.files.columns import constraint_lists
 
 COMMAND = Path(sys.executable).parent / "tagmatch"
 
@@ -36,14 +36,14 @@ Record = dict[str, Any]
 # The command, but it writes to a pipe when it has begun to take care of Ctrl-C: before that, Python itself starts
 _BEGUN = """
 import os
-from tagmatch.cli import imports, main
+from tagmatch.cli import main, process
 
-class Telling(imports.NotNeeded):
+class Telling(process.NotNeeded):
     def __init__(self):
         super().__init__()
         os.write({descriptor}, b".")
 
-imports.NotNeeded = Telling
+process.NotNeeded = Telling
 main()
 """
 

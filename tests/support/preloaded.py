@@ -7,11 +7,10 @@ from typing import get_args
 
 from typer.testing import CliRunner
 
-import tagmatch.cli.interrupt
 import tagmatch.cli.process
-import tagmatch.cli.run
+import tagmatch.cli.shared
 import tagmatch.files.csv
-import tagmatch.files.reading  # noqa: F401 - for the forks
+import tagmatch.files.rows  # noqa: F401 - for the forks
 from tagmatch.cli.app import app
 from tagmatch.model.options import Layout
 

@@ -15,8 +15,7 @@ import typer
 from rich.console import Console
 
 from tagmatch import TagMatchError
-from tagmatch.cli.run import run
-from tagmatch.cli.shared import command_line, one_of
+from tagmatch.cli.shared import command_line, one_of, run
 from tagmatch.model.options import Layout, MatchOptions, available_threads
 from tagmatch_bench.commands import options as opt
 from tagmatch_bench.figures.figure import FIGURES, PARTS

@@ -13,7 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tagmatch.files.streams import write_whole
+from tagmatch.files.formats import write_whole
 from tagmatch_bench.harness.results import Answers, Panel, Result, Row
 
 

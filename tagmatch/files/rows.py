@@ -1,18 +1,16 @@
-"""Sets and queries from files, folders of files and streams, in batches.
-
-Rows of Parquet files.
-"""
+"""Sets and queries from files, folders of files and streams, in batches; and rows and answers to files and streams."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmatch.files.columns import (
@@ -38,11 +36,24 @@ from tagmatch.files.columns import (
     with_all_tags,
     with_attributes,
 )
-from tagmatch.files.csv import CsvLines, csv_blocks, header_of
-from tagmatch.files.formats import Format, Kind, format_of, format_of_suffix, is_stream
-from tagmatch.files.json import JsonLines, json_blocks
+from tagmatch.files.csv import CsvLines, csv_blocks, csv_cells, header_of
+from tagmatch.files.formats import (
+    Format,
+    Kind,
+    Read,
+    Stream,
+    at_hand,
+    format_of,
+    format_of_suffix,
+    input_descriptor,
+    input_name,
+    is_stream,
+    open_output,
+    seekable,
+    text_only,
+)
+from tagmatch.files.json import JsonLines, concatenated, json_blocks, json_values, object_lines, text_of
 from tagmatch.files.lines import TextReader, first_line
-from tagmatch.files.streams import Read, at_hand, input_descriptor, input_name, seekable, text_only
 from tagmatch.messages import TAGS
 from tagmatch.model.errors import InputFileError, TagMatchError
 from tagmatch.model.extensions import without_extensions
@@ -80,12 +91,12 @@ def parquet_rows(
             if others is not None:
                 others.check(schema.names, name)
                 own = others.attributes_in(schema.names)
-                columns = beside(attribute_columns(own, name, are_texts=False), columns)
+                columns = beside(attribute_columns(own, name), columns)
                 _check_fields(schema, own, name)
             require_columns(schema.names, name, columns)
             for column in columns:
                 if column.name in names:
-                    column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), 0)
+                    column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), first_row=0)
             wanted = [column.name for column in columns if column.name in names]
             for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
                 yield from joined(_usable(without_extensions(batch), first_row, name, columns, invalid))
@@ -114,7 +125,7 @@ def _usable(
     try:
         whole = with_all_tags(batch, columns, name, first)
         for column in columns:
-            column.check(whole[column.name], column.label(name), first)
+            column.check(whole[column.name], column.label(name), first_row=first)
     except TagMatchError as error:
         middle = len(batch) // 2
         if middle:
@@ -133,14 +144,13 @@ def read_sets(
     key_type: KeyType = "integer",
     *,
     others: OtherColumns | None = None,
-    where: bool = False,
     expires: bool = False,
     plane: bool = False,
     match_all: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `tags` and `key`, validated."""
-    tags = replace(STORED_TAGS, instead=STORED_TAGS.instead if where else (), is_optional=match_all)
-    columns = (tags, KEYS[key_type], *(conditions(plane=plane) if where else []), *([EXPIRES] if expires else []))
+    """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated."""
+    tags = replace(STORED_TAGS, is_optional=match_all)
+    columns = (tags, KEYS[key_type], *conditions(plane=plane), *([EXPIRES] if expires else []))
     return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows(), others))
 
 
@@ -161,9 +171,9 @@ def read_queries(
     The attributes of queries are among their tags, as the tags that stand for them. Queries that have attributes need
     have no tags.
 
-    Parameters and errors as `read_sets`, but for keys. Batches of a stream hold the lines that have arrived.
-    `attributes` names columns that are an attribute each, beside those of a column `attributes`; `EVERY_OTHER` is all
-    that have no meaning. Those that are `ignored` are left aside, without a word.
+    Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, beside
+    those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
+    without a word.
     """
     where = [column for column in places(plane=plane) if column.name not in attributes]
     columns = (QUERY_TAGS, ID, *where, ATTRIBUTES)
@@ -251,7 +261,7 @@ def _read_file(
                 header, first_blocks = header_of(blocks, name)
                 if others is not None:
                     others.check(header, name)
-                    columns = beside(attribute_columns(others.attributes_in(header), name, are_texts=True), columns)
+                    columns = beside(attribute_columns(others.attributes_in(header), name), columns)
                 require_columns(header, name, columns)
                 reader = TextReader(name, CsvLines(header, columns), columns, invalid, first_row)
                 blocks = chain(first_blocks, blocks)
@@ -269,3 +279,82 @@ def _decompressed(descriptor: int, compression: str) -> Read:
     source = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), "r")
     read: Read = pa.CompressedInputStream(source, compression).read
     return read
+
+
+WriteAnswers = Callable[[pa.Array, pa.Array, pa.ListArray], None]
+
+
+@contextlib.contextmanager
+def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iterator[WriteAnswers]:
+    """Give a function that writes a row per query, (`id`, `keys`), for its row number, its id if any, and its keys.
+
+    A file appears only when it is whole. What is written to a stream goes out with every batch.
+    """
+    found = format_of(path, form)
+    if found.kind == Kind.csv:
+        raise InputFileError(f"{path}: answers are lists of keys, which CSV cannot hold; write JSON Lines or Parquet")
+    with open_output(path, found.compression) as stream:
+        if found.kind == Kind.parquet:
+            with contextlib.closing(_ParquetAnswers(stream, keys)) as parquet:
+                yield parquet.write
+            return
+
+        def write(rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+            if len(ids):
+                named = pc.coalesce(json_values(ids), json_values(rows))
+                stream.write(text_of(concatenated('{"id":', named, ',"keys":', json_values(keys), "}\n")))
+                stream.flush()
+
+        yield write
+
+
+class _ParquetAnswers:
+    """One column of ids: numbers, or strings if the first query's id is one."""
+
+    def __init__(self, stream: Stream, keys: pa.ListType) -> None:
+        self._stream = stream
+        self._keys = keys
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+        if self._writer is None:
+            kind = rows.type if ids.slice(0, 1).null_count else ids.type
+            self._writer = pq.ParquetWriter(self._stream, pa.schema([("id", kind), ("keys", self._keys)]))
+        kind = self._writer.schema.field("id").type
+        try:
+            missing = pc.if_else(ids.is_null(), rows, pa.scalar(None, rows.type))
+            named = pc.coalesce(ids.cast(kind), missing.cast(kind))
+        except pa.ArrowInvalid as error:
+            raise TagMatchError(
+                f"the ids of the queries do not fit one Parquet column, of {kind} as the first one's: {error}"
+            ) from None
+        self._writer.write_batch(pa.record_batch([named, keys], names=["id", "keys"]))
+
+    def close(self) -> None:
+        if self._writer is None:
+            self.write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), self._keys)))
+        assert self._writer is not None
+        self._writer.close()
+
+
+Write = Callable[[pa.RecordBatch], object]
+
+
+@contextlib.contextmanager
+def row_writer(path: str, schema: pa.Schema, form: str | None = None, *, with_nulls: bool = True) -> Iterator[Write]:
+    """Give a function that writes rows; a file appears only when it is whole."""
+    found = format_of(path, form)
+    with open_output(path, found.compression) as stream:
+        if found.kind == Kind.parquet:
+            with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
+                yield writer.write_batch
+        elif found.kind == Kind.csv:
+            stream.write(f"{','.join(schema.names)}\n".encode())
+            yield lambda rows: stream.write(_csv_lines(rows))
+        else:
+            yield lambda rows: stream.write(object_lines(rows, with_nulls=with_nulls))
+
+
+def _csv_lines(rows: pa.RecordBatch) -> memoryview:
+    first, *others = map(csv_cells, rows.columns)
+    return text_of(concatenated(first, *(part for cell in others for part in (",", cell)), "\n"))
