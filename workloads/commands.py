@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import typer
 
 from tagmatch import __version__
-from tagmatch.cli.shared import Threads, command_line, note, run, status, with_progress
+from tagmatch.cli.shared import Threads, argument, command_line, note, option, run, status, with_progress
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, is_stream
 from tagmatch.files.rows import row_writer
 from tagmatch.model.errors import InputFileError, TagMatchError
@@ -47,8 +47,6 @@ from tagmatch.workloads.shards import new_folder, read_facts, write_shards
 from tagmatch.workloads.tweets import Corpus, read_followed, read_tweets
 from tagmatch.workloads.twitter import SETS_SCHEMA, Twitter
 
-_SCENARIO = "What numbers are where no option says otherwise."
-
 
 def with_numbers(scenarios: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an option for each field of a data class that `tagmatch.workloads.numbers.number` made.
@@ -58,8 +56,9 @@ def with_numbers(scenarios: Mapping[str, Any]) -> Callable[[Callable[..., None]]
     default.
     """
     default = next(iter(scenarios))
-    added = [_parameter(option, scenarios) for option in fields(scenarios[default]) if option.metadata]
-    choice = [_option("scenario", Literal[tuple(scenarios)], typer.Option(help=_SCENARIO), default)]
+    added = [_parameter(each, scenarios) for each in fields(scenarios[default]) if each.metadata]
+    help_of_choice = option("What numbers are where no option says otherwise.")
+    choice = [_keyword("scenario", Literal[tuple(scenarios)], help_of_choice, default)]
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
@@ -79,16 +78,16 @@ def with_numbers(scenarios: Mapping[str, Any]) -> Callable[[Callable[..., None]]
     return decorated
 
 
-def _parameter(option: Field[Any], scenarios: Mapping[str, Any]) -> inspect.Parameter:
-    (_, usual), *others = ((name, getattr(options, option.name)) for name, options in scenarios.items())
-    defaults = [str(usual), *(f"{name}: {value}" for name, value in others if value != usual)]
-    text = f"{option.metadata['text']}  [default: {'; '.join(defaults)}]"
-    limits = typer.Option(min=option.metadata["low"], max=option.metadata["high"], help=text, show_default=False)
-    return _option(option.name, int | None if option.type == "int" else float | None, limits, None)
+def _parameter(number: Field[Any], scenarios: Mapping[str, Any]) -> inspect.Parameter:
+    (_, usual), *others = ((name, getattr(options, number.name)) for name, options in scenarios.items())
+    default = "; ".join([str(usual), *(f"{name}: {value}" for name, value in others if value != usual)])
+    low, high, text = (number.metadata[name] for name in ("low", "high", "text"))
+    given = option(text, default=default, min=low, max=high)
+    return _keyword(number.name, int | None if number.type == "int" else float | None, given, None)
 
 
-def _option(name: str, kind: Any, option: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+def _keyword(name: str, kind: Any, given: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, given])
 
 
 app = command_line(
@@ -102,14 +101,14 @@ _FILE_ROWS, _STREAM_ROWS = 1 << 18, 1 << 13
 # Values made at once
 _PART_CELLS = 1 << 22
 
-_Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Seed of the random numbers.")]
+_Seed = Annotated[int, option("Seed of the random numbers.", min=0, max=2**63 - 1)]
 _Tweets = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Real tweets: a Parquet, CSV or JSON Lines file with columns `author`, `hashtags` or `text`, and "
+        "optionally `language`.",
         "--tweets",
         metavar="FILE",
-        help="Real tweets: a Parquet, CSV or JSON Lines file with columns `author`, `hashtags` or `text`, and "
-        "optionally `language`.",
     ),
 ]
 
@@ -117,30 +116,24 @@ _Tweets = Annotated[
 _FILE = "Parquet or JSON Lines file (by suffix); - for JSON Lines on standard output."
 
 
-def _file(name: str) -> Any:
-    return typer.Argument(metavar=name, help=_FILE, show_default=False)
-
-
 @app.command()
 @with_numbers({"twitter": TwitterOptions()})
 def twitter(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="Folder to be made.", show_default=False)],
+    out: Annotated[Path, argument("OUT", "Folder to be made.")],
     *,
-    users: Annotated[int, typer.Option(min=1, max=MAX_ROWS, help="Users; their numbers are the keys.")] = 30_000,
+    users: Annotated[int, option("Users; their numbers are the keys.", min=1, max=MAX_ROWS)] = 30_000,
     tweets: _Tweets = None,
     followers: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="A real distribution of the number of followed publishers: a Parquet, CSV or JSON Lines file with "
+        option(
+            "A real distribution of the number of followed publishers: a Parquet, CSV or JSON Lines file with "
             "columns `followers` and optionally `users`, how many users follow that many.",
+            metavar="FILE",
         ),
     ] = None,
-    shards: Annotated[
-        int | None, typer.Option(min=1, max=_MAX_SHARDS, help="Files to write.  [default: 4 a thread]")
-    ] = None,
+    shards: Annotated[int | None, option("Files to write.", default="4 a thread", min=1, max=_MAX_SHARDS)] = None,
     threads: Threads = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a workload that is in the folder.")] = False,
+    overwrite: Annotated[bool, option("Replace a workload that is in the folder.", "--overwrite")] = False,
     options: TwitterOptions,
 ) -> None:
     """Generate stored sets, the interests of users (§4.2.1): Parquet files with columns `tags` and `key`.
@@ -178,50 +171,45 @@ def twitter(
 def queries(
     sets: Annotated[
         str,
-        typer.Argument(
-            metavar="SETS",
-            help="Parquet or JSON Lines file with column `tags`, or a folder of Parquet files; - for JSON Lines on "
+        argument(
+            "SETS",
+            "Parquet or JSON Lines file with column `tags`, or a folder of Parquet files; - for JSON Lines on "
             "standard input.",
-            show_default=False,
         ),
     ],
     out: Annotated[
         str,
-        typer.Argument(
-            metavar="OUT",
-            help="Parquet or JSON Lines file (by suffix), with --rate a folder; - for JSON Lines on standard output.",
-            show_default=False,
+        argument(
+            "OUT", "Parquet or JSON Lines file (by suffix), with --rate a folder; - for JSON Lines on standard output."
         ),
     ],
     count: Annotated[
         int | None,
-        typer.Option(min=1, max=2**62, help="Queries.  [default: 100000, with --rate without end]", show_default=False),
+        option("Queries.", default="100000, with --rate without end", min=1, max=2**62),
     ] = None,
-    min_extra: Annotated[int, typer.Option(min=0, help="Fewest tags besides the stored set.")] = 2,
-    max_extra: Annotated[int, typer.Option(min=0, help="Most tags besides the stored set.")] = 4,
+    min_extra: Annotated[int, option("Fewest tags besides the stored set.", min=0)] = 2,
+    max_extra: Annotated[int, option("Most tags besides the stored set.", min=0)] = 4,
     draw: Annotated[
-        Draw, typer.Option(help="Draw these tags in proportion to their frequency in SETS, or all alike.")
+        Draw, option("Draw these tags in proportion to their frequency in SETS, or all alike.")
     ] = "frequency",
     plain: Annotated[
-        bool, typer.Option("--plain", help="Write plain tweets instead, with their authors; SETS is of `twitter`.")
+        bool, option("Write plain tweets instead, with their authors; SETS is of `twitter`.", "--plain")
     ] = False,
     tweets: _Tweets = None,
-    rate: Annotated[
-        float | None, typer.Option(help="Write this many queries a second, when they are due.", show_default=False)
-    ] = None,
+    rate: Annotated[float | None, option("Write this many queries a second, when they are due.")] = None,
     burstiness: Annotated[
         float,
-        typer.Option(
+        option(
+            "With --rate, squared coefficient of variation of the gaps: 0 even, 1 a Poisson stream, more: bursts.",
             min=0,
-            help="With --rate, squared coefficient of variation of the gaps: 0 even, 1 a Poisson stream, more: bursts.",
         ),
     ] = 1.0,
     interval: Annotated[
         float,
-        typer.Option(
+        option(
+            "With --rate and a folder, seconds of queries in a file; the file of an interval appears at its end.",
             min=0.001,
             max=1e9,
-            help="With --rate and a folder, seconds of queries in a file; the file of an interval appears at its end.",
         ),
     ] = 1.0,
     seed: _Seed = 1,
@@ -258,15 +246,15 @@ def queries(
 @app.command()
 @with_numbers(of_content.SCENARIOS)
 def content(
-    subscriptions: Annotated[str, _file("SUBSCRIPTIONS")],
-    messages: Annotated[str, _file("MESSAGES")],
+    subscriptions: Annotated[str, argument("SUBSCRIPTIONS", _FILE)],
+    messages: Annotated[str, argument("MESSAGES", _FILE)],
     *,
     count: Annotated[
         int,
-        typer.Option("--messages", min=0, max=MAX_ROWS, help="Messages (PCM Table 1: number of events)."),
+        option("Messages (PCM Table 1: number of events).", "--messages", min=0, max=MAX_ROWS),
     ] = 1000,
     where: Annotated[
-        bool, typer.Option("--where", help="Write a column `where`, the filter as text, to Parquet files, too.")
+        bool, option("Write a column `where`, the filter as text, to Parquet files, too.", "--where")
     ] = False,
     threads: Threads = None,
     options: ContentOptions,
@@ -300,29 +288,24 @@ def content(
 @app.command()
 @with_numbers(of_location.SCENARIOS)
 def location(
-    subscriptions: Annotated[str, _file("SUBSCRIPTIONS")],
-    messages: Annotated[str, _file("MESSAGES")],
+    subscriptions: Annotated[str, argument("SUBSCRIPTIONS", _FILE)],
+    messages: Annotated[str, argument("MESSAGES", _FILE)],
     *,
     count: Annotated[
         int,
-        typer.Option("--messages", min=0, max=MAX_ROWS, help="Messages (CLCB Table 1: number of events)."),
+        option("Messages (CLCB Table 1: number of events).", "--messages", min=0, max=MAX_ROWS),
     ] = 1000,
-    moves: Annotated[
-        str | None, typer.Option(metavar="MOVES", help=f"Write moves of areas, too: {_FILE}", show_default=False)
-    ] = None,
-    move_count: Annotated[
-        int, typer.Option("--move-count", min=0, max=MAX_ROWS, help="Moves, with --moves (CLCB §5).")
-    ] = 1000,
+    moves: Annotated[str | None, option(f"Write moves of areas, too: {_FILE}", metavar="MOVES")] = None,
+    move_count: Annotated[int, option("Moves, with --moves (CLCB §5).", "--move-count", min=0, max=MAX_ROWS)] = 1000,
     content: Annotated[
-        ContentKind, typer.Option(help="What filters ask of content: constraints on attributes, tags, or both.")
+        ContentKind, option("What filters ask of content: constraints on attributes, tags, or both.")
     ] = "constraints",
     cities: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Alerts near the places of a Parquet file instead, with columns `country`, `timezone`, `population`, "
+        option(
+            "Alerts near the places of a Parquet file instead, with columns `country`, `timezone`, `population`, "
             "`lat` and `lon`: as many filters, and of the numbers below only the seed.",
-            show_default=False,
+            metavar="FILE",
         ),
     ] = None,
     threads: Threads = None,
@@ -407,12 +390,12 @@ def _read_places(path: str) -> Any:
         raise InputFileError(f"{path}: cannot be read as places: {error}") from None
 
 
-def _usage(option: str, make: Callable[[], Any]) -> Any:
+def _usage(name: str, make: Callable[[], Any]) -> Any:
     """Return what `make` makes; a value that it refuses is a wrong use of the command."""
     try:
         return make()
     except TagMatchError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+        raise typer.BadParameter(str(error), param_hint=name) from None
 
 
 def _twitter_of(sets: str, tweets: str | None) -> Twitter:

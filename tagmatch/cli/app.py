@@ -44,6 +44,7 @@ from tagmatch.cli.shared import (
     SkipInvalid,
     SnapshotNumber,
     Threads,
+    argument,
     column_names,
     command_line,
     input_argument,
@@ -52,6 +53,7 @@ from tagmatch.cli.shared import (
     location_argument,
     note,
     note_compilation,
+    option,
     other_columns,
     status,
     user_path,
@@ -95,9 +97,7 @@ def restore(
     backup: _Backup,
     index: Index,
     snapshot: SnapshotNumber = None,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace an index that is there, with what is staged in it.")
-    ] = False,
+    replace: Annotated[bool, option("Replace an index that is there, with what is staged in it.", "--replace")] = False,
 ) -> None:
     """Make an index of a backup: all of it, with the checksums that it was written with, or nothing."""
     try:
@@ -135,9 +135,9 @@ def build(
     plane: Plane = False,
     threads: Threads = None,
     keep_snapshots: KeepSnapshots = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
+    overwrite: Annotated[bool, option("Replace an index that is there already.", "--overwrite")] = False,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Make an index also where there is no row that can be used.")
+        bool, option("Make an index also where there is no row that can be used.", "--allow-empty")
     ] = False,
 ) -> None:
     """Build an index from a file of sets."""
@@ -277,23 +277,20 @@ def export(
     index: Index,
     output: Annotated[
         str | None,
-        typer.Argument(
-            metavar="OUTPUT",
-            help="Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst), or a stream: - "
+        argument(
+            "OUTPUT",
+            "Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst), or a stream: - "
             "for standard output.  [default: -]",
-            show_default=False,
             callback=_optional_path,
         ),
     ] = None,
     output_option: Annotated[
         str | None,
-        typer.Option("--output", "-o", help="The same as OUTPUT.", show_default=False, callback=_optional_path),
+        option("The same as OUTPUT.", "--output", "-o", callback=_optional_path),
     ] = None,
     form: Annotated[
         FormatName | None,
-        typer.Option(
-            "--format", help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False
-        ),
+        option("Format of what is written.", "--format", default="by suffix, else jsonl"),
     ] = None,
     snapshot: SnapshotNumber = None,
 ) -> None:
@@ -319,7 +316,7 @@ def export(
 
 def info(
     index: Index,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
     plane: Plane = False,
     snapshot: SnapshotNumber = None,
 ) -> None:
@@ -406,35 +403,34 @@ def match(
     ],
     output: Annotated[
         str,
-        typer.Option(
+        option(
+            "Parquet or JSON Lines file (by suffix, the latter also with .gz or .zst), or a stream: - for "
+            "standard output.",
             "--output",
             "-o",
-            help="Parquet or JSON Lines file (by suffix, the latter also with .gz or .zst), or a stream: - for "
-            "standard output.",
             callback=user_path,
         ),
     ] = "-",
     form: InputFormat = None,
     attributes: Annotated[
         ColumnNames | None,
-        typer.Option(
+        option(
+            "Columns that are an attribute each, whatever they are called.",
+            default="every one but `tags`, `attributes`, `location`, `within` and `id`",
             parser=_columns,
             metavar="NAME,...",
-            help="Columns that are an attribute each, whatever they are called.  [default: every one but `tags`, "
-            "`attributes`, `location`, `within` and `id`]",
-            show_default=False,
         ),
     ] = None,
     ignore_columns: IgnoreColumnsOfQueries = None,
     output_format: Annotated[
         FormatName | None,
-        typer.Option(help="Format of what is written.  [default: by suffix, else jsonl]", show_default=False),
+        option("Format of what is written.", default="by suffix, else jsonl"),
     ] = None,
-    unique: Annotated[bool, typer.Option("--unique", help="Give each key of a query once.")] = False,
+    unique: Annotated[bool, option("Give each key of a query once.", "--unique")] = False,
     snapshot: SnapshotNumber = None,
     skip_invalid: SkipInvalid = False,
     exact: Annotated[
-        bool, typer.Option("--exact/--no-exact", help="Verify matches, or answer by signature (layout balanced).")
+        bool, option("Verify matches, or answer by signature (layout balanced).", "--exact/--no-exact")
     ] = True,
     plane: Plane = False,
     threads: Threads = None,
@@ -478,24 +474,20 @@ def explain(
     index: Index,
     tags: Annotated[
         list[str],
-        typer.Argument(metavar="TAG", help="Tags of one query; -- before those that begin with -.", show_default=False),
+        argument("TAG", "Tags of one query; -- before those that begin with -."),
     ],
     attributes: Annotated[
         dict[str, Any] | None,
-        typer.Option(
+        option(
+            """Attributes of the query, as an object: '{"price": 9.5, "city": ["Rome", "Milan"]}'.""",
             parser=_attributes,
             metavar="JSON",
-            help="""Attributes of the query, as an object: '{"price": 9.5, "city": ["Rome", "Milan"]}'.""",
-            show_default=False,
         ),
     ] = None,
     location: Annotated[
         _Location | None,
-        typer.Option(
-            parser=_location,
-            metavar="LON,LAT",
-            help="Where the query is, as two numbers: 9.19,45.46.  [default: nowhere]",
-            show_default=False,
+        option(
+            "Where the query is, as two numbers: 9.19,45.46.", default="nowhere", parser=_location, metavar="LON,LAT"
         ),
     ] = None,
     plane: Plane = False,

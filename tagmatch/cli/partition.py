@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmatch.cli.shared import ColumnNames, IgnoreColumns, note, run
+from tagmatch.cli.shared import ColumnNames, IgnoreColumns, argument, note, option, run
 from tagmatch.files.columns import EVERY_OTHER
 from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
@@ -22,52 +22,44 @@ if TYPE_CHECKING:
 def partition(
     sets: Annotated[
         str,
-        typer.Argument(
-            metavar="SETS",
-            help="Any path or URI that Spark reads, with columns `tags` (array of strings), `key` (long or string) and "
+        argument(
+            "SETS",
+            "Any path or URI that Spark reads, with columns `tags` (array of strings), `key` (long or string) and "
             "optionally `where` (expressions).",
-            show_default=False,
         ),
     ],
     index: Annotated[
         str,
-        typer.Argument(metavar="INDEX", help="Folder that all machines mount, or URI of a store.", show_default=False),
+        argument("INDEX", "Folder that all machines mount, or URI of a store."),
     ],
     layout: Annotated[
         Layout | None,
-        typer.Option(
-            help="How stored sets are grouped and ordered.  "
-            f"[default: {LAYOUT_DEFAULTS.layout}, or as the index has it]",
-            show_default=False,
-        ),
+        option("How stored sets are grouped and ordered.", default=f"{LAYOUT_DEFAULTS.layout}, or as the index has it"),
     ] = None,
     max_partition_size: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Most sets in a partition (layout balanced).",
+            default=f"{LAYOUT_DEFAULTS.max_partition_size}, or as the index has it",
             min=1,
             max=MAX_PARTITION_SIZE,
-            help="Most sets in a partition (layout balanced).  "
-            f"[default: {LAYOUT_DEFAULTS.max_partition_size}, or as the index has it]",
-            show_default=False,
         ),
     ] = None,
     format: Annotated[  # noqa: A002
         str | None,
-        typer.Option(
-            help="Spark's name of the format of SETS.  [default: by suffix, else parquet]", show_default=False
-        ),
+        option("Spark's name of the format of SETS.", default="by suffix, else parquet"),
     ] = None,
     master: Annotated[
         str | None,
-        typer.Option(help="local[2], spark://…, or sc://… for Spark Connect.  [default: as Spark is configured]"),
+        option("local[2], spark://…, or sc://… for Spark Connect.", default="as Spark is configured"),
     ] = None,
-    sets_per_task: Annotated[int, typer.Option(min=1, help="Sets that a task has in memory, about.")] = 1 << 20,
+    sets_per_task: Annotated[int, option("Sets that a task has in memory, about.", min=1)] = 1 << 20,
     ignore_columns: IgnoreColumns = None,
     skip_invalid: Annotated[
-        bool, typer.Option("--skip-invalid", help="Leave out rows that cannot be stored, and tell how many.")
+        bool, option("Leave out rows that cannot be stored, and tell how many.", "--skip-invalid")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an index that is there already.")] = False,
-    append: Annotated[bool, typer.Option("--append", help="Add the sets to an index that is there already.")] = False,
+    overwrite: Annotated[bool, option("Replace an index that is there already.", "--overwrite")] = False,
+    append: Annotated[bool, option("Add the sets to an index that is there already.", "--append")] = False,
 ) -> None:
     """Build an index on Spark from any table of sets, or add them to one."""
     if append and overwrite:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tagmatch.cli.shared import user_path
+from tagmatch.cli.shared import argument, option, user_path
 from tagmatch.model.options import Order
 
 
@@ -38,51 +38,42 @@ def require_packages() -> None:
 def serve(
     index: Annotated[
         str | None,
-        typer.Argument(
-            metavar="INDEX",
-            help="Folder of the index, or its URI on a store.  [default: `path` in [index] of the configuration]",
-            show_default=False,
+        argument(
+            "INDEX",
+            "Folder of the index, or its URI on a store.  [default: `path` in [index] of the configuration]",
             callback=_optional_index,
         ),
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="The configuration, in TOML.",
-            show_default=False,
-            callback=lambda text: text and user_path(text),
-        ),
+        option("The configuration, in TOML.", metavar="FILE", callback=lambda text: text and user_path(text)),
     ] = None,
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]", show_default=False)
-    ] = None,
+    host: Annotated[str | None, option("Address to listen on.", default="127.0.0.1")] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65_535, help="Port; 0: any that is free.  [default: 8815]", show_default=False),
+        option("Port; 0: any that is free.", default="8815", min=0, max=65_535),
     ] = None,
     channel: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "A class of messages, which clients name: they are answered within DEADLINE, such as 250us, 5ms, 2s "
+            "or 1min, from when they come. Without it they are never late, and go behind all others. Where "
+            "deadlines are equal, the higher PRIORITY goes first; it is 0 if not given. Give the option once for "
+            "each channel: --channel alarm:5ms:1 --channel bulk:2s. One takes the place of the [[channel]] of "
+            "its name in the configuration, which also has latency_budget and expiry.",
             metavar="NAME[:DEADLINE[:PRIORITY]]",
-            help="A class of messages, which clients name: they are answered within DEADLINE, such as 250us, 5ms, 2s "
-            "or 1min, from when they come. Without it they are never late, and go behind all others. Where deadlines "
-            "are equal, the higher PRIORITY goes first; it is 0 if not given. Give the option once for each channel: "
-            "--channel alarm:5ms:1 --channel bulk:2s. One takes the place of the [[channel]] of its name in the "
-            "configuration, which also has latency_budget and expiry.",
-            show_default=False,
         ),
     ] = None,
     order: Annotated[
         Order | None,
-        typer.Option(
-            help="In which order messages of channels are matched. fifo: as they come; deadlines are only measured. "
-            "edf: the earliest deadline first; what cannot be in time is refused or dropped, and its client gets an "
-            'error. dfgs: as "Pub/Sub on Stream" (DEBS 2012) has it.  [default: fifo]',
-            show_default=False,
+        option(
+            "In which order messages of channels are matched. fifo: as they come; deadlines are only measured. "
+            "edf: the earliest deadline first; what cannot be in time is refused or dropped, and its client gets "
+            'an error. dfgs: as "Pub/Sub on Stream" (DEBS 2012) has it.',
+            default="fifo",
         ),
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Only check the configuration.")] = False,
+    check: Annotated[bool, option("Only check the configuration.", "--check")] = False,
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
     import os
@@ -109,12 +100,10 @@ def serve(
 
 def token(
     name: Annotated[str, typer.Argument(help="Name of the user.", show_default=False)] = "someone",
-    role: Annotated[str, typer.Option(help="What the user may do: read, write or admin.")] = "read",
+    role: Annotated[str, option("What the user may do: read, write or admin.")] = "read",
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", help="Write the token to this new file, which only you can read, and do not print it."
-        ),
+        option("Write the token to this new file, which only you can read, and do not print it.", "--output", "-o"),
     ] = None,
 ) -> None:
     """Make a token for a user, and print what the configuration of the service needs to know of it."""

@@ -97,7 +97,7 @@ def command_line(description: str) -> typer.Typer:
     @app.callback()
     def common(
         version: Annotated[
-            bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+            bool, option("Show the version.", "--version", callback=_show_version, is_eager=True)
         ] = False,
     ) -> None: ...
 
@@ -138,6 +138,16 @@ def _expiry(text: str) -> datetime:
     return time
 
 
+def option(text: str, *names: str, default: str = "", **more: Any) -> Any:
+    """An option; its help also says what holds without it, where that is no value."""
+    return typer.Option(*names, help=f"{text}  [default: {default}]" if default else text, **more)
+
+
+def argument(name: str, text: str, **more: Any) -> Any:
+    """An argument, which messages call by this name."""
+    return typer.Argument(metavar=name, help=text, show_default=False, **more)
+
+
 def location_argument(name: str, description: str, *, is_to_change: bool = False) -> Any:
     """An argument of this name that says where an index is, or is to be; with `is_to_change`, where one can be."""
 
@@ -149,7 +159,7 @@ def location_argument(name: str, description: str, *, is_to_change: bool = False
             location.check_writable()
         return location.address
 
-    return typer.Argument(metavar=name, help=description, show_default=False, callback=read)
+    return argument(name, description, callback=read)
 
 
 def input_argument(name: str, columns: str) -> Any:
@@ -158,7 +168,7 @@ def input_argument(name: str, columns: str) -> Any:
         f"Parquet, JSON Lines or CSV file (by suffix, the latter two also with .gz or .zst) with {columns}, a folder "
         "of such files, or a stream: - for standard input, or a pipe, of JSON Lines."
     )
-    return typer.Argument(metavar=name, help=description, show_default=False, callback=user_path)
+    return argument(name, description, callback=user_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,78 +209,73 @@ Index = Annotated[str, location_argument("INDEX", "Folder of the index, or its U
 IndexToChange = Annotated[str, location_argument("INDEX", "Folder of the index.", is_to_change=True)]
 InputFormat = Annotated[
     FormatName | None,
-    typer.Option("--format", help="Format of what is read.  [default: by suffix, else jsonl]", show_default=False),
+    option("Format of what is read.", "--format", default="by suffix, else jsonl"),
 ]
 SkipInvalid = Annotated[
     bool,
-    typer.Option("--skip-invalid", help="Leave out rows that cannot be used, and say at the end how many there were."),
+    option("Leave out rows that cannot be used, and say at the end how many there were.", "--skip-invalid"),
 ]
 IgnoreColumns = Annotated[
     ColumnNames | None,
-    typer.Option(
+    option(
+        "Columns to leave aside without a word; '*' for all that have no meaning. Without it, one that is "
+        "most likely misspelt, such as `wher`, is an error.",
         parser=_columns_to_ignore,
         metavar="NAME,...",
-        help="Columns to leave aside without a word; '*' for all that have no meaning. Without it, one that is most "
-        "likely misspelt, such as `wher`, is an error.",
-        show_default=False,
     ),
 ]
 IgnoreColumnsOfQueries = Annotated[
     ColumnNames | None,
-    typer.Option(
+    option(
+        "Columns to leave aside, which are no attributes; '*' for all that have no meaning of their own.",
         "--ignore-columns",
         parser=_columns_of_queries_to_ignore,
         metavar="NAME,...",
-        help="Columns to leave aside, which are no attributes; '*' for all that have no meaning of their own.",
-        show_default=False,
     ),
 ]
 MatchAll = Annotated[
     bool,
-    typer.Option(
-        "--match-all", help="Rows that have neither tags nor a condition match every message, and are no errors."
-    ),
+    option("Rows that have neither tags nor a condition match every message, and are no errors.", "--match-all"),
 ]
 Plane = Annotated[
     bool,
-    typer.Option("--plane", help="Areas are on the plane, in any unit, not in degrees and metres on the sphere."),
+    option("Areas are on the plane, in any unit, not in degrees and metres on the sphere.", "--plane"),
 ]
 Expires = Annotated[
     datetime | None,
-    typer.Option(
+    option(
+        "When keys expire of rows that have no time of their own, in a column `expires`: "
+        "2027-01-31T12:00:00Z, or from now 90s, 15m, 12h, 30d.",
+        default="never",
         parser=_expiry,
         metavar="TIME",
-        help="When keys expire of rows that have no time of their own, in a column `expires`: 2027-01-31T12:00:00Z, or "
-        "from now 90s, 15m, 12h, 30d.  [default: never]",
-        show_default=False,
     ),
 ]
-LayoutName = Annotated[Layout, typer.Option(help="How stored sets are grouped and ordered.")]
-KeyTypeName = Annotated[KeyType, typer.Option(help="What the keys are.")]
-MaxPartitionSize = Annotated[
-    int, typer.Option(min=1, max=MAX_PARTITION_SIZE, help="Most sets in a partition (layout balanced).")
-]
+LayoutName = Annotated[Layout, option("How stored sets are grouped and ordered.")]
+KeyTypeName = Annotated[KeyType, option("What the keys are.")]
+MaxPartitionSize = Annotated[int, option("Most sets in a partition (layout balanced).", min=1, max=MAX_PARTITION_SIZE)]
 SnapshotNumber = Annotated[
     int | None,
-    typer.Option("--snapshot", min=0, help="Number of a snapshot, as `info` lists them.  [default: the current one]"),
+    option("Number of a snapshot, as `info` lists them.", "--snapshot", default="the current one", min=0),
 ]
 KeepSnapshots = Annotated[
     int | None,
-    typer.Option(
+    option(
+        "Earlier snapshots to keep from now on.",
+        default="as many as until now, at first none",
         min=0,
         max=MAX_KEPT_SNAPSHOTS,
-        help="Earlier snapshots to keep from now on.  [default: as many as until now, at first none]",
     ),
 ]
 MissingName = Annotated[
     Missing,
-    typer.Option(
+    option(
+        "What becomes of a row that the index does not have: it changes nothing, or nothing is changed and "
+        "it is an error.",
         "--missing",
-        help="What becomes of a row that the index does not have: it changes nothing, or nothing is changed and it is "
-        "an error.",
     ),
 ]
-Threads = Annotated[int | None, typer.Option(min=1, max=MAX_THREADS, help="Threads to use.  [default: all processors]")]
+Threads = Annotated[int | None, option("Threads to use.", default="all processors", min=1, max=MAX_THREADS)]
 
 
 Batch = TypeVar("Batch", bound=Sized)

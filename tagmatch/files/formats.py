@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
 
@@ -57,16 +57,8 @@ class Format:
 JSON_LINES = Format(Kind.json_lines)
 
 
-class FormatName(StrEnum):
-    """The formats, as a command line takes them."""
-
-    jsonl = "jsonl"
-    jsonl_gz = "jsonl.gz"
-    jsonl_zst = "jsonl.zst"
-    csv = "csv"
-    csv_gz = "csv.gz"
-    csv_zst = "csv.zst"
-    parquet = "parquet"
+#: The formats, as a command line takes them
+FormatName = Literal["jsonl", "jsonl.gz", "jsonl.zst", "csv", "csv.gz", "csv.zst", "parquet"]
 
 
 def format_of(path: str, name: str | None = None) -> Format:
@@ -130,35 +122,23 @@ STANDARD_INPUT, STANDARD_OUTPUT = "standard input", "standard output"
 Read = Callable[[int], bytes]
 
 
-class Output(io.RawIOBase):
+class Output(io.FileIO):
     """A descriptor as a file: `write` writes everything, even if the descriptor takes a part at a time."""
 
-    def __init__(self, descriptor: int, name: str) -> None:
-        self._descriptor = descriptor
-        self._name = name
-
-    def writable(self) -> bool:
-        """It is."""
-        return True
-
-    def fileno(self) -> int:
-        """The descriptor."""
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        """Whether it is a terminal."""
-        return os.isatty(self._descriptor)
+    def __init__(self, descriptor: int, label: str) -> None:
+        super().__init__(descriptor, "wb", closefd=False)
+        self._label = label
 
     def write(self, data: Any) -> int:
         """Write all of `data`; waits while there is no room."""
         left = memoryview(data).cast("B")
         size = len(left)
         while left:
-            with _named(self._name):
+            with _named(self._label):
                 try:
-                    left = left[os.write(self._descriptor, left) :]
+                    left = left[os.write(self.fileno(), left) :]
                 except BlockingIOError:
-                    _wait(self._descriptor, select.POLLOUT)
+                    _wait(self.fileno(), select.POLLOUT)
         return size
 
 

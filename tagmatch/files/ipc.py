@@ -50,6 +50,8 @@ class Reader:
         self.buffers: int = self._has_validity + self._own_buffers + sum(child.buffers for child in children)
         self.views: int = self._own_views + sum(child.views for child in children)
         self._nothing: pa.Array | None = None
+        # Of its offsets, if it has some
+        self._width: np.dtype[Any] = np.dtype(np.int64 if str(kind).startswith("large_") else np.int32)
 
     def read(self, body: Body) -> pa.Array:
         """The next array of a body."""
@@ -73,6 +75,11 @@ class Reader:
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
         raise NotImplementedError
 
+    def _check_offsets(self, buffer: pa.Buffer, length: int, end: int) -> None:
+        offsets: IntArray = np.frombuffer(buffer, self._width, length + 1)
+        if offsets[0] < 0 or offsets[-1] > end or (offsets[1:] < offsets[:-1]).any():
+            raise InvalidValueError(f"its offsets must go up from 0 on, to at most {end}")
+
     def _of(self, length: int, buffers: list[pa.Buffer | None], children: list[pa.Array] | None = None) -> pa.Array:
         """An array of sound buffers, whose nulls Arrow counts."""
         return pa.Array.from_buffers(self.kind, length, buffers, 0 if buffers[0] is None else -1, children=children)
@@ -93,17 +100,12 @@ class Fixed(Reader):
 
     _own_buffers = 1
 
-    def __init__(self, kind: pa.DataType, children: list[Reader]) -> None:
-        super().__init__(kind, children)
-        self._bits = kind.bit_width
-        # Arrow must look at the values of these
-        self._validate = _is.is_decimal(kind) or _is.is_date64(kind) or _is.is_time(kind)
-
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
-        if not self._bits:
+        kind = self.kind
+        if not kind.bit_width:
             body.count(length)
-        array = self._of(length, [validity, body.buffer((length * self._bits + 7) // 8)])
-        if self._validate:
+        array = self._of(length, [validity, body.buffer((length * kind.bit_width + 7) // 8)])
+        if _is.is_decimal(kind) or _is.is_date64(kind) or _is.is_time(kind):  # Arrow must look at their values
             array.validate(full=True)
         return array
 
@@ -113,16 +115,11 @@ class Strings(Reader):
 
     _own_buffers = 2
 
-    def __init__(self, kind: pa.DataType, children: list[Reader]) -> None:
-        super().__init__(kind, children)
-        self._width = np.dtype(np.int32 if _is.is_string(kind) or _is.is_binary(kind) else np.int64)
-        self._is_text = _is.is_string(kind) or _is.is_large_string(kind)
-
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
-        offsets, data = _offsets(body, length, self._width), body.buffer()
-        _check_offsets(offsets, length, self._width, data.size)
+        offsets, data = body.buffer((length + 1) * self._width.itemsize), body.buffer()
+        self._check_offsets(offsets, length, data.size)
         array = self._of(length, [validity, offsets, data])
-        if self._is_text:
+        if _is.is_string(self.kind) or _is.is_large_string(self.kind):
             array.validate(full=True)
         return array
 
@@ -161,16 +158,12 @@ class Lists(Reader):
 
     _own_buffers = 1
 
-    def __init__(self, kind: pa.DataType, children: list[Reader]) -> None:
-        super().__init__(kind, children)
-        self._width = np.dtype(np.int64 if _is.is_large_list(kind) else np.int32)
-
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
-        offsets = _offsets(body, length, self._width)
+        offsets = body.buffer((length + 1) * self._width.itemsize)
         values = self.children[0].read(body)
         if _is.is_map(self.kind) and (values.null_count or values.field(0).null_count):
             raise InvalidValueError("its entries and their keys must not be null")
-        _check_offsets(offsets, length, self._width, len(values))
+        self._check_offsets(offsets, length, len(values))
         return self._of(length, [validity, offsets], [values])
 
 
@@ -178,10 +171,6 @@ class ListViews(Reader):
     """Lists of which each has its own place and length."""
 
     _own_buffers = 2
-
-    def __init__(self, kind: pa.DataType, children: list[Reader]) -> None:
-        super().__init__(kind, children)
-        self._width = np.dtype(np.int64 if _is.is_large_list_view(kind) else np.int32)
 
     def _made(self, body: Body, length: int, validity: pa.Buffer | None) -> pa.Array:
         given = [body.buffer(length * self._width.itemsize) for _ in range(2)]
@@ -371,16 +360,6 @@ def reader_of(name: str, kind: pa.DataType, shape: FieldShape, dictionaries: dic
         if is_of(kind):
             return reader(kind, children)
     raise InvalidTypeError(f"values of type {kind} cannot be used; send others")
-
-
-def _offsets(body: Body, length: int, width: np.dtype[Any]) -> pa.Buffer:
-    return body.buffer((length + 1) * width.itemsize)
-
-
-def _check_offsets(buffer: pa.Buffer, length: int, width: np.dtype[Any], end: int) -> None:
-    offsets: IntArray = np.frombuffer(buffer, width, length + 1)
-    if offsets[0] < 0 or offsets[-1] > end or (offsets[1:] < offsets[:-1]).any():
-        raise InvalidValueError(f"its offsets must go up from 0 on, to at most {end}")
 
 
 def _first(values: pa.Array, count: int) -> pa.Array:

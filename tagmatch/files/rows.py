@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,51 +65,100 @@ from tagmatch.model.storage.format import MANIFEST
 _BATCH_ROWS = 65_536
 
 
-def parquet_rows(
-    path: str,
-    name: str,
-    columns: tuple[Column, ...],
-    invalid: InvalidRows,
-    first_row: int,
-    others: OtherColumns | None = None,
-) -> Generator[Rows, None, int]:
-    """The rows of the file at a path, which messages call `name`; returns the number of the row after its last.
+class _Reading(NamedTuple):
+    """What is read of files, and what becomes of other columns and of rows that cannot be used."""
 
-    Columns that are attributes come after the others.
-    """
-    try:
-        with (
-            input_descriptor(path) as descriptor,
-            seekable(descriptor) as place,
-            threads_of_arrow(),
-            pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
-        ):
-            schema = without_extensions(file.schema_arrow.empty_table()).schema
-            names = frozenset(schema.names)
-            columns = tuple(
-                column for column in columns if column.name in names or column.name == TAGS or not column.is_optional
-            )
-            if others is not None:
-                others.check(schema.names, name)
-                own = others.attributes_in(schema.names)
-                columns = beside(attribute_columns(own, name), columns)
-                _check_fields(schema, own, name)
-            require_columns(schema.names, name, columns)
-            for column in columns:
-                if column.name in names:
+    columns: tuple[Column, ...]
+    invalid: InvalidRows
+    others: OtherColumns | None = None
+
+    def rows(self, path: str, form: str | None) -> Iterator[Rows]:
+        """The rows of a file, a folder of files, or a stream."""
+        if not (path and Path(path).is_dir()):
+            yield from self._file(path, format_of(path, form), 0)
+            return
+        first = 0
+        for file, found in _files_in(Path(path), form):
+            first = yield from self._file(file, found, first)
+
+    def _file(self, path: str, form: Format, first_row: int) -> Generator[Rows, None, int]:
+        """The rows of one file; returns the number of the row after its last."""
+        name, columns = input_name(path), self.columns
+        if not (is_stream(path) or Path(path).exists()):
+            raise InputFileError(f"{name}: no such file")
+        if form.kind == Kind.parquet:
+            return (yield from self._parquet(path, name, first_row))
+        try:
+            with input_descriptor(path) as descriptor:
+                read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
+                read = text_only(read, name)
+                if form.kind == Kind.csv:
+                    blocks = csv_blocks(read)
+                    header, first_blocks = header_of(blocks, name)
+                    columns = self._with_attributes(header, name)
+                    require_columns(header, name, columns)
+                    reader = TextReader(name, CsvLines(header, columns), columns, self.invalid, first_row)
+                    blocks = chain(first_blocks, blocks)
+                else:
+                    blocks = json_blocks(read)
+                    reader = TextReader(name, JsonLines(columns, self.others), columns, self.invalid, first_row)
+                yield from reader.rows(blocks)
+                return reader.row
+        except OSError as error:
+            raise InputFileError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from None
+
+    def _with_attributes(self, names: list[str], path: str) -> tuple[Column, ...]:
+        """The columns of a file with columns of these names, first those that are an attribute each."""
+        if self.others is None:
+            return self.columns
+        self.others.check(names, path)
+        return beside(attribute_columns(self.others.attributes_in(names), path), self.columns)
+
+    def _parquet(self, path: str, name: str, first_row: int) -> Generator[Rows, None, int]:
+        """The rows of a Parquet file, which messages call `name`; columns that are attributes come after the others."""
+        try:
+            with (
+                input_descriptor(path) as descriptor,
+                seekable(descriptor) as place,
+                threads_of_arrow(),
+                pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
+            ):
+                schema = without_extensions(file.schema_arrow.empty_table()).schema
+                names = frozenset(schema.names)
+                columns = self._with_attributes(schema.names, name)
+                columns = tuple(each for each in columns if each.name in {*names, TAGS} or not each.is_optional)
+                _check_fields(schema, [column.name for column in columns if column.is_attribute], name)
+                require_columns(schema.names, name, columns)
+                there = [column for column in columns if column.name in names]
+                for column in there:
                     column.check(pa.nulls(0, schema.field(column.name).type), column.label(name), first_row=0)
-            wanted = [column.name for column in columns if column.name in names]
-            for batch in file.iter_batches(_BATCH_ROWS, columns=wanted):
-                yield from joined(_usable(without_extensions(batch), first_row, name, columns, invalid))
-                first_row += len(batch)
-            return first_row
-    except MemoryError:
-        raise
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
+                for batch in file.iter_batches(_BATCH_ROWS, columns=[column.name for column in there]):
+                    yield from joined(self._usable(without_extensions(batch), first_row, name, columns))
+                    first_row += len(batch)
+                return first_row
+        except MemoryError:
+            raise
+        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+            raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
+
+    def _usable(self, batch: pa.RecordBatch, first: int, name: str, columns: tuple[Column, ...]) -> Iterator[Rows]:
+        """The rows that can be used, in parts between those that cannot."""
+        try:
+            whole = with_all_tags(batch, columns, name, first)
+            for column in columns:
+                column.check(whole[column.name], column.label(name), first_row=first)
+        except TagMatchError as error:
+            middle = len(batch) // 2
+            if middle:
+                yield from self._usable(batch.slice(0, middle), first, name, columns)
+                yield from self._usable(batch.slice(middle), first + middle, name, columns)
+            else:
+                self.invalid.found(error)
+            return
+        yield rows_from(whole, first)
 
 
-def _check_fields(schema: pa.Schema, own: tuple[str, ...], name: str) -> None:
+def _check_fields(schema: pa.Schema, own: list[str], name: str) -> None:
     """See that no attribute is both a column and a field of the column `attributes`; InputFileError."""
     place = schema.get_field_index(ATTRIBUTES.name)
     if place >= 0 and pa.types.is_struct(schema.types[place]):
@@ -116,25 +166,6 @@ def _check_fields(schema: pa.Schema, own: tuple[str, ...], name: str) -> None:
             refuse_twice([field.name for field in schema.types[place]], own)
         except ValueError as error:
             raise InputFileError(f"{name}: {error}") from None
-
-
-def _usable(
-    batch: pa.RecordBatch, first: int, name: str, columns: tuple[Column, ...], invalid: InvalidRows
-) -> Iterator[Rows]:
-    """The rows that can be used, in parts between those that cannot."""
-    try:
-        whole = with_all_tags(batch, columns, name, first)
-        for column in columns:
-            column.check(whole[column.name], column.label(name), first_row=first)
-    except TagMatchError as error:
-        middle = len(batch) // 2
-        if middle:
-            yield from _usable(batch.slice(0, middle), first, name, columns, invalid)
-            yield from _usable(batch.slice(middle), first + middle, name, columns, invalid)
-        else:
-            invalid.found(error)
-        return
-    yield rows_from(whole, first)
 
 
 def read_sets(
@@ -151,7 +182,7 @@ def read_sets(
     """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated."""
     tags = replace(STORED_TAGS, is_optional=match_all)
     columns = (tags, KEYS[key_type], *conditions(plane=plane), *([EXPIRES] if expires else []))
-    return (rows.batch for rows in _read(path, form, columns, invalid or InvalidRows(), others))
+    return (rows.batch for rows in _Reading(columns, invalid or InvalidRows(), others).rows(path, form))
 
 
 def read_queries(
@@ -179,7 +210,7 @@ def read_queries(
     columns = (QUERY_TAGS, ID, *where, ATTRIBUTES)
     own = [TAGS, ID.name, *(column.name for column in where)]
     others = OtherColumns((column.name for column in columns), ignored, attributes)
-    for batch, numbers in _read(path, form, columns, invalid or InvalidRows(), others):
+    for batch, numbers in _Reading(columns, invalid or InvalidRows(), others).rows(path, form):
         ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
         tags, rest = batch[TAGS], [name for name in batch.schema.names if name not in own]
         given = {name: batch[name] for name in rest if batch[name].null_count < len(batch)}
@@ -199,21 +230,6 @@ def rows_in(path: str, form: str | None = None) -> int | None:
         if not any(is_stream(file) or found.kind != Kind.parquet for file, found in files):
             return sum(int(pq.read_metadata(file).num_rows) for file, _ in files)
     return None
-
-
-def _read(
-    path: str,
-    form: str | None,
-    columns: tuple[Column, ...],
-    invalid: InvalidRows,
-    others: OtherColumns | None,
-) -> Iterator[Rows]:
-    if not (path and Path(path).is_dir()):
-        yield from _read_file(path, format_of(path, form), columns, invalid, 0, others)
-        return
-    first = 0
-    for file, found in _files_in(Path(path), form):
-        first = yield from _read_file(file, found, columns, invalid, first, others)
 
 
 def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
@@ -236,42 +252,6 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
     if not files:
         raise InputFileError(f"{folder}: the folder has no files of {form or 'a known format'}")
     return files
-
-
-def _read_file(
-    path: str,
-    form: Format,
-    columns: tuple[Column, ...],
-    invalid: InvalidRows,
-    first_row: int,
-    others: OtherColumns | None,
-) -> Generator[Rows, None, int]:
-    """The rows of one file; returns the number of the row after its last."""
-    name = input_name(path)
-    if not (is_stream(path) or Path(path).exists()):
-        raise InputFileError(f"{name}: no such file")
-    if form.kind == Kind.parquet:
-        return (yield from parquet_rows(path, name, columns, invalid, first_row, others))
-    try:
-        with input_descriptor(path) as descriptor:
-            read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
-            read = text_only(read, name)
-            if form.kind == Kind.csv:
-                blocks = csv_blocks(read)
-                header, first_blocks = header_of(blocks, name)
-                if others is not None:
-                    others.check(header, name)
-                    columns = beside(attribute_columns(others.attributes_in(header), name), columns)
-                require_columns(header, name, columns)
-                reader = TextReader(name, CsvLines(header, columns), columns, invalid, first_row)
-                blocks = chain(first_blocks, blocks)
-            else:
-                blocks = json_blocks(read)
-                reader = TextReader(name, JsonLines(columns, others), columns, invalid, first_row)
-            yield from reader.rows(blocks)
-            return reader.row
-    except OSError as error:
-        raise InputFileError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from None
 
 
 def _decompressed(descriptor: int, compression: str) -> Read:
