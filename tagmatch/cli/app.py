@@ -61,7 +61,6 @@ from tagmatch.cli.shared import (
 )
 from tagmatch.embedded import TagMatch
 from tagmatch.files.formats import STANDARD_STREAM, FormatName
-from tagmatch.files.json import read_json
 from tagmatch.model.errors import (
     IndexChangedError,
     IndexExistsError,
@@ -365,6 +364,8 @@ def check(index: Index, plane: Plane = False, threads: Threads = None, snapshot:
 
 def _attributes(text: str) -> dict[str, Any]:
     """An object of JSON."""
+    from tagmatch.files.json import read_json
+
     try:
         found = read_json(text, repr(text))
     except InvalidValueError as error:

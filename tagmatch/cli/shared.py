@@ -18,7 +18,6 @@ import typer
 
 from tagmatch import __version__
 from tagmatch.cli.process import end_if_interrupted
-from tagmatch.files.columns import InvalidRows
 from tagmatch.files.formats import STANDARD_OUTPUT, STANDARD_STREAM, FormatName, whole_text
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout, Missing
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-    from tagmatch.files.columns import OtherColumns
+    from tagmatch.files.columns import InvalidRows, OtherColumns
 
 
 def run(command: Callable[[], object]) -> None:
@@ -367,6 +366,8 @@ def status(what: str, console: Console | None = None) -> contextlib.AbstractCont
 @contextlib.contextmanager
 def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
     """What takes rows that cannot be used. However the work ends, a line says then how many were skipped, if any."""
+    from tagmatch.files.columns import InvalidRows
+
     invalid = InvalidRows(skip=skip)
     try:
         yield invalid

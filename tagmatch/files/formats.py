@@ -23,8 +23,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-import pyarrow as pa
-
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 
 STANDARD_STREAM = "-"
@@ -290,6 +288,8 @@ def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
         if compression is None:
             yield stream
         else:
+            import pyarrow as pa  # not before: help comes at once
+
             with pa.CompressedOutputStream(pa.PythonFile(stream, "w"), compression) as compressed:
                 yield compressed
 
