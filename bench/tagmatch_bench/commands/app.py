@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 
 from tagmatch import TagMatchError
-from tagmatch.cli.shared import command_line, one_of, run
+from tagmatch.cli.shared import command_line, run
 from tagmatch.model.options import Layout, MatchOptions, available_threads
 from tagmatch_bench.commands import options as opt
 from tagmatch_bench.figures.figure import FIGURES, PARTS
@@ -166,7 +166,7 @@ _PAPERS: Mapping[str, _Paper] = {
         (
             opt.option(
                 "scenario", str, "pcm", "PCM's default scenario, or 20 attributes and 10 intervals a filter.",
-                parser=one_of(Literal["pcm", "dense"]), metavar="<pcm|dense>",
+                parser=opt.one_of(Literal["pcm", "dense"]), metavar="<pcm|dense>",
             ),
             opt.whole("constraints", 1_000_000, "Constraints of all filters, about.", 40),
             opt.again(

@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import typer
 
-from tagmatch.cli.shared import Threads, choices, one_of
+from tagmatch.cli.shared import Threads
+
+
+def one_of(names: Any) -> Callable[[str], str]:
+    """Read an option that must be one of the names of a literal type."""
+
+    def read(text: str) -> str:
+        if text not in get_args(names):
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, get_args(names)))}")
+        return text
+
+    return read
+
+
+def choices(names: Any) -> str:
+    """The names of a literal type, as help shows them."""
+    return f"<{'|'.join(get_args(names))}>"
+
 
 Value = TypeVar("Value")
 
