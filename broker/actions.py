@@ -45,7 +45,7 @@ class _Set(JsonOptions):
 
 @dataclass(frozen=True, slots=True)
 class _Message(JsonOptions):
-    """One message, as of `TagMatch.explain`."""
+    """One message (see `TagMatch.explain`)."""
 
     tags: list | None = None  # type: ignore[type-arg]
     attributes: dict | None = None  # type: ignore[type-arg]

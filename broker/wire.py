@@ -102,8 +102,8 @@ class ChangeOptions(JsonOptions):
     """What becomes of changes."""
 
     commit: bool = False  # They are in effect when the call returns, not staged
-    match_all: bool = False  # As of `TagMatch.add_subscriptions`
-    missing: str = "ignore"  # As of `TagMatch.remove_subscriptions`
+    match_all: bool = False  # See `TagMatch.add_subscriptions`
+    missing: str = "ignore"  # See `TagMatch.remove_subscriptions`
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:

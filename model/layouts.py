@@ -91,46 +91,46 @@ class Rarest:
     )
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:  # noqa: ARG002 - sizes make no difference
-        """As of `Rules`."""
+        """See `Rules`."""
         return True
 
     def no_signatures(self) -> None:
-        """As of `Rules`."""
+        """See `Rules`."""
         return
 
     def no_partitions(self) -> ClusterTable:
-        """As of `Rules`."""
+        """See `Rules`."""
         return ClusterTable(np.zeros(1, np.int32))
 
     def to_arrow(self, table: ClusterTable) -> dict[str, pa.Array]:
-        """As of `Rules`."""
+        """See `Rules`."""
         return {"first_row": pa.array(table.first_rows)}
 
     def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> ClusterTable:  # noqa: ARG002
-        """As of `Rules`."""
+        """See `Rules`."""
         return ClusterTable(to_numbers(columns["first_row"]))
 
     def of_rows(self, table: ClusterTable, edges: IntArray) -> ClusterTable:
-        """As of `Rules`."""
+        """See `Rules`."""
         return ClusterTable(edges.astype(table.first_rows.dtype))
 
     def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
-        """As of `Rules`."""
+        """See `Rules`."""
         return np.diff(segment.partitions.first_rows).astype(np.int64)
 
     def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray, ...]:
-        """As of `Rules`."""
+        """See `Rules`."""
         return (segment.partitions.first_rows,)
 
     def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
-        """As of `Rules`."""
+        """See `Rules`."""
         rows = np.empty(len(sets), np.int64)
         ranks = segment.tagsets.ranks
         _rows_of_clusters(ranks.offsets, ranks.values, segment.partitions.first_rows, sets.offsets, sets.values, rows)
         return rows
 
     def check(self, segment: Segment) -> None:
-        """As of `Rules`."""
+        """See `Rules`."""
         tagsets, table, tags = segment.tagsets, segment.partitions, len(segment.vocabulary)
         name = "partition table"
         first_rows, ranks = table.first_rows, tagsets.ranks
@@ -178,19 +178,19 @@ class Balanced:
     )
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:
-        """As of `Rules`."""
+        """See `Rules`."""
         return one == other
 
     def no_signatures(self) -> U64Array:
-        """As of `Rules`."""
+        """See `Rules`."""
         return np.zeros((0, SIGNATURE_WORDS), np.uint64)
 
     def no_partitions(self) -> PartitionTable:
-        """As of `Rules`."""
+        """See `Rules`."""
         return PartitionTable(self.no_signatures(), np.zeros(1, np.int64))
 
     def to_arrow(self, table: PartitionTable) -> dict[str, pa.Array]:
-        """As of `Rules`."""
+        """See `Rules`."""
         return {
             "mask": from_words(table.masks),
             "first_row": pa.array(table.first_rows[:-1]),
@@ -198,24 +198,24 @@ class Balanced:
         }
 
     def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> PartitionTable:
-        """As of `Rules`."""
+        """See `Rules`."""
         return PartitionTable(to_words(columns["mask"]), np.append(to_numbers(columns["first_row"]), sets))
 
     def of_rows(self, table: PartitionTable, edges: IntArray) -> PartitionTable:
-        """As of `Rules`."""
+        """See `Rules`."""
         used = np.flatnonzero(np.diff(edges))
         return PartitionTable(table.masks[used], np.append(edges[used], edges[-1]))
 
     def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
-        """As of `Rules`."""
+        """See `Rules`."""
         return count_firsts(segment.tagsets.ranks, len(segment.vocabulary))
 
     def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray | UIntArray, ...]:
-        """As of `Rules`."""
+        """See `Rules`."""
         return segment.tagsets.ranks.offsets, segment.tagsets.ranks.values
 
     def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
-        """As of `Rules`."""
+        """See `Rules`."""
         rows = np.empty(len(sets), np.int64)
         table, ranks, signatures = segment.partitions, segment.tagsets.ranks, segment.tagsets.signatures
         assert isinstance(table, PartitionTable)
@@ -226,7 +226,7 @@ class Balanced:
         return rows
 
     def check(self, segment: Segment) -> None:
-        """As of `Rules`."""
+        """See `Rules`."""
         tagsets, table, max_size = segment.tagsets, segment.partitions, segment.options.max_partition_size
         assert isinstance(table, PartitionTable)
         name = "partition table"

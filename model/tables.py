@@ -120,7 +120,7 @@ class Vocabulary:
 
     @property
     def slots(self) -> U64Array:
-        """Where tags are looked up, as of `build_slots`: made when first asked for, and kept."""
+        """Where tags are looked up (see `build_slots`): made when first asked for, and kept."""
         if not self._slots:
             self._slots.append(build_slots(self.tags, self.hashes))
         return self._slots[0]

@@ -119,7 +119,7 @@ def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: 
 
 
 def with_merged(snapshot: Snapshot, segments: Sequence[Segment], new: Segment) -> Snapshot:
-    """The snapshot with a segment in the place of those, of an earlier snapshot, that were merged to it.
+    """The snapshot with a segment in place of those, of an earlier snapshot, that were merged to it.
 
     What has been deleted in these since, is deleted in the new one.
     """

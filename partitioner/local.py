@@ -75,7 +75,7 @@ def no_changes() -> Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldSets:
     """Stored sets, each once, with their keys."""
 
     vocabulary: Vocabulary  # has all of their tags, and may have more
@@ -86,21 +86,21 @@ class Held:
         return len(self.ranks)
 
 
-def held_by(segment: Segment, *, threads: int = 1) -> Held:
+def held_by(segment: Segment, *, threads: int = 1) -> HeldSets:
     """All sets of a segment that are not deleted."""
     table, keys = segment.tagsets.ranks, segment.keys
     if segment.deletions is None:
-        return Held(segment.vocabulary, table, keys)
+        return HeldSets(segment.vocabulary, table, keys)
     rows = segment.live_rows(0, len(segment)).astype(np.uint32)
-    return Held(segment.vocabulary, gather(table, rows, threads=threads), keys.of_sets(rows, threads=threads))
+    return HeldSets(segment.vocabulary, gather(table, rows, threads=threads), keys.of_sets(rows, threads=threads))
 
 
-def held_in(segment: Segment, rows: U32Array) -> Held:
+def held_in(segment: Segment, rows: U32Array) -> HeldSets:
     """The sets in some rows of a segment, with only the tags and names that they have: takes as long as these are."""
     ranks, known = gather(segment.tagsets.ranks, rows), segment.vocabulary
     used, numbers = np.unique(ranks.values, return_inverse=True)
     tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
-    return Held(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_these(segment.keys.of_sets(rows)))
+    return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_these(segment.keys.of_sets(rows)))
 
 
 def rarest_first(tags: Strings, hashes: U64Array, frequencies: U32Array, threads: int) -> U32Array:
@@ -142,7 +142,7 @@ def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) ->
 
 
 def build_segment(
-    held: Sequence[Held], changes: Changes, options: LayoutOptions, *, now: int = LONG_AGO, threads: int = 1
+    held: Sequence[HeldSets], changes: Changes, options: LayoutOptions, *, now: int = LONG_AGO, threads: int = 1
 ) -> Segment:
     """The segment of what these sets are after the changes, in the layout of `options`. Held twice, a set has all keys.
 
@@ -154,7 +154,7 @@ def build_segment(
 
 
 def segment_after(
-    held: Sequence[Held], changes: Changes, options: LayoutOptions, *, now: int, threads: int
+    held: Sequence[HeldSets], changes: Changes, options: LayoutOptions, *, now: int, threads: int
 ) -> tuple[Segment, ChangeCounts]:
     """As `build_segment`, and what became of the changes, of whose sets all that are stored are held."""
     rows = distinct_sets(held, changes, now=now, threads=threads)
@@ -163,7 +163,7 @@ def segment_after(
 
 
 def distinct_sets(
-    held: Sequence[Held], changes: Changes, *, order: TagOrder = rarest_first, now: int = LONG_AGO, threads: int = 1
+    held: Sequence[HeldSets], changes: Changes, *, order: TagOrder = rarest_first, now: int = LONG_AGO, threads: int = 1
 ) -> Rows:
     """What these sets are after the changes, as in `build_segment`, not laid out yet; tags are ranked in an order."""
     held = [each for each in held if len(each) or each.keys.names is not None]
@@ -204,7 +204,9 @@ def distinct_sets(
     return Rows(vocabulary, rows, table, first_rows, became)
 
 
-def _with_names_in_common(held: Sequence[Held], changes: Changes, threads: int) -> tuple[list[Held], Changes, Strings]:
+def _with_names_in_common(
+    held: Sequence[HeldSets], changes: Changes, threads: int
+) -> tuple[list[HeldSets], Changes, Strings]:
     """All with the same numbers for the same keys, which are strings; and these, by number."""
     known = [each.keys.names for each in held if each.keys.names is not None]
     names, numbers = in_common([*known, changes.names], threads=threads)
@@ -220,7 +222,7 @@ def _with_names_in_common(held: Sequence[Held], changes: Changes, threads: int) 
 
 
 def _join(
-    held: Sequence[Held], changes: Changes, threads: int
+    held: Sequence[HeldSets], changes: Changes, threads: int
 ) -> tuple[Strings, Lists, U32Array | None, U64Array, BoolArray]:
     """Rows of the held sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs."""
     tables = [each.keys.keys for each in held]

@@ -201,10 +201,10 @@ def _count_contained(words, begin, end, query):
 
 
 class _Asked(NamedTuple):
-    """Batches, as of `Batches`, and their queries."""
+    """Batches (see `Batches`), and their queries."""
 
     signatures: U64Array
-    offsets: I64Array  # As of `QueryBatch`
+    offsets: I64Array  # See `QueryBatch`
     ranks: U32Array
     partitions: I64Array
     batch_offsets: I64Array
@@ -214,11 +214,11 @@ class _Asked(NamedTuple):
 class _Known(NamedTuple):
     """The sets of a segment in partitions, and these in blocks and in groups of blocks."""
 
-    words: tuple[U64Array, ...]  # As of `signature_words`
+    words: tuple[U64Array, ...]  # See `signature_words`
     offsets: IntArray | UIntArray
     ranks: U32Array
     first_rows: I64Array
-    first_blocks: I64Array  # As of `Blocks`
+    first_blocks: I64Array  # See `Blocks`
     first_groups: I64Array
     of_blocks: U64Array
     of_groups: U64Array
@@ -338,7 +338,7 @@ def _sets_of(tables, ranks, rank_offset):
 
 @kernel
 def _in_segment(tables, tags, tag_offset, rank_offset):
-    """Sets of a segment that one query contains and that are not deleted; the rest as of `_sets_of`."""
+    """Sets of a segment that one query contains and that are not deleted; the rest (see `_sets_of`)."""
     sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), rank_offset)
     return live_of(tables, sets), rejected
 

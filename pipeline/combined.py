@@ -121,7 +121,7 @@ class RoundRobin(Several):
         return self._matchers[0].set_ids(tags, first, last)
 
     def without(self, deletions: Deletions) -> RoundRobin:
-        """As of `SegmentMatcher`."""
+        """See `SegmentMatcher`."""
         return RoundRobin([matcher.without(deletions) for matcher in self._devices], self._own_notes)
 
 
@@ -139,7 +139,7 @@ class NamesOfSegments:
         self.first_numbers = offsets_of(np.array([len(each) for each in names]))[:-1]
 
     def column(self, keys: UIntArray) -> pa.Array:
-        """As of `KeyTable`."""
+        """See `KeyTable`."""
         segments = np.searchsorted(self.first_numbers, keys.astype(np.int64), side="right") - 1
         taken, places = [], []
         for segment, names in enumerate(self._names):
@@ -151,11 +151,11 @@ class NamesOfSegments:
         return pa.concat_arrays(taken).take(pa.array(order))
 
     def listed(self, keys: UIntArray) -> list[str]:
-        """As of `KeyTable`."""
+        """See `KeyTable`."""
         return self.column(keys).to_pylist()  # type: ignore[no-any-return]
 
     def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:
-        """As of `KeyTable`: what has several numbers is found by its bytes."""
+        """See `KeyTable`: what has several numbers is found by its bytes."""
         if not unique:
             return keys, self.column(keys.values)
         used, numbers = np.unique(keys.values, return_inverse=True)
@@ -187,7 +187,7 @@ class Union(Several):
 
     @property
     def keys(self) -> Keys:
-        """As of `Matcher`; keys that are strings have a number for each segment."""
+        """See `Matcher`; keys that are strings have a number for each segment."""
         return self._keys
 
     def __len__(self) -> int:
@@ -261,7 +261,7 @@ class CpuUnion(Union):
         self._largest = max(matchers, key=lambda matcher: len(matcher.tag_index.vocabulary))
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
-        """As of `Union`."""
+        """See `Union`."""
         if tags.indices is not None:  # each segment looks up the strings of a dictionary once
             return super().preprocess(tags, first, last)
         known = self._largest.tag_index
@@ -308,7 +308,7 @@ class Split(Union):
         )
 
     def without(self, deletions: Deletions) -> Split:
-        """As of `SegmentMatcher`."""
+        """See `SegmentMatcher`."""
         edges = list(accumulate(map(len, self._devices), initial=0))
         parts = [deletions.part(*ends) for ends in pairwise(edges)]
         matchers = [matcher.without(part) for matcher, part in zip(self._devices, parts, strict=True)]
@@ -400,7 +400,7 @@ class Hybrid:
         return self._sets
 
     def without(self, deletions: Deletions) -> SegmentMatcher:
-        """As of `SegmentMatcher`; where the device has failed, that of the CPU."""
+        """See `SegmentMatcher`; where the device has failed, that of the CPU."""
         device = self._device
         if device is None:
             return self.cpu.without(deletions)

@@ -82,8 +82,8 @@ class Single(NamedTuple):
 
     text: bytes  # Its tags, UTF-8, with a zero byte between each and the next
     tag_count: int  # How many there are
-    attributes: bytes  # As of `packed`
-    place: bytes  # As of `packed_place`
+    attributes: bytes  # See `packed`
+    place: bytes  # See `packed_place`
 
 
 class OneQuery(Protocol):
@@ -203,7 +203,7 @@ class Found:
 
     queries: U32Array  # uint32 arrays of the same length: number of a query, and id of a set that it contains
     sets: U32Array
-    rejected: int  # As of `Matched`
+    rejected: int  # See `Matched`
 
 
 class PartitionMatcher(Protocol):
@@ -243,4 +243,4 @@ class DeviceMatcher(SegmentMatcher, Protocol):
         """For a layout that has partitions."""
 
     def without(self, deletions: Deletions) -> DeviceMatcher:
-        """As of `SegmentMatcher`."""
+        """See `SegmentMatcher`."""

@@ -74,7 +74,7 @@ def has_empty(tables):
 class QueryTags(NamedTuple):
     """The tags of a query in a kernel."""
 
-    offsets: I64Array  # As of `Strings`
+    offsets: I64Array  # See `Strings`
     data: U8Array
     seed: int
     hashes: U64Array  # Of each tag, with this seed
@@ -126,7 +126,7 @@ def ranks_of(tables, tags, tag_offset):
 
 @kernel
 def deleted_in(tables):
-    """The bits of the rows that are deleted, as of `Deletions`; none if no row is."""
+    """The bits of the rows that are deleted (see `Deletions`); none if no row is."""
     return array_at(tables, _DELETED, np.uint8)
 
 
@@ -199,7 +199,7 @@ def answer(found, unique, verified, rejected, counts):
 class Kernels(NamedTuple):
     """Kernels of a layout, compiled for segments with arrays of certain types.
 
-    Each gets a row for each segment: its addresses as of `Prepared`, and what is to be added to its rows and to its
+    Each gets a row for each segment: its addresses (see `Prepared`), and what is to be added to its rows and to its
     keys; the text of the query; and the number of its tags.
     """
 
@@ -258,7 +258,7 @@ class OneQuery:
 def one_of_all(
     each: Sequence[OneQuery | OfSeveralTypes], first_rows: Sequence[int], first_keys: Sequence[int]
 ) -> OneQuery | OfSeveralTypes:
-    """What answers about all that some answer about, each about one segment; the rest as of `OneQuery`."""
+    """What answers about all that some answer about, each about one segment; the rest (see `OneQuery`)."""
     alike: dict[Kernels, list[tuple[OneQuery, int, int]]] = {}
     for one, first_row, first_key in zip(each, first_rows, first_keys, strict=False):
         for part in one.parts:
@@ -290,7 +290,7 @@ class OfSeveralTypes:
         self._of_nowhere = [part for part in parts if not part.needs_place] or parts[:1]
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
-        """As of `OneQuery`."""
+        """See `OneQuery`."""
         parts = self._asked(query)
         if len(parts) == 1:
             return parts[0].keys(query, unique, counts)
@@ -298,7 +298,7 @@ class OfSeveralTypes:
         return _together([part.keys(query, unique, own) for part in parts], unique, own, counts)
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
-        """As of `OneQuery`; `None` where one of the parts would take long."""
+        """See `OneQuery`; `None` where one of the parts would take long."""
         own, found = np.zeros(len(counts), np.int64), []
         for part in self._asked(query):
             keys = part.brief_keys(query, unique, own)
@@ -308,7 +308,7 @@ class OfSeveralTypes:
         return _together(found, unique, own, counts)
 
     def set_ids(self, query: Single) -> U32Array:
-        """As of `OneQuery`."""
+        """See `OneQuery`."""
         return np.concatenate([part.set_ids(query) for part in self._asked(query)])
 
     def _asked(self, query: Single) -> Sequence[OneQuery]:

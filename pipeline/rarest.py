@@ -176,7 +176,7 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
 
 @kernel
 def _in_segment(tables, tags, most, tag_offset, rank_offset, first_row):
-    """Sets of a segment that one query contains and that are not deleted; the rest as of `_sets_of`."""
+    """Sets of a segment that one query contains and that are not deleted; the rest (see `_sets_of`)."""
     sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), most, rank_offset, first_row)
     return live_of(tables, sets), rejected
 

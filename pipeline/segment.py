@@ -42,7 +42,7 @@ class LayoutMatch(SubsetMatch, Protocol):
 MakeSubsetMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 
 
-class Rows:
+class SegmentMessages:
     """Messages `first` to `last` of some, as a segment looks at them; their ranks are looked up once, if at all."""
 
     def __init__(self, tags: TagLists, first: int, last: int, index: TagIndex) -> None:
@@ -90,7 +90,7 @@ class Finder(ABC):
         return {}
 
     @abstractmethod
-    def prepare(self, messages: Rows) -> Any:
+    def prepare(self, messages: SegmentMessages) -> Any:
         """Messages as `find` takes them (stage 1, preprocess)."""
 
     @abstractmethod
@@ -119,7 +119,7 @@ class TagFinder(Finder):
         """As `Finder` says."""
         return self._match.nbytes
 
-    def prepare(self, messages: Rows) -> QueryBatch:
+    def prepare(self, messages: SegmentMessages) -> QueryBatch:
         """As `Finder` says."""
         return messages.ranks
 
@@ -289,15 +289,15 @@ class CpuMatcher:
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> SegmentQueries:
         """Messages `first` to `last` as all finders take them; ranks are looked up once."""
-        return self._prepared(Rows(tags, first, last, self.tag_index))
+        return self._prepared(SegmentMessages(tags, first, last, self.tag_index))
 
     def ranked(self, tags: TagLists, first: int, last: int, ranks: QueryBatch) -> SegmentQueries:
         """As `preprocess`, of messages whose ranks are known already."""
-        messages = Rows(tags, first, last, self.tag_index)
+        messages = SegmentMessages(tags, first, last, self.tag_index)
         messages.ranks = ranks
         return self._prepared(messages)
 
-    def _prepared(self, messages: Rows) -> SegmentQueries:
+    def _prepared(self, messages: SegmentMessages) -> SegmentQueries:
         return SegmentQueries([(finder, finder.prepare(messages)) for finder in self._finders], self._segment)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:

@@ -376,7 +376,7 @@ class SubsetMatch(Protocol):
 
 
 class PartitionSubsetMatch(SubsetMatch, Protocol):
-    """The subset match of batches of one partition each; attributes as of `PartitionMatcher`."""
+    """The subset match of batches of one partition each; attributes (see `PartitionMatcher`)."""
 
     partitions: int
     batch_size: int

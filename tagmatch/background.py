@@ -235,7 +235,7 @@ class Following(Background[bool]):
 
 
 def renew_in_forks(owner: object, *names: str) -> None:
-    """Give an object in each forked child new locks in the place of these, which threads of the parent may hold.
+    """Give an object in each forked child new locks in place of these, which threads of the parent may hold.
 
     For what is changed in one step each, so that it is whole wherever that thread was. The locks themselves stay those
     of `threading`: Ctrl-C between taking one of a class of our own and the block behind `with` would leave it taken.

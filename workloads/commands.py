@@ -28,7 +28,7 @@ from tagmatch.workloads import content as of_content
 from tagmatch.workloads import location as of_location
 from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.laws import NOBODY, TwitterOptions
-from tagmatch.workloads.location import ContentKind, Location, LocationOptions, near_me
+from tagmatch.workloads.location import ContentKind, LocationOptions, LocationWorkload, near_me
 from tagmatch.workloads.numbers import MAX_ROWS
 from tagmatch.workloads.queries import (
     SCHEMA,
@@ -332,7 +332,7 @@ def location(
             for path, table in zip(paths, tables, strict=False)
         ]
     else:
-        made = Location(options)
+        made = LocationWorkload(options)
         how: Any = {"content": content, "threads": threads or available_threads()}
         stored = _parts(partial(made.subscriptions, **how), made.filters, options.max_constraints)
         sent = _parts(partial(made.messages, **how), count, options.names)

@@ -164,7 +164,7 @@ class Operators(NamedTuple):
     sums: F64Array
 
 
-class Model(NamedTuple):
+class ContentModel(NamedTuple):
     """All that constraints and attributes are drawn from.
 
     `names` has the running sums of the names' shares. An interval holds `covered` of the `values`. With `repeats`, a
@@ -269,7 +269,7 @@ class Content:
         self._options = options
         numbered = np.arange(options.names)
         is_text = np.floor((numbered + 1) * options.strings) > np.floor(numbered * options.strings)
-        self._model = Model(
+        self._model = ContentModel(
             running_sums((numbered + 1.0) ** -options.zipf),
             is_text,
             options.values,

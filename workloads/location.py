@@ -188,7 +188,7 @@ SCENARIOS: Mapping[str, LocationOptions] = {
 }
 
 
-class Places(NamedTuple):
+class DrawnPlaces(NamedTuple):
     """What places are drawn from: `sums` has the running sums of the spots' shares; without spots, all is uniform."""
 
     sums: F64Array
@@ -197,7 +197,7 @@ class Places(NamedTuple):
     spread: float
 
 
-class Content(NamedTuple):
+class LocationContent(NamedTuple):
     """What constraints and attributes are drawn from; `holds` is how likely it is that a constraint holds."""
 
     topics: int
@@ -312,7 +312,7 @@ def messages_schema(point: pa.DataType, attributes: Mapping[str, pa.DataType]) -
     return pa.schema({"tags": pa.list_(pa.string()), "location": point, **attributes})
 
 
-class Location:
+class LocationWorkload:
     """The workload of areas.
 
     A filter has an area, and content: constraints on attributes, `a0`, `a1`, ..., whose values are integers from 0 to
@@ -325,7 +325,7 @@ class Location:
         self.filters = options.filters
         self.attributes = [f"a{name}" for name in range(options.names)]
         self._names = pa.array(self.attributes)
-        self._content = Content(options.topics, options.topic_names, options.values, options.constraint_holds)
+        self._content = LocationContent(options.topics, options.topic_names, options.values, options.constraint_holds)
         self._seeds = dict(zip(_DRAWN, seeds_of(options.seed, len(_DRAWN)), strict=True))
         self._places = _places(options, self._seeds["spots"])
         sphere = options.degrees > 0
@@ -427,11 +427,11 @@ class Location:
         return [pa.array(row, mask=~present) for row, present in zip(values, there, strict=True)]
 
 
-def _places(options: LocationOptions, seed: np.uint64) -> Places:
+def _places(options: LocationOptions, seed: np.uint64) -> DrawnPlaces:
     x, y = np.empty(options.spots), np.empty(options.spots)
-    draw_places(0, 1, seed, Places(np.empty(0), x, y, 0.0), x, y)
+    draw_places(0, 1, seed, DrawnPlaces(np.empty(0), x, y, 0.0), x, y)
     sums = running_sums(np.arange(1.0, options.spots + 1) ** -options.spot_exponent)
-    return Places(sums, x, y, float(options.spread))
+    return DrawnPlaces(sums, x, y, float(options.spread))
 
 
 def _check(first: int, last: int, count: int, content: str) -> None:
@@ -451,7 +451,7 @@ _HALF = 0.5
 
 
 class NearMe(NamedTuple):
-    """Subscriptions, messages and moves, with columns as `Location` with `degrees` has them."""
+    """Subscriptions, messages and moves, with columns as `LocationWorkload` with `degrees` has them."""
 
     subscriptions: pa.Table
     messages: pa.Table

@@ -88,7 +88,7 @@ class RealTweets(NamedTuple):
     authors: Texts
 
 
-class Model(NamedTuple):
+class TwitterModel(NamedTuple):
     """All that rows are drawn from.
 
     Of `alike` publishers, where they are that many, a user follows different ones, each as likely as any other; where
@@ -316,7 +316,7 @@ class Twitter:
             most = min(options.max_followed, publishers)
             followed = followed_law(options.mean_followed, options.followed_exponent, most)
         self.publishers = publishers
-        self._model = Model(
+        self._model = TwitterModel(
             np.uint64(options.seed),
             _languages(options),
             Followed(np.minimum(followed.values, publishers), followed.sums),

@@ -94,7 +94,7 @@ def area_rows(areas: pa.Array, name: str = "area", *, first_row: int = 0, plane:
 
 
 def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:
-    """The circles and boxes of rows, as structs, as letters and numbers (`Shapes`); errors as of `area_rows`."""
+    """The circles and boxes of rows, as structs, as letters and numbers (`Shapes`); errors (see `area_rows`)."""
     letters, values = _shapes(areas, name, first_row, plane)
     near = np.isin(letters, (NEAR, NEAR + TO_PLANE))
     if near.any():
@@ -104,7 +104,7 @@ def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) ->
 
 
 def _shapes(areas: pa.Array, name: str, first_row: int, plane: bool) -> tuple[U8Array, F64Array]:
-    """The areas of rows as letters and numbers (`Shapes`), 0 where a row has none; errors as of `area_rows`."""
+    """The areas of rows as letters and numbers (`Shapes`), 0 where a row has none; errors (see `area_rows`)."""
     if not pa.types.is_struct(areas.type):
         raise InvalidTypeError(f"{name} must be structs with {', '.join(_FIELDS)}, not {areas.type}")
     fields = struct_fields(areas, _FIELDS, f"{name}: areas")

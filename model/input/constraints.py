@@ -71,7 +71,7 @@ def _empty_ranges(columns: Columns, tags: Strings) -> BoolArray:
 
 
 class _Keys(NamedTuple):
-    """Keys of values by place in `data`; `MISSING` or `SEVERAL` in the place of those that are not one."""
+    """Keys of values by place in `data`; `MISSING` or `SEVERAL` in place of those that are not one."""
 
     data: U8Array
     places: I64Array

@@ -36,7 +36,7 @@ from tagmatch.model.where.values import ATTRIBUTE, RESERVED, finite_number
 
 #: Begins both tags
 LOCATION_TAG = ATTRIBUTE + RESERVED
-#: What the tag of a location has in the place of an area's letter
+#: What the tag of a location has in place of an area's letter
 AT = "@"
 #: A packed place of a message that says nothing of it
 NO_PLACE = b""
@@ -68,7 +68,7 @@ def packed_place(location: object, within: object, *, plane: bool) -> bytes:
     """The same of one message as seven doubles, which a kernel reads; nothing, if there is neither.
 
     These are `lon` and `lat`, NaN if the message has no location; the letter of the area, 0 if it has none; and four
-    numbers of the area, as of `Shapes`.
+    numbers of the area (see `Shapes`).
     """
     if location is None and within is None:
         return NO_PLACE
@@ -82,7 +82,7 @@ def packed_place(location: object, within: object, *, plane: bool) -> bytes:
 
 
 def _checked_area(within: object, *, plane: bool) -> Circle | Box:
-    """The area that clients must be in; errors as of `location_tags`."""
+    """The area that clients must be in; errors (see `location_tags`)."""
     if isinstance(within, Near):
         raise InvalidTypeError("within must be a Circle or a Box: Near is about where a subscriber is")
     try:
@@ -93,7 +93,7 @@ def _checked_area(within: object, *, plane: bool) -> Circle | Box:
 
 
 def checked_location(location: object, *, plane: bool) -> tuple[float, float]:
-    """The two numbers of a location; errors as of `location_tags`."""
+    """The two numbers of a location; errors (see `location_tags`)."""
     if not isinstance(location, tuple | list) or len(location) != 2:
         raise InvalidTypeError(
             f"location must be two numbers, {'(x, y)' if plane else '(lon, lat)'}, "
@@ -119,8 +119,8 @@ class Locations:
 
     lon: F64Array  # NaN where a message has no location
     lat: F64Array
-    kinds: U8Array  # letters of areas, as of `Shapes`; 0 where a message has none, empty if none has one
-    values: F64Array  # [n, 4], as of `Shapes`; as long as `kinds`
+    kinds: U8Array  # letters of areas (see `Shapes`); 0 where a message has none, empty if none has one
+    values: F64Array  # [n, 4] (see `Shapes`); as long as `kinds`
 
     def __len__(self) -> int:
         return len(self.lon)

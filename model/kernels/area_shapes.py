@@ -29,7 +29,7 @@ _HEX = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
 _ROWS_PER_TASK = 4096
 
 
-class Shapes(NamedTuple):
+class WrittenShapes(NamedTuple):
     """Areas of some tags."""
 
     kinds: U8Array  # `CIRCLE`, `BOX` or `NEAR`, with `TO_PLANE` added on the plane; 0 of a tag that is no area's
@@ -87,13 +87,13 @@ def _read(offsets, data, ranks, kinds, negated, bits):
             bits[i, :] = 0
 
 
-def shapes_of(tags: Strings, ranks: U32Array) -> Shapes:
+def shapes_of(tags: Strings, ranks: U32Array) -> WrittenShapes:
     """The areas of the tags of a vocabulary with these ranks, of those that `areas_among` finds."""
     count = len(ranks)
     kinds, negated = np.zeros(count, np.uint8), np.zeros(count, np.bool_)
     bits = np.zeros((count, MOST_NUMBERS), np.uint64)
     _read(tags.offsets, tags.data, frozen(ranks.astype(np.uint32, copy=False)), kinds, negated, bits)
-    return Shapes(kinds, negated, bits.view(np.float64))
+    return WrittenShapes(kinds, negated, bits.view(np.float64))
 
 
 def check_geometry(kinds: U8Array, what: str, *, plane: bool) -> None:

@@ -167,7 +167,7 @@ def build_slots(tags: Strings, hashes: U64Array, key: U64Array | None = None) ->
 
 
 def build_slots_of(numbers: U32Array, tags: Strings, hashes: U64Array, key: U64Array | None = None) -> U64Array:
-    """The slots of a table that has only the tags with these numbers, and these hashes; the key as of `build_slots`."""
+    """The slots of a table that has only the tags with these numbers, and these hashes; the key (see `build_slots`)."""
     slots = _free_slots(len(numbers), new_key() if key is None else key)
     if len(numbers):
         _place(slots, frozen(numbers), frozen(hashes), tags.offsets, tags.data)
@@ -330,7 +330,7 @@ class TagInterner:
 
     @property
     def slots(self) -> U64Array:
-        """Where `find_all` looks the tags up that are interned so far, as of `build_slots`."""
+        """Where `find_all` looks the tags up that are interned so far (see `build_slots`)."""
         return self._table.slots
 
     def strings(self) -> Strings:

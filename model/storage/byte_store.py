@@ -53,7 +53,7 @@ class ByteStore(ABC):
 
     @abstractmethod
     def kind(self, name: str = "") -> Kind | None:
-        """The kind of thing under a name or, without one, in the place of this folder itself."""
+        """The kind of thing under a name or, without one, in place of this folder itself."""
 
     @abstractmethod
     def names(self) -> list[str]:

@@ -33,7 +33,7 @@ from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import manifest_of
 from tagmatch.partitioner.local import MAX_ROWS
 from tagmatch.partitioner.spark.batches import Scratch
-from tagmatch.partitioner.spark.keys import Keys, number_names
+from tagmatch.partitioner.spark.keys import ShardKeys, number_names
 from tagmatch.partitioner.spark.shards import Shards, make_shards
 from tagmatch.partitioner.spark.slices import lay_out_slices, write_slices
 from tagmatch.partitioner.spark.stored import Kept, Stored, take_in
@@ -78,7 +78,7 @@ def partition_sets(rows: DataFrame, index: Repository, layout: LayoutOptions, op
     """
     index.has_index()
     with index.scratch() as files:
-        job = _Job(rows.sparkSession, Keys(Scratch(files), key_type_of_rows(rows)), layout, options)
+        job = _Job(rows.sparkSession, ShardKeys(Scratch(files), key_type_of_rows(rows)), layout, options)
         made, entry = job.written(job.shards(rows))
         index.replace(manifest_of([entry], layout, job.keys.type), Written(files, _names(entry)))
         return made
@@ -91,7 +91,7 @@ def append_sets(rows: DataFrame, stored: Stored, layout: LayoutOptions, options:
     """
     spark = rows.sparkSession
     with stored.index.scratch() as files:
-        keys = Keys(Scratch(files), key_type_of_rows(rows), stored.some_expire)
+        keys = ShardKeys(Scratch(files), key_type_of_rows(rows), stored.some_expire)
         job = _Job(spark, keys, layout, options)
         shards, kept = job.shards(rows), Kept()
         if stored.manifest is not None:
@@ -114,7 +114,7 @@ def _names(segment: Entry) -> dict[str, str]:
 @dataclass(frozen=True, slots=True)
 class _Job:
     spark: SparkSession
-    keys: Keys
+    keys: ShardKeys
     layout: LayoutOptions
     options: JobOptions
 

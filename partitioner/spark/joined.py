@@ -81,7 +81,7 @@ class Joined:
 
 
 class JoinedTable:
-    """Puts the columns of a table together, of which it has only the shapes in the place of the elements."""
+    """Puts the columns of a table together, of which it has only the shapes in place of the elements."""
 
     def __init__(self, scratch: Scratch, source: str, numbers: Sequence[int]) -> None:
         self._scratch, self._source, self._numbers = scratch, source, tuple(numbers)

@@ -36,13 +36,13 @@ _BATCH_NAMES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class ShardKeys:
     """The keys of the sets of shards."""
 
     scratch: Scratch  # Has the shards and, where keys are strings, what `number_names` leaves there
     type: KeyType
     expire: bool = False  # Whether some may expire: then tables have a time for each key, which of most is `NEVER`
-    names: Names | None = None  # Those that are strings, of all shards, once they are numbered
+    names: ShardNames | None = None  # Those that are strings, of all shards, once they are numbered
 
     def columns(self, table: KeyTable) -> dict[str, pa.Array]:
         """The columns of a shard, or of a slice, with these keys."""
@@ -62,7 +62,7 @@ class Keys:
         return KeyTable(to_lists(read("keys")), names, to_numbers(read("expires")) if self.expire else None)
 
     def as_numbers(self, shard: int) -> KeyTable:
-        """The keys of each set of a shard, uint64; in the place of those that are strings, their numbers for all."""
+        """The keys of each set of a shard, uint64; in place of those that are strings, their numbers for all."""
         table = self.of_shard(shard)
         values = table.keys.values
         if table.names is not None:
@@ -73,7 +73,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ShardNames:
     """The keys of a job that are strings, whose files are those that the segment will have.
 
     Each is the key of a set, as a shard has no others.
@@ -83,7 +83,7 @@ class Names:
     numbers: Numbers
 
 
-def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int], names_per_task: int) -> Names:
+def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int], names_per_task: int) -> ShardNames:
     """Number the keys of all shards, which are strings."""
     different = for_each(spark, shards, partial(_names_of_shard, scratch), _NAME).distinct()
     # Partitions are numbered in the order of their ranges, also where Spark puts small ones together
@@ -92,7 +92,7 @@ def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int], n
     (files,) = write_files(spark, scratch, [_file(scratch, found)])
     known = Known("names", partial(_strings, scratch, [*files]), sum(row.names for row in found))
     (numbers,) = make_slots(spark, scratch, [known], names_per_task)
-    return Names(files, numbers)
+    return ShardNames(files, numbers)
 
 
 def _file(scratch: Scratch, ranges: Sequence[Any]) -> TableFile:

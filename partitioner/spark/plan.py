@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Routes(Protocol):
+class SliceRoutes(Protocol):
     """To which slice each set belongs."""
 
     def slices(self, scratch: Scratch, shard: int) -> I64Array:
@@ -55,7 +55,7 @@ class Routes(Protocol):
 class Plan:
     """The slices of a job."""
 
-    routes: Routes
+    routes: SliceRoutes
     slices: int  # How many there are
     # Of slices that are subtrees of Algorithm 1, where each begins
     roots: dict[int, Root] = field(default_factory=dict)
@@ -355,7 +355,7 @@ class BalancedPlan:
         return LaidOut({"masks": masks, "ends": ends}, signatures, len(partitions), order)
 
     def partitions(self, scratch: Scratch, slices: Slices, tags: int) -> tuple[TableFile, int]:  # noqa: ARG002
-        """As of `LayoutPlan`."""
+        """See `LayoutPlan`."""
         table = JoinedTable(scratch, "slice", slices.numbers)
         starts, kind = offsets_of(slices.groups), np.dtype(np.int64)
         firsts = Joined(kind, starts, partial(_first_rows_of_slice, scratch, slices.numbers, offsets_of(slices.sets)))
@@ -464,7 +464,7 @@ class RarestPlan:
         options: LayoutOptions,  # noqa: ARG002
         sets_per_task: int,
     ) -> Plan:
-        """As of `LayoutPlan`."""
+        """See `LayoutPlan`."""
         bounds = _bounds(ranked, -(-sum(shard.sets for shard in ranked) // sets_per_task))
         return Plan(RankRanges(bounds), len(bounds) + 1)
 

@@ -31,7 +31,7 @@ from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import LONG_AGO, Vocabulary
 from tagmatch.model.tag_order import by_hash
-from tagmatch.partitioner.local import Changes, Held, distinct_sets, held_by
+from tagmatch.partitioner.local import Changes, HeldSets, distinct_sets, held_by
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
     Batches,
@@ -44,7 +44,7 @@ from tagmatch.partitioner.spark.batches import (
     one_row,
     rows_at,
 )
-from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.spark.keys import ShardKeys
 from tagmatch.partitioner.staged import StagedChanges
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class Shards:
     other_rows: int = 0  # Rows of tables that the index has beside these sets
 
 
-def make_shards(rows: DataFrame, keys: Keys, *, skip_invalid: bool) -> Shards:
+def make_shards(rows: DataFrame, keys: ShardKeys, *, skip_invalid: bool) -> Shards:
     """Make shards of columns `tags`, array<string>, and `key`, string or an integer or decimal.
 
-    Rows may also have `where`, `constraints` and `area`, as of `TagMatch.add_subscriptions`.
+    Rows may also have `where`, `constraints` and `area` (see `TagMatch.add_subscriptions`).
     """
     clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
     made = clean.repartition("label").mapInArrow(partial(_write_shard, keys), _SHARD).collect()
@@ -165,7 +165,7 @@ def _are_strings(keys: pa.Array) -> bool:
     return bool(pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type))
 
 
-def _write_shard(keys: Keys, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _write_shard(keys: ShardKeys, batches: Batches) -> Iterator[pa.RecordBatch]:
     staged = StagedChanges()
     problems = np.zeros(len(PROBLEMS), np.int64)
 
@@ -187,8 +187,8 @@ def _write_shard(keys: Keys, batches: Batches) -> Iterator[pa.RecordBatch]:
     yield one_row(shard=shard, sets=sets, rows=rows_of_shard, problems=problems)
 
 
-def write_shard(keys: Keys, shard: int, held: Sequence[Held], changes: Changes, now: int = LONG_AGO) -> int:
-    """Leave what stored sets are after changes as a shard, as of `distinct_sets`; returns how many sets that are.
+def write_shard(keys: ShardKeys, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO) -> int:
+    """Leave what stored sets are after changes as a shard (see `distinct_sets`); returns how many sets that are.
 
     Its tags are in the order of their hashes, as the next step takes them.
     """
@@ -206,13 +206,13 @@ def write_shard(keys: Keys, shard: int, held: Sequence[Held], changes: Changes, 
     return len(sets.ranks)
 
 
-def held_by_shard(keys: Keys, shard: int) -> Held:
+def held_by_shard(keys: ShardKeys, shard: int) -> HeldSets:
     """The sets of a shard."""
     tags, hashes, frequencies, ranks = (
         keys.scratch.read("shard", shard, name) for name in ("tags", "hashes", "frequencies", "ranks")
     )
     vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
-    return Held(vocabulary, to_lists(ranks), keys.of_shard(shard))
+    return HeldSets(vocabulary, to_lists(ranks), keys.of_shard(shard))
 
 
 def _hash_order(tags: Strings, hashes: U64Array, frequencies: U32Array, threads: int) -> U32Array:  # noqa: ARG001

@@ -38,9 +38,9 @@ from tagmatch.partitioner.spark.batches import (
     rows_at,
 )
 from tagmatch.partitioner.spark.joined import JoinedTable, write_files
-from tagmatch.partitioner.spark.keys import Keys
-from tagmatch.partitioner.spark.plan import LayoutPlan, Routes, Slices
-from tagmatch.partitioner.spark.vocabulary import Tags
+from tagmatch.partitioner.spark.keys import ShardKeys
+from tagmatch.partitioner.spark.plan import LayoutPlan, SliceRoutes, Slices
+from tagmatch.partitioner.spark.vocabulary import ShardTags
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,8 +64,8 @@ def lay_out_slices(
     shards: Sequence[int],
     options: LayoutOptions,
     sets_per_task: int,
-    keys: Keys,
-    tags: Tags,
+    keys: ShardKeys,
+    tags: ShardTags,
 ) -> Slices:
     """Leave each slice in the scratch folder."""
     ranked = for_each(spark, shards, partial(_rank, scratch, options, tags), _RANKED).collect()
@@ -76,7 +76,7 @@ def lay_out_slices(
     return Slices(sorted(laid_out.collect(), key=lambda row: row.slice))
 
 
-def _rank(scratch: Scratch, options: LayoutOptions, tags: Tags, shard: int) -> Iterator[pa.RecordBatch]:
+def _rank(scratch: Scratch, options: LayoutOptions, tags: ShardTags, shard: int) -> Iterator[pa.RecordBatch]:
     """Leave a shard's sets as ranks, and what they are routed by."""
     ranks = tags.rank_sets(shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
@@ -86,7 +86,9 @@ def _rank(scratch: Scratch, options: LayoutOptions, tags: Tags, shard: int) -> I
     yield one_row(shard=shard, sets=len(ranks), empty=empty, first=first, second=second)
 
 
-def _route(scratch: Scratch, keys: Keys, routes: Routes, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+def _route(
+    scratch: Scratch, keys: ShardKeys, routes: SliceRoutes, labels: I64Array, shard: int
+) -> Iterator[pa.RecordBatch]:
     """Send each set of a shard, and its keys, to the slice that it belongs to."""
     # Large lists, as those of many shards come together
     ranks = scratch.read("ranked", shard, "ranks").cast(pa.large_list(pa.uint32()))
@@ -104,8 +106,8 @@ def _route(scratch: Scratch, keys: Keys, routes: Routes, labels: I64Array, shard
 
 
 def _lay_out(
-    keys: Keys,
-    tags: Tags,
+    keys: ShardKeys,
+    tags: ShardTags,
     options: LayoutOptions,
     roots: dict[int, Root],
     number: int,
@@ -145,7 +147,7 @@ def _lay_out(
 
 
 def write_slices(
-    spark: SparkSession, scratch: Scratch, options: LayoutOptions, slices: Slices, keys: Keys, tags: Tags
+    spark: SparkSession, scratch: Scratch, options: LayoutOptions, slices: Slices, keys: ShardKeys, tags: ShardTags
 ) -> tuple[int, Entry]:
     """Leave the files of a segment in the scratch folder, under the names that they have in the segment."""
     table = JoinedTable(scratch, "slice", slices.numbers)

@@ -27,10 +27,10 @@ from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import write_deletions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import due_rows, rows_with_ranks, to_take_in
-from tagmatch.partitioner.local import Held, held_in, no_changes
+from tagmatch.partitioner.local import HeldSets, held_in, no_changes
 from tagmatch.partitioner.spark.batches import Scratch, for_each, grouped, one_row
 from tagmatch.partitioner.spark.joined import Known, Numbers, make_slots
-from tagmatch.partitioner.spark.keys import Keys
+from tagmatch.partitioner.spark.keys import ShardKeys
 from tagmatch.partitioner.spark.shards import Shards, held_by_shard, write_shard
 
 if TYPE_CHECKING:
@@ -147,7 +147,9 @@ class Kept:
     written: dict[str, str] = field(default_factory=dict)
 
 
-def take_in(spark: SparkSession, keys: Keys, stored: Stored, shards: Shards, sets_per_task: int) -> tuple[Shards, Kept]:
+def take_in(
+    spark: SparkSession, keys: ShardKeys, stored: Stored, shards: Shards, sets_per_task: int
+) -> tuple[Shards, Kept]:
     """Give the sets of shards the keys that they have in an index already, and make shards of its small segments.
 
     In other segments, sets of which some keys have expired are gone; if they have keys left, there are shards of them.
@@ -248,13 +250,15 @@ def _write_due(
     yield one_row(place=place, chunk=chunk, due=len(due))
 
 
-def _look_up(keys: Keys, stored: Stored, numbers: Sequence[Numbers], free: int, shard: int) -> Iterator[pa.RecordBatch]:
+def _look_up(
+    keys: ShardKeys, stored: Stored, numbers: Sequence[Numbers], free: int, shard: int
+) -> Iterator[pa.RecordBatch]:
     """Find the sets of a shard in all segments; leave the rows and, where there are some, another shard with all keys.
 
     Under another number, as a twin of this task may be reading the first.
     """
     scratch, own = keys.scratch, held_by_shard(keys, shard)
-    held, found = list[Held](), {}
+    held, found = list[HeldSets](), {}
     for place, segment in enumerate(stored.open().segments):
         ranks = numbers[place].of(own.vocabulary.tags, segment.vocabulary.tags)
         rows = rows_with_ranks(segment, ranks, own.ranks)
@@ -270,7 +274,7 @@ def _look_up(keys: Keys, stored: Stored, numbers: Sequence[Numbers], free: int, 
 
 
 def _take(
-    keys: Keys,
+    keys: ShardKeys,
     stored: Stored,
     chunks: Sequence[tuple[int, int, int]],
     taken: Sequence[int],

@@ -173,7 +173,7 @@ def vocabulary_file(scratch: Scratch, source: str, ranks: Ranks, nbytes: int) ->
     )
 
 
-# -- what tasks read of the tables of others, as of `Read` -----------------------------------------------------------
+# -- what tasks read of the tables of others (see `Read`) -----------------------------------------------------------
 
 
 def _tables(ranks: Ranks, source: str, column: str) -> list[tuple[TaskRanks, pa.Array]]:
@@ -247,7 +247,7 @@ _COLUMNS = ["strings", "hashes", "frequencies"]
 
 
 @dataclass(frozen=True, slots=True)
-class Tags:
+class ShardTags:
     """The vocabulary of a job, whose files are those that the segment will have; tasks memory-map them."""
 
     scratch: Scratch
@@ -273,7 +273,7 @@ class Tags:
         return relabel(to_lists(self.scratch.read("shard", shard, "ranks")), np.concatenate(found))
 
 
-def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Shards) -> Tags:
+def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Shards) -> ShardTags:
     """Leave the vocabulary in the scratch folder, and where the tags of each shard are in it."""
     labels = labels_for_all(spark)
     sent = for_each(spark, shards.numbers, partial(_tags_of_shard, scratch, labels), SERIALIZED).repartition("label")
@@ -287,7 +287,7 @@ def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Shards) -> T
     ranks = Ranks.of(scratch, totals)
     (files,) = write_files(spark, scratch, [vocabulary_file(scratch, _TOTALS, ranks, sum(row.bytes for row in totals))])
     kinds: Entry = {name: value for row in totals for name, value in json.loads(row.kinds).items()}
-    return Tags(scratch, ranks.count, files, kinds, ranks)
+    return ShardTags(scratch, ranks.count, files, kinds, ranks)
 
 
 def _tags_of_shard(scratch: Scratch, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:

@@ -31,7 +31,7 @@ from tagmatch.pipeline.areas.token_groups import MessageTable
 from tagmatch.pipeline.filters.constraint_finder import encoded, rows_found
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.matcher import QueryBatch
-from tagmatch.pipeline.segment import Finder, Rows, RowsFound
+from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import TagIndex
 
 
@@ -60,7 +60,7 @@ class AreaFinder(Finder):
         """Messages whose areas were looked for."""
         return self.finders.matched_by
 
-    def prepare(self, messages: Rows) -> Sought:
+    def prepare(self, messages: SegmentMessages) -> Sought:
         """Where messages are, and the groups whose areas each is looked for in."""
         filters, count = self.index.filters, len(messages)
         if filters is None:

@@ -78,7 +78,7 @@ class EntryTable(NamedTuple):
 
     spaces: U32Array
     clients: U32Array
-    limits: F64Array  # What says how far from its client an entry is found, as of `limits`
+    limits: F64Array  # What says how far from its client an entry is found (see `limits`)
     client_offsets: npt.NDArray[Any]
     client_entries: U32Array  # Client `i` has the entries from `client_offsets[i]` to `client_offsets[i + 1]` of these
 

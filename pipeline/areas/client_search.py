@@ -67,7 +67,7 @@ PREPARED = ClientSearch(
 
 
 class AreasOfMessages(NamedTuple):
-    """The area of each message, as of `Shapes`; arrays are empty if none has one."""
+    """The area of each message (see `Shapes`); arrays are empty if none has one."""
 
     kinds: U8Array
     values: F64Array

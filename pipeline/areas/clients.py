@@ -72,7 +72,7 @@ class Entries:
     def of(
         cls, groups: I64Array, group_count: int, clients: I64Array, metres: F64Array, client_count: int, *, plane: bool
     ) -> Entries:
-        """Put entries into spaces; parameters as of `ClientCells.of`."""
+        """Put entries into spaces; parameters (see `ClientCells.of`)."""
         limit = limits(metres, plane=plane)
         reach = reaches(limit, plane=plane)
         order = np.lexsort((reach, groups))

@@ -219,7 +219,7 @@ def areas_of(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Groups:
-    """The group of each set, and how messages get to groups; as of `AreaIndex`."""
+    """The group of each set, and how messages get to groups; see `AreaIndex`."""
 
     count: int
     numbers: I64Array

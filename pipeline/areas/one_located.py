@@ -224,7 +224,7 @@ def _rows_at(rows, entries):
 
 @kernel
 def _entries_of(way, origin, tables, cells, numbers, groups, encoded, most):
-    """The entries of clients that a message is for, whose sets it satisfies; the rest as of `_entries_near`."""
+    """The entries of clients that a message is for, whose sets it satisfies; the rest (see `_entries_near`)."""
     rows, deleted = array_at(tables, _FOLLOWER_ROWS, np.uint32), deleted_in(tables)
     entries, is_all = _entries_near(way, origin, cells, numbers, groups, most)
     lon, lat = numbers[:1], numbers[1:2]

@@ -534,7 +534,7 @@ class AreaTree(NamedTuple):
 
 
 def levels_over(chunk_count: int) -> I64Array:
-    """The levels of a tree over so many chunks, as of `AreaTree`."""
+    """The levels of a tree over so many chunks (see `AreaTree`)."""
     records = [-(-chunk_count // SLOTS)]
     while records[-1] > 1:
         records.append(-(-records[-1] // SLOTS))
@@ -607,7 +607,7 @@ class ShapeTests(NamedTuple):
     of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
     offsets: I64Array  # Row number `i` has the tests from `offsets[i]` to `offsets[i + 1]`
     kinds: U8Array
-    values: F64Array  # float64, shape (n, 4); both as of `Shapes`
+    values: F64Array  # float64, shape (n, 4); both (see `Shapes`)
     negated: BoolArray
 
 

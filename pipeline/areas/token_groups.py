@@ -31,7 +31,7 @@ class GroupedSets(NamedTuple):
     """What sets in groups ask, as kernels take it."""
 
     of_rows: I64Array  # Of each row of the segment, its number here; -1 for those that are not in these groups
-    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message, as of `Records`
+    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message (see `Records`)
     records: U32Array
     constraints: tuple[Any, ...]  # Those that are more than an interval
 

@@ -138,7 +138,7 @@ def bound_records(first_below, below, first, children, axes, bounds):
 
 
 class CudaClients(Searches):
-    """Entries of clients that move, as of `ClientCells`, on a device, with one stream for packets and moves."""
+    """Entries of clients that move (see `ClientCells`), on a device, with one stream for packets and moves."""
 
     def __init__(self, cells: ClientCells, device: int = 0) -> None:
         entries = cells.entries
@@ -243,7 +243,7 @@ class CudaClients(Searches):
 
 
 class CudaFixedAreas(Searches):
-    """Areas in groups, as of `FixedAreas`, on a device."""
+    """Areas in groups (see `FixedAreas`), on a device."""
 
     def __init__(self, areas: FixedAreas, device: int = 0, streams: int = 1) -> None:
         super().__init__(device, streams, plane=areas.plane, of_points=len(areas.circles.numbers) > 0)

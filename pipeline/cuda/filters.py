@@ -63,7 +63,7 @@ _U32 = np.uint32
 
 
 class _Cut(NamedTuple):
-    """Codes of attributes cut into buckets, as of `Buckets`."""
+    """Codes of attributes cut into buckets (see `Buckets`)."""
 
     numbers: Any
     edge_offsets: Any
@@ -71,7 +71,7 @@ class _Cut(NamedTuple):
 
 
 class _Lines(NamedTuple):
-    """Sets in blocks, as of `LineIndex`."""
+    """Sets in blocks (see `LineIndex`)."""
 
     sets: int
     cut: _Cut
@@ -182,7 +182,7 @@ _EACH = 64
 
 
 class _Trie(NamedTuple):
-    """The trie of sets, as of `Trie`."""
+    """The trie of sets (see `Trie`)."""
 
     tokenless: int
     roots: Any

@@ -61,7 +61,7 @@ class DevicePacket:
     queries: DeviceQueries | None = None  # None if there was no memory for them
     pairs: Pairs | None = None
     lists: Lists | None = None  # The results, where they had to be fetched in parts
-    found: int = 0  # As of `Matched`
+    found: int = 0  # See `Matched`
     rejected: int = 0
 
     def subset_match(self) -> DevicePacket:
@@ -96,11 +96,11 @@ class DevicePacket:
         self.release()
 
 
-class LayoutMatch(Protocol):
+class CudaLayoutMatch(Protocol):
     """The subset match of a layout over tables in device memory."""
 
     nbytes: int  # Bytes of device memory
-    per_device: bool  # As of `PacketSize`
+    per_device: bool  # See `PacketSize`
     # Matches batches with their partitions, in a workspace, where the layout has partitions
     match_batches: Callable[[Batches, Workspace], Found] | None
 
@@ -109,7 +109,7 @@ class LayoutMatch(Protocol):
 
 
 #: Gets a segment, and options
-MakeLayoutMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
+MakeLayoutMatch: TypeAlias = Callable[[Segment, MatchOptions], CudaLayoutMatch]
 
 
 class CudaMatcher:
@@ -162,7 +162,7 @@ class CudaMatcher:
             self._deleted = to_device(np.zeros(0, np.uint8) if deletions is None else deletions.bits)
 
     def without(self, deletions: Deletions) -> CudaMatcher:
-        """As of `SegmentMatcher`."""
+        """See `SegmentMatcher`."""
         other = copy(self)
         other._leave_out(deletions)
         return other

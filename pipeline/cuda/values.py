@@ -43,7 +43,7 @@ class _Given(NamedTuple):
 
 
 class _Constants(NamedTuple):
-    """The constants of numbers, as of `Constants`; of each array so many count, as the device has no empty arrays."""
+    """The constants of numbers (see `Constants`); of each array so many count, as the device has no empty arrays."""
 
     starts: Any
     upper_halves: int
@@ -97,7 +97,7 @@ class GivenValues:
     first: int
     numbers: KnownColumns | None  # The columns of numbers
     sizes: I64Array  # How many values each of them has
-    owners: U32Array  # The other values, as of `values_of`
+    owners: U32Array  # The other values (see `values_of`)
     attributes: U32Array
     codes: U32Array
 
@@ -133,7 +133,7 @@ def _room(messages, places, queries, values, most, rooms):
 
 
 class _Cells(NamedTuple):
-    """The tokens of cells of values and of tags, as of `Cells`."""
+    """The tokens of cells of values and of tags (see `Cells`)."""
 
     first_cells: Any
     bits: Any

@@ -12,7 +12,7 @@ from tagmatch.pipeline.filters.messages import Messages, messages_of
 from tagmatch.pipeline.filters.one_message import OneMessage, one_message
 from tagmatch.pipeline.filters.subset_match import match_filters, match_lines
 from tagmatch.pipeline.matcher import QueryBatch
-from tagmatch.pipeline.segment import Finder, Rows, RowsFound
+from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import Matches, TagIndex
 
 
@@ -30,7 +30,7 @@ class ConstraintFinder(Finder):
         """As `Finder` says."""
         return self.index.nbytes
 
-    def prepare(self, messages: Rows) -> tuple[QueryBatch, Messages]:
+    def prepare(self, messages: SegmentMessages) -> tuple[QueryBatch, Messages]:
         """Ranks and codes of messages."""
         return messages.ranks, encoded(self.index, messages.tags, messages.first, messages.last)
 

@@ -70,7 +70,7 @@ class LineIndex:
     boxes: U32Array
     lines: U64Array  # [n, 8]
     rows: U32Array  # the segment's row of each set, in the order of the blocks
-    record_offsets: I64Array  # what a set asks of a message, as of `Records`
+    record_offsets: I64Array  # what a set asks of a message (see `Records`)
     records: U32Array
 
     def __len__(self) -> int:

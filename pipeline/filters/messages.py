@@ -54,7 +54,7 @@ _NO_ADDRESSES, _NO_TEXTS = (0,) * 2 * _ARRAYS, (0,) * 2 * len((BEGINS, ENDS, DAT
 class KnownColumns:
     """Columns of attributes that sets ask for."""
 
-    addresses: U64Array  # Of the arrays of each column, as of `Prepared`
+    addresses: U64Array  # Of the arrays of each column (see `Prepared`)
     heads: I64Array  # The attribute, and the column's `kind` and `first_bit`
     kept: list[object]  # What must stay as long as the addresses
     # Of columns that `_read` is still to see to, the number and the place among all that are given
@@ -335,7 +335,7 @@ def messages_of(tags: TagLists, first: int, last: int, known: Attributes) -> Mes
 def _values(
     tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
 ) -> tuple[U32Array, U32Array, U32Array, int]:
-    """As of `values_of`, in arrays that may be longer, and how many there are."""
+    """See `values_of`, in arrays that may be longer, and how many there are."""
     constants, patterns = known.constants.arrays, known.patterns.arrays
     found: tuple[U32Array, U32Array, U32Array, int] = _encode_tags(
         tags.offsets, _NO_INDICES if tags.indices is None else tags.indices, tags.tags.offsets, tags.tags.data,

@@ -293,7 +293,7 @@ def rows_for(tables, ranks, attributes, codes, most):
 
 @kernel
 def _in_segment(tables, tags, data, values, tag_offset, most):
-    """Sets of a segment that the message satisfies and that are not deleted; the rest as of `rows_for`."""
+    """Sets of a segment that the message satisfies and that are not deleted; the rest (see `rows_for`)."""
     ranks, attributes, codes = encoded_in(tables, tags, data, values, tag_offset)
     sets, rejected = rows_for(tables, ranks, attributes, codes, most)
     return live_of(tables, sets), rejected
@@ -335,12 +335,12 @@ class OneMessage(OneQuery):
     """Answers single messages about the sets with constraints of segments."""
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
-        """As of `OneQuery`: keys of the sets with constraints, or areas, that the message satisfies."""
+        """See `OneQuery`: keys of the sets with constraints, or areas, that the message satisfies."""
         found: U64Array = self._keys(query, unique, counts, ALL)
         return found
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
-        """As of `OneQuery`, of a message that is short, too."""
+        """See `OneQuery`, of a message that is short, too."""
         is_short = query.tag_count <= FEW_TAGS and len(query.attributes) <= _FEW_BYTES
         keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short else None
         return keys

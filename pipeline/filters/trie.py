@@ -203,7 +203,7 @@ class TrieIndex:
     cells: Cells
     trie: Trie  # Over the tokens of each set
     rows: U32Array  # The segment's row of each set, in the order of the trie
-    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message, as of `Records`
+    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message (see `Records`)
     records: U32Array
 
     def __len__(self) -> int:

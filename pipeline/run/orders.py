@@ -63,7 +63,7 @@ class Class:
         return abs(expected - seconds)
 
 
-class Call(Protocol):
+class Awaiting(Protocol):
     """Those that an entry is for, who may not want it any more."""
 
     @property
@@ -82,7 +82,7 @@ class Entry:
     work: Any  # What is to be done
     # Of a message that may share a task with others of the same matcher; `None`: it is a task of its own
     matcher: Matcher | None = None
-    call: Call | None = None  # The call whose packet it is
+    call: Awaiting | None = None  # The call whose packet it is
     rest: int = 0  # Messages of its call in packets that were handed in with it, from this one on
     number: int = field(default_factory=itertools.count().__next__)  # Entries are numbered as they come
 

@@ -337,7 +337,7 @@ class Packet(ABC):
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Asked(Packet):
+class CallPacket(Packet):
     """Some of the queries of a call that asks many: `first` to `last` of `rows`."""
 
     rows: TagLists

@@ -25,7 +25,7 @@ from tagmatch.model.parallel import join, start
 from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
-from tagmatch.pipeline.run.packets import Answers, Asked, Caller, Keys, Packet, Submitted
+from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Keys, Packet, Submitted
 from tagmatch.pipeline.run.stage import STAGES, at_work, working
 from tagmatch.pipeline.run.threaded import Limits, Timed, packet_ranges
 
@@ -39,7 +39,7 @@ class Round:
     def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
         self._answers = Answers([last - first for _, first, last in parts], matcher.memory)
         self.packets = [
-            Asked(
+            CallPacket(
                 matcher=matcher,
                 unique=np.full(last - first, unique),
                 rows=rows,
@@ -337,7 +337,7 @@ class Scheduled:
     def _match_packet(self, entry: Entry) -> None:
         call, packet = entry.call, entry.work
         assert isinstance(call, Round)
-        assert isinstance(packet, Asked)
+        assert isinstance(packet, CallPacket)
         try:
             begun = self._clock()
             self._perform(packet)

@@ -31,7 +31,7 @@ from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
 from tagmatch.pipeline.matcher import Matcher, PacketSize
 from tagmatch.pipeline.run.batches import Batcher, Taken
 from tagmatch.pipeline.run.counts import Counts
-from tagmatch.pipeline.run.packets import Answers, Asked, Caller, Submitted
+from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Submitted
 from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Stage, StageName, StoppedError
 from tagmatch.pipeline.tags import merge_all
 
@@ -412,7 +412,7 @@ def match_inline(
     def work(number: int) -> None:
         rows, first, last = parts[number]
         wanted = np.full(last - first, unique and not merged_later)
-        packet = Asked(
+        packet = CallPacket(
             matcher=matcher, unique=wanted, rows=rows, first=first, last=last, number=number, answers=answers
         )
         for stage in STAGES:

@@ -41,7 +41,7 @@ from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class FileColumn:
     """A column of a file and how its values are checked."""
 
     name: str
@@ -106,21 +106,21 @@ def _one_of(names: tuple[str, ...]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
-class Rows(NamedTuple):
+class FileRows(NamedTuple):
     """Rows of a file that can be used."""
 
     batch: pa.RecordBatch  # Their columns
     numbers: I64Array  # Their numbers among all rows of the file or folder, also those that cannot be used
 
 
-def rows_from(batch: pa.RecordBatch, first: int) -> Rows:
+def rows_from(batch: pa.RecordBatch, first: int) -> FileRows:
     """Rows that follow each other."""
-    return Rows(batch, np.arange(first, first + len(batch)))
+    return FileRows(batch, np.arange(first, first + len(batch)))
 
 
-def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
+def joined(parts: Iterable[FileRows]) -> Iterator[FileRows]:
     """Few large parts for many small ones; those before an error come before it."""
-    waiting: list[Rows] = []
+    waiting: list[FileRows] = []
     fault: TagMatchError | None = None
     try:
         for part in parts:
@@ -130,12 +130,12 @@ def joined(parts: Iterable[Rows]) -> Iterator[Rows]:
     for _, group in groupby(waiting, lambda part: part.batch.schema):
         some = list(group)
         batch = pa.Table.from_batches([part.batch for part in some]).combine_chunks().to_batches()
-        yield Rows(batch[0], np.concatenate([part.numbers for part in some])) if len(some) > 1 else some[0]
+        yield FileRows(batch[0], np.concatenate([part.numbers for part in some])) if len(some) > 1 else some[0]
     if fault is not None:
         raise fault
 
 
-def with_all_tags(batch: pa.RecordBatch, columns: tuple[Column, ...], path: str, first_row: int) -> pa.RecordBatch:
+def with_all_tags(batch: pa.RecordBatch, columns: tuple[FileColumn, ...], path: str, first_row: int) -> pa.RecordBatch:
     """Rows that all have tags: none where other columns are there instead."""
     (column,) = (column for column in columns if column.name == TAGS)
     place = batch.schema.get_field_index(TAGS)
@@ -369,48 +369,48 @@ def _check_places(
 
 
 _LISTS = pa.list_(pa.string())
-STORED_TAGS = Column(TAGS, (_LISTS,), partial(tag_lists, stored=True), stored_tag_list, instead=CONDITIONS)
-QUERY_TAGS = Column(TAGS, (_LISTS,), tag_lists, tag_list, instead=("attributes",))
+STORED_TAGS = FileColumn(TAGS, (_LISTS,), partial(tag_lists, stored=True), stored_tag_list, instead=CONDITIONS)
+QUERY_TAGS = FileColumn(TAGS, (_LISTS,), tag_lists, tag_list, instead=("attributes",))
 #: The column of keys, by what they are
-KEYS: dict[KeyType, Column] = {
-    "integer": Column("key", (pa.uint64(),), KEY_CHECKS["integer"].many, KEY_CHECKS["integer"].one),
-    "string": Column("key", (pa.string(),), KEY_CHECKS["string"].many, KEY_CHECKS["string"].one),
+KEYS: dict[KeyType, FileColumn] = {
+    "integer": FileColumn("key", (pa.uint64(),), KEY_CHECKS["integer"].many, KEY_CHECKS["integer"].one),
+    "string": FileColumn("key", (pa.string(),), KEY_CHECKS["string"].many, KEY_CHECKS["string"].one),
 }
 #: Of queries
-ID = Column("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
+ID = FileColumn("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
 
 
-def conditions(*, plane: bool) -> tuple[Column, ...]:
+def conditions(*, plane: bool) -> tuple[FileColumn, ...]:
     """Of stored sets: what a query must be as well, as expressions, as structs of constraints, and where it must be."""
 
     def check(where: pa.Array, name: str, first_row: int = 0) -> None:
         conditions_of(where, len(where), name, first_row=first_row, plane=plane)
 
     return (
-        Column(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
-        Column("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
-        Column(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=area_structs, is_optional=True),
+        FileColumn(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
+        FileColumn("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
+        FileColumn(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=area_structs, is_optional=True),
     )
 
 
-def places(*, plane: bool) -> tuple[Column, ...]:
+def places(*, plane: bool) -> tuple[FileColumn, ...]:
     """Of queries: where they are, and the area in which clients must be."""
     kind = pa.struct(dict.fromkeys(names_of_places(plane=plane), pa.float64()))
     location = partial(_check_places, LOCATION, places_in, plane=plane)
     within = partial(_check_places, WITHIN, shapes_in, plane=plane)
     return (
-        Column(LOCATION, (kind,), location, make=partial(location_structs, kind=kind), is_optional=True),
-        Column(WITHIN, (AREA_STRUCTS,), within, make=area_structs, is_optional=True),
+        FileColumn(LOCATION, (kind,), location, make=partial(location_structs, kind=kind), is_optional=True),
+        FileColumn(WITHIN, (AREA_STRUCTS,), within, make=area_structs, is_optional=True),
     )
 
 
 #: Of queries
-ATTRIBUTES = Column("attributes", (ATTRIBUTE_TAGS,), _check_attributes, make=attribute_lists, is_optional=True)
+ATTRIBUTES = FileColumn("attributes", (ATTRIBUTE_TAGS,), _check_attributes, make=attribute_lists, is_optional=True)
 #: Of stored sets: when the key expires
-EXPIRES = Column("expires", (TIME,), check_times, check_text, is_optional=True)
+EXPIRES = FileColumn("expires", (TIME,), check_times, check_text, is_optional=True)
 
 
-def require_columns(found: list[str], path: str, columns: tuple[Column, ...]) -> None:
+def require_columns(found: list[str], path: str, columns: tuple[FileColumn, ...]) -> None:
     """See that a file, which messages call `path`, has each column that it must have, and each one once."""
     counts = Counter(found)
     for column in columns:
@@ -431,14 +431,14 @@ def refuse_twice(names: Iterable[str], own: Collection[str]) -> None:
             )
 
 
-def beside(attributes: tuple[Column, ...], columns: tuple[Column, ...]) -> tuple[Column, ...]:
+def beside(attributes: tuple[FileColumn, ...], columns: tuple[FileColumn, ...]) -> tuple[FileColumn, ...]:
     """Columns of a file of queries, and those that are an attribute each; if there is one, queries need no tags."""
     if not attributes:
         return columns
     return (*(replace(column, is_optional=True) if column.name == TAGS else column for column in columns), *attributes)
 
 
-def attribute_columns(names: tuple[str, ...], path: str) -> tuple[Column, ...]:
+def attribute_columns(names: tuple[str, ...], path: str) -> tuple[FileColumn, ...]:
     """The columns of a file that are attributes of queries, one each."""
     for name in names:
         try:
@@ -446,7 +446,7 @@ def attribute_columns(names: tuple[str, ...], path: str) -> tuple[Column, ...]:
         except InvalidValueError as error:
             raise InputFileError(f"{path}: column {name!r}: {error}; --ignore-columns leaves columns aside") from None
     return tuple(
-        Column(name, (ATTRIBUTE_TAGS,), partial(_check_attribute, name), make=partial(_values_of, name))
+        FileColumn(name, (ATTRIBUTE_TAGS,), partial(_check_attribute, name), make=partial(_values_of, name))
         for name in dict.fromkeys(names)
     )
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, Column, refuse_twice
+from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, FileColumn, refuse_twice
 from tagmatch.files.formats import BLOCK_BYTES, Read
 from tagmatch.files.json import MARK, concatenated, in_place, json_lists, json_values, read_json, time_texts, utf8_text
 from tagmatch.files.lines import Block, block_of, lines_of
@@ -184,7 +184,7 @@ class CsvLines:
     name = "a row of CSV"
     ids = str
 
-    def __init__(self, header: list[str], columns: tuple[Column, ...]) -> None:
+    def __init__(self, header: list[str], columns: tuple[FileColumn, ...]) -> None:
         self._header = header
         self._names = frozenset(header)
         found = [column for column in columns if column.name in self._names]

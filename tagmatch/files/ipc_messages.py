@@ -224,7 +224,7 @@ class _Table:
         return self._place + slot if slot else 0
 
 
-#: Where a value is that is a view; if it is short, it is in the place of the last three
+#: Where a value is that is a view; if it is short, it is in place of the last three
 VIEW = np.dtype([("size", "<i4"), ("prefix", "<i4"), ("buffer", "<i4"), ("offset", "<i4")])
 
 _is = pa.types
@@ -304,7 +304,7 @@ class Values:
 Dictionaries = dict[int, Values]
 
 _NO_BYTES = pa.py_buffer(b"")
-_RAW = -1  # in the place of a length: the buffer is not compressed
+_RAW = -1  # in place of a length: the buffer is not compressed
 _ALIGNMENT = 8
 # Of a dictionary, before they are put together
 _MOST_PARTS = 1000

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from tagmatch.files.columns import ATTRIBUTES, Column, OtherColumns, refuse_twice
+from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_twice
 from tagmatch.files.formats import Read, whole_lines
 from tagmatch.files.lines import Block, block_of, lines_of
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
@@ -167,7 +167,7 @@ class JsonLines:
     name = "a JSON object"
     ids = None
 
-    def __init__(self, columns: tuple[Column, ...], others: OtherColumns | None = None) -> None:
+    def __init__(self, columns: tuple[FileColumn, ...], others: OtherColumns | None = None) -> None:
         self._made = {column.name: column for column in columns if column.make is not None}
         self._names = frozenset(column.name for column in columns)
         self._others = others

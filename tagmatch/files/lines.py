@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.files.columns import ID, Column, InvalidRows, Rows, joined, rows_from, with_all_tags
+from tagmatch.files.columns import ID, FileColumn, FileRows, InvalidRows, joined, rows_from, with_all_tags
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
@@ -93,7 +93,7 @@ class TextReader:
     """
 
     def __init__(
-        self, path: str, form: TextFormat, columns: tuple[Column, ...], invalid: InvalidRows, row: int
+        self, path: str, form: TextFormat, columns: tuple[FileColumn, ...], invalid: InvalidRows, row: int
     ) -> None:
         self._path = path
         self._form = form
@@ -103,19 +103,19 @@ class TextReader:
         self.row = row
         self._line = 1
 
-    def rows(self, blocks: Iterable[Block]) -> Iterator[Rows]:
+    def rows(self, blocks: Iterable[Block]) -> Iterator[FileRows]:
         """The rows of blocks."""
         for block in blocks:
             yield from joined(self._rows(block))
             self.row += len(block.begins)
             self._line += block.line_count
 
-    def _rows(self, block: Block) -> Iterator[Rows]:
+    def _rows(self, block: Block) -> Iterator[FileRows]:
         """Rows of a block, in parts between those that cannot be used."""
         for first, last, odd in _runs(block.odd):
             yield from (self._one_by_one if odd else self._together)(block, first, last)
 
-    def _together(self, block: Block, first: int, last: int) -> Iterator[Rows]:
+    def _together(self, block: Block, first: int, last: int) -> Iterator[FileRows]:
         data = block.part(first, last)
         try:
             batch = self._parse(data, last - first, self.row + first)
@@ -152,7 +152,7 @@ class TextReader:
             self._ids = str if pa.types.is_string(batch[ID.name].type) else int
         return batch
 
-    def _kinds(self, column: Column, data: bytes) -> list[pa.DataType]:
+    def _kinds(self, column: FileColumn, data: bytes) -> list[pa.DataType]:
         if column is not ID:
             return list(column.kinds)
         if self._ids is None:
@@ -161,7 +161,7 @@ class TextReader:
 
     # -- one by one ----------------------------------------------------------------------------------------------------
 
-    def _one_by_one(self, block: Block, first: int, last: int) -> Iterator[Rows]:
+    def _one_by_one(self, block: Block, first: int, last: int) -> Iterator[FileRows]:
         records: list[dict[str, Any]] = []
         for place in range(first, last):
             row = self.row + place
@@ -175,7 +175,7 @@ class TextReader:
                 records.append(record)
         yield from self._of(records, self.row + last - len(records))
 
-    def _of(self, records: list[dict[str, Any]], first_row: int) -> Iterator[Rows]:
+    def _of(self, records: list[dict[str, Any]], first_row: int) -> Iterator[FileRows]:
         """Rows that can be used."""
         if not records:
             return

@@ -22,10 +22,10 @@ from tagmatch.files.columns import (
     KEYS,
     QUERY_TAGS,
     STORED_TAGS,
-    Column,
+    FileColumn,
+    FileRows,
     InvalidRows,
     OtherColumns,
-    Rows,
     attribute_columns,
     beside,
     conditions,
@@ -68,11 +68,11 @@ _BATCH_ROWS = 65_536
 class _Reading(NamedTuple):
     """What is read of files, and what becomes of other columns and of rows that cannot be used."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[FileColumn, ...]
     invalid: InvalidRows
     others: OtherColumns | None = None
 
-    def rows(self, path: str, form: str | None) -> Iterator[Rows]:
+    def rows(self, path: str, form: str | None) -> Iterator[FileRows]:
         """The rows of a file, a folder of files, or a stream."""
         if not (path and Path(path).is_dir()):
             yield from self._file(path, format_of(path, form), 0)
@@ -81,7 +81,7 @@ class _Reading(NamedTuple):
         for file, found in _files_in(Path(path), form):
             first = yield from self._file(file, found, first)
 
-    def _file(self, path: str, form: Format, first_row: int) -> Generator[Rows, None, int]:
+    def _file(self, path: str, form: Format, first_row: int) -> Generator[FileRows, None, int]:
         """The rows of one file; returns the number of the row after its last."""
         name, columns = input_name(path), self.columns
         if not (is_stream(path) or Path(path).exists()):
@@ -107,14 +107,14 @@ class _Reading(NamedTuple):
         except OSError as error:
             raise InputFileError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from None
 
-    def _with_attributes(self, names: list[str], path: str) -> tuple[Column, ...]:
+    def _with_attributes(self, names: list[str], path: str) -> tuple[FileColumn, ...]:
         """The columns of a file with columns of these names, first those that are an attribute each."""
         if self.others is None:
             return self.columns
         self.others.check(names, path)
         return beside(attribute_columns(self.others.attributes_in(names), path), self.columns)
 
-    def _parquet(self, path: str, name: str, first_row: int) -> Generator[Rows, None, int]:
+    def _parquet(self, path: str, name: str, first_row: int) -> Generator[FileRows, None, int]:
         """The rows of a Parquet file, which messages call `name`; columns that are attributes come after the others."""
         try:
             with (
@@ -141,7 +141,9 @@ class _Reading(NamedTuple):
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
 
-    def _usable(self, batch: pa.RecordBatch, first: int, name: str, columns: tuple[Column, ...]) -> Iterator[Rows]:
+    def _usable(
+        self, batch: pa.RecordBatch, first: int, name: str, columns: tuple[FileColumn, ...]
+    ) -> Iterator[FileRows]:
         """The rows that can be used, in parts between those that cannot."""
         try:
             whole = with_all_tags(batch, columns, name, first)

@@ -100,7 +100,7 @@ Messages: TypeAlias = pa.Array | pa.RecordBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AskedColumns:
     """Which columns of the queries are asked for."""
 
     tags: int  # Number of the column of tags
@@ -156,7 +156,7 @@ def reject_nulls(tags: pa.Array, name: str) -> None:
         )
 
 
-def check_types(asked: Asked, schema: pa.Schema, called: Mapping[str, str]) -> None:
+def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str]) -> None:
     """See that columns have types with which they can be asked, and attributes have names of their own."""
     messages = asked.messages(pa.RecordBatch.from_pylist([], schema=schema))
     if not isinstance(messages, pa.RecordBatch):
@@ -254,11 +254,11 @@ def parsed(given: Mapping[str, str], known: Parsers, what: str) -> dict[str, Any
 class Settings:
     """What a session says of the arguments that a call of `partition` or `subset_join` leaves out."""
 
-    layout: Layout | None = None  # As of `partition`; of the first two, `None` means that nothing is said
+    layout: Layout | None = None  # See `partition`; of the first two, `None` means that nothing is said
     max_partition_size: int | None = None
     sets_per_task: int = 1 << 20
     skip_invalid: bool = False
-    strategy: Strategy = "auto"  # As of `subset_join`
+    strategy: Strategy = "auto"  # See `subset_join`
     ship_limit: int = 8 << 30
 
     @classmethod

@@ -26,7 +26,7 @@ from tagmatch.model.storage.repository import Repository
 from tagmatch.model.where.areas import Box, Circle
 from tagmatch.spark.columns import (
     KEY_TYPES,
-    Asked,
+    AskedColumns,
     Messages,
     arrow_schema,
     arrow_type,
@@ -101,7 +101,7 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     -------
     function
         Of a column of tags, an array of strings without nulls; and, where they are wanted, of columns `attributes`, a
-        struct of which each field is one, or a map, and `location` and `within`, as of `subset_join`. All but the tags
+        struct of which each field is one, or a map, and `location` and `within` (see `subset_join`). All but the tags
         may be given by name. A null is none. Its tasks fail with `NullError` and `InvalidValueError` as those of
         `subset_join`, and with these and `InvalidTypeError` for columns that cannot be used.
 
@@ -154,11 +154,11 @@ def _messages(arguments: Mapping[str, Any]) -> Messages:
     return asked.messages(batch)
 
 
-def _asked(names: list[str]) -> Asked:
+def _asked(names: list[str]) -> AskedColumns:
     """The arguments that are given, as columns of these names."""
     number = {name: place for place, name in enumerate(names)}
     attributes = (number[ATTRIBUTES],) if ATTRIBUTES in number else ()
-    return Asked(number[TAGS], attributes, number.get(LOCATION), number.get(WITHIN))
+    return AskedColumns(number[TAGS], attributes, number.get(LOCATION), number.get(WITHIN))
 
 
 def _called(function: str) -> dict[str, str]:

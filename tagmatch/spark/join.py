@@ -2,7 +2,7 @@
 
 The offline job as a function of a DataFrame.
 
-A DataFrame of sets in the place of an index.
+A DataFrame of sets in place of an index.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets,
 from tagmatch.partitioner.spark.stored import Stored
 from tagmatch.spark.columns import (
     ANSWER_NAMES,
-    Asked,
+    AskedColumns,
     Output,
     Settings,
     Strategy,
@@ -114,7 +114,7 @@ def partition(
         Columns: an array of strings, and an integer from 0 to 2**64 - 1 (as which Spark has decimal(20, 0)) or a
         string. Strings make an index with `key_type="string"`; they are compared as bytes.
     where : str, optional
-        Column of expressions, what the attributes of a query must be as well, as of `TagMatch.add_set`; null where a
+        Column of expressions, what the attributes of a query must be as well (see `TagMatch.add_set`); null where a
         set has none. Each different one is read once in a batch. Default: `where`, if there is such a column. Columns
         `constraints` and `area`, arrays of structs and structs, are those of `TagMatch.add_subscriptions`. Areas are on
         the sphere.
@@ -323,7 +323,7 @@ def _check_choice(name: str, value: object, kind: object) -> None:
 
 def _asked(
     queries: DataFrame, tags: str, attributes: tuple[str, ...], location: str | None, within: str | None
-) -> Asked:
+) -> AskedColumns:
     """The columns by number, which are of types that they can have."""
     places = {LOCATION: location, WITHIN: within}
     of_places = {of: name for of, name in places.items() if name is not None}
@@ -335,7 +335,7 @@ def _asked(
             names = ", ".join(map(repr, columns))
             raise InvalidValueError(f"{of}: queries must have one column {name!r}; its columns are {names}")
     number = {name: places_of[name] for _, name in given}
-    asked = Asked(
+    asked = AskedColumns(
         columns.index(tags),
         tuple(number[name] for name in attributes),
         *(None if name is None else number[name] for name in places.values()),

@@ -14,7 +14,7 @@ from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.repository import Repository
-from tagmatch.spark.columns import Asked, Output, answer_field, on_plane, reject_nulls, with_keys
+from tagmatch.spark.columns import AskedColumns, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ _opened: dict[str, tuple[Repository, TagMatch[Any]]] = {}
 
 
 def ship_join(
-    queries: DataFrame, index: Repository, *, key_type: KeyType, asked: Asked, unique: bool, output: Output
+    queries: DataFrame, index: Repository, *, key_type: KeyType, asked: AskedColumns, unique: bool, output: Output
 ) -> DataFrame:
     """Join queries, which may be a stream, with an index that all workers reach.
 
@@ -49,7 +49,7 @@ def matched(
     location: Repository,
     *,
     key_type: KeyType,
-    asked: Asked,
+    asked: AskedColumns,
     unique: bool,
     output: Output,
 ) -> Iterator[pa.RecordBatch]:

@@ -64,7 +64,7 @@ from tagmatch.partitioner.spark.batches import (
     sorted_by_number,
 )
 from tagmatch.partitioner.staged import StagedChanges
-from tagmatch.spark.columns import Asked, Messages, Output, answer_field, on_plane, reject_nulls, with_keys
+from tagmatch.spark.columns import AskedColumns, Messages, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -134,7 +134,7 @@ def hashes_of_attributes(names: Iterable[str]) -> U64Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Buckets:
+class ShuffleBuckets:
     """A bucket for each hash of a tag or an attribute, and several for one that very many sets are met by."""
 
     count: int
@@ -185,7 +185,7 @@ class _Met:
     has_others: bool
 
 
-def buckets_for(index: InPlace, bucket_sets: int, *, at_least: int = 1) -> Buckets:
+def buckets_for(index: InPlace, bucket_sets: int, *, at_least: int = 1) -> ShuffleBuckets:
     """As many buckets as a snapshot needs, of about `bucket_sets` sets each."""
     segments = index.snapshot.segments
     # What is less in every segment is less than too much in all of them
@@ -196,7 +196,7 @@ def buckets_for(index: InPlace, bucket_sets: int, *, at_least: int = 1) -> Bucke
     np.add.at(sets, numbers, np.concatenate([each.sets for each in met]))
     salted = sets > bucket_sets
     rows = sum(map(len, segments))
-    return Buckets(
+    return ShuffleBuckets(
         max(at_least, -(-rows // bucket_sets), 1),
         hashes[salted],
         -(-sets[salted] // bucket_sets),
@@ -251,9 +251,9 @@ class Shuffle:
     snapshot: str  # Name of the snapshot
     now: int  # Keys that have expired at this time, in microseconds since 1970, are no answers
     key_type: KeyType
-    buckets: Buckets
+    buckets: ShuffleBuckets
     labels: I64Array  # Labels of batches for the buckets and, behind them, for the homes of queries
-    asked: Asked
+    asked: AskedColumns
 
     @property
     def numbers(self) -> I64Array:
@@ -262,7 +262,7 @@ class Shuffle:
 
 
 def shuffle_join(
-    queries: DataFrame, index: Repository, *, asked: Asked, unique: bool, output: Output, bucket_sets: int
+    queries: DataFrame, index: Repository, *, asked: AskedColumns, unique: bool, output: Output, bucket_sets: int
 ) -> DataFrame:
     """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
 
@@ -408,7 +408,7 @@ def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) ->
     return records.take(queries[places])
 
 
-def _buckets_of_queries(messages: Messages, buckets: Buckets) -> tuple[U32Array, I64Array]:
+def _buckets_of_queries(messages: Messages, buckets: ShuffleBuckets) -> tuple[U32Array, I64Array]:
     """Pairs of a bucket and a query that has one of its tags or attributes, each once."""
     (lists,) = tag_lists(messages.column(TAGS) if isinstance(messages, pa.RecordBatch) else messages, TAGS)
     owners, hashes = np.repeat(np.arange(len(lists)), np.diff(lists.offsets)), hash_tags(lists)

@@ -74,9 +74,9 @@ class Saving:
     index: Repository
     overwrite: bool  # They replace the index; else they are added to it
     layout: Layout | None
-    max_partition_size: int | None  # As of `TagMatch`; `None`: as the index has it
+    max_partition_size: int | None  # See `TagMatch`; `None`: as the index has it
     plane: bool  # Areas are on the plane
-    match_all: bool  # As of `TagMatch.add_subscriptions`
+    match_all: bool  # See `TagMatch.add_subscriptions`
 
     def save(self, messages: Sequence[HandedOver], schema: pa.Schema, epoch: int | None = None) -> None:
         """Make the rows the index, or add them; in one step, at the end."""

@@ -16,7 +16,7 @@ from support.bench import Found, at, facts, measured, run
 from support.systems import Case, cases, check_circles, check_located, one_radius, random_case, right_keys
 
 from tagmatch.model.errors import TagMatchError
-from tagmatch.workloads.location import Location, LocationOptions
+from tagmatch.workloads.location import LocationOptions, LocationWorkload
 from tagmatch_bench.figures import location as location_figure
 from tagmatch_bench.figures import location_content, location_spatial, published
 from tagmatch_bench.harness.located import WHOLE, great_circle, tags_as_attributes, tags_as_constraints
@@ -151,7 +151,7 @@ def test_as_many_constraints_as_bytes_count(system: System, size: int) -> None:
 @pytest.mark.parametrize("degrees", [0.0, 10.0])
 def test_own_systems(content: Any, degrees: float, seed: int) -> None:
     """In all three ways to ask, of any number of the first messages."""
-    made = Location(LocationOptions(seed=seed, subscribers=60, coverage=0.3, selectivity=0.02, degrees=degrees))
+    made = LocationWorkload(LocationOptions(seed=seed, subscribers=60, coverage=0.3, selectivity=0.02, degrees=degrees))
     stored, sent = made.subscriptions(0, 600, content=content), made.messages(0, 600, content=content)
     right = [sorted(set(keys)) for keys in right_keys(stored, sent)]
     whole = TagmatchLocated(stored)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Mutant(NamedTuple):
-    """A mistake: `wrong` is in the place of the text `right`, which the file has once.
+    """A mistake: `wrong` is in place of the text `right`, which the file has once.
 
     `tests` are arguments for pytest, separated by spaces: those that see the mistake, and few others.
     """

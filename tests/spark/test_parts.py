@@ -108,7 +108,7 @@ def test_no_step_is_left_to_one_task(
 
 @pytest.mark.usefixtures("parts_are_small")
 def test_files_of_a_job_that_is_damaged_are_replaced(spark: Any, tmp_path: Path, rng: random.Random) -> None:
-    """A job that makes the same segment again puts whole files in the place of those that are there."""
+    """A job that makes the same segment again puts whole files in place of those that are there."""
     rows = [(tags, key) for tags, key, _ in rows_of(rng, 500, "integer")]
     frame = spark.createDataFrame(rows, "tags array<string>, key long")
     partition(frame, tmp_path / "index")

@@ -382,7 +382,7 @@ class Session:
 
 @contextmanager
 def session(seed: int) -> Iterator[Session]:
-    """One whose functions tagmatch calls in the place of Spark's."""
+    """One whose functions tagmatch calls in place of Spark's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "col", col)
         for module in (ship, shuffle):

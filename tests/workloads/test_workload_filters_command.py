@@ -13,7 +13,7 @@ from support.workload import refused, run
 from tagmatch.files.json import object_lines
 from tagmatch.workloads import content, location
 from tagmatch.workloads.content import Content, where_texts
-from tagmatch.workloads.location import Location, near_me
+from tagmatch.workloads.location import LocationWorkload, near_me
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +30,8 @@ def of_content(scenario: str = "pcm", **options: Any) -> Content:
     return Content(replace(content.SCENARIOS[scenario], **options))
 
 
-def of_location(scenario: str = "clcb", **options: Any) -> Location:
-    return Location(replace(location.SCENARIOS[scenario], subscribers=30, filters_each=2, **options))
+def of_location(scenario: str = "clcb", **options: Any) -> LocationWorkload:
+    return LocationWorkload(replace(location.SCENARIOS[scenario], subscribers=30, filters_each=2, **options))
 
 
 def paths(folder: Path) -> list[Path]:

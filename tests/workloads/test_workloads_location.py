@@ -19,9 +19,9 @@ from support.systems import has, holds, matching_rows, metres
 from tagmatch import TagMatchError
 from tagmatch.files.json import object_lines
 from tagmatch.workloads.content import with_texts
-from tagmatch.workloads.location import COLUMNS, SCENARIOS, Location, LocationOptions, near_me
+from tagmatch.workloads.location import COLUMNS, SCENARIOS, LocationOptions, LocationWorkload, near_me
 
-CLCB = Location(SCENARIOS["clcb"])
+CLCB = LocationWorkload(SCENARIOS["clcb"])
 
 
 @st.composite
@@ -58,7 +58,7 @@ def attributes_of(message: dict[str, Any]) -> dict[str, Any]:
 
 @given(chosen=options(), content=st.sampled_from(["constraints", "tags", "both"]))
 def test_limits(chosen: LocationOptions, content: Any) -> None:
-    location = Location(chosen)
+    location = LocationWorkload(chosen)
     count = min(location.filters, 50)
     stored = rows(location.subscriptions(0, count, content=content))
     sent, moves = rows(location.messages(0, 15, content=content)), rows(location.moves(0, 9))
@@ -96,7 +96,7 @@ def check_content(chosen: LocationOptions, what: str, content: str, tags: list[s
 
 @given(chosen=options(), data=st.data())
 def test_rows_depend_on_the_seed_and_their_number_alone(chosen: LocationOptions, data: st.DataObject) -> None:
-    location = Location(chosen)
+    location = LocationWorkload(chosen)
     makes = (location.subscriptions, location.filters), (location.messages, 50), (location.moves, 50)
     for make, count in makes:
         cuts = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=3))})
@@ -105,7 +105,7 @@ def test_rows_depend_on_the_seed_and_their_number_alone(chosen: LocationOptions,
 
 def test_threads_do_not_change_rows() -> None:
     """Of so many rows that they are made in several blocks."""
-    other = Location(replace(SCENARIOS["clcb"], seed=2))
+    other = LocationWorkload(replace(SCENARIOS["clcb"], seed=2))
     for content in ("constraints", "tags"):
         whole = CLCB.subscriptions(0, 90_000, content=content)
         assert CLCB.subscriptions(5, 90_000, content=content, threads=3).equals(whole.slice(5))
@@ -144,7 +144,7 @@ SELECTIVITIES: list[tuple[str, dict[str, Any]]] = [
 def test_selectivity_of_content(scenario: str, changes: dict[str, Any]) -> None:
     """As many messages satisfy a filter as are to, by its constraints, and by its tags."""
     chosen = replace(SCENARIOS[scenario], **changes)
-    location = Location(chosen)
+    location = LocationWorkload(chosen)
     stored = rows(location.subscriptions(0, 400, content="both"))
     sent = [(set(row["tags"]), attributes_of(row)) for row in rows(location.messages(0, 1000, content="both"))]
     by_constraints = by_tags = 0
@@ -164,13 +164,13 @@ def test_selectivity_of_content(scenario: str, changes: dict[str, Any]) -> None:
 
 def test_places_gather_around_spots() -> None:
     """By Zipf's law, areas and messages around the same ones."""
-    location = Location(replace(SCENARIOS["zipf"], spread=0.0))
+    location = LocationWorkload(replace(SCENARIOS["zipf"], spread=0.0))
     tables = location.subscriptions(0, 20_000)["area"], location.messages(0, 20_000)["location"]
     of_areas, of_messages = (Counter((each["x"], each["y"]) for each in table.to_pylist()) for table in tables)
     ((first, most),), harmonic = of_areas.most_common(1), sum(1 / (i + 1) for i in range(1000))
     assert [most, of_messages[first]] == pytest.approx([20_000 / harmonic] * 2, rel=0.1)
     assert len(of_areas) > 300
-    spread = Location(replace(SCENARIOS["zipf"], spots=1, spread=0.01))
+    spread = LocationWorkload(replace(SCENARIOS["zipf"], spots=1, spread=0.01))
     x = np.array([each["x"] for each in spread.messages(0, 5000)["location"].to_pylist()])
     away = (x - np.median(x) + 0.5) % 1 - 0.5
     assert away.std() == pytest.approx(0.01, rel=0.1)
@@ -178,7 +178,7 @@ def test_places_gather_around_spots() -> None:
 
 @given(chosen=options(), content=st.sampled_from(["constraints", "tags", "both"]))
 def test_json_lines(chosen: LocationOptions, content: Any) -> None:
-    location = Location(chosen)
+    location = LocationWorkload(chosen)
     stored = location.subscriptions(0, min(location.filters, 9), content=content)
     sent = location.messages(0, 9, content=content)
     for batch in stored.to_batches():
@@ -233,7 +233,7 @@ def test_near_me(places: pa.Table) -> None:
     assert not near_me(places, 500, 400, 8).subscriptions.equals(made.subscriptions)
     stored, sent, moves = map(rows, made)
     assert (len(stored), len(sent), len(moves)) == (500, 400, 50)
-    assert made.subscriptions.schema.equals(Location(LocationOptions(degrees=1.0)).subscriptions_schema)
+    assert made.subscriptions.schema.equals(LocationWorkload(LocationOptions(degrees=1.0)).subscriptions_schema)
     lon, lat = (places[name].to_numpy() for name in ("lon", "lat"))
     for row in (*(row["area"] for row in stored), *(row["location"] for row in moves)):
         assert metres(row["lon"], row["lat"], lon, lat).min() < 30_000

@@ -79,7 +79,7 @@ def filters_of_an_interface(constraints: int) -> int:
 
 
 def exactly(what: str, count: int) -> dict[str, Any]:
-    """Options with one number, at least 1, in the place of a range."""
+    """Options with one number, at least 1, in place of a range."""
     return dict.fromkeys((f"min_{what}", f"max_{what}"), max(1, count))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import F64Array
-from tagmatch.workloads.location import SCENARIOS, ContentKind, Location, near_me
+from tagmatch.workloads.location import SCENARIOS, ContentKind, LocationWorkload, near_me
 from tagmatch_bench.figures import published
 from tagmatch_bench.figures.content_scenarios import DATA, read
 from tagmatch_bench.figures.published import DEFAULT, MICROS, against
@@ -51,10 +51,10 @@ from tagmatch_bench.systems.tagmatch_content import (
 DISTRIBUTIONS = {"uniform": "clcb", "Zipf": "zipf"}
 
 
-def workload(filters: int, seed: int, scenario: str = "clcb", **changes: Any) -> Location:
+def workload(filters: int, seed: int, scenario: str = "clcb", **changes: Any) -> LocationWorkload:
     """CLCB's workload with about this number of filters, at least one subscriber's, and other changes of options."""
     options = replace(SCENARIOS[scenario], seed=seed, **changes)
-    return Location(replace(options, subscribers=max(1, filters // options.filters_each)))
+    return LocationWorkload(replace(options, subscribers=max(1, filters // options.filters_each)))
 
 
 def circles(name: str, filters: int, messages: int, seed: int, distribution: str, coverage: float) -> CircleScenario:

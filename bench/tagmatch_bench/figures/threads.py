@@ -11,7 +11,7 @@ from tagmatch import TagMatch
 from tagmatch.workloads.content import SCENARIOS as CONTENT
 from tagmatch.workloads.content import Content
 from tagmatch.workloads.location import SCENARIOS as LOCATED
-from tagmatch.workloads.location import Location
+from tagmatch.workloads.location import LocationWorkload
 from tagmatch_bench.figures.throughput import by_threads
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import callers_rate, gather_rate, poisson_times, serve_tasks
@@ -49,7 +49,7 @@ def at_once(bench: Bench, result: Result) -> None:
 def _indexes(bench: Bench) -> Iterator[tuple[str, TagMatch, list[Asked]]]:
     """Subscriptions of the workloads of PCM and CLCB, as many as there are sets, and messages."""
     count, queries = bench.sets(), bench.queries
-    content, location = Content(CONTENT["pcm"]), Location(LOCATED["clcb"])
+    content, location = Content(CONTENT["pcm"]), LocationWorkload(LOCATED["clcb"])
     whole = TagmatchContent(content.subscriptions(0, min(count, content.filters)), threads=bench.options.threads)
     attributes = TagmatchOneByOne(whole).prepare(content.messages(0, queries))
     yield "conditions", whole.index, [(((), each), {}) for each in attributes]

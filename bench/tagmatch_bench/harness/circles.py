@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import F64Array, U32Array, U64Array, offsets_of
-from tagmatch.workloads.location import Location
+from tagmatch.workloads.location import LocationWorkload
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.results import Answers, Result
 from tagmatch_bench.harness.timing import Samples
@@ -44,7 +44,7 @@ class CircleScenario:
     to_y: F64Array
 
     @classmethod
-    def of(cls, name: str, location: Location, messages: int, seed: int) -> CircleScenario:
+    def of(cls, name: str, location: LocationWorkload, messages: int, seed: int) -> CircleScenario:
         """All areas of a workload on the plane, its first messages and its moves."""
         count = location.filters
         circles = Circles.of(location.subscriptions(0, count, content="tags").select(["area"]))

@@ -15,7 +15,7 @@ from support.systems import AREA, KINDS, PLACES, POINT, RADII, cases, check, che
 from support.tables import table_of, tag_rows
 
 from tagmatch.workloads.content import Content, ContentOptions
-from tagmatch.workloads.location import SCENARIOS, Location
+from tagmatch.workloads.location import SCENARIOS, LocationWorkload
 from tagmatch_bench.systems.catalogue import CIRCLES_GPU, CONTENT_GPU, LOCATED_GPU, OWN_CIRCLES_GPU, System
 from tagmatch_bench.systems.gpu_scan import BATCH_SIZE, PACKET_BATCHES, GpuBatchScan, GpuScan
 from tagmatch_bench.systems.signatures import SignatureScan
@@ -72,7 +72,9 @@ def test_areas_alone(name: str, data: st.DataObject) -> None:
 
 
 def generated(scenario: str, subscribers: int, messages: int, **changes: Any) -> Tables:
-    location = Location(replace(SCENARIOS[scenario], subscribers=subscribers, filters_each=4, coverage=0.5, **changes))
+    location = LocationWorkload(
+        replace(SCENARIOS[scenario], subscribers=subscribers, filters_each=4, coverage=0.5, **changes)
+    )
     stored, sent = location.subscriptions(0, location.filters), location.messages(0, messages)
     return shared.on_a_grid(stored, "area", AREA), shared.on_a_grid(sent, "location", POINT)
 
