@@ -145,7 +145,7 @@ def _least_likely(owners, has_token, chances, least):
 @kernel
 def write_groups(contents, every, first, messages, cells, ends):
     """Return the contents of each message, what every message has, and the groups of its tokens; where each's end."""
-    (content_offsets, content_values), (first_cells, bits, levels, known, first_tag) = contents, cells
+    content_offsets, content_values = contents
     rank_offsets, ranks, offsets, attributes, codes = messages
     out, used = np.empty(16 * len(ends), np.uint32), np.int64(0)
     for message in range(len(ends) - 1):
@@ -161,10 +161,8 @@ def write_groups(contents, every, first, messages, cells, ends):
             out[used] = every[place]
             used += 1
         begin = used
-        used, _ = tokens_of(
-            ranks, ranks_begin, ranks_end, attributes, codes, values_begin, values_end,
-            first_cells, bits, levels, known, first_tag, out, used,
-        )  # fmt: skip
+        of_message = (attributes, codes, values_begin, values_end, ranks, ranks_begin, ranks_end)
+        used, _ = tokens_of(of_message, cells, out, used)
         for place in range(begin, used):
             out[place] += np.uint32(first)
         ends[message + 1] = used

@@ -159,11 +159,11 @@ def _tokenize(messages, queries, values, cells, out):
     if i < messages:
         begin = queries.offsets[i]
         place = out.offsets[i]
-        end, signature = tokens_of(
-            queries.ranks, begin, begin + queries.counts[i],
+        message = (
             values.attributes, values.codes, values.offsets[i], values.offsets[i + 1],
-            cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag, out.values, place,
+            queries.ranks, begin, begin + queries.counts[i],
         )  # fmt: skip
+        end, signature = tokens_of(message, cells, out.values, place)
         out.counts[i] = end - place
         out.signatures[i] = signature
         for at in range(place, out.offsets[i + 1]):

@@ -100,11 +100,12 @@ def lines_and_keys(starts, asked, of_constraints, edge_offsets, coarse, things, 
 
 
 @kernel
-def choose_columns(order, starts, things, edge_offsets, few, most_boxes, column_ends, columns, box_ends, boxes):
+def choose_columns(order, asked, edge_offsets, few, most_boxes, of_columns, of_boxes):
     """The columns and boxes of each block; how many of both there are, and lines of the columns.
 
     One of `few` sets of a block must ask for an attribute that has a column.
     """
+    (starts, things), (column_ends, columns), (box_ends, boxes) = asked, of_columns, of_boxes
     count = len(edge_offsets) - 1
     # Of the block's attributes: sets that ask for it, the last one, those that ask for a value, the last of these, and
     # the lines where they are; constraints, and lines in which they leave their sets

@@ -81,7 +81,7 @@ class LineIndex:
         """As `match_in_lines` takes them."""
         return (
             self.buckets.arrays, (self.column_offsets, self.columns, self.box_offsets, self.boxes, self.lines),
-            self.constraints.arrays, self.rows, self.record_offsets, self.records,
+            (self.constraints.arrays, self.rows, self.record_offsets, self.records),
         )  # fmt: skip
 
     @property
@@ -171,7 +171,7 @@ def line_index(
     columns = np.empty((len(asked.numbers), 2), np.uint32)
     boxes = np.empty((_BOXES * blocks, 3), np.uint32)
     used, boxed, count = choose_columns(
-        order, starts, things, buckets.offsets, _FEW, _BOXES, column_offsets, columns, box_offsets, boxes
+        order, (starts, things), buckets.offsets, _FEW, _BOXES, (column_offsets, columns), (box_offsets, boxes)
     )
     columns = columns[:used].copy()
     lines = np.empty((count, WORDS), np.uint64)

@@ -168,8 +168,9 @@ def _number_of(data, start, stop, slots, offsets, heap):
 
 
 @kernel
-def _with_patterns(owner, attribute, data, start, stop, patterns, owners, attributes, codes, used):
+def _with_patterns(owner, attribute, text, patterns, found, used):
     """Behind the first `used` values, the patterns that a text contains or ends with; in longer arrays if need be."""
+    (data, start, stop), (owners, attributes, codes) = text, found
     roots, edges, children, fails, outputs, firsts, nexts, only_at_end, of_pattern = patterns
     root = node = roots[attribute]
     for at in range(start, stop + 1):
@@ -186,12 +187,14 @@ def _with_patterns(owner, attribute, data, start, stop, patterns, owners, attrib
                     used += 1
                 pattern = nexts[pattern]
             place = outputs[fails[place]] if place != root else 0
-    return owners, attributes, codes, used
+    return (owners, attributes, codes), used
 
 
 @kernel
-def _encode_tags(rows, indices, offsets, data, first, last, names, absent, first_tag, constants, patterns):
+def _encode_tags(tags, first, last, known):
     """Attributes that come as tags: of each value the message, counted from `first`, the attribute and the code."""
+    rows, indices, offsets, data = tags
+    names, absent, first_tag, constants, patterns = known
     name_slots, name_offsets, name_bytes = names
     absent_slots, absent_offsets, absent_bytes = absent
     roots, room = patterns[0], rows[last] - rows[first]
@@ -226,15 +229,15 @@ def _encode_tags(rows, indices, offsets, data, first, last, names, absent, first
             used += 1
             # Tags that must not be there have the numbers behind all names
             if number < len(roots) and roots[number] != 0 and data[start] == _TEXT:
-                owners, attributes, codes, used = _with_patterns(
-                    row - first, number, data, start + 1, stop, patterns, owners, attributes, codes, used
-                )
-    return owners, attributes, codes, used
+                text, found = (data, start + 1, stop), (owners, attributes, codes)
+                (owners, attributes, codes), used = _with_patterns(row - first, number, text, patterns, found, used)
+    return (owners, attributes, codes), used
 
 
 @kernel
-def _encode_columns(columns, heads, first, last, constants, patterns, owners, attributes, codes, used):
+def _encode_columns(columns, heads, first, last, constants, patterns, found, used):
     """The values of columns behind those that there are already, in longer arrays if need be; column by column."""
+    owners, attributes, codes = found
     roots, places = patterns[0], np.empty(0, np.int64)
     for column in range(len(heads)):
         attribute, kind, first_bit = heads[column, 0], heads[column, 1], heads[column, 2]
@@ -257,15 +260,15 @@ def _encode_columns(columns, heads, first, last, constants, patterns, owners, at
         if kind == TEXT and roots[attribute] != 0:
             for place in places[:count]:
                 row = row_of(rows, row, place)
-                owners, attributes, codes, used = _with_patterns(
-                    row - first, attribute, data, begins[place], ends[place], patterns, owners, attributes, codes, used
-                )
-    return owners, attributes, codes, used
+                text, so_far = (data, begins[place], ends[place]), (owners, attributes, codes)
+                (owners, attributes, codes), used = _with_patterns(row - first, attribute, text, patterns, so_far, used)
+    return (owners, attributes, codes), used
 
 
 @kernel
-def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, constants, patterns):
+def encode_one(offsets, hashes, tags, data, values, known):
     """The attributes and codes of one message, as `Messages` has them."""
+    names, absent, first_tag, constants, patterns = known
     name_slots, name_offsets, name_bytes = names
     absent_slots, absent_offsets, absent_bytes = absent
     roots, room, used = patterns[0], len(hashes) + len(values), 0
@@ -278,10 +281,10 @@ def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, co
                 attributes[used], codes[used] = first_tag + number, 1
                 used += 1
     for i in range(len(values)):
-        known = _number_of(data, values[i, NAME_BEGIN], values[i, NAME_END], name_slots, name_offsets, name_bytes)
-        if known == UNKNOWN:
+        name = _number_of(data, values[i, NAME_BEGIN], values[i, NAME_END], name_slots, name_offsets, name_bytes)
+        if name == UNKNOWN:
             continue
-        number, kind, begin, end = np.int64(known), values[i, KIND], values[i, BEGIN], values[i, END]
+        number, kind, begin, end = np.int64(name), values[i, KIND], values[i, BEGIN], values[i, END]
         # The owner is always the same, but patterns need room for it
         owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
         codes = with_room(codes, used, 1)
@@ -289,15 +292,15 @@ def encode_one(offsets, hashes, tags, data, values, names, absent, first_tag, co
         codes[used] = code_of_value(kind, np.uint64(values[i, BITS]), data, begin, end, number, constants)
         used += 1
         if kind == TEXT and roots[number] != 0:
-            owners, attributes, codes, used = _with_patterns(
-                0, number, data, begin, end, patterns, owners, attributes, codes, used
-            )
+            text, found = (data, begin, end), (owners, attributes, codes)
+            (owners, attributes, codes), used = _with_patterns(0, number, text, patterns, found, used)
     return attributes[:used], codes[:used]
 
 
 @kernel
-def _by_message(owners, attributes, codes, used, ends):
+def _by_message(found, used, ends):
     """Attributes and codes message by message, those of each in their order; writes where they end."""
+    owners, attributes, codes = found
     ascending = True
     for i in range(used):
         ends[owners[i] + 1] += 1
@@ -319,7 +322,7 @@ def values_of(
     tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
 ) -> tuple[U32Array, U32Array, U32Array]:
     """Of each value that messages `first` to `last` have among their tags and in some columns of theirs: what it is."""
-    *found, used = _values(tags, first, last, known, columns)
+    found, used = _values(tags, first, last, known, columns)
     owners, attributes, codes = (array[:used] for array in found)
     return owners, attributes, codes
 
@@ -334,16 +337,15 @@ def messages_of(tags: TagLists, first: int, last: int, known: Attributes) -> Mes
 
 def _values(
     tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
-) -> tuple[U32Array, U32Array, U32Array, int]:
+) -> tuple[tuple[U32Array, U32Array, U32Array], int]:
     """See `values_of`, in arrays that may be longer, and how many there are."""
     constants, patterns = known.constants.arrays, known.patterns.arrays
-    found: tuple[U32Array, U32Array, U32Array, int] = _encode_tags(
-        tags.offsets, _NO_INDICES if tags.indices is None else tags.indices, tags.tags.offsets, tags.tags.data,
-        first, last, known.names.arrays, known.absent_tags.arrays, known.first_tag, constants, patterns,
-    )  # fmt: skip
-    if columns is None:
-        return found
-    more: tuple[U32Array, U32Array, U32Array, int] = _encode_columns(
-        columns.addresses, columns.heads, first, last, constants, patterns, *found
+    indices = _NO_INDICES if tags.indices is None else tags.indices
+    given = tags.offsets, indices, tags.tags.offsets, tags.tags.data
+    names = known.names.arrays, known.absent_tags.arrays, known.first_tag
+    found: tuple[tuple[U32Array, U32Array, U32Array], int] = _encode_tags(
+        given, first, last, (*names, constants, patterns)
     )
-    return more
+    if columns is not None:
+        found = _encode_columns(columns.addresses, columns.heads, first, last, constants, patterns, *found)
+    return found

@@ -116,19 +116,14 @@ def _candidates(tokens, count, signature, trie, fewest, waiting, nexts, found):
 
 
 @lent
-def match_few(
-    ranks, ranks_begin, ranks_end, attributes, codes, begin, end, cells, trie, fewest, constraints,
-    rows, record_offsets, records, first_codes, room,
-):  # fmt: skip
+def match_few(message, cells, trie, fewest, sets, first_codes, room):
     """Write into the last of `room` which rows a message satisfies."""
-    first_cells, bits, levels, known, first_tag = cells
+    attributes, codes, begin, end, _, ranks_begin, ranks_end = message
+    constraints, rows, record_offsets, records = sets
     tokens, waiting, nexts, begins, ends, found = room
     if most_room(ranks_end - ranks_begin, end - begin) > len(tokens):
         return np.int64(TOO_MANY), np.int64(0)
-    count, signature = tokens_of(
-        ranks, ranks_begin, ranks_end, attributes, codes, begin, end,
-        first_cells, bits, levels, known, first_tag, tokens, np.int64(0),
-    )  # fmt: skip
+    count, signature = tokens_of(message, cells, tokens, np.int64(0))
     used = _candidates(tokens, count, signature, trie, fewest, waiting, nexts, found)
     if used <= 0:
         return used, np.int64(0)
@@ -140,7 +135,6 @@ def match_few(
         several |= first_codes[attributes[i]] != 0
         first_codes[attributes[i]] = codes[i]
     total = np.int64(0)
-    message = (attributes, codes, begin, end, ranks, ranks_begin, ranks_end)
     for i in range(used):
         row = rows[found[i]]
         found[total] = row
@@ -198,41 +192,37 @@ def _encoded(tables, tags, data, values):
     number_starts, halves, doubles, rests, text_starts, text_offsets, texts = arrays_at(
         tables, _CONSTANTS, _OF_CONSTANTS
     )
-    attributes, codes = encode_one(
-        tags.offsets, hashes_with(tags, _SEED), tags.data, data, values,
+    known = (
         arrays_at(tables, _NAMES, _OF_NAMES), arrays_at(tables, _ABSENT, _OF_NAMES), scalar(tables, _FIRST_ABSENT),
         (number_starts, (halves, doubles), rests, text_starts, text_offsets, texts),
         arrays_at(tables, _PATTERNS, _OF_PATTERNS),
     )  # fmt: skip
+    attributes, codes = encode_one(tags.offsets, hashes_with(tags, _SEED), tags.data, data, values, known)
     count_messages(1, attributes, own_array_at(tables, _SEEN, np.int64), own_array_at(tables, _SEEN + 1, np.int64))
     return attributes, codes
 
 
 @kernel
-def _from_trie(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most):
+def _from_trie(tables, messages, constraints, first_codes, ends, most):
     (
         first_cells, bits, levels, known, roots, nodes, edges, children, signatures, fewest,
         rows, record_offsets, records,
     ) = arrays_at(tables, _TRIE, _OF_TRIE)  # fmt: skip
     cells = (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG))
-    trie, records = (roots, nodes.reshape((-1, 2)), edges, children, signatures), records.reshape((-1, 3))
-    room = room_for_few()
-    count, rejected = match_few(
-        ranks, 0, len(ranks), attributes, codes, 0, len(attributes), cells, trie, fewest, constraints,
-        rows, record_offsets, records, first_codes, room,
-    )  # fmt: skip
+    trie = (roots, nodes.reshape((-1, 2)), edges, children, signatures)
+    sets, room = (constraints, rows, record_offsets, records.reshape((-1, 3))), room_for_few()
+    _, ranks, _, attributes, codes = messages
+    message = (attributes, codes, np.int64(0), np.int64(len(attributes)), ranks, np.int64(0), np.int64(len(ranks)))
+    count, rejected = match_few(message, cells, trie, fewest, sets, first_codes, room)
     if count != TOO_MANY:
         return room[-1][:count], rejected
     if most < ALL:
         return room[-1][:0], TOO_MANY
-    return match_in_trie(
-        rank_ends, ranks, value_ends, attributes, codes, cells, trie, fewest, constraints,
-        rows, record_offsets, records, first_codes, ends,
-    )  # fmt: skip
+    return match_in_trie(messages, cells, trie, fewest, sets, first_codes, ends)
 
 
 @kernel
-def _from_lines(tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most):
+def _from_lines(tables, messages, constraints, first_codes, ends, most):
     (
         numbers, edge_offsets, edges, column_offsets, columns, box_offsets, boxes, lines,
         rows, record_offsets, records,
@@ -240,9 +230,9 @@ def _from_lines(tables, rank_ends, ranks, value_ends, attributes, codes, constra
     if len(columns) > most:  # of each a line is read, whatever the message has
         return np.empty(0, np.uint32), TOO_MANY
     found, rejected, _ = match_in_lines(
-        rank_ends, ranks, value_ends, attributes, codes, (numbers, edge_offsets, edges),
+        messages, (numbers, edge_offsets, edges),
         (column_offsets, columns.reshape((-1, 2)), box_offsets, boxes.reshape((-1, 3)), lines.reshape((-1, 8))),
-        constraints, rows, record_offsets, records.reshape((-1, 3)), first_codes,
+        (constraints, rows, record_offsets, records.reshape((-1, 3))), first_codes,
         np.empty((len(edge_offsets) - 1, 1), np.uint8), ends,
     )  # fmt: skip
     return found, rejected
@@ -274,17 +264,13 @@ def rows_for(tables, ranks, attributes, codes, most):
 
     That is `TOO_MANY` where to look at no more than `most`, or at fewer nodes, is not enough.
     """
-    rank_ends, value_ends = np.array([0, len(ranks)]), np.array([0, len(attributes)])
+    messages = (np.array([0, len(ranks)]), ranks, np.array([0, len(attributes)]), attributes, codes)
     constraints, first_codes, ends = constraints_in(tables), no_codes(tables), np.zeros(2, np.int64)
     sets, rejected = np.empty(0, np.uint32), 0
     if scalar(tables, _HAS_TRIE):
-        sets, rejected = _from_trie(
-            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most
-        )
+        sets, rejected = _from_trie(tables, messages, constraints, first_codes, ends, most)
     if scalar(tables, _HAS_LINES) and rejected != TOO_MANY:
-        more, turned_away = _from_lines(
-            tables, rank_ends, ranks, value_ends, attributes, codes, constraints, first_codes, ends, most
-        )
+        more, turned_away = _from_lines(tables, messages, constraints, first_codes, ends, most)
         if turned_away == TOO_MANY:
             return more, TOO_MANY
         sets, rejected = np.append(sets, more) if len(sets) else more, rejected + turned_away

@@ -5,6 +5,8 @@ Stage 2, subset match, for sets with constraints in blocks: the lines of a messa
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tagmatch.model.arrays import Lists
@@ -23,39 +25,33 @@ _FEWEST, _MOST, _MANY = 16, 512, 1 << 18
 
 
 @kernel
-def match_in_trie(
-    rank_offsets, ranks, message_offsets, attributes, codes, cells, trie, fewest, constraints,
-    rows, record_offsets, records, first_codes, ends,
-):  # fmt: skip
+def match_in_trie(messages, cells, trie, fewest, sets, first_codes, ends):
     """Rows that each message satisfies, and where each message's end; how many candidates were turned away."""
-    first_cells, bits, levels, known, first_tag = cells
     tokens, out = np.empty(0, np.uint32), np.empty(16 * len(ends), np.uint32)
     at_most = min(_MOST, len(ends) - 1)
     token_ends, signatures = np.zeros(at_most + 1, np.int64), np.empty(at_most, np.uint64)
     first, at_once, total, candidates = 0, _FEWEST, 0, 0
     while first < len(ends) - 1:
         last = min(first + at_once, len(ends) - 1)
-        tokens = write_tokens(
-            first, last, rank_offsets, ranks, message_offsets, attributes, codes,
-            first_cells, bits, levels, known, first_tag, tokens, token_ends, signatures,
-        )  # fmt: skip
+        tokens = write_tokens(first, last, messages, cells, tokens, token_ends, signatures)
         owners, found, used, _ = descend(tokens, token_ends[: last - first + 1], signatures, trie, fewest)
         out = with_room(out, total, used)
-        messages = (rank_offsets, ranks, message_offsets, attributes, codes)
-        sets = (constraints, rows, record_offsets, records)
         total, _ = keep_verified(first, last, (owners, found, used), messages, sets, first_codes, (out, total, ends))
         candidates += used
         first, at_once = last, min(2 * at_once, _MOST) if used < _MANY else max(at_once // 2, 1)
     return out[:total], candidates - total
 
 
+def _arrays_of(queries: QueryBatch, messages: Messages) -> tuple[Any, ...]:
+    """Messages as kernels take them."""
+    return queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes
+
+
 def match_filters(index: TrieIndex, queries: QueryBatch, messages: Messages) -> Matches:
     """Rows of the segment whose tags and constraints each message satisfies."""
     ends = np.zeros(len(messages) + 1, np.int64)
-    rows, rejected = match_in_trie(
-        queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes,
-        *index.arrays, np.zeros(index.attributes.count, np.uint32), ends,
-    )  # fmt: skip
+    first_codes = np.zeros(index.attributes.count, np.uint32)
+    rows, rejected = match_in_trie(_arrays_of(queries, messages), *index.arrays, first_codes, ends)
     return Matches(Lists(ends, rows), int(rejected))
 
 
@@ -125,8 +121,10 @@ def _meet_several(left, attribute, line, attributes, codes, lines, cut, union):
 
 
 @kernel
-def _candidates(offsets, attributes, codes, first, count, buckets, cut, blocks, sets, found, by):
-    """Sets that the lines leave for some messages, and for which of these; how many."""
+def _candidates(messages, some, buckets, cut, blocks, sets, found, by):
+    """Sets that the lines leave for some messages, so many from one on, and for which of these; how many."""
+    _, _, offsets, attributes, codes = messages
+    first, count = some
     column_offsets, columns, box_offsets, boxes, lines = blocks
     live, union, used = np.empty(count, np.uint8), np.empty((1, WORDS), np.uint64), 0
     every = ~_U(0)
@@ -163,27 +161,19 @@ def _candidates(offsets, attributes, codes, first, count, buckets, cut, blocks, 
 
 
 @kernel
-def match_in_lines(
-    rank_offsets, all_ranks, offsets, attributes, codes, cut, blocks, constraints, rows, record_offsets, records,
-    first_codes, buckets, ends,
-):  # fmt: skip
+def match_in_lines(messages, cut, blocks, sets, first_codes, buckets, ends):
     """Rows that each message satisfies, and where each message's end; how many candidates were turned away."""
-    messages, total, rejected, touched = len(ends) - 1, 0, 0, _U32(0)
+    _, _, offsets, attributes, codes = messages
+    total, rejected, touched = 0, 0, _U32(0)
     out = np.empty(16 * len(ends), np.uint32)
     found, by = np.empty(_CANDIDATES, np.uint32), np.empty(_CANDIDATES, np.uint8)
-    for first in range(0, messages, _BATCH):
-        count = min(_BATCH, messages - first)
+    for first in range(0, len(ends) - 1, _BATCH):
+        count = min(_BATCH, len(ends) - 1 - first)
         _bucketed(offsets, attributes, codes, first, count, buckets, cut)
-        used, found, by = _candidates(
-            offsets, attributes, codes, first, count, buckets, cut, blocks, len(rows), found, by
-        )
+        used, found, by = _candidates(messages, (first, count), buckets, cut, blocks, len(sets[1]), found, by)
         out = with_room(out, total, used)
-        known, sets = (
-            (rank_offsets, all_ranks, offsets, attributes, codes),
-            (constraints, rows, record_offsets, records),
-        )
         left, last = (by, found, used), first + count
-        total, touch = keep_verified(first, last, left, known, sets, first_codes, (out, total, ends))
+        total, touch = keep_verified(first, last, left, messages, sets, first_codes, (out, total, ends))
         touched ^= touch
         rejected += used
     return out[:total], rejected - total, touched
@@ -192,9 +182,7 @@ def match_in_lines(
 def match_lines(index: LineIndex, queries: QueryBatch, messages: Messages) -> Matches:
     """Rows of the segment whose tags and constraints each message satisfies."""
     ends = np.zeros(len(messages) + 1, np.int64)
-    rows, rejected, _ = match_in_lines(
-        queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes,
-        *index.arrays, np.zeros(index.attributes.count, np.uint32),
-        np.empty((len(index.buckets), min(_BATCH, len(messages))), np.uint8), ends,
-    )  # fmt: skip
+    first_codes = np.zeros(index.attributes.count, np.uint32)
+    buckets = np.empty((len(index.buckets), min(_BATCH, len(messages))), np.uint8)
+    rows, rejected, _ = match_in_lines(_arrays_of(queries, messages), *index.arrays, first_codes, buckets, ends)
     return Matches(Lists(ends, rows), int(rejected))

@@ -215,7 +215,7 @@ class TrieIndex:
         cells, trie = self.cells, self.trie
         return (
             (cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag), trie.arrays, trie.fewest,
-            self.constraints.arrays, self.rows, self.record_offsets, self.records,
+            (self.constraints.arrays, self.rows, self.record_offsets, self.records),
         )  # fmt: skip
 
     @property
@@ -368,14 +368,14 @@ def most_room(ranks, values):
 
 
 @inlined
-def tokens_of(
-    ranks, ranks_begin, ranks_end, attributes, codes, values_begin, values_end,
-    first_cells, bits, levels, known, first_tag, tokens, begin,
-):  # fmt: skip
+def tokens_of(message, cells, tokens, begin):
     """Write the tokens of a message from `begin` on, ascending and each once; where they end, and their signature.
 
-    There must be room for one for each rank, and for `most_tokens` of each attribute. The CPU and CUDA have this rule.
+    The message is as `verified` takes it. There must be room for one token for each rank, and for `most_tokens` of each
+    attribute. The CPU and CUDA have this rule.
     """
+    attributes, codes, values_begin, values_end, ranks, ranks_begin, ranks_end = message
+    first_cells, bits, levels, known, first_tag = cells
     used = begin
     for place in range(ranks_begin, ranks_end):
         token = known[first_tag + ranks[place]]
@@ -409,24 +409,20 @@ def tokens_of(
 
 
 @kernel
-def write_tokens(
-    first, last, rank_offsets, ranks, message_offsets, attributes, codes,
-    first_cells, bits, levels, known, first_tag, tokens, ends, signatures,
-):  # fmt: skip
+def write_tokens(first, last, messages, cells, tokens, ends, signatures):
     """Write the tokens of messages `first` to `last`: of each ascending and each once, with their signature.
 
     Those of message `first + i` end at `ends[i + 1]`. Returns `tokens`, or what is larger.
     """
+    rank_offsets, ranks, offsets, attributes, codes = messages
     used = np.int64(0)
-    for message in range(first, last):
-        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
-        values_begin, values_end = message_offsets[message], message_offsets[message + 1]
-        more = most_room(ranks_end - ranks_begin, values_end - values_begin)
+    for number in range(first, last):
+        ranks_begin, ranks_end = rank_offsets[number], rank_offsets[number + 1]
+        begin, end = offsets[number], offsets[number + 1]
+        more = most_room(ranks_end - ranks_begin, end - begin)
         if used + more > len(tokens):
             tokens = with_room(tokens, used, more)
-        used, signatures[message - first] = tokens_of(
-            ranks, ranks_begin, ranks_end, attributes, codes, values_begin, values_end,
-            first_cells, bits, levels, known, first_tag, tokens, used,
-        )  # fmt: skip
-        ends[message + 1 - first] = used
+        message = (attributes, codes, begin, end, ranks, ranks_begin, ranks_end)
+        used, signatures[number - first] = tokens_of(message, cells, tokens, used)
+        ends[number + 1 - first] = used
     return tokens

@@ -143,26 +143,24 @@ def _add_keys(sets, key_offsets, keys, unique, found, used, space):
 def _down_the_trie(messages, index, first_codes, always, key_offsets, keys, unique, ends):
     """Keys of the sets that each message satisfies, and where each message's end."""
     rank_offsets, ranks, offsets, attributes, codes = messages
-    cells, trie, fewest, constraints, rows, record_offsets, records = index
+    cells, trie, fewest, sets = index
     found, used, room, own_ends = np.empty(len(ends), keys.dtype), 0, room_for_few(), np.zeros(2, np.int64)
     space = _space_for(_KEYS, keys)
     for message in range(len(ends) - 1):
-        count, _ = match_few(
-            ranks, rank_offsets[message], rank_offsets[message + 1],
+        one = (
             attributes, codes, offsets[message], offsets[message + 1],
-            cells, trie, fewest, constraints, rows, record_offsets, records, first_codes, room,
+            ranks, rank_offsets[message], rank_offsets[message + 1],
         )  # fmt: skip
+        count, _ = match_few(one, cells, trie, fewest, sets, first_codes, room)
         if count == TOO_MANY:
-            sets, _ = match_in_trie(
-                rank_offsets[message : message + 2], ranks, offsets[message : message + 2], attributes, codes,
-                cells, trie, fewest, constraints, rows, record_offsets, records, first_codes, own_ends,
-            )  # fmt: skip
+            alone = rank_offsets[message : message + 2], ranks, offsets[message : message + 2], attributes, codes
+            matched, _ = match_in_trie(alone, cells, trie, fewest, sets, first_codes, own_ends)
         else:
-            sets = room[-1][:count]
+            matched = room[-1][:count]
         if len(always):
-            found, used, space = _add_keys(np.append(always, sets), key_offsets, keys, unique, found, used, space)
-        elif len(sets):
-            found, used, space = _add_keys(sets, key_offsets, keys, unique, found, used, space)
+            found, used, space = _add_keys(np.append(always, matched), key_offsets, keys, unique, found, used, space)
+        elif len(matched):
+            found, used, space = _add_keys(matched, key_offsets, keys, unique, found, used, space)
         ends[message + 1] = used
     return found[:used]
 
@@ -171,17 +169,15 @@ def _down_the_trie(messages, index, first_codes, always, key_offsets, keys, uniq
 def _along_lines(messages, index, first_codes, always, key_offsets, keys, unique, ends):
     """As `_down_the_trie`."""
     rank_offsets, ranks, offsets, attributes, codes = messages
-    cut, blocks, constraints, rows, record_offsets, records = index
+    cut, blocks, sets = index
     found, used, own_ends = np.empty(len(ends), keys.dtype), 0, np.zeros(2, np.int64)
     space = _space_for(_KEYS, keys)
     buckets = np.empty((len(cut[1]) - 1, 1), np.uint8)
     for message in range(len(ends) - 1):
-        sets, _, _ = match_in_lines(
-            rank_offsets[message : message + 2], ranks, offsets[message : message + 2], attributes, codes,
-            cut, blocks, constraints, rows, record_offsets, records, first_codes, buckets, own_ends,
-        )  # fmt: skip
+        alone = rank_offsets[message : message + 2], ranks, offsets[message : message + 2], attributes, codes
+        matched, _, _ = match_in_lines(alone, cut, blocks, sets, first_codes, buckets, own_ends)
         if len(always):
-            sets = np.append(always, sets)
-        found, used, space = _add_keys(sets, key_offsets, keys, unique, found, used, space)
+            matched = np.append(always, matched)
+        found, used, space = _add_keys(matched, key_offsets, keys, unique, found, used, space)
         ends[message + 1] = used
     return found[:used]
