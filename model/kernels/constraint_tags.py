@@ -120,6 +120,36 @@ def _compare(data, begin, end, other_begin, other_end):
 
 
 @inlined
+def _compare_at(data, places, one, other):
+    return _compare(data, places[one, 0], places[one, 1], places[other, 0], places[other, 1])
+
+
+@inlined
+def _sift(data, places, root, count):
+    """Have the greatest key at the root of a heap."""
+    while 2 * root + 1 < count:
+        child = 2 * root + 1
+        if child + 1 < count and _compare_at(data, places, child, child + 1) < 0:
+            child += 1
+        if _compare_at(data, places, root, child) >= 0:
+            return
+        for side in range(2):
+            places[root, side], places[child, side] = places[child, side], places[root, side]
+        root = child
+
+
+@inlined
+def _sort(data, places):
+    count = len(places)
+    for root in range(count // 2 - 1, -1, -1):
+        _sift(data, places, root, count)
+    for last in range(count - 1, 0, -1):
+        for side in range(2):
+            places[0, side], places[last, side] = places[last, side], places[0, side]
+        _sift(data, places, 0, last)
+
+
+@inlined
 def _digits_of(number):
     """How many decimal digits a uint64 has."""
     digits, rest = 1, number // _U(10)
@@ -219,12 +249,13 @@ def _is_within(data, places, one, other, is_prefix):
 
 
 @kernel
-def _drop_within(columns, rules, first, last, ends):
-    """Take operands out of sorted lists that are within the range of one before, and write where each list ends."""
+def _sort_members(columns, rules, first, last, ends):
+    """Sort what is in lists, without what is within the range of one before, and write where each list ends."""
     data, operators, _, _, _, lists, members, _ = columns
     for i in range(first, last):
         ends[i] = lists[i + 1]
         if rules[operators[i], _COUNT] == _MANY and lists[i + 1] > lists[i]:
+            _sort(data, members[lists[i] : lists[i + 1]])
             is_prefix = rules[operators[i], _SIDE + _UPPER] == _AFTER_ALL
             end = lists[i] + 1
             for member in range(lists[i] + 1, lists[i + 1]):
@@ -256,26 +287,16 @@ def constraint_tags(constraints: Columns, threads: int = 1) -> Strings:
     """The tag of each constraint; all must be sound."""
     ranges, count = _ranges(constraints, threads), len(constraints.operators)
     ends, sizes, nothing = np.empty(count, np.int64), np.zeros(count, np.int64), np.zeros(0, np.uint8)
-    members = _in_order(constraints)
+    members = constraints.members.copy()
     columns = Columns(*[frozen(each) for each in constraints])
     own = columns._replace(members=members)
-    run_rows(lambda first, last: _drop_within(own, _RULES, first, last, ends), ranges, threads)
+    run_rows(lambda first, last: _sort_members(own, _RULES, first, last, ends), ranges, threads)
     columns = columns._replace(members=frozen(members))
     run_rows(lambda first, last: _measure(columns, ends, _RULES, first, last, sizes, nothing), ranges, threads)
     offsets = offsets_of(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
     run_rows(lambda first, last: _write(columns, ends, _RULES, first, last, offsets, out), ranges, threads)
     return Strings(offsets, out)
-
-
-def _in_order(constraints: Columns) -> I64Array:
-    """The members of each list that may have any number of them in the order of their keys; others as they are."""
-    owners = np.repeat(np.arange(len(constraints.operators)), np.diff(constraints.lists))
-    places = np.arange(len(owners))
-    if len(owners):
-        is_any = _RULES[constraints.operators[owners], _COUNT] == _MANY
-        places = np.where(is_any, ranks_of(parts_of(constraints.data, constraints.members)), places)
-    return constraints.members[np.lexsort((places, owners))]
 
 
 def _ranges(constraints: Columns, threads: int) -> list[tuple[int, int]]:
