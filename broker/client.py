@@ -57,7 +57,7 @@ class RemoteTagMatch(Index[K]):
     The methods take the same arguments as those of `TagMatch` and raise the same errors. They also raise `AccessError`
     if the token has not the right, and `UnavailableError` if the service is gone: then the next call connects anew.
 
-    - Single messages (`match`, `submit`, `amatch`) share a stream. `match_many` sends batches over one of its own.
+    - Single messages (`match`, `submit`, `amatch`) share a stream. `match_many` sends batches over another.
     - Deadlines of channels count from when the service has a message, or a batch. So there is no `waited`.
     - `consolidate` makes the changes of all clients take effect, and counts them all.
     - `reload` and `check` need the role `admin`.
@@ -71,13 +71,13 @@ class RemoteTagMatch(Index[K]):
         self._engine = RemoteEngine(connection, wait)
 
     def __bool__(self) -> bool:
-        """True, whatever is stored: to ask must not need the service."""
+        """True, also for an empty index: to ask must not need the service."""
         return True
 
     def publish(
         self, messages: Any, payloads: Iterable[bytes | None] | None = None, *, channel: str | None = None
     ) -> Published:
-        """Have the service notify those that follow keys which messages match.
+        """Let the service notify the sessions that follow keys which messages match.
 
         Parameters
         ----------

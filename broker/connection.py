@@ -46,7 +46,7 @@ _OPTIONS = [
     ("grpc.max_receive_message_length", -1),
 ]
 _MOST_ROWS = 4096
-# Single messages do not wait for others where there are so many, or for longer
+# Single messages do not wait for others if there are this many, nor for longer
 _ENOUGH = 512
 _PATIENCE_S = 0.001
 # The place of an answer that has not come
@@ -110,7 +110,7 @@ class Connection:
             return read_json(b"" if answer is None else answer.to_pybytes(), "the answer")
 
     def get(self, name: str) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """Ask for what is stored."""
+        """Ask for the stored sets."""
         with _told(self.url):
             reader = self._client.do_get(flight.Ticket(write_json({"get": name})), self._calling)
             return reader.schema, self._batches(reader)
@@ -135,7 +135,7 @@ class Connection:
 
 @contextlib.contextmanager
 def _told(url: str) -> Iterator[None]:
-    """Raise what Flight raises as the error that the service has raised, or as one that says what is wrong."""
+    """Raise what Flight raises as the error that the service has raised, or as one that names the fault."""
     try:
         yield
     except FAULTS as error:
@@ -213,7 +213,7 @@ class MessageStream:
             raise self._why(error) from None
 
     def close(self) -> None:
-        """End the stream, whatever is still on its way."""
+        """End the stream and drop what is on its way."""
         with contextlib.suppress(*FAULTS), self._writing:
             self._writer.close()
 
@@ -231,7 +231,7 @@ class MessageStream:
 
 
 class Reply(Future[Any]):
-    """The future of one message, which is made a future only if somebody needs more than its answer.
+    """The future of one message, which is made a future only if a caller needs more than its answer.
 
     To make one takes longest of all that a message costs here. Any method and attribute that is not below makes it.
     """

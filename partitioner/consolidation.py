@@ -45,14 +45,14 @@ _MOST_SEGMENTS = 8
 # Seconds without changes after which everything is merged: at least, and for each set
 _REST_S, _REST_A_SET_S = 30.0, 30e-6
 
-# A segment is merged with all that are smaller where these have more than one set for so many of its own
+# A segment is merged with all smaller ones if these have more than one set for this many of the segment
 _RATIO = 8
 
 
 def consolidated(
     snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
 ) -> tuple[Snapshot, ChangeCounts]:
-    """The snapshot after the changes, and what became of them; segments that were not small have their tables."""
+    """The snapshot after the changes, and their results; segments that were not small keep their tables."""
     live = [segment.live for segment in snapshot.segments]
     small = [snapshot.segments[place] for place in to_take_in(live, len(changes))]
     if len(changes) + sum(segment.live for segment in small) <= _ALONE_SETS:
@@ -76,7 +76,7 @@ def consolidated(
 def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
     """The snapshot without keys that have expired.
 
-    It has the number that it had and, where there are none, the name, if any.
+    It keeps its number and, if no key has expired, its name.
     """
     if snapshot.earliest > now:
         return snapshot
@@ -94,7 +94,7 @@ def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, thr
 def rebuilt(
     snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
 ) -> tuple[Snapshot, ChangeCounts]:
-    """As `consolidated`, as one segment without deletions; the same snapshot where there is nothing to be done."""
+    """As `consolidated`, as one segment without deletions; the same snapshot if nothing changes."""
     is_as_wanted = snapshot.is_whole and snapshot.only.options == options
     if len(changes) == 0 and is_as_wanted and snapshot.earliest > now:
         return snapshot, ChangeCounts()
@@ -109,7 +109,7 @@ def merged(segments: Sequence[Segment], options: LayoutOptions, *, now: int, thr
 
 
 def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
-    """The snapshot in the layout of `options`; the same where it is in that, and as one segment where it has to be."""
+    """The snapshot in the layout of `options`: itself if it has that; one segment if all must be laid out anew."""
     segments = snapshot.segments
     if all(segment.options == options for segment in segments):
         return snapshot
@@ -119,7 +119,7 @@ def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: 
 
 
 def with_merged(snapshot: Snapshot, segments: Sequence[Segment], new: Segment) -> Snapshot:
-    """The snapshot with a segment in place of those, of an earlier snapshot, that were merged to it.
+    """The snapshot with a segment instead of those, of an earlier snapshot, that were merged to it.
 
     What has been deleted in these since, is deleted in the new one.
     """
@@ -144,7 +144,7 @@ def _with(segments: Sequence[Segment], new: Segment) -> Snapshot:
 def to_merge(snapshot: Snapshot) -> list[Segment]:
     """The segments that are best merged now, or none: each other one has `_RATIO` times the sets of all smaller ones.
 
-    Rows that are deleted count as sets that the segment lacks: what has many of them is laid out anew as well.
+    Rows that are deleted count as sets that the segment lacks: a segment with many of them is laid out anew, too.
     """
     by_size = sorted(snapshot.segments, key=lambda segment: segment.live)
     sets, wanted = 0, 0
@@ -195,7 +195,7 @@ def rows_with_ranks(segment: Segment, ranks: U32Array, sets: Lists) -> U32Array:
 
 
 def to_take_in(live: Sequence[int], changes: int) -> list[int]:
-    """Places of segments, with so many sets each, that go into a new one: as small as what goes there, or too many."""
+    """Places of the segments, with these sets each, that go into a new one: the small ones, and those too many."""
     by_size = sorted(range(len(live)), key=lambda place: live[place])
     few = max(FEW_SETS, changes)
     small = sum(sets <= few for sets in live)

@@ -59,10 +59,10 @@ class _Logged(NamedTuple):
 
 
 class _Log:
-    """Changes with a numbering of their own for tags, and for keys that are strings, oldest first.
+    """Changes, oldest first, with numbers for tags, and for keys that are strings.
 
-    Whatever fails, or is interrupted at any moment, logs a call's changes all or not at all: they are made ready beside
-    the log and appended in one step, which is one operation on a list or one assignment.
+    Whatever fails, or is interrupted at any moment, logs a call's changes all or not at all: they are made ready
+    outside the log and appended in one step, which is one operation on a list or one assignment.
     """
 
     def __init__(self, threads: int) -> None:

@@ -32,16 +32,16 @@ _NICENESS = 10
 _WAIT_S = 0.01
 # Seconds between looks at the clock for keys that expire: it may have been set, and the machine may have slept
 _LOOK_S = 1.0
-# Keys that expire within so many seconds are dropped together; where that takes long, within so many times what it took
+# Seconds in which keys expire that are dropped together; at least this many times the time of the last drop
 _REST_S, _REST_RATIO = 1.0, 3
 
 
 class Background(Generic[R]):
     """A thread that calls a bound method of an object when it is asked to, and again as long as there is a reason to.
 
-    It ends when there is none, with `end`, with the object, which it refers to weakly, or with the program. What the
-    method has `tagmatch.model.parallel.run` do is given up at the end; a kernel that works is waited for. With
-    `in_forks`, a forked child, which has none of its parent's threads, begins anew by itself.
+    It ends when there is no reason, with `end`, with the object, which it refers to weakly, or with the program. Work
+    of `tagmatch.model.parallel.run` is given up then; a kernel that works is waited for. With `in_forks`, a forked
+    child, which has none of its parent's threads, begins anew by itself.
     """
 
     def __init__(self, method: Callable[[], R], name: str, *, in_forks: bool = False) -> None:
@@ -56,7 +56,7 @@ class Background(Generic[R]):
     def once(self, method: Callable[[], R]) -> float | None:
         """Call the method, see to its errors, and return the seconds until the next call; `None`: until `begin`.
 
-        `ClosedError` and `GivenUpError`, which end the thread, are to be passed on.
+        `ClosedError` and `GivenUpError`, which end the thread, must be passed on.
         """
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class Background(Generic[R]):
         _running.discard(self)
 
     def _follow(self, owner: object) -> None:
-        """Make a queue of what is asked for; something is put into it when the object goes, too.
+        """Make a queue of requests; something is put into it when the object goes, too.
 
         The garbage collector does that in the midst of any call, also of one of this very queue. No code of Python's
         runs for it: Ctrl-C in that would be lost, and the thread would go on.
@@ -113,7 +113,7 @@ class Background(Generic[R]):
                 del owner
 
     def _is_wanted(self, pause: float | None) -> bool:
-        """Wait until the method is to be called; whether it is."""
+        """Wait for the time of the next call; returns whether there is one."""
         if pause is None:
             with self._lock:
                 if self._asked.empty():
@@ -170,7 +170,7 @@ class Merging(Background[bool]):
         except ClosedError:
             raise
         except IndexChangedError:
-            pass  # who stages changes is told, and what there is after a `reload` can be merged then
+            pass  # who stages changes is told; after a `reload`, there may be segments to merge
         except (TagMatchError, MemoryError) as error:
             _log.warning("segments are not merged: %s", error)
         finally:
@@ -187,12 +187,12 @@ class Expiring(Background[int]):
         self._at = NEVER
 
     def expect(self, at: int) -> None:
-        """Let keys be dropped that expire at a time, in microseconds since 1970; `NEVER` if there are none."""
+        """Let keys be dropped that expire at a time, in microseconds since 1970, or `NEVER`."""
         if at < NEVER:
             self.begin()
 
     def once(self, method: Callable[[], int]) -> float | None:
-        """Drop what has expired; the next call is when keys expire, with a rest after each time that some did."""
+        """Drop keys that have expired; the next call is when keys expire, with a rest after each time that some did."""
         began, some_expired = time.monotonic(), self._at <= clock.now_us()
         try:
             self._at = method()
@@ -208,7 +208,7 @@ class Expiring(Background[int]):
 
 
 class Following(Background[bool]):
-    """Looks for a newer snapshot after each so many seconds, if any are given; the method takes it over."""
+    """Looks for a newer snapshot again and again, if seconds between looks are given; the method takes it over."""
 
     def __init__(self, reload: Callable[[], bool], seconds: float | None) -> None:
         super().__init__(reload, "tagmatch-reload", in_forks=True)
@@ -235,7 +235,7 @@ class Following(Background[bool]):
 
 
 def renew_in_forks(owner: object, *names: str) -> None:
-    """Give an object in each forked child new locks in place of these, which threads of the parent may hold.
+    """Give an object in each forked child new locks instead of these, which threads of the parent may hold.
 
     For what is changed in one step each, so that it is whole wherever that thread was. The locks themselves stay those
     of `threading`: Ctrl-C between taking one of a class of our own and the block behind `with` would leave it taken.

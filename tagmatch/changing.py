@@ -139,7 +139,7 @@ class Current:
 
 
 class Changing:
-    """Changes what answers and, where there is one, the index on disk; any number of threads may share it.
+    """Changes the current snapshot and the index on disk, if any; any number of threads may share it.
 
     The snapshot was opened at the location, or has no sets. `keep` is as in `Commit`. Threads in the background merge
     segments, drop keys that have expired and take over newer snapshots; they end with this object, which must not be
@@ -158,7 +158,7 @@ class Changing:
     ) -> None:
         self._location, self._staging, self._keep = location, staging, keep
         self._layout_options, self._options = layout_options, options
-        self.became = ChangeCounts()  # what became of all changes so far
+        self.became = ChangeCounts()  # the results of all changes so far
         # Of the snapshots of the index on disk, those that are contained in the one in memory
         self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
         self._consolidating = threading.Lock()
@@ -170,7 +170,7 @@ class Changing:
         self._expiring.expect(self.current.snapshot.earliest)
 
     def consolidate(self, *, full: bool) -> ChangeCounts:
-        """Make staged changes take effect; returns what became of them."""
+        """Make staged changes take effect; returns their results."""
         with self._consolidating:
             current = self.current.held
             changes, log = self._staging.take()
@@ -200,7 +200,7 @@ class Changing:
         return self._merge(to_merge)
 
     def merge_all(self, rested: float) -> float | None:
-        """Merge everything after so many seconds without changes; returns how many more it takes, if any."""
+        """Merge everything after a number of seconds without changes; returns how many more it takes, if any."""
         rest = rest_before_all(self.current.snapshot)
         if rest is None or rested < rest:
             return None if rest is None else rest - rested
@@ -239,7 +239,7 @@ class Changing:
             return True
 
     def follow(self) -> bool:
-        """`reload`, which finds nothing where nothing has been saved yet."""
+        """`reload`, which finds nothing if nothing has been saved yet."""
         try:
             return self.reload()
         except IndexNotFoundError:
@@ -257,7 +257,7 @@ class Changing:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
-        """A snapshot that was opened, in the layout that the sets are to have."""
+        """An opened snapshot in the layout that the caller asked for."""
         with snapshot.verified():
             laid_out = in_layout(snapshot, self._layout_options, now=clock.now_us(), threads=self._options.threads)
         # Until that is saved
@@ -270,7 +270,7 @@ class Changing:
         return self._location is None or self._location.log_folder is not None
 
     def _saved(self, snapshot: Snapshot, ahead: Sequence[Entry] = (), log: int | None = None) -> Snapshot:
-        """A snapshot, saved if it is to be."""
+        """A snapshot, saved if the index has a location and this is not saved yet."""
         if self._location is None or snapshot.name is not None:
             return snapshot
         snapshot = self._location.update(snapshot, self._known, Commit(ahead, log, self._keep))

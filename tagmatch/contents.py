@@ -1,6 +1,6 @@
 """What a snapshot holds, with tags as strings: in Arrow columns, a batch at a time, or set by set.
 
-Batches are small whatever the segment: one has many tags or bytes only where a single set has.
+Batches are small even of large segments: one has many tags or bytes only if a single set has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tagmatch.model.where.values import is_reserved
 
 #: Most rows of a batch of columns, and most sets that are Python objects at once
 _BATCH_ROWS, _SETS_AT_ONCE = 1 << 16, 1 << 12
-#: Most tags, bytes of tags, and keys of what has more than one row
+#: Most tags, bytes of tags, and keys of a batch with more than one row
 _BATCH_TAGS, _BATCH_BYTES, _BATCH_KEYS = 1 << 20, 1 << 24, 1 << 20
 
 _TAGS = pa.list_(pa.string())
@@ -118,7 +118,7 @@ def _makers(segment: Segment) -> dict[str, Callable[[Rows], dict[str, pa.Array]]
 
 
 def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
-    """The plain tags of sets, and their conditions as one expression each, null where there are none."""
+    """The plain tags of sets, and their conditions as one expression each, null if there are none."""
     values = tags.flatten()
     reserved = pa.array(reserved_among(to_strings(values)))
     if not pc.any(reserved).as_py():
@@ -166,7 +166,7 @@ def is_among(snapshot: Snapshot, ids: Rows, tags: frozenset[str]) -> bool:
 
 
 def _by_segment(snapshot: Snapshot, ids: Rows) -> Iterator[tuple[Segment, Rows]]:
-    """The segments, with the rows of the tagset table of each that these set ids stand for."""
+    """The segments, with the rows of the tagset table of each that have these set ids."""
     first = 0
     for segment in snapshot.segments:
         yield segment, ids[(ids >= first) & (ids < first + len(segment))] - first
@@ -202,7 +202,7 @@ def _shown_set(tags: list[str]) -> str:
 
 
 def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Array) -> str:
-    """What an error says of rows that are not there, of which it names the first."""
+    """The text of an error about rows that are not stored; it names the first."""
     place = first = int(gone[0])
     for chunk in chunks:
         if place < len(chunk):
@@ -218,7 +218,7 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
 
 
 def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:
-    """The keys for which these numbers stand in the key table."""
+    """The keys with these numbers in the key table."""
     return segment.keys.column(numbers.to_numpy())
 
 

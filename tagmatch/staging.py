@@ -25,7 +25,7 @@ from tagmatch.model.tables import NEVER
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.staged import StagedChanges
 
-#: Gets what is staged, and may raise an error
+#: Gets the staged changes, and may raise an error
 Check: TypeAlias = Callable[[StagedChanges], None]
 
 
@@ -91,8 +91,8 @@ class Staging:
     ) -> None:
         """Stage a change for each row of all chunks; `keys` has one for each, as have times.
 
-        With `is_single`, all of them together are as durable as a single change. A check gets what is staged before;
-        if it raises an error, nothing is staged.
+        With `is_single`, all of them together are as durable as a single change. A check gets the earlier staged
+        changes; if it raises an error, nothing is staged.
         """
         self._stage(
             self._of_single if is_single else self._of_many,
@@ -116,7 +116,7 @@ class Staging:
             return changes, None if self._journal is None else self._journal.rotate()
 
     def drop(self, changes: Changes, log: int | None) -> None:
-        """Let go of what `take` returned, which has taken effect; who calls holds the lock."""
+        """Drop the changes that `take` returned, which have taken effect; the caller holds the lock."""
         self._changes.drop(changes)
         if self._journal is not None and log is not None:
             self._journal.drop(log)
@@ -125,7 +125,7 @@ class Staging:
                 journal.close()
 
     def close(self) -> None:
-        """Let go of the log; what is in it stays there."""
+        """Let go of the log, which keeps its changes."""
         with self.lock:
             self._closed = True
             journal, self._journal = self._journal, None
@@ -141,7 +141,7 @@ class Staging:
         stage: Callable[[], None],
         check: Check | None = None,
     ) -> None:
-        """Log a change and stage it, or neither; returns when it is as durable as it is to be."""
+        """Log a change and stage it, or neither; returns when it is as durable as the options say."""
         logged = record() if durability != "none" and self._folder is not None else None
         with self.lock:
             if self._closed:
@@ -178,7 +178,7 @@ class Staging:
             )
 
     def _acquire(self) -> None:
-        """Take the log, and stage what is in it before anything else."""
+        """Take the log, and stage its changes before all others."""
         assert self._folder is not None
         left = StagedChanges(self._threads)
         journal = Journal.acquire(self._folder, lambda: first_log_of(self._manifest()))

@@ -38,7 +38,7 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
     """The rows that are stored for one subscription: one for each conjunction that its expression becomes.
 
     Entries of `tags` that are `Where`, as iteration gives them, are conditions, too. InvalidTypeError,
-    InvalidValueError and FilterError say what is wrong.
+    InvalidValueError and FilterError name the mistake.
 
     >>> alternatives(["fr"], 'tags {"new"} or tags {"sale"}')
     [['fr', 'new'], ['fr', 'sale']]
@@ -58,7 +58,7 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
 
 
 def nears_of(stored: Iterable[str]) -> list[float]:
-    """How far away what is near may be, for each condition of a set, as users see it, that asks for that.
+    """The metres of each `Near` among the conditions of a set, as users see it.
 
     >>> nears_of(["fr", Where("within near(500)"), Where("x = 1")])
     [500.0]
@@ -72,9 +72,9 @@ def nears_of(stored: Iterable[str]) -> list[float]:
 class RowsToStore:
     """What is stored for subscriptions: one row for each conjunction that the expression of one becomes."""
 
-    chunks: list[TagLists]  # tags of the rows, among them those that stand for conditions
+    chunks: list[TagLists]  # tags of the rows, with the tags of conditions
     keys: U64Array | Strings  # the key of each row
-    expires: I64Array | None  # when each row's key expires, in microseconds since 1970; `None` where none does
+    expires: I64Array | None  # when each row's key expires, in microseconds since 1970; `None` if none does
     sources: I64Array | None  # the subscription of each row; `None` where each has one
 
 
@@ -126,7 +126,7 @@ def columns_of(given: Any, *, match_all: bool = False) -> dict[str, Any]:
 
 
 def _every_tags(batches: Iterable[pa.RecordBatch], match_all: bool) -> Iterator[pa.Array]:
-    """The tags of all rows, none of which is null; NullError."""
+    """The tags of all rows, none null; NullError."""
     row = 0
     for batch in batches:
         tags = tags_of(batch, CONDITIONS)
