@@ -15,7 +15,8 @@ import ctypes
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tagmatch.model.arrays import I64Array, offsets_of
+from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import IndexCorruptError
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.parallel import reject_given_up, threads_of_arrow
@@ -77,6 +78,7 @@ class TableFile:
     name: str  # of the file, `tagsets.arrow`; parts have a number behind it
     pieces: tuple[Piece, ...]  # its bytes
     part_bytes: int  # the size of a part
+    starts: list[int]  # where each piece begins, and where the last one ends
 
     @classmethod
     def of(
@@ -95,13 +97,14 @@ class TableFile:
             assert not known or not (isinstance(piece, Held) and isinstance(given, pa.Buffer)), (
                 "Arrow has copied a buffer"
             )
-            assert len(given) == len(piece)
-        return cls(name, pieces, part_bytes or max(1, sum(map(len, pieces))))
+            assert not known or len(given) == len(piece)
+        starts = offsets_of(np.array([len(given) for given in sink.pieces], np.int64)).tolist()
+        return cls(name, pieces, part_bytes or max(1, starts[-1]), starts)
 
     @property
     def parts(self) -> int:
         """How many there are."""
-        return -(-int(self._starts[-1]) // self.part_bytes)
+        return -(-self.starts[-1] // self.part_bytes)
 
     def part_name(self, number: int) -> str:
         """The name of a part."""
@@ -109,35 +112,27 @@ class TableFile:
 
     def part_size(self, number: int) -> int:
         """Bytes of a part."""
-        return min(self.part_bytes, int(self._starts[-1]) - number * self.part_bytes)
+        return min(self.part_bytes, self.starts[-1] - number * self.part_bytes)
 
     def write(self, number: int, file: Path) -> Entry:
         """Write and sync a part; returns what manifests say of it."""
-        starts, digest = self._starts, xxhash.xxh3_64()
+        starts, digest = self.starts, xxhash.xxh3_64()
         first = number * self.part_bytes
         last = first + self.part_size(number)
         with file.open("wb") as sink:
-            for place in range(int(np.searchsorted(starts, first, "right")) - 1, len(self.pieces)):
-                start = int(starts[place])
+            for place in range(bisect_right(starts, first) - 1, len(self.pieces)):
+                start = starts[place]
                 if start >= last:
                     break
-                stop = min(last, int(starts[place + 1])) - start
-                for block in _blocks(self.pieces[place].read(max(first - start, 0), stop)):
+                stop = min(last, starts[place + 1]) - start
+                some = memoryview(self.pieces[place].read(max(first - start, 0), stop)).cast("B")
+                for begin in range(0, len(some), _BLOCK):
                     reject_given_up()
+                    block = some[begin : begin + _BLOCK]
                     digest.update(block)
                     sink.write(block)
         sync(file)
         return {"bytes": last - first, "xxh3_64": digest.hexdigest()}
-
-    @property
-    def _starts(self) -> I64Array:
-        starts: I64Array = offsets_of(np.array([len(piece) for piece in self.pieces], np.int64))
-        return starts
-
-
-def _blocks(some: Any) -> Iterator[memoryview]:
-    view = memoryview(some).cast("B")
-    return (view[first : first + _BLOCK] for first in range(0, len(view), _BLOCK))
 
 
 class _Pieces:
