@@ -1,8 +1,6 @@
-"""Who calls, and what they may do: bearer tokens, and rights by role.
+"""Who calls, and what they may do: bearer tokens, rights by role, and limits.
 
-UserLimits: how fast a user may send, how many clients there may be, and how large what they send.
-
-One call of a client: who it is from, and what of the service it needs.
+Limits say how fast a user may send, how many clients there may be, and how large their messages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""`DoAction`: what is neither a stream of messages nor rows; bodies and results are JSON objects.
+"""Calls that no stream of messages answers: actions by name, changes, and contents.
 
-`DoPut`: subscriptions to add or to remove, and clients that move; each call makes all of its changes, or none.
-
-`DoGet`: what is stored, as batches.
+`DoAction` takes and gives JSON objects. `DoPut` has subscriptions to add or to remove, and clients that move; each call
+makes all of its changes, or none. `DoGet` gives what is stored, as batches.
 """
 
 from __future__ import annotations

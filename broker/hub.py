@@ -1,6 +1,6 @@
-"""Publication in, notifications out: messages are matched together, and go to the sessions that follow their keys.
+"""Messages in, notifications out: messages are matched together, and go to the sessions that follow their keys.
 
-What publishers hand over: messages for the matcher, and what their notifications carry.
+A publisher hands over messages for the matcher with what their notifications carry.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ID, PAYLOAD, EXPIRES = "id", "payload", "expires"
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Publication that one publisher has handed over together."""
+    """Messages that one publisher has handed over together."""
 
     table: pa.Table  # What `match_many` takes
     ids: pa.Array  # Of binary and of large_binary; nulls where a message has none
@@ -67,7 +67,7 @@ class Published:
 
 
 def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0) -> Publication:
-    """Publication from Arrow, or from lists."""
+    """Messages from Arrow, or from lists."""
     table = table_of(messages, payloads)
     check_names(table.column_names, PUBLISHED_COLUMNS)
     ids = _binary(table, ID, pa.binary())
@@ -80,7 +80,7 @@ def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, s
 
 
 def joined(parts: list[Publication]) -> Publication:
-    """Publication of several publishers, whose tables have the same schema, as one."""
+    """Messages of several publishers, whose tables have the same schema, as one."""
     if len(parts) == 1:
         return parts[0]
     return Publication(
@@ -356,7 +356,7 @@ class Hub:
         return sum(self._sessions.offer(number, whole.part(begin, end)) for number, begin, end in parts)
 
     def _with_expiry(self, messages: Publication) -> Publication:
-        """Publication with the expiry of the options, unless they have their own."""
+        """Messages with the expiry of the options, unless they have their own."""
         expiry = self._sessions.options.message_expiry
         if expiry is None:
             return messages

@@ -1,13 +1,7 @@
-"""What a service counts, as Prometheus reads it.
+"""What a service shows of itself: figures for Prometheus, structured logs, spans, and HTTP for its operator.
 
-Structured logs: a line of JSON for each event, or of text.
-
-Spans of OpenTelemetry, one for each call, where the extra `trace` is installed; else nothing.
-
-HTTP next to the service: `/metrics` for Prometheus, `/livez` and `/readyz` for its operator.
-
-No token is needed here, so strangers get little: few connections at once, and each for one request and a few seconds.
-Another connection ends the oldest one.
+HTTP has `/metrics`, `/livez` and `/readyz`. No token is needed there, so strangers get little: few connections at once,
+and each for one request and a few seconds. Another connection ends the oldest one.
 """
 
 from __future__ import annotations

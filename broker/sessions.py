@@ -1,9 +1,8 @@
 """Sessions of subscribers: by name, each with the keys that it follows and an outbox, which outlive connections.
 
-Which sessions follow a key: pairs of both in sorted columns, which are looked up for many keys at once.
-
-The columns come in few runs, each more than twice as long as the next one: new pairs become a run, and runs of like
-lengths are merged. So a change costs as much as it changes, however many pairs there are.
+Pairs of a key and a session that follows it stand in sorted columns, which are looked up for many keys at once. The
+columns come in few runs, each more than twice as long as the next one: new pairs become a run, and runs of like lengths
+are merged. So a change costs as much as it changes, however many pairs there are.
 """
 
 from __future__ import annotations

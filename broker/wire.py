@@ -1,8 +1,7 @@
-"""What goes over the wire beside Arrow data: commands, tickets and bodies of actions, as JSON objects.
+"""What goes over the wire beside Arrow data: commands, tickets and bodies of actions as JSON objects, and errors.
 
-All of it may come from anyone: it is read with care, and nothing of it is ever run or unpickled.
-
-Errors on their way: those of the engine become errors of Flight, and the same ones again at the client.
+All of it may come from anyone: it is read with care, and nothing of it is ever run or unpickled. Errors of the engine
+become those of Flight, and the same ones again at the client.
 """
 
 from __future__ import annotations

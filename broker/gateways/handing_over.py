@@ -1,10 +1,7 @@
 """Messages that have come through a gateway: they wait, bounded, and are handed over to the hub in parts.
 
-No message ends this or holds up others: what cannot be handed over is a dead letter, alone.
-
-Dead letters: messages and notifications that a gateway gives up, each with the reason, at the end of a file.
-
-A file takes also what the other broker refuses, and it is there when that one is not.
+No message ends this or holds up others: what cannot be handed over is a dead letter, alone. Dead letters, also those of
+notifications, go to the end of a file, each with the reason.
 """
 
 from __future__ import annotations

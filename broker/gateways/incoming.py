@@ -1,7 +1,4 @@
-"""What comes from another broker: properties, or headers, and a payload, as rows and columns of messages.
-
-Requests that come through a gateway: to add a subscription, or to remove one.
-"""
+"""What comes from another broker: messages as rows and columns, and requests to add or to remove a subscription."""
 
 from __future__ import annotations
 
