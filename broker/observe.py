@@ -134,10 +134,6 @@ class Metrics:
         """All of them, as Prometheus reads them."""
         return generate_latest(self.registry)
 
-    def refused(self, reason: str) -> None:
-        """Count a call that was refused."""
-        self.refusals.labels(reason).inc()
-
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[None]:
         """Count a call and its time."""

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class Notifications:
         """The same with other marks of this name."""
         marks = self.marks.copy()
         marks[name] = value
-        return replace(self, marks=marks)
+        return Notifications(self.content, marks, self.held)
 
     def last_after(self, now: int, steady: int) -> Any:
         """Which have not expired by now, as both clocks have it."""
@@ -107,7 +107,9 @@ def joined(parts: Sequence[Notifications]) -> Notifications:
     if len(parts) == 1:
         return parts[0]
     content = pa.concat_batches([part.content for part in parts])
-    return _in_own_memory(content, np.concatenate([part.marks for part in parts]))
+    # As bytes, since NumPy looks at each field of each array that it joins
+    marks = np.frombuffer(b"".join([part.marks.tobytes() for part in parts]), _MARKS)
+    return _in_own_memory(content, marks)
 
 
 def notifications_of(
@@ -175,7 +177,7 @@ class Outbox:
         with self._lock:
             if self._is_closed:
                 return 0
-            new = new.marked("offset", self._offered + 1 + np.arange(len(new)))
+            new = new.marked("offset", np.arange(self._offered + 1, self._offered + 1 + len(new)))
             self._offered += len(new)
             fitting = self._fitting(new)
             if fitting < len(new):

@@ -210,7 +210,8 @@ class Service:
 
     def _refuse(self, error: TagMatchError) -> None:
         reasons = {UnauthenticatedError: "unauthenticated", AccessError: "role", Overloaded: "limit"}
-        self.metrics.refused(next(reason for kind, reason in reasons.items() if isinstance(error, kind)))
+        reason = next(reason for kind, reason in reasons.items() if isinstance(error, kind))
+        self.metrics.refusals.labels(reason).inc()
         LOG.warning("refused", extra={"fields": {"reason": str(error)}})
 
     def _has_ended(self, rpc: Rpc, error: TagMatchError) -> None:

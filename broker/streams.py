@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.broker import flight as wire
-from tagmatch.broker.access import ClientCall, Memory
+from tagmatch.broker.access import ClientCall
 from tagmatch.broker.actions import change
 from tagmatch.broker.config import Role
 from tagmatch.broker.flight import IncomingStream, OutgoingStream, check_schema, told
@@ -430,16 +430,12 @@ def _publish(call: ClientCall, command: dict[str, Any], incoming: IncomingStream
         call.require()
         call.memory.wait_for(batch.nbytes)
         waiting.append(hub.publish(batch, channel=options.channel))
-        waiting[-1].add_done_callback(partial(_give_back, call.memory, batch.nbytes))
+        waiting[-1].add_done_callback(lambda _, nbytes=batch.nbytes: call.memory.give_back(nbytes))  # type: ignore[misc]
         while waiting and waiting[0].done():
             count(waiting.popleft())
     for future in waiting:
         count(future)
     yield wire.result(write_json(counts))
-
-
-def _give_back(memory: Memory, nbytes: int, _: object) -> None:
-    memory.give_back(nbytes)
 
 
 # -- all of them -------------------------------------------------------------------------------------------------------
