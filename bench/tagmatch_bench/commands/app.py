@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from inspect import Parameter
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import typer
 from rich.console import Console
@@ -166,7 +166,7 @@ _PAPERS: Mapping[str, _Paper] = {
         (
             opt.option(
                 "scenario", str, "pcm", "PCM's default scenario, or 20 attributes and 10 intervals a filter.",
-                parser=opt.one_of(Literal["pcm", "dense"]), metavar="<pcm|dense>",
+                **opt.one_of(("pcm", "dense")),
             ),
             opt.whole("constraints", 1_000_000, "Constraints of all filters, about.", 40),
             opt.again(

@@ -5,30 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any
 
 import typer
 
 from tagmatch.cli.shared import Threads
-
-
-def one_of(names: Any) -> Callable[[str], str]:
-    """Read an option that must be one of the names of a literal type."""
-
-    def read(text: str) -> str:
-        if text not in get_args(names):
-            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, get_args(names)))}")
-        return text
-
-    return read
-
-
-def choices(names: Any) -> str:
-    """The names of a literal type, as help shows them."""
-    return f"<{'|'.join(get_args(names))}>"
-
-
-Value = TypeVar("Value")
 
 #: The sets of the growth measurement, 8 times as many, must fit the tagset table
 MOST_SETS = 2**28
@@ -75,13 +56,21 @@ def part(names: Sequence[str]) -> Parameter:
     return one_or_more("parts", names, "all", "--part")
 
 
+def one_of(names: Sequence[str]) -> dict[str, Any]:
+    """Arguments of an option that must be one of these names."""
+
+    def read(text: str) -> str:
+        if text not in names:
+            raise typer.BadParameter(f"{text!r} is not one of {', '.join(map(repr, names))}")
+        return text
+
+    return {"parser": read, "metavar": f"<{'|'.join(names)}>"}
+
+
 def one_or_more(name: str, names: Sequence[str], usual: str, flag: str) -> Parameter:
     """Some of these names."""
-    known = Literal[tuple(names)]  # type: ignore[valid-type]
-    return option(
-        name, list[str] | None, None, f"Again for each.  [default: {usual}]", flag,
-        parser=one_of(known), metavar=choices(known), show_default=False,
-    )  # fmt: skip
+    words = f"Again for each.  [default: {usual}]"
+    return option(name, list[str] | None, None, words, flag, show_default=False, **one_of(names))
 
 
 def rounds(default: int = 3) -> Parameter:

@@ -105,7 +105,6 @@ class MarkingMatcher(DeviceMatcher):
 
 #: On the device: counters, where the mark of a filter is, how many marks a message has, and these
 _Out = namedtuple("_Out", "counts places marks marked")
-
 #: Columns of constraints on the device, and how many each filter has
 _Stored = namedtuple("_Stored", "operators values uppers blooms filters sizes")
 

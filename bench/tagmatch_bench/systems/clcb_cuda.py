@@ -32,10 +32,8 @@ PARTS = ("copy in", "Loc", "Cont", "Zip", "copy back")
 
 #: What Loc asks of filters
 _Areas = namedtuple("_Areas", "centres squares blooms sizes")
-
 #: What Cont asks of constraints and their filters
 _Constraints = namedtuple("_Constraints", "starts lengths operators values uppers filters sizes")
-
 #: The mark of each filter is at its place
 _Marks = namedtuple("_Marks", "places marked")
 
