@@ -226,8 +226,9 @@ class Beside(Union):
     """A device's matcher of a segment, and finders of the segment's sets with areas, which no device has."""
 
     def __init__(self, segment: Segment, device: SegmentMatcher, finder: AreaFinder) -> None:
-        super().__init__([device, CpuMatcher(segment, [finder])])
-        self._segment, self.others, self.finder = segment, device, finder
+        self.others, self.located, self.finder = device, CpuMatcher(segment, [finder]), finder
+        super().__init__([self.others, self.located])
+        self._segment = segment
         self._first_rows = [0, 0]
         if finder.finders.device is not None:
             # The CPU has a part in each packet, for which more threads help

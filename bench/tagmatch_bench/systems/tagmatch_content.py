@@ -15,6 +15,7 @@ from tagmatch.messages import messages_in
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.area_finder import AreaFinder, groups_of
+from tagmatch.pipeline.combined import Beside
 from tagmatch.pipeline.matcher import Matcher, Preprocessed
 from tagmatch.pipeline.tags import merge_all
 from tagmatch_bench.systems.matcher import CallSize, Plain, UnavailableError, list_array
@@ -185,7 +186,8 @@ class TagmatchMatching(_AskedOtherwise):
 class LocatedMatching(TagmatchMatching):
     """The same with areas, whose messages are encoded, as CLCB's are; a packet goes through each step together.
 
-    What is left, too: which groups a message looks in, and which areas of these have its place.
+    What is left, too: which groups a message looks in, and which areas of these have its place. On a device, the sets
+    without areas have another matcher, which has no part in this.
     """
 
     def prepare(self, messages: pa.Table) -> EncodedMessages:
@@ -193,7 +195,8 @@ class LocatedMatching(TagmatchMatching):
         table = messages.combine_chunks()
         places = locations_of_table(table, plane=self._whole.plane)
         (rows,) = messages_in(without_locations(table))
-        return EncodedMessages(self._matcher, replace(rows, locations=None if places is None else places[0]))
+        matcher = self._matcher.located if isinstance(self._matcher, Beside) else self._matcher
+        return EncodedMessages(matcher, replace(rows, locations=None if places is None else places[0]))
 
     def match_many(self, messages: list[Any], *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the subscriptions that each message satisfies."""
@@ -210,8 +213,10 @@ class LocatedMatching(TagmatchMatching):
     def areas(packet: Any, groups: Lists) -> Any:
         """The sets of these groups that each message is in the area of, and what else these ask."""
         finder, sought = _of_areas(packet)
-        others = [each for each in packet.prepared if each[0] is not finder]
-        return replace(packet, prepared=[*others, (finder, replace(sought, groups=groups))]).subset_match()
+        changed = [
+            (each, replace(sought, groups=groups) if each is finder else ready) for each, ready in packet.prepared
+        ]
+        return replace(packet, prepared=changed).subset_match()
 
 
 def _of_areas(packet: Any) -> tuple[AreaFinder, Any]:
