@@ -110,7 +110,7 @@ class Fixed(Reader):
         return array
 
 
-class Strings(Reader):
+class StringReader(Reader):
     """Strings, or binary."""
 
     _own_buffers = 2
@@ -153,7 +153,7 @@ class Views(Reader):
         return array
 
 
-class Lists(Reader):
+class ListReader(Reader):
     """Lists, or maps."""
 
     _own_buffers = 1
@@ -315,10 +315,10 @@ _WITHOUT_CLASS = (pa.lib.Type_INTERVAL_MONTHS, pa.lib.Type_INTERVAL_DAY_TIME)
 
 _READERS: list[tuple[Callable[[Any], bool], type[Reader]]] = [
     (_is.is_null, Nulls),
-    (lambda kind: _is.is_string(kind) or _is.is_large_string(kind), Strings),
-    (lambda kind: _is.is_binary(kind) or _is.is_large_binary(kind), Strings),
+    (lambda kind: _is.is_string(kind) or _is.is_large_string(kind), StringReader),
+    (lambda kind: _is.is_binary(kind) or _is.is_large_binary(kind), StringReader),
     (lambda kind: _is.is_string_view(kind) or _is.is_binary_view(kind), Views),
-    (lambda kind: _is.is_list(kind) or _is.is_large_list(kind) or _is.is_map(kind), Lists),
+    (lambda kind: _is.is_list(kind) or _is.is_large_list(kind) or _is.is_map(kind), ListReader),
     (lambda kind: _is.is_list_view(kind) or _is.is_large_list_view(kind), ListViews),
     (_is.is_fixed_size_list, FixedLists),
     (_is.is_struct, Structs),
