@@ -30,6 +30,7 @@ EXAMPLES = settings(max_examples=int(os.environ.get("SIMULATED_EXAMPLES", 2)) if
 #: that there is too little.
 _SMALL = {"_BLOCK": 2, "_THREADS": 2, "_EACH": 2, "_TILE": 4, "_BLOCK_ROWS": 2, "_MOST_BLOCKS": 2}
 _SMALL |= {"_FIRST_ROOM": 2, "_FEWEST_ITEMS": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
+_SMALL |= {"_LINE_BLOCK": 2, "_TRIE_BLOCK": 2, "_ROUTING_BLOCK": 2}
 _SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4, "SCAN_ROWS": 2}
 
 
@@ -48,8 +49,14 @@ def set_up(modules: Iterable[ModuleType]) -> None:
 
 
 def _launch_one_after_another() -> None:
-    """A launch is configured in the kernel itself and swaps what `cuda` is in its module; so do device functions."""
+    """A launch is configured in the kernel itself and swaps what `cuda` is in its module; so do device functions.
+
+    Other threads find the swapped one, too, and ask it for what only the module has.
+    """
     from numba.cuda.simulator.kernel import FakeCUDAKernel, _get_kernel_context
+    from numba.cuda.simulator.kernelapi import FakeCUDAModule
+
+    FakeCUDAModule.__getattr__ = lambda _, name: getattr(numba.cuda, name)
 
     launching = threading.RLock()
     configure, launch = FakeCUDAKernel.__getitem__, FakeCUDAKernel.__call__
