@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -45,16 +44,19 @@ MakeSubsetMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
 class SegmentMessages:
     """Messages `first` to `last` of some, as a segment looks at them; their ranks are looked up once, if at all."""
 
-    def __init__(self, tags: TagLists, first: int, last: int, index: TagIndex) -> None:
-        self.tags, self.first, self.last, self._index = tags, first, last, index
+    def __init__(self, tags: TagLists, first: int, last: int, index: TagIndex, ranks: QueryBatch | None = None) -> None:
+        self.tags, self.first, self.last, self._index, self._ranks = tags, first, last, index, ranks
 
     def __len__(self) -> int:
         return self.last - self.first
 
-    @cached_property
+    @property
     def ranks(self) -> QueryBatch:
         """Their tags as ranks of the segment (§3.2)."""
-        return self._index.ranks(self.tags, self.first, self.last)
+        # `cached_property` of Python 3.11 has all threads wait for one
+        if self._ranks is None:
+            self._ranks = self._index.ranks(self.tags, self.first, self.last)
+        return self._ranks
 
 
 class RowsFound(NamedTuple):
@@ -293,9 +295,7 @@ class CpuMatcher:
 
     def ranked(self, tags: TagLists, first: int, last: int, ranks: QueryBatch) -> SegmentQueries:
         """As `preprocess`, of messages whose ranks are known already."""
-        messages = SegmentMessages(tags, first, last, self.tag_index)
-        messages.ranks = ranks
-        return self._prepared(messages)
+        return self._prepared(SegmentMessages(tags, first, last, self.tag_index, ranks))
 
     def _prepared(self, messages: SegmentMessages) -> SegmentQueries:
         return SegmentQueries([(finder, finder.prepare(messages)) for finder in self._finders], self._segment)
