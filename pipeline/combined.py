@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, count, pairwise
@@ -40,6 +39,7 @@ from tagmatch.pipeline.matcher import (
     Preprocessed,
     SegmentMatcher,
     Space,
+    added_up,
     no_space,
 )
 from tagmatch.pipeline.one import OfSeveralTypes, one_of_all
@@ -85,10 +85,7 @@ class Several:
     @property
     def matched_by(self) -> dict[str, int]:
         """The sums of all matchers."""
-        counts = Counter[str]()
-        for matcher in self._matchers:
-            counts.update(matcher.matched_by)  # a sum would leave zeros out
-        return dict(counts)
+        return added_up(matcher.matched_by for matcher in self._matchers)
 
 
 class RoundRobin(Several):

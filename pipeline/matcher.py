@@ -7,7 +7,8 @@ in the memory of a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -148,6 +149,14 @@ class Matcher(Protocol):
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
+
+
+def added_up(matched_by: Iterable[dict[str, int]]) -> dict[str, int]:
+    """How many queries went to each kind of device, of all who matched some."""
+    counts = Counter[str]()
+    for each in matched_by:
+        counts.update(each)  # a sum of counters would leave zeros out
+    return dict(counts)
 
 
 class SegmentMatcher(Matcher, Protocol):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -17,7 +16,16 @@ from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Deletions, Segment
-from tagmatch.pipeline.matcher import Batches, Found, PacketSize, PartitionMatcher, QueryBatch, Space, no_space
+from tagmatch.pipeline.matcher import (
+    Batches,
+    Found,
+    PacketSize,
+    PartitionMatcher,
+    QueryBatch,
+    Space,
+    added_up,
+    no_space,
+)
 from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.tags import PartitionSubsetMatch, SubsetMatch, TagIndex, Translations, live_sets, look_up_keys
 
@@ -283,7 +291,7 @@ class CpuMatcher:
     @property
     def matched_by(self) -> dict[str, int]:
         """As `Matcher` says."""
-        return dict(sum((Counter(finder.matched_by) for finder in self._finders), Counter[str]()))
+        return added_up(finder.matched_by for finder in self._finders)
 
     def memory(self, count: int) -> U64Array:
         """Memory for `count` keys."""
