@@ -20,8 +20,7 @@ from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.subscriber import Subscriber, listed_keys
 from tagmatch.broker.wire import AREA_TYPE, area_row
 from tagmatch.index import Index, K
-from tagmatch.locations import coordinates, names_of_places
-from tagmatch.messages import message
+from tagmatch.messages import coordinates, message, names_of_places
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
 from tagmatch.model.arrow import from_strings, from_tag_lists

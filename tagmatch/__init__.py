@@ -12,8 +12,7 @@ ChangeCounts(added=1, already_there=0, removed=0, missing=0)
 
 from __future__ import annotations
 
-from tagmatch.backups import backup, restore
-from tagmatch.connecting import connect
+from tagmatch.calls import backup, connect, restore, warm_up
 from tagmatch.embedded import TagMatch
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import (
@@ -50,7 +49,6 @@ from tagmatch.model.options import Channel, CudaOptions, PipelineOptions
 from tagmatch.model.version import VERSION
 from tagmatch.model.where.areas import Box, Circle, Near
 from tagmatch.model.where.constraints import Where
-from tagmatch.warmup import warm_up
 
 __version__ = VERSION
 

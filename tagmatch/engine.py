@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
-from tagmatch.changing import Changing
+from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import every_set, explained, is_among, missing_text, pairs, schema_of
-from tagmatch.locations import area_has, coordinates
-from tagmatch.messages import message, queries_of
+from tagmatch.messages import area_has, coordinates, message, queries_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
 from tagmatch.model.change_counts import ChangeCounts
@@ -50,7 +49,6 @@ from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.matcher import Keys, Matcher, OneQuery, Single, alone
 from tagmatch.pipeline.service import Pipeline
-from tagmatch.staging import Check, Staging
 from tagmatch.subscriptions import alternatives, nears_of, rows_to_store
 
 #: Keys that one call of `match_many` can give

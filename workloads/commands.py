@@ -26,6 +26,7 @@ from tagmatch.model.options import available_threads
 from tagmatch.model.parallel import even_ranges
 from tagmatch.workloads import content as of_content
 from tagmatch.workloads import location as of_location
+from tagmatch.workloads.archives import Corpus, new_folder, read_facts, read_followed, read_tweets, write_shards
 from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.laws import NOBODY, TwitterOptions
 from tagmatch.workloads.location import ContentKind, LocationOptions, LocationWorkload, near_me
@@ -43,8 +44,6 @@ from tagmatch.workloads.queries import (
     stream_to_folder,
     stream_to_stdout,
 )
-from tagmatch.workloads.shards import new_folder, read_facts, write_shards
-from tagmatch.workloads.tweets import Corpus, read_followed, read_tweets
 from tagmatch.workloads.twitter import SETS_SCHEMA, Twitter
 
 

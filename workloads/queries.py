@@ -26,8 +26,8 @@ from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.kernels.tag_table import TagInterner
 from tagmatch.model.parallel import run_rows
+from tagmatch.workloads.archives import read_facts
 from tagmatch.workloads.numbers import check_numbers, check_range, mix, number, position, random_of
-from tagmatch.workloads.shards import read_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tagmatch.model.arrays import F64Array, I64Array, U8Array
-    from tagmatch.workloads.tweets import Corpus
+    from tagmatch.workloads.archives import Corpus
 
 _U = np.uint64
 # A user's random number plus these gives what its languages and its number of interests are drawn from, and, from the

@@ -15,8 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.locations import LOCATION, WITHIN, is_place_column, names_of_places, places_in
-from tagmatch.messages import TAGS, message, messages_in, side_by_side
+from tagmatch.messages import (
+    LOCATION,
+    TAGS,
+    WITHIN,
+    is_place_column,
+    message,
+    messages_in,
+    names_of_places,
+    places_in,
+    side_by_side,
+)
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import reject_no_utf8, without_null_lists

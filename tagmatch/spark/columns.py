@@ -26,8 +26,16 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 import tagmatch.model.errors
-from tagmatch.locations import LOCATION, WITHIN, is_place_column, places_in
-from tagmatch.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
+from tagmatch.messages import (
+    ATTRIBUTES,
+    LOCATION,
+    TAGS,
+    WITHIN,
+    is_place_column,
+    messages_in,
+    places_in,
+    with_own_columns,
+)
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.areas import shapes_in

@@ -15,8 +15,7 @@ from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructT
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
-from tagmatch.locations import LOCATION, WITHIN, names_of_places
-from tagmatch.messages import ATTRIBUTES, TAGS
+from tagmatch.messages import ATTRIBUTES, LOCATION, TAGS, WITHIN, names_of_places
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.input.areas import KIND, shapes_in
 from tagmatch.model.kernels.area_shapes import BOX

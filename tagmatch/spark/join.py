@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col
 from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
 
-from tagmatch.locations import LOCATION, WITHIN
+from tagmatch.messages import LOCATION, WITHIN
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.areas import area_rows
 from tagmatch.model.input.constraints import constraint_rows

@@ -33,8 +33,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tagmatch.engine import LocalEngine
-from tagmatch.locations import LOCATION, WITHIN, is_place_column, locations_of_table
-from tagmatch.messages import TAGS, with_own_columns
+from tagmatch.messages import LOCATION, TAGS, WITHIN, is_place_column, locations_of_table, with_own_columns
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, U64Array, UIntArray, offsets_of
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.clock import now_us

@@ -252,7 +252,7 @@ def test_what_could_not_be_staged_is_not_there_afterwards(tmp_path: Path, path: 
         tm.add_set(["a"], 1)
         calls = (("append", lambda: tm.add_set(["b"], 2)), ("extend", lambda: tm.add_sets([["b"], ["c"]], [2, 3])))
         for name, call in calls:
-            with patch(f"tagmatch.staging.StagedChanges.{name}", side_effect=MemoryError), pytest.raises(MemoryError):
+            with patch(f"tagmatch.changing.StagedChanges.{name}", side_effect=MemoryError), pytest.raises(MemoryError):
                 call()
             shutil.copytree(path, tmp_path / name)
             with TagMatch(tmp_path / name, device="cpu") as found:

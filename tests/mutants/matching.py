@@ -119,7 +119,7 @@ workloads/queries.py: tests/workloads/test_workloads_queries.py -k arrival
 -        times = last + np.cumsum(
 +        times = np.cumsum(
 # workloads: a folder of others that looks like ours is overwritten
-workloads/shards.py: tests/workloads/test_workload_command.py -k looks_like
+workloads/archives.py: tests/workloads/test_workload_command.py -k looks_like
 -        if found and not foreign and not any(path.name in (FACTS, _BEGUN) for path in found):
 +        if False:
 """

@@ -18,8 +18,8 @@ from support.workload import COMMAND, refused, run
 from tagmatch import TagMatch
 from tagmatch.cli.app import app as tagmatch_app
 from tagmatch.cli.shared import run as run_app
+from tagmatch.workloads.archives import read_tweets
 from tagmatch.workloads.laws import TwitterOptions
-from tagmatch.workloads.tweets import read_tweets
 from tagmatch.workloads.twitter import Twitter
 
 pytestmark = pytest.mark.slow

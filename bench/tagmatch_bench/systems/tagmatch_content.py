@@ -10,8 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from tagmatch import DeviceError, TagMatch
-from tagmatch.locations import locations_of_table, without_locations
-from tagmatch.messages import messages_in
+from tagmatch.messages import locations_of_table, messages_in, without_locations
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.area_finder import AreaFinder, groups_of
