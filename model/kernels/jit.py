@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import inspect
 import os
 import platform
 import stat
@@ -30,31 +31,76 @@ from tagmatch.model.version import VERSION
 
 config: Any = numba.config
 
-_MARKS = (b"@kernel", b"@brief_kernel", b"@inlined", b"@lent")
-_ROOT, _OWN = 0, "tagmatch"
+_ROOT = 0
+_VERSIONS = (VERSION, platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
+_LIBRARIES = {"builtins", "cython", "llvmlite", "math", "numba", "numpy"}
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, numba.types.Type)
 
 
-def _sources(package: Path) -> list[Path]:
-    """All modules of a package; what are links in a checkout are followed."""
-    folders = os.walk(package, followlinks=True)
-    return sorted(Path(folder, file) for folder, _, files in folders for file in files if file.endswith(".py"))
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @cache
-def _code_digest(package: str) -> str:
-    """Of the sources of all kernels of a package, wherever they are installed, and of what compiles them.
+def code_digest(function: Callable[..., Any]) -> str:
+    """Digest of all that the machine code of a kernel is made from: its own code, and what it names, in turn.
 
     An upgrade never runs stale machine code: Numba itself would notice a change in a kernel's own file, but not in a
-    kernel that it calls.
+    kernel that it calls. A change elsewhere leaves it as it is.
     """
-    versions = (VERSION, platform.python_version(), numba.__version__, llvmlite.__version__)
-    digest = hashlib.sha256(repr(versions).encode())
-    (folder,) = sys.modules[package].__path__
-    for source in _sources(Path(folder).absolute()):
-        text = source.read_bytes()
-        if any(mark in text for mark in _MARKS):
-            digest.update(text)
-    return digest.hexdigest()[:16]
+    seen, ahead = {function: _own_code(function)}, [function]
+    while ahead:
+        for other in seen[ahead.pop()][1]:
+            if other not in seen:
+                seen[other] = _own_code(other)
+                ahead.append(other)
+    return _digest(repr([text for text, _ in seen.values()]))
+
+
+@cache
+def _own_code(function: Any) -> tuple[str, list[Any]]:
+    """What a function does and the values that it names, as text, and the compiled functions that it names."""
+    used: list[Any] = []
+    parts, codes = [repr(function.__defaults__)], [function.__code__]
+    cells = [each.cell_contents for each in function.__closure__ or ()]
+    values = dict(zip(function.__code__.co_freevars, cells, strict=True))
+    for code in codes:  # those within it are added as it goes
+        codes += [each for each in code.co_consts if hasattr(each, "co_code")]
+        constants = [each for each in code.co_consts if not hasattr(each, "co_code") and each != function.__doc__]
+        parts.append(repr((code.co_code, constants, code.co_names, code.co_varnames)))
+        values |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    parts += [f"{name}={_described(value, used)}" for name, value in sorted(values.items())]
+    return repr(parts), used
+
+
+def _described(value: Any, used: list[Any]) -> str:
+    """A value that a kernel names, or the type of an argument; adds compiled functions among such to `used`."""
+    value = getattr(value, "dispatcher", value)  # its type has it
+    if hasattr(value, "py_func"):
+        used.append(value.py_func)
+        return f"{value.py_func.__qualname__} {value.targetoptions}"
+    if isinstance(value, type) and hasattr(value, "_fields"):
+        return f"{value.__module__}.{value.__qualname__} {value._fields}"
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape} {_digest(value.tobytes().hex())}"
+    if isinstance(value, tuple | list):
+        return repr((type(value).__qualname__, [_described(each, used) for each in value]))
+    if isinstance(getattr(value, "types", None), tuple):  # the type of tuples of such
+        return repr((_described(getattr(value, "instance_class", tuple), used), _described(value.types, used)))
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or type(value).__module__
+    name = f"{home} {getattr(value, '__qualname__', '')}"
+    return name if home.partition(".")[0] in _LIBRARIES else f"{name} {_module_digest(home)}"
+
+
+@cache
+def _module_digest(name: str) -> str:
+    """Of the source of a module, if it has one: what generates machine code may use anything in it."""
+    try:
+        return _digest(inspect.getsource(sys.modules[name]))
+    except (KeyError, OSError, TypeError):
+        return ""
 
 
 @cache
@@ -66,7 +112,7 @@ def cache_folder() -> str | None:
     """
     try:
         base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
-        folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_code_digest(_OWN)}")
+        folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_digest(repr(_VERSIONS))}")
         folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = folder.stat()
         if found.st_uid not in (os.getuid(), _ROOT):
@@ -99,47 +145,66 @@ def _warn_of_cache(error: OSError) -> None:
     )
 
 
-class _Locator:
-    """Tells Numba where the machine code of a kernel is kept: by what the code is, not by where it is installed."""
+class NamedPlace:
+    """Tells Numba where the machine code of a kernel is kept: by what it is called, not by where it is installed."""
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         self._py_file = file  # which Numba names in a warning
-        package = function.__module__.partition(".")[0]
-        self._package = package if hasattr(sys.modules.get(package), "__path__") else _OWN
-        self._name = f"{function.__module__}-{function.__code__.co_firstlineno}"
+        self._module = function.__module__
 
     @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> _Locator:
+    def from_function(cls, function: Callable[..., Any], file: str) -> NamedPlace:
+        """Return the place of a function's machine code."""
         return cls(function, file)
 
     def ensure_cache_path(self) -> None:
+        """Make the folder."""
         os.makedirs(self.get_cache_path(), mode=0o755, exist_ok=True)
 
     def get_cache_path(self) -> str:
+        """Return the folder."""
         folder = cache_folder()
         assert folder is not None
         return folder
 
     def get_source_stamp(self) -> str:
-        return _code_digest(self._package)
+        """Return nothing: each entry has the digest of its code."""
+        return ""
 
     def get_disambiguator(self) -> str:
-        return self._name
+        """Return what tells functions of one name apart."""
+        return self._module
 
 
-class _Files(CompileResultCacheImpl):
-    _locator_classes = [_Locator]  # noqa: RUF012 - as in the base class
+class KeptByCode:
+    """A cache of Numba's which finds machine code by the code that it is made from.
 
+    Numba's own keys have types of named tuples, and so a class that is no longer there could not be read.
+    """
 
-class _Cache(FunctionCache):
-    _impl_class = _Files
+    _py_func: Callable[..., Any]
+
+    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
+        parent: Any = super()
+        used: list[Any] = []
+        types = _described(sig, used)
+        return *map(code_digest, [self._py_func, *used]), *parent._index_key(types, codegen)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code, if that can be."""
+        parent: Any = super()
         try:
-            super().save_overload(sig, data)
+            parent.save_overload(sig, data)
         except OSError as error:
             _warn_of_cache(error)
+
+
+class _Files(CompileResultCacheImpl):
+    _locator_classes = [NamedPlace]  # noqa: RUF012 - as in the base class
+
+
+class _Cache(KeptByCode, FunctionCache):
+    _impl_class = _Files
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -169,7 +234,7 @@ def lent(function: Callable[..., Any]) -> Any:
 def _cached(compiled: Any, function: Callable[..., Any]) -> Any:
     if cache_folder() is not None:
         compiled._cache = _Cache(function)
-        compiled.compile = _once_for_all_processes(compiled.compile, _Locator(function, "").get_disambiguator())
+        compiled.compile = _once_for_all_processes(compiled.compile, f"{function.__module__}.{function.__qualname__}")
     return compiled
 
 

@@ -19,7 +19,7 @@ from numba.cuda.cudadrv import driver
 
 from tagmatch.model.arrays import U64Array
 from tagmatch.model.errors import DeviceError
-from tagmatch.model.kernels.jit import cache_folder
+from tagmatch.model.kernels.jit import KeptByCode, NamedPlace, cache_folder
 from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda
@@ -61,15 +61,20 @@ def _one_thread_loads() -> None:
 _one_thread_loads()
 
 
+@cache
+def _cache_class() -> Any:
+    """The class of Numba's caches for CUDA, which finds machine code as the CPU's does."""
+    dispatcher: Any = import_module("numba.cuda.dispatcher")
+    files = type("Files", (dispatcher.CUDACacheImpl,), {"_locator_classes": [NamedPlace]})
+    return type("Cache", (KeptByCode, dispatcher.CUDACache), {"_impl_class": files})
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile on first use, and cache on disk; any number of threads may be the first."""
-    config, folder = _config(), cache_folder()
-    configured = config.CACHE_DIR
-    config.CACHE_DIR = folder or ""
-    try:
-        return cuda.jit(cache=folder is not None)(function)
-    finally:
-        config.CACHE_DIR = configured
+    compiled = cuda.jit(function)
+    if cache_folder() is not None and not _numba_config.ENABLE_CUDASIM:
+        compiled._cache = _cache_class()(function)
+    return compiled
 
 
 def inlined(function: Callable[..., Any]) -> Any:

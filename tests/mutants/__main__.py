@@ -11,8 +11,6 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import cache
 from pathlib import Path
 
 from mutants import MUTANTS
@@ -20,9 +18,6 @@ from mutants.mutant import Mutant
 
 _ROOT = Path(__file__).parents[2]
 _LEFT_OUT = {".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "bench-results", "site"}
-_KERNEL = re.compile(r"^@(kernel|brief_kernel|inlined|lent)\b", re.MULTILINE)
-# Which module a compiled kernel is of
-_OF_MODULE = re.compile(r"-(tagmatch(?:\.\w+)+)-\d+\.py")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py::.*?)(?: - (.*))?$", re.MULTILINE)
 # Examples that fail need not become small ones, and kernels may have to be compiled
 _SETTINGS = """
@@ -48,12 +43,8 @@ def outcome(tests: str, mutant: Mutant | None = None) -> tuple[str, bool]:
         paths = os.pathsep.join(map(str, (copy, copy / "bench")))
         environment = os.environ | {"PYTHONPATH": paths, "TEST_SEED": "1", "COLUMNS": "500"}
         _append(copy / "tests/conftest.py", _SETTINGS)
-        # To compile all kernels, in whatever file the mistake is, would take minutes
-        digest = _kernels().name.rpartition("-")[2]
-        _append(copy / "model/kernels/jit.py", f"\n\ndef _code_digest(*_) -> str:\n    return {digest!r}\n")
         if mutant is not None:
             (copy / mutant.file).write_text(mutant.mutated(_ROOT))
-            environment |= {"XDG_CACHE_HOME": str(_own_kernels(Path(folder), mutant)), "NUMBA_CACHE_DIR": ""}
         environment |= {"NUMBA_ENABLE_CUDASIM": "1"} if simulated else {}
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed", "1"]
         command += ["-m", "gpu and not slow" if simulated else "not gpu and not nightly", *tests.split()]
@@ -76,45 +67,12 @@ def _append(file: Path, text: str) -> None:
     file.write_text(file.read_text() + text)
 
 
-@cache
-def _kernels() -> Path:
-    """Where the kernels of this code are, compiled."""
-    from tagmatch.model.kernels.jit import cache_folder
-
-    found = cache_folder()
-    assert found is not None
-    return Path(found)
-
-
-def _own_kernels(folder: Path, mutant: Mutant) -> Path:
-    """The kernels, without those that a mistake may be compiled into: of the module, and of what imports it."""
-    home = folder / "kernels"
-    kernels = home / "tagmatch" / _kernels().name
-    kernels.mkdir(parents=True)
-    changed = _importing(mutant.file) if _KERNEL.search((_ROOT / mutant.file).read_text()) else frozenset()
-    for file in _kernels().iterdir():
-        module = _OF_MODULE.search(file.name)
-        if module is not None and module[1] not in changed:
-            with suppress(FileNotFoundError):  # others may compile, too
-                shutil.copy(file, kernels)
-    return home
-
-
-@cache
-def _importing(file: str) -> frozenset[str]:
-    import grimp
-
-    module = "tagmatch." + file.removesuffix(".py").removeprefix("tagmatch/").replace("/", ".")
-    return frozenset({module} | grimp.build_graph("tagmatch", cache_dir=None).find_downstream_modules(module))
-
-
 def main() -> None:
     sys.path.insert(0, str(_ROOT))
     words = sys.argv[1:]
     mutants = [mutant for mutant in MUTANTS if not words or any(word in mutant.name for word in words)]
     for mutant in mutants:
         mutant.mutated(_ROOT)
-    _kernels()
     began = time.monotonic()
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         for line, is_sound in threads.map(outcome, dict.fromkeys(mutant.tests for mutant in mutants)):

@@ -176,45 +176,58 @@ def test_processes_that_begin_at_once_compile_each_kernel_once(tmp_path):
     assert len(compiled[1]) == 2
 
 
-WHERE = "from tagmatch.model.kernels.jit import cache_folder; print(cache_folder())"
+OWN = {
+    "parts": "from typing import NamedTuple\nclass Pair(NamedTuple):\n    low: int\n    high: int\n\nLIMIT = 100\n",
+    "helpers": "from tagmatch.model.kernels.jit import inlined\n\n@inlined\ndef one():\n    return 1\n",
+    "generated": """
+from numba.core import types
+from numba.extending import intrinsic
+def _ten(typing):
+    return types.int64(), lambda context, builder, signature, arguments: context.get_constant(types.int64, 10)
+ten = intrinsic(_ten)
+""",
+    "kernels": """
+from own.generated import ten
+from own.helpers import one
+from own.parts import LIMIT
+from tagmatch.model.kernels.jit import kernel
+
+@kernel
+def total(pair):
+    \"\"\"Some number.\"\"\"
+    return LIMIT * pair.high + ten() + one()
+@kernel
+def other(): return 5
+""",
+}
+# What is written in place of what, in which module, and then the result, and what is compiled
+EDITS = [
+    ("parts", "", "", 210 + 1, ["one", "other", "total"]),
+    ("parts", "LIMIT = 100", "LIMIT = 200", 410 + 1, ["one", "total"]),
+    ("helpers", "return 1", "return 2", 210 + 2, ["one", "total"]),
+    ("generated", "int64, 10", "int64, 20", 220 + 1, ["one", "total"]),
+    ("parts", "low: int\n    high: int", "high: int\n    low: int", 110 + 1, ["one", "total"]),
+    ("kernels", "* pair", "+ pair", 112 + 1, ["one", "total"]),
+    ("kernels", "Some number", "Another text", 210 + 1, []),
+    ("kernels", "return 5", "return 6", 210 + 1, ["other"]),
+]
 
 
-def test_other_code_has_another_cache(tmp_path):
-    """Whichever module with a kernel changes, in whichever folder, also where only a helper of kernels does."""
-    root, cache = copy_of_package(tmp_path / "package"), tmp_path / "cache"
-    first = run(WHERE, cache, root)
-    assert Path(first.strip()).is_relative_to(cache)
-    assert run(WHERE, cache) == first  # a checkout has links where a wheel has folders
-    seen, changed = {first}, set()
-    for module in sorted((root / "tagmatch").rglob("*.py")):
-        text = module.read_text()
-        folder = module.relative_to(root / "tagmatch").parts[0]
-        what = folder, "@inlined" if "@inlined" in text and "@kernel" not in text else "@kernel"
-        if what[1] in text and what not in changed:
-            changed.add(what)
-            module.write_text(text + "\n")
-            found = run(WHERE, cache, root)
-            assert found not in seen, module
-            seen.add(found)
-    assert {folder for folder, _ in changed} >= {"model", "partitioner", "pipeline", "workloads"}
-    assert "@inlined" in {mark for _, mark in changed}
-
-
-def test_kernels_of_another_package_are_kept_by_its_code(tmp_path):
-    """Benchmarks have some. What a kernel calls may be in another module, and is not part of tagmatch's own."""
+def test_a_kernel_is_compiled_anew_if_what_it_is_made_from_changes_and_no_other(tmp_path):
+    """In another module, too: a helper, a constant, what generates code, and the class of an argument."""
     package = tmp_path / "own"
     package.mkdir()
     (package / "__init__.py").touch()
-    marks = "from tagmatch.model.kernels.jit import inlined, kernel\n"
-    (package / "kernels.py").write_text(f"from own.helpers import one\n{marks}@kernel\ndef twice(): return one() * 2\n")
-    program = f"{SHOWN}\nfrom own.kernels import twice\nprint(twice())\n{WHERE}"
-    where = set()
-    for number, compiled in ((3, ["twice ()", "one ()"]), (3, []), (4, ["twice ()", "one ()"])):
-        (package / "helpers.py").write_text(f"{marks}@inlined\ndef one(): return {number}\n")
-        printed = run(program, tmp_path / "cache", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}").splitlines()
-        assert printed[:-1] == [*compiled, str(2 * number)]
-        where.add(printed[-1])
-    assert len(where) == 1
+    program = f"{SHOWN}\nfrom own.kernels import other, total\nfrom own.parts import Pair\n"
+    program += "other(); print(total(Pair(1, 2)))"
+    for module, old, new, result, compiled in [*EDITS, ("parts", "", "", 211, []), ("parts", "Pair", "Two", 211, None)]:
+        for name, text in OWN.items():
+            (package / f"{name}.py").write_text(text.replace(old, new) if old and name == module else text)
+        code = program.replace("import Pair", "import Two as Pair") if new == "Two" else program
+        printed = run(code, tmp_path / "cache", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}").splitlines()
+        assert printed[-1] == str(result), (module, new)
+        names = sorted({line.partition(" ")[0] for line in printed[:-1]})
+        assert names == (["one", "total"] if compiled is None else compiled), (module, new)
 
 
 def test_a_folder_of_another_user_or_that_others_may_write_is_not_trusted(tmp_path):
