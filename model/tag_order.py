@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, Strings, U8Array, U32Array, U64Array, frozen
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.sorting import sort_hashes
+from tagmatch.model.kernels.lists import sort_hashes
 
 # What a tag is to the one before it
 _OTHER_HASH, _SAME_TAG, _SAME_HASH = 0, 1, 2

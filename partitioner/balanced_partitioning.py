@@ -10,7 +10,7 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
 from tagmatch.model.kernels.hashing import SIGNATURE_BITS, SIGNATURE_WORDS
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.sorting import sort_groups
+from tagmatch.model.kernels.lists import sort_groups
 from tagmatch.model.parallel import even_ranges, run, run_rows
 from tagmatch.model.tables import PartitionTable
 

@@ -28,8 +28,15 @@ from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import count_values, gather, gather_strings, relabel
-from tagmatch.model.kernels.sorting import equal_to_previous, group_by, sort_rows
+from tagmatch.model.kernels.lists import (
+    count_values,
+    equal_to_previous,
+    gather,
+    gather_strings,
+    group_by,
+    relabel,
+    sort_rows,
+)
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions

@@ -2,10 +2,6 @@
 
 Where the paper filters a batch of queries by the common prefix of a block of sets (Algorithm 4), this filters by all
 bits that the block's sets have in common, which include the prefix's one-bits, and does so on two levels of blocks.
-
-Partitions cut into blocks of rows, which are turned away by the bits that all their signatures share (§3.3).
-
-Which partitions may have sets that a query contains: Algorithm 2 (§3.2).
 """
 
 from __future__ import annotations
@@ -17,8 +13,8 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, U64Array, UIntArray, frozen, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_BITS, SIGNATURE_WORDS, add_tag, contains, signatures_of
+from tagmatch.model.kernels.intrinsics import array_at
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.prepared import array_at
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import PartitionTable, Segment
@@ -42,7 +38,7 @@ from tagmatch.pipeline.one import (
     scalar,
     tags_in,
 )
-from tagmatch.pipeline.rules import contains_ranks
+from tagmatch.pipeline.rarest import contains_ranks
 from tagmatch.pipeline.tags import Matches, TagIndex
 
 _U = np.uint64

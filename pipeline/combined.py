@@ -1,11 +1,4 @@
-"""Replicas of a matcher that take turns, and what is common to all matchers made of matchers (§3.3).
-
-Keys that are strings, of several segments, each of which numbers its own.
-
-Matchers of parts of the sets, to all of which every packet goes: segments, or rows on several devices (§3.3).
-
-A device's matcher beside the CPU's of the same sets (§3.3).
-"""
+"""Matchers made of matchers: replicas, parts of the sets, and a device's beside the CPU's (§3.3)."""
 
 from __future__ import annotations
 

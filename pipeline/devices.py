@@ -1,7 +1,4 @@
-"""Which devices match: those that were asked for, or those that can.
-
-Of how many queries a packet has to be that a device answers it sooner than the CPU does.
-"""
+"""Which devices match, and how many queries a packet must have for a device to be sooner than the CPU."""
 
 from __future__ import annotations
 

@@ -3,9 +3,6 @@
 A packet goes through stages, each a few calls of kernels with arrays of columns in between; for a single query these
 calls and arrays take far longer than the matching. Here the very same kernels are called by a kernel. What they need of
 the segments they get as one argument (`Prepared`), and the tags of the query as one, too.
-
-The kernels that are called from Python stand in each layout's module, though they look alike: one that got a layout's
-kernel from a function around it would never be found in the cache, and be compiled by every process.
 """
 
 from __future__ import annotations
@@ -18,9 +15,9 @@ import numpy.typing as npt
 
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
 from tagmatch.model.kernels.hashing import xxh64
+from tagmatch.model.kernels.intrinsics import Prepared, array_at, count_up
 from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
 from tagmatch.model.kernels.lists import ascending_row
-from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
 from tagmatch.model.kernels.tag_table import find_all
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.matcher import Single

@@ -1,9 +1,7 @@
 """The online pipeline (§3, Figure 1), as those see it that ask: one query, one in the future, or many at once.
 
-Queries that are asked one by one go through stages with threads of their own (`stages.threaded`), but for brief ones:
-the thread that asks answers these at once, as to hand one over and to get the interpreter lock back takes longer. A
-call that waits for many queries is cut into packets, each of which one thread takes through all stages
-(`stages.inline`).
+Queries that are asked one by one go through stages with threads of their own, but for brief ones: the thread that asks
+answers these at once, as to hand one over and to get the interpreter lock back takes longer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Stage 1, preprocess: a query's tags become ascending ranks; tags that no stored set has are dropped.
+"""Stages 1, 3 and 4 on the CPU: tags become ranks, set ids become keys, and merge makes each query's keys unique (§3).
 
-From ranks in one segment to ranks in another: what was looked up in one need not be looked up in all others.
-
-Stages 3 and 4: key lookup turns set ids into keys, merge makes each query's keys unique (§3).
-
-What a subset match takes and gives, where queries and answers are arrays of the CPU.
+Tags that no stored set has are dropped. What was looked up in one segment need not be looked up in all others: ranks in
+one become ranks in another.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Constraint tags in columns: written by the table of operators, and read again from the tags of a vocabulary.
-
-`tagmatch.model.where.constraints` says what these tags look like.
-"""
+"""Constraint tags (`tagmatch.model.where.constraints`) in columns: written, and read again from a vocabulary's tags."""
 
 from __future__ import annotations
 

@@ -1,17 +1,9 @@
-"""XXH64 over Arrow string buffers.
+"""Hashes of tags, and signatures: 192-bit Bloom filters of tag sets with 7 hash functions (§3).
 
-Written from the xxHash specification (Yann Collet, "XXH64 algorithm description", v0.1.1): 32-byte stripes in four
-lanes, then 8-, 4- and 1-byte remainders, then the avalanche. Bit-identical to `xxhash.xxh64_intdigest`.
+XXH64 is written from the xxHash specification (Yann Collet, "XXH64 algorithm description", v0.1.1), over Arrow string
+buffers. SipHash-2-4, for tags that were made to have one XXH64, is written from J.-P. Aumasson and D. J. Bernstein,
+"SipHash: a fast short-input PRF" (INDOCRYPT 2012), §2: who does not know its key cannot make strings that collide.
 
-SipHash-2-4: a hash with a secret key, for tags that were made to have one XXH64.
-
-Written from J.-P. Aumasson and D. J. Bernstein, "SipHash: a fast short-input PRF" (INDOCRYPT 2012), §2. Nobody who does
-not know the key can make strings that collide.
-
-Signatures: 192-bit Bloom filters of tag sets with 7 hash functions (§3).
-
-Definition
-----------
 Let `h` be the 64-bit hash of a tag (XXH64 of its UTF-8 bytes with the vocabulary's seed), `lo = h mod 2**32` and
 `hi = (h >> 32) | 1`. The tag sets the seven bit positions ::
 

@@ -1,9 +1,4 @@
-"""How kernels are compiled: one decorator, one cache folder.
-
-Arrays of which a kernel learns only as it goes how long they have to be.
-
-Some values of one array, copied to another.
-"""
+"""How kernels are compiled and kept, and the helpers that give them longer arrays as they go."""
 
 from __future__ import annotations
 

@@ -7,8 +7,6 @@ bucket fills from its front and, once full, flows over into the next.
 A tag's hash is its XXH64, and equal fingerprints are settled on the strings' bytes. Anybody can make any number of tags
 with one XXH64; so a tag that meets another one with its fingerprint goes, from then on, by its SipHash, whose key is
 the table's own. The key stands behind the last bucket.
-
-Tags that no user may store: those that begin as constraints, and values of attributes, are written.
 """
 
 from __future__ import annotations

@@ -24,8 +24,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U32Array, U64Array, list_offsets, offsets_of
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, hash_strings
-from tagmatch.model.kernels.lists import gather_strings
-from tagmatch.model.kernels.sorting import group_by
+from tagmatch.model.kernels.lists import gather_strings, group_by
 from tagmatch.model.kernels.tag_table import UNKNOWN, build_slots_of, find_all, new_key
 from tagmatch.model.storage import table_files
 from tagmatch.model.storage.files import Entry

@@ -33,7 +33,7 @@ from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array, narrow_of
 from tagmatch.model.arrow import from_words, to_lists, to_numbers, to_words
 from tagmatch.model.kernels.hashing import SIGNATURE_BITS, signatures_of
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.sorting import group_by
+from tagmatch.model.kernels.lists import group_by
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.table_files import TableFile
 from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions, count_bits

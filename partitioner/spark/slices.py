@@ -18,8 +18,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, U32Array
 from tagmatch.model.arrow import from_lists, from_words, to_lists
 from tagmatch.model.kernels.hashing import signatures_of
-from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.sorting import sort_groups
+from tagmatch.model.kernels.lists import gather, sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.files import Entry

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array
-from tagmatch.model.kernels.atomics import fence_release, load_relaxed, store_relaxed, store_release
+from tagmatch.model.kernels.intrinsics import fence_release, load_relaxed, store_relaxed, store_release
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import point_of
 from tagmatch.pipeline.areas.packing import NUMBERS, SLOTS, WORDS, prefetch, select, widest_axis

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import F64Array, I64Array, U8Array
-from tagmatch.model.kernels.atomics import add, fence_acquire, give_way, load_acquire, load_relaxed
+from tagmatch.model.kernels.intrinsics import add, fence_acquire, give_way, load_acquire, load_relaxed
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import is_in_box, limit_of, point_like, reach_of, unit_vector
 from tagmatch.pipeline.areas.cells import FREE, STRIPES, CellTree

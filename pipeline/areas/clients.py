@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of
-from tagmatch.model.kernels.prepared import Prepared
+from tagmatch.model.kernels.intrinsics import Prepared
 from tagmatch.model.kernels.sphere import limits, points, reaches
 from tagmatch.pipeline.areas.cells import (
     AVAILABLE,

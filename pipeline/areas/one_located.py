@@ -14,8 +14,8 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array
 from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
+from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.prepared import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.client_search import PREPARED, AreasOfMessages, find_clients
 from tagmatch.pipeline.areas.fixed import find_fixed

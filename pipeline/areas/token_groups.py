@@ -1,7 +1,7 @@
 """Sets whose content hardly another one has: their areas come first, and their contents are verified afterwards.
 
 To find each of a message's contents would then take longer than to find the areas that have its place. These sets are
-in groups by the least likely token of each (`tagmatch.pipeline.filters.tokens`).
+in groups by the least likely token of each (`tagmatch.pipeline.filters.asked`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import numpy as np
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U32Array, frozen
 from tagmatch.model.kernels.jit import kernel, with_room
 from tagmatch.pipeline.areas.packing import Candidates, Hits, found_in
-from tagmatch.pipeline.filters.asked import Asked, records_of, verified
+from tagmatch.pipeline.filters.asked import Asked, Cells, cells_of, records_of, verified
 from tagmatch.pipeline.filters.index import Requirements
-from tagmatch.pipeline.filters.tokens import Cells, cells_of
 from tagmatch.pipeline.filters.trie import most_room, tokens_of
 
 # To find a content takes as long as to verify so many sets whose areas have been found

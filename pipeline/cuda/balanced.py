@@ -45,7 +45,15 @@ from tagmatch.pipeline.cuda.pairs import (
     keep,
 )
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.rules import GROUP, GROUP_BYTES, GROUP_WORDS, RECORD_HEADER, contains_ranks, packed_words, unpack
+from tagmatch.pipeline.rarest import (
+    GROUP,
+    GROUP_BYTES,
+    GROUP_WORDS,
+    RECORD_HEADER,
+    contains_ranks,
+    packed_words,
+    unpack,
+)
 
 cuda: Any = numba.cuda
 

@@ -1,25 +1,305 @@
-"""Stage 2, subset match, of the sets of a segment that have constraints, on the device.
+"""Sets with constraints on the device: messages become codes and tokens (stage 1), and are matched (stage 2).
 
-Of sets in blocks: half a warp for each block and message. Of sets in a trie: a thread for each token of each message.
+Numbers come as they are, of which the CPU only leaves out nulls: to look constants up takes it far longer than to copy.
+Texts, and attributes that are tags, come as codes (`tagmatch.pipeline.filters.messages`). Of sets in blocks, half a
+warp matches each block and message; of sets in a trie, a thread each token of each message.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numba.cuda
 import numpy as np
 
-from tagmatch.pipeline.cuda.device import bytes_of, grid, inlined, kernel, sent, typed
-from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, QueryArrays, staging
-from tagmatch.pipeline.cuda.values import DeviceMessages, ValueArrays
-from tagmatch.pipeline.filters.asked import verified_in_list
+from tagmatch.model.arrays import I64Array, TagLists, U32Array
+from tagmatch.model.tables import Vocabulary
+from tagmatch.pipeline.cuda.device import (
+    Workspace,
+    bytes_of,
+    clear,
+    grid,
+    inlined,
+    kernel,
+    prefix_sums,
+    sent,
+    to_device,
+    typed,
+)
+from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, PairArrays, QueryArrays, staging
+from tagmatch.pipeline.filters.asked import Cells, verified_in_list
+from tagmatch.pipeline.filters.codes import code_of_bits
 from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, bucket_of, in_box, with_value
-from tagmatch.pipeline.filters.lines import LineIndex
-from tagmatch.pipeline.filters.trie import DEEPEST, TrieIndex, child_of, rows_of_node
+from tagmatch.pipeline.filters.lines import ABSENT, BLOCK, SEVERAL, LineIndex, bucket_of, in_box, with_value
+from tagmatch.pipeline.filters.messages import NUMBERS, TEXTS, KnownColumns, values_of
+from tagmatch.pipeline.filters.trie import DEEPEST, TrieIndex, child_of, most_tokens, rows_of_node, tokens_of
 
 cuda: Any = numba.cuda
+
+_BLOCK = 128
+# Stands for a column of values that are codes: their attributes in the upper half of the bits, codes in the lower
+_CODES = -1
+
+
+class _Given(NamedTuple):
+    """Values by column, of which the last one has those that are codes."""
+
+    ends: Any
+    attributes: Any
+    kinds: Any
+    owners: Any  # Of each value its message, and its bits
+    bits: Any
+
+
+class _Constants(NamedTuple):
+    """The constants of numbers (see `Constants`); of each array so many count, as the device has no empty arrays."""
+
+    starts: Any
+    upper_halves: int
+    halves: Any
+    wholes: int
+    doubles: Any
+    inexact: int
+    rests: Any
+
+
+@kernel
+def _encode(values, columns, given, known, attributes, codes, counts):
+    """One thread a value: its attribute and code; `counts` says how many values each message has."""
+    i = cuda.grid(1)
+    if i < values:
+        column, last = 0, columns - 1
+        while column < last:
+            middle = (column + last) >> 1
+            if given.ends[middle] <= i:
+                column = middle + 1
+            else:
+                last = middle
+        attribute, kind, bits = given.attributes[column], given.kinds[column], given.bits[i]
+        if kind == _CODES:
+            attributes[i] = bits >> np.uint64(32)
+            codes[i] = bits & np.uint64(0xFFFFFFFF)
+        else:
+            attributes[i] = attribute
+            doubles = known.halves[: known.upper_halves], known.doubles[: known.wholes]
+            first, end = known.starts[attribute], known.starts[attribute + 1]
+            codes[i] = code_of_bits(kind, bits, first, end, doubles, known.rests[: known.inexact])
+        cuda.atomic.add(counts, given.owners[i], 1)
+
+
+@kernel
+def _by_message(values, owners, attributes, codes, ends, counts, sorted_attributes, sorted_codes):
+    """One thread a value: it goes to its message's, from the back; `counts` say how many are still to come."""
+    i = cuda.grid(1)
+    if i < values:
+        message = owners[i]
+        at = ends[message] + cuda.atomic.sub(counts, message, 1) - 1
+        sorted_attributes[at] = attributes[i]
+        sorted_codes[at] = codes[i]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GivenValues:
+    """The values of some messages, of which the device is to make codes."""
+
+    messages: int  # How many there are, from message `first` of all on
+    first: int
+    numbers: KnownColumns | None  # The columns of numbers
+    sizes: I64Array  # How many values each of them has
+    owners: U32Array  # The other values (see `values_of`)
+    attributes: U32Array
+    codes: U32Array
+
+    def __len__(self) -> int:
+        return int(self.sizes.sum()) + len(self.owners)
+
+    @property
+    def columns(self) -> I64Array:
+        """The attribute of each column of numbers."""
+        return _NO_COLUMNS if self.numbers is None else self.numbers.heads[:, 0]
+
+
+_NO_COLUMNS = np.zeros(0, np.int64)
+
+
+class ValueArrays(NamedTuple):
+    """Attributes of messages on the device, in any order within a message."""
+
+    offsets: Any
+    attributes: Any  # Numbers of attributes, and codes, as `Messages` has them
+    codes: Any
+
+
+@kernel
+def _room(messages, places, queries, values, most, rooms):
+    """One thread a message: how many tokens it can have, one for each tag and `most` for each attribute."""
+    i = cuda.grid(1)
+    if i < messages:
+        room = (queries.offsets[i + 1] if i + 1 < messages else places) - queries.offsets[i]
+        for at in range(values.offsets[i], values.offsets[i + 1]):
+            room += most[values.attributes[at]]
+        rooms[i] = room
+
+
+class _Cells(NamedTuple):
+    """The tokens of cells of values and of tags (see `Cells`)."""
+
+    first_cells: Any
+    bits: Any
+    levels: Any
+    tokens: Any
+    first_tag: int
+
+
+class TokenArrays(NamedTuple):
+    """Tokens of messages: `i` has `values[offsets[i]:offsets[i] + counts[i]]`, ascending, each once."""
+
+    offsets: Any
+    counts: Any
+    values: Any
+    owners: Any  # The message of each place
+    signatures: Any  # Of each message's tokens
+
+
+@kernel
+def _tokenize(messages, queries, values, cells, out):
+    """One thread a message: its tokens go to its places, of which there may be more."""
+    i = cuda.grid(1)
+    if i < messages:
+        begin = queries.offsets[i]
+        place = out.offsets[i]
+        message = (
+            values.attributes, values.codes, values.offsets[i], values.offsets[i + 1],
+            queries.ranks, begin, begin + queries.counts[i],
+        )  # fmt: skip
+        end, signature = tokens_of(message, cells, out.values, place)
+        out.counts[i] = end - place
+        out.signatures[i] = signature
+        for at in range(place, out.offsets[i + 1]):
+            out.owners[at] = i
+
+
+@dataclass(slots=True, eq=False)
+class DeviceTokens:
+    """Tokens of messages on the device."""
+
+    places: int  # Of all messages
+    arrays: TokenArrays
+
+
+@dataclass(slots=True, eq=False)
+class DeviceMessages(DeviceQueries):
+    """Queries with attributes on the device."""
+
+    values: ValueArrays
+    tokens: DeviceTokens | None = None  # For a trie, if there is one
+
+
+class _TokenIndex:
+    """Makes the tokens of messages."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._most = most_tokens(cells)
+        self._cells = sent(_Cells(cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag))
+        self._most_there = to_device(self._most)
+        self.nbytes = bytes_of(self._cells, self._most_there)
+
+    def tokens_of(self, there: DeviceMessages, given: GivenValues) -> DeviceTokens:
+        """The tokens of messages that are on the device."""
+        workspace, messages = there.workspace, (*grid(there.count, _BLOCK), there.workspace.stream)
+        # Room for as many as there can be, as they are not counted before
+        rooms = workspace.device("rooms for tokens", np.int32, there.count)
+        _room[messages](there.count, there.places, there.arrays, there.values, self._most_there, rooms)
+        places = there.places + int(given.sizes @ self._most[given.columns] + self._most[given.attributes].sum())
+        tokens = typed(TokenArrays(
+            prefix_sums("token offsets", rooms, there.count, workspace),
+            workspace.device("token counts", np.int32, there.count),
+            workspace.device("tokens", np.uint32, places),
+            workspace.device("token owners", np.uint32, places),
+            workspace.device("token signatures", np.uint64, there.count),
+        ))  # fmt: skip
+        _tokenize[messages](there.count, there.arrays, there.values, self._cells, tokens)
+        return DeviceTokens(places, tokens)
+
+
+class CudaMessageIndex(CudaTagIndex):
+    """Looks up the ranks of tags on the device, the codes of values, and the tokens of messages."""
+
+    def __init__(self, vocabulary: Vocabulary, index: FilterIndex) -> None:
+        super().__init__(vocabulary)
+        self._known, self._seen = index.attributes, index.seen
+        constants = index.attributes.constants
+        tables: tuple[Any, ...] = (constants.halves, constants.doubles, constants.rests)
+        lengths_too = chain.from_iterable((len(table), table) for table in tables)
+        self._constants = sent(_Constants(constants.number_starts, *lengths_too))
+        self._tokens = None if index.trie is None else _TokenIndex(index.trie.cells)
+        self.nbytes += bytes_of(self._constants) + (0 if self._tokens is None else self._tokens.nbytes)
+
+    def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
+        """Do the CPU's part of stage 1 for messages `first` to `last`; what is left needs a workspace."""
+        return partial(self._on_device, tags, first, last, self._given(tags, first, last))
+
+    def _on_device(
+        self, tags: TagLists, first: int, last: int, given: GivenValues, workspace: Workspace
+    ) -> DeviceMessages:
+        """Look up the tags of messages, the codes of their values, and make their tokens."""
+        queries = self.ranks(tags, first, last, workspace)
+        values = self._encode(given, workspace)
+        on_device = DeviceMessages(workspace, queries.count, queries.places, queries.arrays, values)
+        if self._tokens is not None:
+            on_device.tokens = self._tokens.tokens_of(on_device, given)
+        return on_device
+
+    def _given(self, tags: TagLists, first: int, last: int) -> GivenValues:
+        """The values of messages `first` to `last`; encodes texts, which takes the CPU much longer than the rest."""
+        given = tags.attributes
+        if given is None:
+            numbers, texts, sizes = None, None, _NO_COLUMNS
+        else:
+            numbers, texts = (KnownColumns.of(given, self._known, kinds) for kinds in (NUMBERS, TEXTS))
+            sizes = numbers.counts(first, last)
+        values = GivenValues(last - first, first, numbers, sizes, *values_of(tags, first, last, self._known, texts))
+        self._seen.count(last - first, values.attributes, values.columns, sizes)
+        return values
+
+    def _encode(self, given: GivenValues, workspace: Workspace) -> ValueArrays:
+        """Copy values to the device, make codes of them, and put those of each message side by side."""
+        values, messages, stream = len(given), given.messages, workspace.stream
+        counts = workspace.device("counts of values", np.int32, messages)
+        clear(counts, messages, stream)
+        found = [workspace.device(name, np.uint32, values) for name in ("attributes as given", "codes as given")]
+        in_order = [workspace.device(name, np.uint32, values) for name in ("attributes", "codes")]
+        owners, bits = self._send(given, workspace)
+        columns = len(given.columns) + 1
+        kinds = np.full(columns, _CODES)
+        if given.numbers is not None:
+            kinds[:-1] = given.numbers.heads[:, 1]
+        heads = (np.append(np.cumsum(given.sizes), values), np.append(given.columns, 0), kinds)
+        names = ("ends of columns", "attributes of columns", "kinds of columns")
+        ends_there, attributes, kinds_there = (workspace.send(*each) for each in zip(names, heads, strict=True))
+        launched = (*grid(values, _BLOCK), stream)
+        all_given = _Given(ends_there, attributes, kinds_there, owners, bits)
+        _encode[launched](values, columns, all_given, self._constants, *found, counts)
+        ends = prefix_sums("attribute offsets", counts, messages, workspace)
+        _by_message[launched](values, owners, *found, ends, counts, *in_order)
+        return typed(ValueArrays(ends, *in_order))
+
+    def _send(self, given: GivenValues, workspace: Workspace) -> tuple[Any, Any]:
+        """The message and the bits of each value, those of numbers first."""
+        values, numbers = len(given), len(given) - len(given.owners)
+        owners = workspace.pinned("owners of values", np.uint32, values)
+        bits = workspace.pinned("bits of values", np.uint64, values)
+        if given.numbers is not None:
+            given.numbers.gather(given.first, given.first + given.messages, owners, bits)
+        owners[numbers:] = given.owners
+        bits[numbers:] = given.attributes
+        bits[numbers:] <<= np.uint64(32)
+        bits[numbers:] |= given.codes
+        return workspace.upload("owners of values", owners), workspace.upload("bits of values", bits)
 
 
 class _Asked(NamedTuple):

@@ -21,10 +21,9 @@ from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Deletions, Segment
 from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, to_device
-from tagmatch.pipeline.cuda.filters import CudaFilters
+from tagmatch.pipeline.cuda.filters import CudaFilters, CudaMessageIndex
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, Pairs, Room
 from tagmatch.pipeline.cuda.support import on_device
-from tagmatch.pipeline.cuda.values import CudaMessageIndex
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.matcher import Batches, Found, PacketSize, Space, no_space
 from tagmatch.pipeline.tags import look_up_keys

@@ -1,7 +1,4 @@
-"""Queries as ranks on the device, matching (query, set id) pairs, and the keys that they become, grouped by query.
-
-Stage 1, preprocess, has the rules of the CPU: tags become ascending ranks.
-"""
+"""Queries as ranks on the device (stage 1), and what they find: pairs, which become keys, grouped by query."""
 
 from __future__ import annotations
 

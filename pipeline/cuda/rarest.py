@@ -16,8 +16,15 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cuda.device import bytes_of, grid, inlined, kernel, sent, to_device
 from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, staging
-from tagmatch.pipeline.rarest import Clusters, clusters_of
-from tagmatch.pipeline.rules import NO_RANK, SCAN_ROWS, contains_ranks, next_candidates, seek_row
+from tagmatch.pipeline.rarest import (
+    NO_RANK,
+    SCAN_ROWS,
+    Clusters,
+    clusters_of,
+    contains_ranks,
+    next_candidates,
+    seek_row,
+)
 
 cuda: Any = numba.cuda
 

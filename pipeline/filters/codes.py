@@ -18,8 +18,7 @@ from tagmatch.model.input import values as columns
 from tagmatch.model.kernels.constraint_tags import parts_of, ranks_of
 from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.lists import gather_strings
-from tagmatch.model.kernels.sorting import radix_sort
+from tagmatch.model.kernels.lists import gather_strings, radix_sort
 from tagmatch.model.where import values as keys
 
 #: First letters of keys

@@ -1,7 +1,4 @@
-"""The sets of a segment that have constraints, made ready for messages.
-
-Messages as they may come, made of the sets that ask for them.
-"""
+"""The sets of a segment that have constraints, made ready for messages."""
 
 from __future__ import annotations
 
@@ -19,11 +16,18 @@ from tagmatch.model.tables import Segment, Vocabulary
 from tagmatch.model.where.constraints import Constraint, Cut, is_constraint
 from tagmatch.model.where.operators import RANGES
 from tagmatch.model.where.values import ATTRIBUTE, NAN, RESERVED, key_of
-from tagmatch.pipeline.filters.asked import Asked, Tests, asked_in, tests_of
+from tagmatch.pipeline.filters.asked import (
+    Asked,
+    Likelihoods,
+    Seen,
+    Tests,
+    asked_in,
+    likelihoods,
+    presence_among,
+    tests_of,
+)
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
-from tagmatch.pipeline.filters.line_blocks import BLOCK
-from tagmatch.pipeline.filters.lines import LineIndex, line_index
-from tagmatch.pipeline.filters.tokens import Likelihoods, Seen, likelihoods, presence_among
+from tagmatch.pipeline.filters.lines import BLOCK, LineIndex, line_index
 from tagmatch.pipeline.filters.trie import TrieIndex, trie_index
 
 #: How messages get to a set

@@ -3,6 +3,9 @@
 The codes of an attribute are cut into buckets. A block has 512 sets that ask for alike values. Of each attribute that
 many of them ask for it has a column: for each bucket, a line of 512 bits says which of the sets a value there leaves.
 What a line cannot say it does not clear; what the lines of a message leave is verified.
+
+While blocks are made, what a set asks is two words: a bit for each line that it leaves the set in; and twice the number
+of the attribute, or one more for a negated constraint.
 """
 
 from __future__ import annotations
@@ -13,18 +16,224 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import F64Array, I64Array, IntArray, U32Array, U64Array, offsets_of
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.lists import leading_zeros, ones, trailing_zeros
 from tagmatch.pipeline.filters.asked import Asked, Tests, records_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints
 from tagmatch.pipeline.filters.codes import LEAST
-from tagmatch.pipeline.filters.line_blocks import (
-    BLOCK,
-    WORDS,
-    choose_columns,
-    fill_lines,
-    lines_and_keys,
-    lines_of_constraints,
-)
+
+#: Sets of a block, and 64-bit words of a line
+BLOCK, WORDS = 512, 8
+#: Lines of a column: of sets that several values may satisfy together, of no value, and then one for each bucket
+SEVERAL, ABSENT, FIRST = 0, 1, 2
+
+_U = np.uint64
+# In the place of the second word, of a tag
+_NO_ATTRIBUTE = ~_U(0)
+
+
+@inlined
+def bucket_of(code, edges, first, last):
+    """The line of a code, where the edges of its attribute are those from `first` to `last`."""
+    low, high = first, last
+    while low < high:
+        middle = (low + high) >> 1
+        if edges[middle] <= code:
+            low = middle + 1
+        else:
+            high = middle
+    return FIRST + low - first
+
+
+@inlined
+def with_value(line, other):
+    """The line of an attribute whose value, or none, has a line, and which has another value, too."""
+    return other if line in (ABSENT, other) else SEVERAL
+
+
+@inlined
+def in_box(line, first, span):
+    """Whether a line is among those that all sets of a block ask for; several values may be anywhere."""
+    return (np.uint8(line - first) <= span) | (line == SEVERAL)
+
+
+@inlined
+def _bits(begin, end):
+    """The bits from `begin` to `end`; none if the end comes first."""
+    return (_U(1) << _U(end)) - (_U(1) << _U(begin)) if begin < end else _U(0)
+
+
+@kernel
+def lines_of_constraints(constraints, last_codes, numbers, edge_offsets, edges, out):
+    """Write the two words of each constraint: it may hold with no value, and with those of some buckets."""
+    attributes, negated, offsets, lows, highs = constraints
+    for i in range(len(attributes)):
+        attribute = np.int64(numbers[attributes[i]])
+        if attribute < 0:
+            continue
+        first, last = edge_offsets[attribute], edge_offsets[attribute + 1]
+        end = FIRST + last - first + 1
+        found = _bits(ABSENT, end) if negated[i] else _U(0)
+        for interval in range(offsets[i], offsets[i + 1]):
+            low, high = np.int64(lows[interval]), np.int64(highs[interval])
+            if negated[i]:  # only buckets that are wholly in the interval
+                begin = FIRST if low <= LEAST else bucket_of(low - 1, edges, first, last) + 1
+                stop = end if high >= last_codes[attributes[i]] else bucket_of(high + 1, edges, first, last)
+                found &= ~_bits(begin, stop)
+            else:
+                found |= _bits(bucket_of(low, edges, first, last), bucket_of(high, edges, first, last) + 1)
+        out[i, 0], out[i, 1] = found, 2 * _U(attribute) + _U(negated[i])
+
+
+@kernel
+def lines_and_keys(starts, asked, of_constraints, edge_offsets, coarse, things, keys):
+    """Bring the words of what sets ask together, and write each set's keys.
+
+    Those are the first attributes that it asks a value of, with the bucket of the interval's middle, made so coarse.
+    """
+    for row in range(len(keys)):
+        for i in range(starts[row], starts[row + 1]):
+            if asked[i] < 0:
+                things[i, 1] = _NO_ATTRIBUTE
+                continue
+            lines, attribute = of_constraints[asked[i], 0], of_constraints[asked[i], 1]
+            things[i, 0], things[i, 1] = lines, attribute
+            if attribute & _U(1) or lines == _U(0):
+                continue
+            number = np.int64(attribute >> _U(1))
+            buckets = edge_offsets[number + 1] - edge_offsets[number] + 1
+            ends = np.int64(trailing_zeros(lines)) + 63 - np.int64(leading_zeros(lines)) - 2 * FIRST
+            key = np.uint32(number * coarse + (ends >> 1) * coarse // buckets)
+            for level in range(keys.shape[1]):
+                if key < keys[row, level]:
+                    key, keys[row, level] = keys[row, level], key
+
+
+@kernel
+def choose_columns(order, asked, edge_offsets, few, most_boxes, of_columns, of_boxes):
+    """The columns and boxes of each block; how many of both there are, and lines of the columns.
+
+    One of `few` sets of a block must ask for an attribute that has a column.
+    """
+    (starts, things), (column_ends, columns), (box_ends, boxes) = asked, of_columns, of_boxes
+    count = len(edge_offsets) - 1
+    # Of the block's attributes: sets that ask for it, the last one, those that ask for a value, the last of these, and
+    # the lines where they are; constraints, and lines in which they leave their sets
+    sets, last_set = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    with_value, last_with_value = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    wanted = np.zeros(count, np.uint64)
+    asking, left = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    touched = np.empty(count, np.int64)
+    used, boxed, lines = 0, 0, 0
+    for block in range(len(column_ends) - 1):
+        attributes, begin, end = 0, block * BLOCK, min((block + 1) * BLOCK, len(order))
+        for place in range(begin, end):
+            for i in range(starts[order[place]], starts[order[place] + 1]):
+                word = things[i, 1]
+                if word == _NO_ATTRIBUTE:
+                    continue
+                attribute = np.int64(word >> _U(1))
+                if asking[attribute] == 0:
+                    touched[attributes] = attribute
+                    attributes += 1
+                asking[attribute] += 1
+                left[attribute] += np.int64(ones(things[i, 0]))
+                if last_set[attribute] != place + 1:
+                    last_set[attribute] = place + 1
+                    sets[attribute] += 1
+                if word & _U(1) == _U(0):
+                    wanted[attribute] |= things[i, 0]
+                    if last_with_value[attribute] != place + 1:
+                        last_with_value[attribute] = place + 1
+                        with_value[attribute] += 1
+        some = touched[:attributes]
+        all_lines = edge_offsets[some + 1] - edge_offsets[some] + 2
+        left_out = asking[some] - left[some] / all_lines
+        by_left_out = np.argsort(-left_out, kind="mergesort")
+        chosen = some[by_left_out]
+        lows, spans = np.full(attributes, FIRST, np.int64), np.zeros(attributes, np.int64)
+        for i in range(attributes):
+            of_values = wanted[chosen[i]] & ~_U(ABSENT << 1)
+            if of_values != _U(0):
+                lows[i] = np.int64(trailing_zeros(of_values))
+                spans[i] = 63 - np.int64(leading_zeros(of_values)) - lows[i]
+        parts = (spans + 1) / (all_lines[by_left_out] - 1)
+        for i in np.argsort(parts, kind="mergesort"):
+            if with_value[chosen[i]] == end - begin and boxed - box_ends[block] < most_boxes:
+                boxes[boxed, 0], boxes[boxed, 1], boxes[boxed, 2] = chosen[i], lows[i], spans[i]
+                boxed += 1
+        box_ends[block + 1] = boxed
+        for attribute in chosen:
+            all_lines_of_one = edge_offsets[attribute + 1] - edge_offsets[attribute] + 2
+            if left[attribute] < asking[attribute] * all_lines_of_one and sets[attribute] * few >= end - begin:
+                columns[used, 0], columns[used, 1] = attribute, lines
+                used += 1
+                lines += 1 + all_lines_of_one
+        column_ends[block + 1] = used
+        for attribute in chosen:
+            sets[attribute], with_value[attribute], wanted[attribute] = 0, 0, 0
+            asking[attribute], left[attribute] = 0, 0
+    return used, boxed, lines
+
+
+@inlined
+def _transpose(words, begin):
+    """Have bit `i` of word `begin + k` and bit `k` of word `begin + i` change places, of 64 words."""
+    step, mask = 32, _U(0xFFFFFFFF)
+    while step:
+        k = 0
+        while k < 64:
+            one, other = words[begin + k], words[begin + k + step]
+            moved = ((one >> _U(step)) ^ other) & mask
+            words[begin + k], words[begin + k + step] = one ^ (moved << _U(step)), other ^ moved
+            k = (k + step + 1) & ~step
+        step >>= 1
+        mask ^= mask << _U(step)
+
+
+@kernel
+def fill_lines(order, starts, things, edge_offsets, column_offsets, columns, lines):
+    """Write the lines of all columns: each has the sets of its block but for those that leave it out."""
+    count = len(edge_offsets) - 1
+    column_of, last_set = np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    most = 0
+    for block in range(len(column_offsets) - 1):
+        most = max(most, column_offsets[block + 1] - column_offsets[block])
+    # Of each column, the lines of each set
+    of_sets = np.empty((most, BLOCK), np.uint64)
+    for block in range(len(column_offsets) - 1):
+        begin, end = block * BLOCK, min((block + 1) * BLOCK, len(order))
+        first, last = column_offsets[block], column_offsets[block + 1]
+        for column in range(first, last):
+            column_of[columns[column, 0]] = column
+            lines[columns[column, 1] + SEVERAL] = _U(0)
+            of_sets[column - first, : end - begin] = ~_U(0)
+            of_sets[column - first, end - begin :] = _U(0)
+        for place in range(begin, end):
+            for i in range(starts[order[place]], starts[order[place] + 1]):
+                word = things[i, 1]
+                if word == _NO_ATTRIBUTE:
+                    continue
+                attribute = np.int64(word >> _U(1))
+                column = column_of[attribute]
+                if column < 0:
+                    continue
+                of_sets[column - first, place - begin] &= things[i, 0]
+                if word & _U(1) == _U(0):
+                    if last_set[attribute] == place + 1:  # each of its constraints may hold for another value
+                        at = place - begin
+                        lines[columns[column, 1] + SEVERAL, at >> 6] |= _U(1) << _U(at & 63)
+                    last_set[attribute] = place + 1
+        for column in range(first, last):
+            attribute, line = np.int64(columns[column, 0]), np.int64(columns[column, 1])
+            column_of[attribute] = -1
+            all_lines = FIRST + edge_offsets[attribute + 1] - edge_offsets[attribute] + 1
+            of_column = of_sets[column - first]
+            for word in range(WORDS):
+                _transpose(of_column, 64 * word)
+                for each in range(ABSENT, all_lines):
+                    lines[line + each, word] = of_column[64 * word + each]
+
 
 # Buckets of an attribute at most
 _BUCKETS = 32

@@ -1,9 +1,7 @@
-"""Messages as codes of attributes: stage 1 for sets with constraints.
+"""Messages as codes of the attributes that sets ask for: stage 1 for sets with constraints.
 
 A message's attributes come as columns, or as tags: U+0000, `=`, the name, U+0000, and the key of the value
 (`tagmatch.model.where.values`).
-
-Columns of those attributes that sets ask for, and the numbers in them as they are.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ from tagmatch.model.input.values import (
     wide_numbers,
 )
 from tagmatch.model.kernels.hashing import xxh64
+from tagmatch.model.kernels.intrinsics import Prepared, array_at
 from tagmatch.model.kernels.jit import kernel, lent, with_room
-from tagmatch.model.kernels.prepared import Prepared, array_at
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.pipeline.filters.attributes import Attributes, step
 from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes

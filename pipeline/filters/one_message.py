@@ -1,9 +1,6 @@
 """One message, from its tags and attributes to the keys of sets with constraints, by one call of a kernel.
 
-As `tagmatch.pipeline.one`, which says why; it is the kernels of packets that are called here, too.
-
-Down the trie and exact verification for one message that comes by few nodes, as most do, without new memory.
-
+`tagmatch.pipeline.one` says why; the kernels of packets are called here, too. Only the trie has another way down:
 `match_in_trie` takes many messages at once, so that the processor waits for many cache misses at a time. Its arrays and
 calls take two microseconds, which one message alone has to itself; what is here takes a tenth of that. Messages that
 come by many nodes have many cache misses of their own, and are left to it.
@@ -18,14 +15,13 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
 from tagmatch.model.input.packed import COLUMNS, read_values
+from tagmatch.model.kernels.intrinsics import arrays_at, own_array_at
 from tagmatch.model.kernels.jit import inlined, kernel, lent
-from tagmatch.model.kernels.prepared import arrays_at, own_array_at
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.filters.asked import verified
+from tagmatch.pipeline.filters.asked import count_messages, verified
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.messages import encode_one
 from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
-from tagmatch.pipeline.filters.tokens import count_messages
 from tagmatch.pipeline.filters.trie import INNER, home_of, most_room, tokens_of
 from tagmatch.pipeline.matcher import Single
 from tagmatch.pipeline.one import (

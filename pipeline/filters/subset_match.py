@@ -1,7 +1,4 @@
-"""Stage 2, subset match, for sets with constraints: down the trie, and then exact verification.
-
-Stage 2, subset match, for sets with constraints in blocks: the lines of a message's values, until none is left.
-"""
+"""Stage 2, subset match, for sets with constraints: down the trie or along the lines, and then exact verification."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.kernels.lists import trailing_zeros
 from tagmatch.pipeline.filters.asked import keep_verified
-from tagmatch.pipeline.filters.line_blocks import ABSENT, BLOCK, SEVERAL, WORDS, bucket_of, in_box, with_value
-from tagmatch.pipeline.filters.lines import LineIndex
+from tagmatch.pipeline.filters.lines import ABSENT, BLOCK, SEVERAL, WORDS, LineIndex, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.messages import Messages
 from tagmatch.pipeline.filters.trie import TrieIndex, descend, write_tokens
 from tagmatch.pipeline.matcher import QueryBatch

@@ -1,16 +1,8 @@
-"""A static trie over the tokens of sets: fat leaves, which are scanned by signature.
+"""Sets with constraints in a static trie: the tokens of each, least likely first, are a path.
 
-Sets that are reached by the least likely tokens of each.
-
-A set's tokens, least likely first, are a path in a static trie; what is at its end is scanned by signature and then
-verified.
-
-Down the trie by the tokens of many messages at once.
-
-What is fetched from far memory is fetched in loops of their own, without branches, over the nodes of all messages: the
+What is at the end of a path is scanned by signature and then verified. Many messages, as tokens, go down at once: what
+is fetched from far memory is fetched in loops of their own, without branches, over the nodes of all messages, as the
 processor then waits for many at a time.
-
-Messages as tokens: the numbers by which the trie knows names of attributes, cells of values, and tags.
 """
 
 from __future__ import annotations
@@ -23,9 +15,8 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, IntArray, U8Array, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.kernels.lists import sort_values
-from tagmatch.pipeline.filters.asked import Asked, Tests, records_of
+from tagmatch.pipeline.filters.asked import Asked, Cells, Likelihoods, Tests, cells_of, records_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints
-from tagmatch.pipeline.filters.tokens import Cells, Likelihoods, cells_of
 
 # Sets of a leaf, and how many times fewer children than sets a node must have
 _LEAF, _LEAST = 32, 1

@@ -2,14 +2,10 @@
 
 A batch leaves when it is full, when its oldest query has waited for the flush timeout, or when a thread has nothing
 else to do: one of the subset match, or the one that has brought a packet so small that it stays with its thread. One
-timer looks after all queues.
-
-Queues of queries, one for each partition (§3), and the results table of the queries that wait in them (§3.4).
+timer looks after all queues. What queries found so far is in a results table (§3.4).
 
 All lists, those of queued queries, of a query's ranks and of its results, are linked lists of cells of one pool: what
 comes in and goes out costs the same however long they are, and memory follows what is waiting.
-
-Queries of tasks of asyncio gather until all tasks that can go on have asked theirs, and are submitted together.
 """
 
 from __future__ import annotations

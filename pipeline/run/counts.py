@@ -1,11 +1,4 @@
-"""Histograms of durations in constant memory.
-
-What has come out of the pipeline.
-
-What it takes to match so many messages together, learned from what it has taken: a + b·n seconds.
-
-What became of the messages of a channel: each is counted once.
-"""
+"""What is counted: durations, answers of the pipeline, what tasks take, and what became of messages of channels."""
 
 from __future__ import annotations
 

@@ -1,15 +1,8 @@
-"""What an order of channels is, and which there are.
+"""The orders of channels: which task of which message a thread takes next.
 
-Where a message's tasks go among those that wait (Z. Wang et al., "Pub/Sub on Stream", DEBS 2012).
-
-The order `dfgs`: Deadline-aware Fine-Grained Scheduling with Smart Dispatch, as published.
-
-Z. Wang, Y. Zhang, X. Chang, X. Mi, Y. Wang, K. Wang, H. Yang, "Pub/Sub on Stream: A Multi-Core Based Message Broker
-with QoS Support", DEBS 2012, §5.2 and §5.3.
-
-Orders in which messages of a channel stand in line, and all threads take from the same lines: `fifo` and `edf`.
-
-What waits to be matched: messages of channels, and packets of calls with many.
+`fifo` and `edf` have lines from which all threads take. `dfgs` is Deadline-aware Fine-Grained Scheduling with Smart
+Dispatch, as published: Z. Wang, Y. Zhang, X. Chang, X. Mi, Y. Wang, K. Wang, H. Yang, "Pub/Sub on Stream: A Multi-Core
+Based Message Broker with QoS Support", DEBS 2012, §5.2 and §5.3.
 """
 
 from __future__ import annotations

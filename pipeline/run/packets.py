@@ -1,9 +1,4 @@
-"""What goes through the stages: queries in columns, what the stages make of them, and the callers that wait.
-
-The answers of a call, whose packets write their keys at the same time, each where they belong.
-
-Answers for asyncio: a loop is woken once for all that have come meanwhile, not once for each.
-"""
+"""What goes through the stages: queries in columns, what the stages make of them, and who waits for the answers."""
 
 from __future__ import annotations
 

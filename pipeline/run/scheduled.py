@@ -1,9 +1,7 @@
-"""The third executor: queries of channels wait in an order that keeps deadlines, for threads that take them in tasks.
+"""The executor of channels: queries wait in an order that keeps deadlines, for threads that take them in tasks.
 
 A task is a few messages, or a packet of a call with many. It stays with one thread through all stages, and is bounded
 by what it takes: so what is urgent never waits long for a thread.
-
-A call with many queries of a channel, in packets that wait each for its turn.
 """
 
 from __future__ import annotations

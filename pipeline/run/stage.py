@@ -1,10 +1,7 @@
-"""A stage with threads of its own, which take work from a bounded queue.
+"""The stages and their order (§3, Figure 1): each has threads of its own, which take work from a bounded queue.
 
-The order of the stages (§3, Figure 1), which stands here alone: both executors take it from here.
-
-`inline` has one thread take a packet through all stages; `threaded` has threads for each stage, and queues between
-them. Every stage is the method of that name of a packet. Before the subset match there is one more stage, `batch`, for
-layouts that match partition by partition, and queries that are submitted one by one.
+The method of a packet that has a stage's name does its work. Before the subset match there is one more stage, `batch`,
+for layouts that match partition by partition, and queries that are submitted one by one.
 """
 
 from __future__ import annotations

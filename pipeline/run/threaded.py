@@ -1,16 +1,9 @@
-"""The threaded executor: queries that are submitted one by one go through stages with threads of their own (§3).
+"""The executors without channels: stages with threads of their own, and packets that stay with one thread (§3).
 
-The intake gathers queries into packets. In a layout that matches partition by partition the ways of a packet's queries
-part in the partition queues, and they go on when all their batches are matched. What comes out of the last stage goes
-to the futures of those that have asked.
-
-The micro-batcher: queries that are asked one by one become packets.
-
-Back-pressure: how many queries, and bytes of their results, may be in the pipeline at once.
-
-The inline executor: a call that waits for many queries is cut into packets, each of which stays with one thread.
-
-At 16 threads, handing packets on from stage to stage costs a third of the throughput.
+Queries that are submitted one by one are gathered into packets by the intake. In a layout that matches partition by
+partition the ways of a packet's queries part in the partition queues, and they go on when all their batches are
+matched. A call that waits for many queries is cut into packets, each of which stays with one thread: at 16 threads,
+handing packets on from stage to stage costs a third of the throughput.
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ TABLES = """
 queries cuda.pairs QueryArrays i32 i32 u32 u32
 pairs cuda.pairs PairArrays u32 u32 i64
 tags cuda.pairs _Tags u64 offsets u8
-given cuda.values _Given i64 i64 i64 u32 u64
-constants cuda.values _Constants i64 n u32 n u64 n u16
-attributes cuda.values ValueArrays i64 u32 u32
-cells cuda.values _Cells i64 i64 u64 u32 n
-tokens cuda.values TokenArrays i64 i32 u32 u32 u64
+given cuda.filters _Given i64 i64 i64 u32 u64
+constants cuda.filters _Constants i64 n u32 n u64 n u16
+attributes cuda.filters ValueArrays i64 u32 u32
+cells cuda.filters _Cells i64 i64 u64 u32 n
+tokens cuda.filters TokenArrays i64 i32 u32 u32 u64
 message cuda.filters _Asked queries attributes
 sets cuda.filters _Sets u32 i64 halves constraints
 trie cuda.filters _Trie n i32 halves u64 i32 u64
@@ -55,10 +55,10 @@ cuda.pairs _copy_sets pairs u8 i64 i32 u32
 cuda.pairs _look_up n i32 n u8 uint64 tags u32
 cuda.pairs _spread n n u32 u32 u32
 cuda.pairs _sort n i32 n queries
-cuda.values _encode n n given constants u32 u32 i32
-cuda.values _by_message n u32 u32 u32 i64 i32 u32 u32
-cuda.values _room n n queries attributes i64 i32
-cuda.values _tokenize n queries attributes cells tokens
+cuda.filters _encode n n given constants u32 u32 i32
+cuda.filters _by_message n u32 u32 u32 i64 i32 u32 u32
+cuda.filters _room n n queries attributes i64 i32
+cuda.filters _tokenize n queries attributes cells tokens
 cuda.filters match_trie n n n tokens message trie sets pairs
 cuda.filters assign_buckets n n attributes cut u8
 cuda.filters match_lines n n n u8 message lines sets pairs

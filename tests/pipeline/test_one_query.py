@@ -11,8 +11,8 @@ from support.agreement import assert_keys, loaded
 from support.pipelines import together
 
 from tagmatch.model.columns import joined_tags
+from tagmatch.model.kernels.intrinsics import Prepared, array_at, count_up
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.prepared import Prepared, array_at, count_up
 from tagmatch.model.layouts import LAYOUTS
 
 EVERY = ["a", *(f"{digit}{i}" for digit in "pqrs" for i in range(12))]

@@ -12,7 +12,7 @@ from tagmatch.model.arrays import BoolArray, I64Array, U64Array
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.sorting import group_by
+from tagmatch.model.kernels.lists import group_by
 from tagmatch.model.parallel import even_ranges, run, run_rows
 from tagmatch.workloads.laws import TwitterOptions
 from tagmatch.workloads.queries import SAMPLE_SETS, Extender, QueryOptions, StoredSets

@@ -16,8 +16,7 @@ import pyarrow as pa
 from tagmatch import CudaOptions
 from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
-from tagmatch.model.kernels.lists import join_lists
-from tagmatch.model.kernels.sorting import group_by
+from tagmatch.model.kernels.lists import group_by, join_lists
 from tagmatch.model.parallel import run_rows
 from tagmatch.pipeline.cuda.device import Workspace, bytes_of, grid, kernel, sent, typed
 from tagmatch.pipeline.cuda.support import on_device

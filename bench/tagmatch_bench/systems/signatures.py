@@ -14,7 +14,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import Lists, U64Array, offsets_of
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, hash_tags, signatures_of
-from tagmatch.model.kernels.sorting import group_by, sort_groups
+from tagmatch.model.kernels.lists import group_by, sort_groups
 from tagmatch.model.tables import KeyTable
 from tagmatch_bench.systems.matcher import Plain, first_of_equals, kept, keys_of_matches
 

@@ -16,8 +16,7 @@ from support.places import lists_of, rows_of
 
 from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of, siphash
-from tagmatch.model.kernels.lists import join_lists, side_by_side
-from tagmatch.model.kernels.sorting import sort_hashes
+from tagmatch.model.kernels.lists import join_lists, side_by_side, sort_hashes
 from tagmatch.model.kernels.sphere import circles_have, points
 
 

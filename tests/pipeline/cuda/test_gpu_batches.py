@@ -27,7 +27,7 @@ from tagmatch.pipeline.cuda import balanced, pairs
 from tagmatch.pipeline.cuda.device import Workspace
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.rules import packed_words, unpack
+from tagmatch.pipeline.rarest import packed_words, unpack
 from tagmatch.pipeline.tags import TagIndex
 
 # Small tables make small grids on purpose
