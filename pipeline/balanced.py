@@ -6,7 +6,6 @@ bits that the block's sets have in common, which include the prefix's one-bits, 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,26 +19,19 @@ from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 from tagmatch.pipeline.one import (
-    ALL,
     LAYOUT,
     LAYOUT_SCALAR,
     RANK_OFFSETS,
     RANKS,
-    DTypes,
-    Kernels,
     OneQuery,
-    add_keys,
-    add_rows,
-    answer,
     has_empty,
+    kernels_of,
     live_of,
     prepare,
     ranks_of,
     scalar,
-    tags_in,
 )
-from tagmatch.pipeline.rarest import contains_ranks
-from tagmatch.pipeline.tags import Matches, TagIndex
+from tagmatch.pipeline.tags import Matches, TagIndex, contains_ranks
 
 _U = np.uint64
 
@@ -333,36 +325,11 @@ def _sets_of(tables, ranks, rank_offset):
 
 
 @kernel
-def _in_segment(tables, tags, tag_offset, rank_offset):
+def _in_segment(tables, tags, _, most, dtypes):  # noqa: ARG001 - as `kernels_of` says
     """Sets of a segment that one query contains and that are not deleted; the rest (see `_sets_of`)."""
+    tag_offset, rank_offset, _, _ = dtypes
     sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), rank_offset)
     return live_of(tables, sets), rejected
-
-
-@cache
-def _one_query(dtypes: DTypes) -> Kernels:
-    tag_offset, rank_offset, key_offset, key = dtypes
-
-    @kernel
-    def keys(tables, text, count, unique, counts):
-        tags = tags_in(tables[0], text, count)
-        found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
-        for segment in range(len(tables)):
-            sets, more = _in_segment(tables[segment], tags, tag_offset, rank_offset)
-            found, used = add_keys(tables[segment], sets, ALL, found, used, key_offset, key)
-            verified, rejected = verified + len(sets), rejected + more
-        return answer(found[:used], unique, verified, rejected, counts)
-
-    @kernel
-    def sets(tables, text, count):
-        tags = tags_in(tables[0], text, count)
-        found = np.empty(0, np.uint32)
-        for segment in range(len(tables)):
-            more = _in_segment(tables[segment], tags, tag_offset, rank_offset)[0]
-            found = add_rows(tables[segment], more, found)
-        return found
-
-    return Kernels(keys, sets)
 
 
 def grouped_by_query(found: Found, queries: int, has_empty: bool) -> Matches:
@@ -406,7 +373,7 @@ class BalancedSubsetMatch:
         index, known = self._index, self._known
         own = [self._hashes, index.first_masks, index.masks, index.partitions, *known.words, *known[3:]]
         prepared, dtypes = prepare(segment, tags, own, [self._exact])
-        return OneQuery([prepared], _one_query(dtypes))
+        return OneQuery([prepared], kernels_of(_in_segment, dtypes))
 
     @property
     def by_partition(self) -> BalancedSubsetMatch:

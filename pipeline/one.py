@@ -8,6 +8,7 @@ the segments they get as one argument (`Prepared`), and the tags of the query as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -194,17 +195,61 @@ def answer(found, unique, verified, rejected, counts):
 
 
 class Kernels(NamedTuple):
-    """Kernels of a layout, compiled for segments with arrays of certain types.
+    """Kernels that answer single queries about segments with arrays of certain types.
 
     Each gets a row for each segment: its addresses (see `Prepared`), and what is to be added to its rows and to its
     keys; the text of the query; and the number of its tags.
     """
 
-    keys: Callable[..., U64Array]  # Gets `unique` and `counts`, too
+    keys: Callable[..., U64Array | None]  # Gets `unique`, `counts`, and `most`, too; `None` where these are not enough
     sets: Callable[..., U32Array]
-    # A brief kernel, as `keys`; gives `None` where it would take long. Without it, every call lets go of the
-    # interpreter lock, and to get it back takes longer than most queries where many threads ask.
+    # A brief kernel, as `keys`. Without it, every call lets go of the interpreter lock, and to get it back takes longer
+    # than most queries where many threads ask.
     few_keys: Callable[..., U64Array | None] | None = None
+
+
+@kernel
+def only_tags(beside):
+    """What a query has beside its tags, where nobody asks."""
+    return beside
+
+
+@cache
+def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bool = False) -> Kernels:
+    """The kernels of those sets that `sets_in` finds.
+
+    It gets the addresses of a segment, the tags, what `read` makes of the rest of the query, `most` and `dtypes`. It
+    returns sets that are not deleted, and how many candidates were turned away; less than 0 if `most` is not enough.
+    """
+    *_, key_offset, key = dtypes
+
+    @kernel
+    def in_all(tables, text, count, unique, counts, most, *rest):
+        tags, beside = tags_in(tables[0], text, count), read(rest)
+        found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
+        for segment in range(len(tables)):
+            sets, more = sets_in(tables[segment], tags, beside, most, dtypes)
+            if more < 0:
+                return None
+            found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
+            if used < 0:
+                return None
+            verified, rejected = verified + len(sets), rejected + more
+        return answer(found[:used], unique, verified, rejected, counts)
+
+    @brief_kernel
+    def few_keys(tables, text, count, unique, counts, most, *rest):
+        return in_all(tables, text, count, unique, counts, most, *rest)
+
+    @kernel
+    def sets(tables, text, count, *rest):
+        tags, beside = tags_in(tables[0], text, count), read(rest)
+        found = np.empty(0, np.uint32)
+        for segment in range(len(tables)):
+            found = add_rows(tables[segment], sets_in(tables[segment], tags, beside, ALL, dtypes)[0], found)
+        return found
+
+    return Kernels(in_all, sets, few_keys if brief else None)
 
 
 class OneQuery:
@@ -238,14 +283,17 @@ class OneQuery:
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains."""
         keys = self.brief_keys(query, unique, counts)
-        return self._kernels.keys(self._tables, query.text, query.tag_count, unique, counts) if keys is None else keys
+        if keys is None:
+            keys = self._kernels.keys(self._tables, query.text, query.tag_count, unique, counts, ALL)
+            assert keys is not None
+        return keys
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
         few_keys = self._kernels.few_keys
         if few_keys is None or query.tag_count > FEW_TAGS:
             return None
-        return few_keys(self._tables, query.text, query.tag_count, unique, counts)
+        return few_keys(self._tables, query.text, query.tag_count, unique, counts, FEW)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets that a query contains."""

@@ -5,9 +5,6 @@ them those that share the second-rarest tag, and so on: a prefix tree without no
 `depth` ranks are searched by leapfrogging: the rows' next ranks and the query's remaining ranks are both ascending,
 and whichever is behind gallops to the other. Short ranges are not searched further. Rows that the search does not turn
 away become candidates, and all candidates of a batch are verified together.
-
-Pairs go back to the host as four 8-bit query ids, then four 32-bit set ids (§3.3.1); a record has the number of an
-item, the number of its pairs, and these pairs: their query ids count within the item.
 """
 
 from __future__ import annotations
@@ -17,78 +14,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, UIntArray, frozen
+from tagmatch.model.arrays import IntArray, Lists, U32Array, UIntArray, frozen
 from tagmatch.model.kernels.intrinsics import array_at
-from tagmatch.model.kernels.jit import brief_kernel, inlined, kernel, with_room
+from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.one import (
     ALL,
-    FEW,
     LAYOUT,
     LAYOUT_SCALAR,
     RANK_OFFSETS,
     RANKS,
-    DTypes,
-    Kernels,
     OneQuery,
-    add_keys,
-    add_rows,
-    answer,
     has_empty,
+    kernels_of,
     live_of,
     prepare,
     ranks_of,
     scalar,
-    tags_in,
 )
-from tagmatch.pipeline.tags import Matches, TagIndex
-
-# Up to this many of the query's ranks walking beats galloping
-_FEW_RANKS = 16
-
-
-@kernel
-def seek(query, at, end, rank):
-    """First place from `at` on, below `end`, whose rank is not below `rank`; else `end`. Galloping search.
-
-    Its time grows with the logarithm of the distance, so that checking many sets against a query of thousands of
-    tags does not walk the query each time.
-    """
-    step = 1
-    while at + step <= end and query[at + step - 1] < rank:
-        at += step
-        step *= 2
-    low, high = at, min(at + step - 1, end)
-    while low < high:
-        middle = (low + high) >> 1
-        if query[middle] < rank:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@kernel
-def contains_ranks(query, at, end, ranks, begin, stop):
-    """Whether all of `ranks[begin:stop]` are in `query[at:end]`; both ascending."""
-    if end - at > _FEW_RANKS:
-        for i in range(begin, stop):
-            at = seek(query, at, end, ranks[i])
-            if at == end or query[at] != ranks[i]:
-                return False
-            at += 1
-        return True
-    for i in range(begin, stop):
-        while at < end and query[at] < ranks[i]:
-            at += 1
-        if at == end or query[at] != ranks[i]:
-            return False
-        at += 1
-    return True
-
+from tagmatch.pipeline.tags import Matches, TagIndex, contains_ranks, seek
 
 #: Ranges of at most this many rows are not searched but scanned
 SCAN_ROWS = 32
@@ -148,43 +95,6 @@ def next_candidates(offsets, ranks, seconds, query, path, depth):
         else:
             depth -= 1
     return np.int64(0), np.int64(0), 0
-
-
-#: Words, of 32 bits, with which a record begins
-RECORD_HEADER = 2
-
-#: Pairs of a group, and the words and bytes that it takes
-GROUP = 4
-GROUP_WORDS = GROUP + 1
-GROUP_BYTES = 4 * GROUP_WORDS
-
-
-@kernel
-def packed_words(pairs):
-    """How many 32-bit words the pairs of a record take."""
-    return pairs + (pairs + GROUP - 1) // GROUP
-
-
-@kernel
-def _unpack(words, firsts, queued, queries, sets):
-    used = 0
-    at = 0
-    while at < len(words):
-        first, count = firsts[words[at]], np.int64(words[at + 1])
-        at += RECORD_HEADER
-        for i in range(count):
-            group, place = at + GROUP_WORDS * (i // GROUP), i % GROUP
-            queries[used] = queued[first + ((words[group] >> np.uint32(8 * place)) & np.uint32(255))]
-            sets[used] = words[group + 1 + place]
-            used += 1
-        at += packed_words(count)
-
-
-def unpack(words: U32Array, pairs: int, firsts: I64Array, queued: I64Array) -> tuple[U32Array, U32Array]:
-    """Query numbers and set ids, `pairs` of each, of the items whose queries begin at `firsts` in `queued`."""
-    queries, sets = np.empty(pairs, np.uint32), np.empty(pairs, np.uint32)
-    _unpack(words, firsts, queued, queries, sets)
-    return queries, sets
 
 
 _U = np.uint64
@@ -321,57 +231,17 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     return out[:found], len(out) - found
 
 
-@kernel
-def _in_segment(tables, tags, most, tag_offset, rank_offset, first_row):
-    """Sets of a segment that one query contains and that are not deleted; the rest (see `_sets_of`)."""
-    sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), most, rank_offset, first_row)
-    return live_of(tables, sets), rejected
-
-
-@kernel
-def _in_all(tables, text, count, most, dtypes, first_row):
-    """Keys found in all segments, and how many; how many sets have them, and how many candidates were turned away.
-
-    There are -1 keys where there are more than `most`, or as many candidates in a segment.
-    """
-    tag_offset, rank_offset, key_offset, key = dtypes
-    found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
-    tags = tags_in(tables[0], text, count)
-    for segment in range(len(tables)):
-        sets, more = _in_segment(tables[segment], tags, most, tag_offset, rank_offset, first_row)
-        if more < 0:
-            return found, -1, 0, 0
-        found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
-        if used < 0:
-            return found, -1, 0, 0
-        verified, rejected = verified + len(sets), rejected + more
-    return found, used, verified, rejected
-
-
 @cache
-def _one_query(dtypes: DTypes, first_row: Any) -> Kernels:
-    tag_offset, rank_offset, _, _ = dtypes
+def _in_segment(first_row: Any) -> Any:
+    """What finds the sets of a segment that one query contains; `first_row` is the type of its clusters' edges."""
 
     @kernel
-    def keys(tables, text, count, unique, counts):
-        found, used, verified, rejected = _in_all(tables, text, count, ALL, dtypes, first_row)
-        return answer(found[:used], unique, verified, rejected, counts)
+    def in_segment(tables, tags, _, most, dtypes):
+        tag_offset, rank_offset, _, _ = dtypes
+        sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), most, rank_offset, first_row)
+        return live_of(tables, sets), rejected
 
-    @brief_kernel
-    def few_keys(tables, text, count, unique, counts):
-        found, used, verified, rejected = _in_all(tables, text, count, FEW, dtypes, first_row)
-        return None if used < 0 else answer(found[:used], unique, verified, rejected, counts)
-
-    @kernel
-    def sets(tables, text, count):
-        found = np.empty(0, np.uint32)
-        tags = tags_in(tables[0], text, count)
-        for segment in range(len(tables)):
-            more = _in_segment(tables[segment], tags, ALL, tag_offset, rank_offset, first_row)[0]
-            found = add_rows(tables[segment], more, found)
-        return found
-
-    return Kernels(keys, sets, few_keys)
+    return in_segment
 
 
 class RarestSubsetMatch:
@@ -400,7 +270,7 @@ class RarestSubsetMatch:
         """What answers single queries about the segment."""
         prepared, dtypes = prepare(segment, tags, list(self._clusters[2:]), [self._longest])
         first_row: Any = self._clusters.first_rows.dtype.type
-        return OneQuery([prepared], _one_query(dtypes, first_row))
+        return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, brief=True))
 
     def __call__(self, batch: QueryBatch) -> Matches:
         """Sets that each query contains."""

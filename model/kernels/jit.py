@@ -174,16 +174,20 @@ class NamedPlace:
 class KeptByCode:
     """A cache of Numba's which finds machine code by the code that it is made from.
 
-    Numba's own keys have types of named tuples, and so a class that is no longer there could not be read.
+    Numba's own keys have types of named tuples, so that a class which is no longer there cannot be read, and kernels
+    around a kernel, pickled, which no other process has.
     """
 
-    _py_func: Callable[..., Any]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        parent: Any = super()
+        parent.__init__(function)
+        self._function, self._py_func = function, _digest  # any function with nothing around it
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         parent: Any = super()
         used: list[Any] = []
         types = _described(sig, used)
-        return *map(code_digest, [self._py_func, *used]), *parent._index_key(types, codegen)
+        return *map(code_digest, [self._function, *used]), *parent._index_key(types, codegen)
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code, if that can be."""

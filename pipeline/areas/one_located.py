@@ -42,8 +42,8 @@ from tagmatch.pipeline.filters.one_message import (
     constraints_in,
     encoded_in,
     no_codes,
+    read,
     rows_for,
-    values_of,
 )
 from tagmatch.pipeline.matcher import Single
 from tagmatch.pipeline.one import (
@@ -255,8 +255,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
         if len(place):
             numbers[:] = np.frombuffer(place, np.float64)
         lon, lat = numbers[:1], numbers[1:2]
-        tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
-        values = values_of(data)
+        tags, beside = tags_in(tables[0], text, count), read((attributes,))
         found, ends = np.empty(0, np.uint32), np.zeros(2 * len(tables) + 1, np.int64)
         for segment in range(len(tables)):
             table = tables[segment]
@@ -265,7 +264,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
             groups, encoded = np.empty(0, np.uint32), _not_encoded()
             if is_asked:
                 if scalar(table, _HAS_FILTERS):
-                    encoded = encoded_in(table, tags, data, values, tag_offset)
+                    encoded = encoded_in(table, tags, beside, tag_offset)
                 groups, is_all = _groups_of(table, encoded, most)
                 if not is_all:
                     return None

@@ -21,10 +21,10 @@ from tagmatch.pipeline.rarest import (
     SCAN_ROWS,
     Clusters,
     clusters_of,
-    contains_ranks,
     next_candidates,
     seek_row,
 )
+from tagmatch.pipeline.tags import contains_ranks
 
 cuda: Any = numba.cuda
 

@@ -19,7 +19,7 @@ from tagmatch.model.kernels.lists import leading_zeros
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names
 from tagmatch.pipeline.filters.codes import LEAST
-from tagmatch.pipeline.rarest import seek
+from tagmatch.pipeline.tags import seek
 
 #: What stands for the attribute in the record of a tag, and of a constraint that is more than an interval
 TAG, COMPLEX = np.uint32(0xFFFFFFFF), np.uint32(0xFFFFFFFE)

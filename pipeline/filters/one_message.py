@@ -8,7 +8,6 @@ come by many nodes have many cache misses of their own, and are left to it.
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -30,18 +29,13 @@ from tagmatch.pipeline.one import (
     FEW_TAGS,
     LAYOUT,
     LAYOUT_SCALAR,
-    DTypes,
-    Kernels,
     OneQuery,
-    add_keys,
-    add_rows,
-    answer,
     hashes_with,
+    kernels_of,
     live_of,
     prepare,
     ranks_of,
     scalar,
-    tags_in,
 )
 from tagmatch.pipeline.tags import TagIndex
 
@@ -172,19 +166,20 @@ _FEW_VALUES = 32
 
 
 @kernel
-def values_of(data):
-    """The values of packed attributes."""
-    values = np.empty((_FEW_VALUES, COLUMNS), np.int64)
+def read(rest):
+    """Packed attributes, and their values."""
+    data, values = np.frombuffer(rest[0], np.uint8), np.empty((_FEW_VALUES, COLUMNS), np.int64)
     count = read_values(data, values)
     if count > len(values):
         values = np.empty((count, COLUMNS), np.int64)
         read_values(data, values)
-    return values[:count]
+    return data, values[:count]
 
 
 @kernel
-def _encoded(tables, tags, data, values):
+def _encoded(tables, tags, attributes):
     """Attributes and codes of the message, which is counted."""
+    data, values = attributes
     number_starts, halves, doubles, rests, text_starts, text_offsets, texts = arrays_at(
         tables, _CONSTANTS, _OF_CONSTANTS
     )
@@ -247,11 +242,11 @@ def no_codes(tables):
 
 
 @kernel
-def encoded_in(tables, tags, data, values, tag_offset):
+def encoded_in(tables, tags, attributes, tag_offset):
     """A message's ranks, and its attributes and codes, as the index of `tables` knows them; it is counted."""
     ranks = ranks_of(tables, tags, tag_offset)
-    attributes, codes = _encoded(tables, tags, data, values)
-    return ranks, attributes, codes
+    known, codes = _encoded(tables, tags, attributes)
+    return ranks, known, codes
 
 
 @kernel
@@ -274,43 +269,11 @@ def rows_for(tables, ranks, attributes, codes, most):
 
 
 @kernel
-def _in_segment(tables, tags, data, values, tag_offset, most):
+def _in_segment(tables, tags, beside, most, dtypes):
     """Sets of a segment that the message satisfies and that are not deleted; the rest (see `rows_for`)."""
-    ranks, attributes, codes = encoded_in(tables, tags, data, values, tag_offset)
+    ranks, attributes, codes = encoded_in(tables, tags, beside, dtypes[0])
     sets, rejected = rows_for(tables, ranks, attributes, codes, most)
     return live_of(tables, sets), rejected
-
-
-@cache
-def _one_message(dtypes: DTypes) -> Kernels:
-    tag_offset, _, key_offset, key = dtypes
-
-    @kernel
-    def keys(tables, text, count, attributes, unique, counts, most):
-        tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
-        values = values_of(data)
-        found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
-        for segment in range(len(tables)):
-            sets, more = _in_segment(tables[segment], tags, data, values, tag_offset, most)
-            if more == TOO_MANY:
-                return None
-            found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
-            if used < 0:
-                return None
-            verified, rejected = verified + len(sets), rejected + more
-        return answer(found[:used], unique, verified, rejected, counts)
-
-    @kernel
-    def sets(tables, text, count, attributes):
-        tags, data = tags_in(tables[0], text, count), np.frombuffer(attributes, np.uint8)
-        values = values_of(data)
-        found = np.empty(0, np.uint32)
-        for segment in range(len(tables)):
-            more = _in_segment(tables[segment], tags, data, values, tag_offset, ALL)[0]
-            found = add_rows(tables[segment], more, found)
-        return found
-
-    return Kernels(keys, sets)
 
 
 class OneMessage(OneQuery):
@@ -329,19 +292,18 @@ class OneMessage(OneQuery):
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         text, count, attributes, _ = query
-        return self._kernels.keys(self._tables, text, count, attributes, unique, counts, most)
+        return self._kernels.keys(self._tables, text, count, unique, counts, most, attributes)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets with constraints that the message satisfies."""
-        found: U32Array = self._kernels.sets(self._tables, query.text, query.tag_count, query.attributes)
-        return found
+        return self._kernels.sets(self._tables, query.text, query.tag_count, query.attributes)
 
 
 def one_message(segment: Segment, tags: TagIndex, index: FilterIndex) -> OneMessage:
     """What answers single messages about the sets of a segment that have constraints."""
     prepared, dtypes = prepare(segment, tags, *arrays_of(index))
     # How wide the offsets of ranks are does not matter
-    return OneMessage([prepared], _one_message(dtypes._replace(rank_offset=np.int64)))
+    return OneMessage([prepared], kernels_of(_in_segment, dtypes._replace(rank_offset=np.int64), read))
 
 
 def arrays_of(index: FilterIndex | None) -> tuple[list[Any], list[int]]:

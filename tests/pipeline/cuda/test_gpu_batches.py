@@ -24,10 +24,10 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cuda import balanced, pairs
+from tagmatch.pipeline.cuda.balanced import packed_words, unpack
 from tagmatch.pipeline.cuda.device import Workspace
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.rarest import packed_words, unpack
 from tagmatch.pipeline.tags import TagIndex
 
 # Small tables make small grids on purpose
