@@ -35,7 +35,7 @@ class Implementations:
     """
 
     lay_out: str  # Brings sets into the layout: `LayOut` of `tagmatch.partitioner.local`
-    plan: str  # Says how the Spark job does: a class as `LayoutPlan` of `tagmatch.partitioner.spark.plan`
+    plan: str  # Says how the Spark job does: a class of `tagmatch.partitioner.spark.slices`
     subset_match: str  # Makes the subset match of a segment: `MakeSubsetMatch` of `tagmatch.pipeline.segment`
     cuda: str  # Makes that of a segment on a CUDA device: `MakeLayoutMatch` of `tagmatch.pipeline.cuda.matcher`
 
@@ -85,7 +85,7 @@ class Rarest:
     compares_tags = True
     implementations = Implementations(
         lay_out="tagmatch.partitioner.local:by_rarest_tag",
-        plan="tagmatch.partitioner.spark.plan:RarestPlan",
+        plan="tagmatch.partitioner.spark.slices:RankRanges",
         subset_match="tagmatch.pipeline.rarest:RarestSubsetMatch.of",
         cuda="tagmatch.pipeline.cuda.rarest:CudaRarest.of",
     )
@@ -172,7 +172,7 @@ class Balanced:
     compares_tags = False
     implementations = Implementations(
         lay_out="tagmatch.partitioner.local:by_signature",
-        plan="tagmatch.partitioner.spark.plan:BalancedPlan",
+        plan="tagmatch.partitioner.spark.slices:Subtrees",
         subset_match="tagmatch.pipeline.balanced:BalancedSubsetMatch.of",
         cuda="tagmatch.pipeline.cuda.balanced:CudaBalanced.of",
     )

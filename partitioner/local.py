@@ -50,9 +50,6 @@ MAX_ROWS = 2**32 - 2
 # Frequencies below this are sorted by counting
 _RARE = 1 << 16
 
-#: Gets different tags, their hashes and frequencies, and the number of threads; gives their places in an order
-TagOrder: TypeAlias = Callable[[Strings, U64Array, U32Array, int], U32Array]
-
 #: Places of what became of changes: a key that was added, one to add that was there, one that was removed, and one to
 #: remove that was not there
 ADDED, ALREADY_THERE, REMOVED, MISSING = range(4)
@@ -110,24 +107,20 @@ def held_in(segment: Segment, rows: U32Array) -> HeldSets:
     return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_these(segment.keys.of_sets(rows)))
 
 
-def rarest_first(tags: Strings, hashes: U64Array, frequencies: U32Array, threads: int) -> U32Array:
-    """The order of a `Vocabulary`."""
-    return by_frequency(frequencies, by_hash(tags, hashes), threads=threads)
-
-
-def rank_tags(
-    tags: Strings, frequencies: U32Array, *, order: TagOrder = rarest_first, threads: int = 1
+def _rank_tags(
+    tags: Strings, frequencies: U32Array, *, rarest_first: bool, threads: int
 ) -> tuple[Vocabulary, U32Array]:
     """Rank the tags that occur: a vocabulary, and the rank of each of `tags`, meaningless for others."""
     present = np.flatnonzero(frequencies).astype(np.uint32)
-    all_present = len(present) == len(tags)
     ranks = np.zeros(len(frequencies), np.uint32)
-    if not all_present:
+    if len(present) < len(tags):
         tags = gather_strings(tags, present, threads=threads)
         frequencies = frequencies[present]
     hashes = hash_strings(tags, threads=threads)
-    places = order(tags, hashes, frequencies, threads)
-    ranks[places if all_present else present[places]] = np.arange(len(places), dtype=np.uint32)
+    places = by_hash(tags, hashes)
+    if rarest_first:
+        places = by_frequency(frequencies, places, threads=threads)
+    ranks[present[places]] = np.arange(len(places), dtype=np.uint32)
     ranked = gather_strings(tags, places, threads=threads)
     return Vocabulary(ranked, hashes[places], frequencies[places]), ranks
 
@@ -170,9 +163,12 @@ def segment_after(
 
 
 def distinct_sets(
-    held: Sequence[HeldSets], changes: Changes, *, order: TagOrder = rarest_first, now: int = LONG_AGO, threads: int = 1
+    held: Sequence[HeldSets], changes: Changes, *, rarest_first: bool = True, now: int = LONG_AGO, threads: int = 1
 ) -> Rows:
-    """What these sets are after the changes, as in `build_segment`, not laid out yet; tags are ranked in an order."""
+    """What these sets are after the changes, as in `build_segment`, not laid out yet.
+
+    Tags come as in a `Vocabulary`, or else just by their hashes.
+    """
     held = [each for each in held if len(each) or each.keys.names is not None]
     names = None
     if any(each.keys.names is not None for each in held):
@@ -181,7 +177,7 @@ def distinct_sets(
     expires = _times([each.keys for each in held], changes)
     if expires is not None:
         removed = removed | (expires <= now)
-    vocabulary, rows, first_rows, row_order = _rank(tags, rows, order, threads)
+    vocabulary, rows, first_rows, row_order = _rank(tags, rows, threads, rarest_first=rarest_first)
 
     repeated = equal_to_previous(rows, threads=threads)
     firsts = np.flatnonzero(~repeated)
@@ -203,7 +199,7 @@ def distinct_sets(
     if len(alive) < len(rows):
         # With rows gone, tags are rarer than they were when the rows were ranked.
         rows = gather(rows, firsts[alive].astype(np.uint32), threads=threads)
-        vocabulary, rows, first_rows, row_order = _rank(vocabulary.tags, rows, order, threads)
+        vocabulary, rows, first_rows, row_order = _rank(vocabulary.tags, rows, threads, rarest_first=rarest_first)
         table = table.of_sets(row_order, threads=threads)
         del row_order
     del firsts, alive, keys, key_offsets, expires
@@ -297,9 +293,12 @@ def _end_to_end(offsets: Sequence[IntArray]) -> I64Array:
     return np.concatenate([np.zeros(1, np.int64), *(each[1:] + end for each, end in zip(offsets, ends, strict=False))])
 
 
-def _rank(tags: Strings, rows: Lists, order: TagOrder, threads: int) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
+def _rank(
+    tags: Strings, rows: Lists, threads: int, *, rarest_first: bool
+) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
     """The vocabulary of the rows and the rows as ascending ranks, sorted; the rest as `sort_rows` returns it."""
-    vocabulary, ranks = rank_tags(tags, count_values(rows.values, len(tags)), order=order, threads=threads)
+    frequencies = count_values(rows.values, len(tags))
+    vocabulary, ranks = _rank_tags(tags, frequencies, rarest_first=rarest_first, threads=threads)
     return vocabulary, *sort_rows(relabel(rows, ranks, threads=threads), len(vocabulary), threads=threads)
 
 

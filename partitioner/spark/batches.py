@@ -1,13 +1,8 @@
-"""Record batches as bytes: what goes through Spark's shuffles instead of single rows.
+"""Work of Spark's tasks on numbered things, and how what they make gets to the tasks of the next step.
 
-To Spark such a batch is one value. Rows, and all elements of their lists, it would turn into its own form and back,
-one by one, which takes longer than what tasks do with them.
-
-Work on numbered things, a Spark task for each, and what tasks tell the driver.
-
-Stored sets as record batches with tags as strings, as they go from segments through Spark.
-
-What the tasks of a job leave for those of the next step: Arrow files that all machines see.
+Through shuffles go record batches as bytes instead of single rows: to Spark such a batch is one value. Rows, and all
+elements of their lists, it would turn into its own form and back, one by one, which takes longer than what tasks do
+with them. What is too large for that, or is read by several tasks, is left in Arrow files that all machines see.
 """
 
 from __future__ import annotations
@@ -89,7 +84,6 @@ def one_row(**values: object) -> pa.RecordBatch:
 
 #: Rows with batches: `label` decides to which task a batch goes, `number` tells what it is
 SERIALIZED = "label int, number int, batch binary"
-_NAMES = ["label", "number", "batch"]
 
 # Spark hands at most 10,000 rows at once to a worker, as one Arrow array of bytes, which can have 2 GiB
 _BATCH_BYTES = 1 << 16
@@ -105,48 +99,45 @@ _HALF = np.uint64(32)
 _partitions: dict[int, I64Array] = {}
 
 
-class Serializer:
-    """Collects batches as bytes."""
-
-    def __init__(self) -> None:
-        self._labels: list[int] = []
-        self._numbers: list[int] = []
-        self._batches: list[pa.Buffer] = []
-
-    def add(self, label: int, number: int, records: pa.RecordBatch) -> None:
-        """Take records, some to a batch."""
+def serialized(parts: Iterable[tuple[int, int, pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Rows `SERIALIZED` of records by label and number, some of them to a batch."""
+    rows: list[tuple[int, int, pa.Buffer]] = []
+    for label, number, records in parts:
         step = max(1, _BATCH_BYTES * len(records) // max(1, records.nbytes))
         for first in range(0, len(records), step):
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, records.schema) as writer:
                 writer.write_batch(records.slice(first, step))
-            self._labels.append(label)
-            self._numbers.append(number)
-            self._batches.append(sink.getvalue())
+            rows.append((label, number, sink.getvalue()))
+            if len(rows) == _BATCHES_AT_ONCE:
+                yield _as_rows(rows)
+                rows.clear()
+    if rows:
+        yield _as_rows(rows)
 
-    def scatter(
-        self, groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
-    ) -> None:
-        """Take rows by groups."""
-        firsts, order = group_by(groups, len(labels))
-        self.add_groups(firsts, labels, numbers, rows(order))
 
-    def add_groups(self, firsts: I64Array, labels: I64Array, numbers: I64Array, records: pa.RecordBatch) -> None:
-        """Take rows that come group by group, as `scatter`; `firsts` has where each group begins, and the end."""
-        for group in np.flatnonzero(np.diff(firsts)).tolist():
-            first, last = int(firsts[group]), int(firsts[group + 1])
-            self.add(int(labels[group]), int(numbers[group]), records.slice(first, last - first))
+def _as_rows(rows: Sequence[tuple[int, int, pa.Buffer]]) -> pa.RecordBatch:
+    labels, numbers, batches = zip(*rows, strict=True)
+    columns = [pa.array(labels, pa.int32()), pa.array(numbers, pa.int32()), _end_to_end(batches)]
+    return pa.RecordBatch.from_arrays(columns, names=["label", "number", "batch"])
 
-    def take(self) -> Iterator[pa.RecordBatch]:
-        """All batches, as rows, some at a time."""
-        for first in range(0, len(self._batches), _BATCHES_AT_ONCE):
-            some = slice(first, first + _BATCHES_AT_ONCE)
-            columns = [
-                pa.array(self._labels[some], pa.int32()),
-                pa.array(self._numbers[some], pa.int32()),
-                _end_to_end(self._batches[some]),
-            ]
-            yield pa.RecordBatch.from_arrays(columns, names=_NAMES)
+
+def scattered(
+    groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rows `SERIALIZED`: `rows(places)`, each in the batches of its group."""
+    firsts, order = group_by(groups, len(labels))
+    return in_groups(firsts, labels, numbers, rows(order))
+
+
+def in_groups(
+    firsts: I64Array, labels: I64Array, numbers: I64Array, records: pa.RecordBatch
+) -> Iterator[pa.RecordBatch]:
+    """As `scattered`, of records that come group by group; `firsts` has where each group begins, and the end."""
+    return serialized(
+        (int(labels[group]), int(numbers[group]), records[int(firsts[group]) : int(firsts[group + 1])])
+        for group in np.flatnonzero(np.diff(firsts)).tolist()
+    )
 
 
 def _end_to_end(batches: Sequence[pa.Buffer]) -> pa.Array:
@@ -259,13 +250,13 @@ def rows_at(records: pa.RecordBatch, places: U32Array) -> pa.RecordBatch:
 
 def _elements_at(array: pa.Array, places: U32Array) -> pa.Array:
     kind = array.type
-    if _are_strings(kind) and not array.offset:
+    if are_strings(kind) and not array.offset:
         return from_strings(gather_strings(to_strings(array), places))
     if len(array) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         values, offsets = array.values, array.offsets.to_numpy()
         if pa.types.is_integer(kind.value_type) and not values.null_count:
             return from_lists(gather(to_lists(array), places))
-        if _are_strings(kind.value_type) and not (values.null_count or values.offset):
+        if are_strings(kind.value_type) and not (values.null_count or values.offset):
             return _string_lists_at(offsets, to_strings(values), places)
     return array.take(pa.array(places))
 
@@ -277,7 +268,8 @@ def _string_lists_at(offsets: IntArray, strings: Strings, places: U32Array) -> p
     return lists_of(lengths.offsets, from_strings(Strings(list_offsets(lengths.values), text)))
 
 
-def _are_strings(kind: pa.DataType) -> bool:
+def are_strings(kind: pa.DataType) -> bool:
+    """Whether a type is one of strings."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 

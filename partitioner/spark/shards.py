@@ -1,54 +1,67 @@
-"""Step 1: rows become shards, each with its distinct sets, the keys of each, and the tags that occur in them.
+"""Shards: rows by a hash of their set, each shard with its distinct sets, their keys, and the tags that occur in them.
 
-Equal sets meet in one shard, as rows are shuffled by a hash of the set; whether they are equal is decided on the tags.
-A shard is what the local partitioner makes of its rows.
+Equal sets meet in one shard; whether they are equal is decided on the tags. A shard is what the local partitioner makes
+of its rows.
+
+Where rows are appended to an index, each set stays in one segment, with all of its keys. A shard's sets are looked up
+in each segment of the index; those found take their stored keys along into the new segment, and their rows are deleted
+where they were. Small segments go into the new one as a whole, as further shards. What else is stored is not touched.
 """
 
 from __future__ import annotations
 
 import decimal
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, U8Array, U32Array, U64Array
+from tagmatch.model import clock
+from tagmatch.model.arrays import I64Array, U8Array, U32Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
-from tagmatch.model.input.conditions import (
-    have_mistakes,
-    reject_mistakes,
-    with_conditions,
-)
-from tagmatch.model.kernels.hashing import hash_tags
+from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
+from tagmatch.model.input.conditions import have_mistakes, reject_mistakes, with_conditions
+from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import sort_values
+from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import empty_segment
-from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import LONG_AGO, Vocabulary
-from tagmatch.model.tag_order import by_hash
-from tagmatch.partitioner.local import Changes, HeldSets, distinct_sets, held_by
+from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
+from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.format import EXPIRES, files_of, key_type_of, parts_of
+from tagmatch.model.storage.repository import Repository
+from tagmatch.model.storage.tables import write_deletions
+from tagmatch.model.tables import LONG_AGO, Snapshot, Vocabulary
+from tagmatch.partitioner.consolidation import due_rows, rows_with_ranks, to_take_in
+from tagmatch.partitioner.local import Changes, HeldSets, distinct_sets, held_by, held_in, no_changes
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
     Batches,
-    Serializer,
+    Scratch,
+    are_strings,
     deserialized,
+    for_each,
     gathered,
+    grouped,
     groups_by_hash,
     labels_for_all,
     number_of_task,
     one_row,
     rows_at,
+    scattered,
+    serialized,
 )
-from tagmatch.partitioner.spark.keys import ShardKeys
+from tagmatch.partitioner.spark.tables import ShardKeys
 from tagmatch.partitioner.staged import StagedChanges
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 #: What can be wrong with a row; the first that is counts
 PROBLEMS = (
@@ -70,18 +83,18 @@ _WHERE, *_ = _CONDITIONS = "where", "constraints", "area"
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
-_SHARD = "shard long, sets long, rows long, problems array<long>"
+_MADE = "shard long, sets long, rows long, problems array<long>"
+_SHARD = "shard long, sets long"
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """What step 1 made."""
+    """The shards of a job."""
 
-    numbers: tuple[int, ...]  # Of the shards with sets
-    sets: int  # Distinct sets of all shards
-    rows: int  # Rows that these are of
-    problems: dict[str, int]  # Rows that were left out, by what is wrong with them
-    other_rows: int = 0  # Rows of tables that the index has beside these sets
+    numbers: tuple[int, ...]  # of the shards with sets
+    sets: int  # distinct sets of all shards
+    rows: int  # rows that these are of
+    problems: dict[str, int]  # rows that were left out, by what is wrong with them
 
 
 def make_shards(rows: DataFrame, keys: ShardKeys, *, skip_invalid: bool) -> Shards:
@@ -90,7 +103,7 @@ def make_shards(rows: DataFrame, keys: ShardKeys, *, skip_invalid: bool) -> Shar
     Rows may also have `where`, `constraints` and `area` (see `TagMatch.add_subscriptions`).
     """
     clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
-    made = clean.repartition("label").mapInArrow(partial(_write_shard, keys), _SHARD).collect()
+    made = clean.repartition("label").mapInArrow(partial(_write_rows, keys), _MADE).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
@@ -128,21 +141,15 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
         asked = {name: good[name] for name in _CONDITIONS if name in good.schema.names}
         (rows,), sources = with_conditions(tag_lists(good["tags"], "tags", stored=True), asked, plane=False)
         tags = from_tag_lists(rows) if asked else good["tags"]
-        keys = good["key"] if _are_strings(good["key"]) else good["key"].cast(pa.uint64())
+        keys = good["key"] if are_strings(good["key"].type) else good["key"].cast(pa.uint64())
         if sources is not None:
             keys = keys.take(pa.array(sources))
         hashes = np.empty(len(rows), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
-        serializer = Serializer()
-        records = pa.record_batch([tags, keys], ["tags", "key"])
-        serializer.scatter(
-            groups_by_hash(hashes, len(labels)), labels, np.full(len(labels), _ROWS), partial(rows_at, records)
-        )
-        yield from serializer.take()
+        groups, records = groups_by_hash(hashes, len(labels)), pa.record_batch([tags, keys], ["tags", "key"])
+        yield from scattered(groups, labels, np.full(len(labels), _ROWS), partial(rows_at, records))
     if found.any():
-        serializer = Serializer()
-        serializer.add(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))
-        yield from serializer.take()
+        yield from serialized([(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))])
 
 
 def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
@@ -150,7 +157,7 @@ def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
     problems = np.zeros(len(tags), np.uint8)
     if pa.types.is_decimal(keys.type):
         problems[pc.fill_null(pc.greater_equal(keys, _KEY_LIMIT), False).to_numpy(zero_copy_only=False)] = 5
-    if not _are_strings(keys):
+    if not are_strings(keys.type):
         problems[pc.fill_null(pc.less(keys, 0), False).to_numpy(zero_copy_only=False)] = 4
     problems[keys.is_null().to_numpy(zero_copy_only=False)] = 3
     values = tags.flatten()
@@ -161,11 +168,7 @@ def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
     return problems
 
 
-def _are_strings(keys: pa.Array) -> bool:
-    return bool(pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type))
-
-
-def _write_shard(keys: ShardKeys, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _write_rows(keys: ShardKeys, batches: Batches) -> Iterator[pa.RecordBatch]:
     staged = StagedChanges()
     problems = np.zeros(len(PROBLEMS), np.int64)
 
@@ -178,21 +181,20 @@ def _write_shard(keys: ShardKeys, batches: Batches) -> Iterator[pa.RecordBatch]:
 
     for some in gathered(rows(), _RECEIVED_BYTES):
         staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[keys.type].many(some["key"], "key"), removed=False)
-    if not (len(staged) or problems.any()):
-        return
-    shard, rows_of_shard = number_of_task(), len(staged)
-    # No sets, but they say of what type keys are
-    none = held_by(empty_segment(LayoutOptions(), keys.type))
-    sets = write_shard(keys, shard, [none], staged.changes())
-    yield one_row(shard=shard, sets=sets, rows=rows_of_shard, problems=problems)
+    if len(staged) or problems.any():
+        shard, rows_of_shard = number_of_task(), len(staged)
+        # No sets, but they say of what type keys are
+        none = held_by(empty_segment(LayoutOptions(), keys.type))
+        sets = _write_shard(keys, shard, [none], staged.changes())
+        yield one_row(shard=shard, sets=sets, rows=rows_of_shard, problems=problems)
 
 
-def write_shard(keys: ShardKeys, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO) -> int:
+def _write_shard(keys: ShardKeys, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO) -> int:
     """Leave what stored sets are after changes as a shard (see `distinct_sets`); returns how many sets that are.
 
     Its tags are in the order of their hashes, as the next step takes them.
     """
-    sets = distinct_sets(held, changes, order=_hash_order, now=now)
+    sets = distinct_sets(held, changes, rarest_first=False, now=now)
     if len(sets.ranks):
         keys.scratch.write(
             "shard",
@@ -206,14 +208,249 @@ def write_shard(keys: ShardKeys, shard: int, held: Sequence[HeldSets], changes: 
     return len(sets.ranks)
 
 
-def held_by_shard(keys: ShardKeys, shard: int) -> HeldSets:
-    """The sets of a shard."""
+# -- what is stored already --------------------------------------------------------------------------------------------
+
+_FOUND, _DUE = "stored-found", "stored-due"
+
+# Bytes of files that one task verifies, where they are not larger
+_VERIFIED_BYTES = 1 << 26
+
+# Stored tags that are looked up together, while they are in the cache
+_TAGS_AT_ONCE = 1 << 16
+
+_VERIFIED = "group long"
+_DUE_ROWS = "place long, chunk long, due long"
+_LEFT = "place long, deleted string"
+
+#: Of segments, by place, how many sets have keys that have expired, by the number of the table that has their rows
+_Due: TypeAlias = dict[int, dict[int, int]]
+#: Consecutive rows of segments: the place of the segment, the first row and the last
+_Chunks: TypeAlias = Sequence[tuple[int, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The snapshot to which rows are appended."""
+
+    index: Repository
+    manifest: dict[str, Any] | None = None  # `None` if there is no index yet
+    now: int = LONG_AGO  # keys that have expired by then no longer count, in microseconds since 1970, UTC
+
+    @classmethod
+    def at(cls, index: Repository) -> Stored:
+        """What an index has now; errors as `Repository.has_index` and `manifest`."""
+        return cls(index, index.manifest() if index.has_index() else None, clock.now_us())
+
+    @property
+    def name(self) -> str | None:
+        """Of the snapshot."""
+        return None if self.manifest is None else str(self.manifest["snapshot"])
+
+    @property
+    def segments(self) -> list[Entry]:
+        """What the manifest says of each segment."""
+        return [] if self.manifest is None else self.manifest["segments"]
+
+    @property
+    def expiring(self) -> list[int]:
+        """The places of segments some of whose keys expire."""
+        return [place for place, each in enumerate(self.segments) if parts_of(each["files"], EXPIRES)]
+
+    def options(self, layout: Layout | None, max_partition_size: int | None) -> LayoutOptions:
+        """The layout of the index or, if there is none, that which was asked for."""
+        of_index = {} if self.manifest is None else self.manifest
+        found = {}
+        for name, asked in (("layout", layout), ("max_partition_size", max_partition_size)):
+            has = of_index.get(name, asked)
+            if asked not in (None, has):
+                raise InvalidValueError(
+                    f"{self.index} has {name}={has!r}, so rows cannot be appended with {name}={asked!r}; leave it out, "
+                    "or build the index anew"
+                )
+            found[name] = getattr(LAYOUT_DEFAULTS, name) if has is None else has
+        return LayoutOptions(**found)
+
+    def check_keys(self, key_type: KeyType) -> None:
+        """See that rows have keys as the index has them; InvalidValueError."""
+        if self.manifest is not None and (has := key_type_of(self.manifest)) != key_type:
+            raise InvalidValueError(
+                f'{self.index} has key_type "{has}", the rows have keys of type "{key_type}"; cast them'
+            )
+
+    def open(self) -> Snapshot:
+        """The snapshot itself, if it is still the current one, without a look at its files."""
+        assert self.name is not None
+        try:
+            return self.index.open_unverified(self.name)
+        except IndexNotFoundError:
+            raise self._changed() from None
+
+    def verify(self, files: dict[str, Entry]) -> None:
+        """Verify the checksums of some files of the snapshot; errors as `open`, and IndexCorruptError."""
+        try:
+            self.index.verify(files)
+        except IndexCorruptError:
+            if not self.index.has_index() or self.index.manifest()["snapshot"] != self.name:
+                raise self._changed() from None
+            raise
+
+    def chunks(self, places: Sequence[int], most: int) -> _Chunks:
+        """Rows of these segments, `most` at most in each chunk."""
+        rows = [(place, self.segments[place]["rows"]) for place in places]
+        return [(place, first, min(first + most, last)) for place, last in rows for first in range(0, last, most)]
+
+    def _changed(self) -> IndexChangedError:
+        return IndexChangedError(
+            f"another program has saved changes to the index {self.index} while rows were being appended; append "
+            "them again"
+        )
+
+
+def take_in(
+    spark: SparkSession, keys: ShardKeys, stored: Stored, shards: Shards, sets_per_task: int
+) -> tuple[Shards, list[Entry], dict[str, str]]:
+    """Give the sets of shards the keys that they have in an index already, and make shards of its small segments.
+
+    In other segments, sets of which some keys have expired are gone; if they have keys left, there are shards of them.
+    Also gives what manifests say of the segments that stay; and of files that the index lacks, by their names there,
+    their names in the scratch folder.
+    """
+    files, segments, scratch = files_of(stored.segments), stored.segments, keys.scratch
+    groups = grouped([*files], [expected["bytes"] for expected in files.values()], _VERIFIED_BYTES)
+    for_each(spark, range(len(groups)), partial(_verify, stored, groups), _VERIFIED).collect()
+    due = _find_due(spark, scratch, stored, sets_per_task)
+    live = [
+        each["rows"] - each.get("deleted", {"rows": 0})["rows"] - sum(due.get(place, {}).values())
+        for place, each in enumerate(segments)
+    ]
+    taken = to_take_in(live, shards.rows)
+    free = max(shards.numbers, default=0) + 1
+    looked_up = for_each(spark, shards.numbers, partial(_look_up, keys, stored, free), _SHARD).collect()
+    chunks = stored.chunks([*taken, *(place for place in due if place not in taken)], sets_per_task)
+    small = partial(_take, keys, stored, chunks, taken, shards.numbers, due, 2 * free)
+    made = [*looked_up, *for_each(spark, range(len(chunks)), small, _SHARD).collect()]
+    places = [place for place in range(len(segments)) if place not in taken]
+    left = for_each(spark, places, partial(_delete, scratch, stored, shards.numbers, due), _LEFT).collect()
+    entries, written = list[Entry](), dict[str, str]()
+    for row in sorted(left, key=lambda row: row.place):
+        entries.append(dict(segments[row.place]))
+        if row.deleted is not None:
+            deleted = json.loads(row.deleted)
+            entries[-1]["deleted"], written[deleted["name"]] = deleted, _deletions(row.place)
+    numbers = tuple(sorted(row.shard for row in made))
+    return replace(shards, numbers=numbers, sets=sum(row.sets for row in made)), entries, written
+
+
+def _find_due(spark: SparkSession, scratch: Scratch, stored: Stored, rows_per_task: int) -> _Due:
+    """Find the sets of which keys have expired."""
+    chunks = stored.chunks(stored.expiring, rows_per_task)
+    if not chunks:
+        return {}
+    found = for_each(spark, range(len(chunks)), partial(_write_due, scratch, stored, chunks), _DUE_ROWS).collect()
+    due: _Due = {}
+    for row in sorted(found, key=lambda row: row.chunk):
+        if row.due:
+            due.setdefault(row.place, {})[row.chunk] = row.due
+    return due
+
+
+def _deletions(place: int) -> str:
+    return f"stored-deletions-{place}"
+
+
+# -- tasks -----------------------------------------------------------------------------------------------------------
+
+
+def _verify(stored: Stored, groups: Sequence[Sequence[str]], group: int) -> Iterator[pa.RecordBatch]:
+    files = files_of(stored.segments)
+    stored.verify({name: files[name] for name in groups[group]})
+    yield one_row(group=group)
+
+
+def _write_due(scratch: Scratch, stored: Stored, chunks: _Chunks, chunk: int) -> Iterator[pa.RecordBatch]:
+    """Find the rows, of some of a segment, whose sets have keys that have expired."""
+    place, first, last = chunks[chunk]
+    due = due_rows(stored.open().segments[place], stored.now, first, last)
+    scratch.write(_DUE, chunk, rows=pa.array(due))
+    yield one_row(place=place, chunk=chunk, due=len(due))
+
+
+def _look_up(keys: ShardKeys, stored: Stored, free: int, shard: int) -> Iterator[pa.RecordBatch]:
+    """Find the sets of a shard in all segments; leave the rows and, where there are some, another shard with all keys.
+
+    Under another number, as a twin of this task may be reading the first.
+    """
     tags, hashes, frequencies, ranks = (
         keys.scratch.read("shard", shard, name) for name in ("tags", "hashes", "frequencies", "ranks")
     )
     vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
-    return HeldSets(vocabulary, to_lists(ranks), keys.of_shard(shard))
+    own = HeldSets(vocabulary, to_lists(ranks), keys.of_shard(shard))
+    held, found = list[HeldSets](), {}
+    for place, segment in enumerate(stored.open().segments):
+        rows = rows_with_ranks(segment, _ranks_in(segment.vocabulary, vocabulary), own.ranks)
+        found[f"rows-{place}"] = pa.array(rows)
+        if len(rows):
+            held.append(held_in(segment, rows))
+    keys.scratch.write(_FOUND, shard, **found)
+    if held:
+        shard += free
+        # What is newer comes last
+        _write_shard(keys, shard, [*held, own], no_changes(), stored.now)
+    yield one_row(shard=shard, sets=len(own))
 
 
-def _hash_order(tags: Strings, hashes: U64Array, frequencies: U32Array, threads: int) -> U32Array:  # noqa: ARG001
-    return by_hash(tags, hashes)
+def _ranks_in(stored: Vocabulary, own: Vocabulary) -> U32Array:
+    """The rank of each tag of a shard in a segment, UNKNOWN if it has none.
+
+    The segment's tags are looked up among the shard's, which are fewer: slots for these are made in no time.
+    """
+    ranks = np.full(len(own), UNKNOWN)
+    tags, known = stored.tags, own.tags
+    for first in range(0, len(stored), _TAGS_AT_ONCE):
+        last = min(first + _TAGS_AT_ONCE, len(stored))
+        same = stored.seed == own.seed
+        hashes = stored.hashes[first:last] if same else hash_strings(tags, seed=own.seed, first=first, last=last)
+        places = np.empty(last - first, np.uint32)
+        find_all(hashes, tags.offsets, tags.data, first, own.slots, known.offsets, known.data, places)
+        found = np.flatnonzero(places != UNKNOWN)
+        ranks[places[found]] = first + found
+    return ranks
+
+
+def _take(
+    keys: ShardKeys,
+    stored: Stored,
+    chunks: _Chunks,
+    taken: Sequence[int],
+    shards: Sequence[int],
+    due: _Due,
+    free: int,
+    chunk: int,
+) -> Iterator[pa.RecordBatch]:
+    """Make a shard of rows of a segment that no shard has taken keys from: of all or, where it stays, those due."""
+    place, first, last = chunks[chunk]
+    segment = stored.open().segments[place].without(_rows(keys.scratch, _FOUND, shards, f"rows-{place}"))
+    rows = segment.live_rows(first, last).astype(np.uint32)
+    if place not in taken:
+        rows = np.intersect1d(rows, _rows(keys.scratch, _DUE, due[place], "rows"), assume_unique=True)
+    if made := _write_shard(keys, free + chunk, [held_in(segment, rows)], no_changes(), stored.now):
+        yield one_row(shard=free + chunk, sets=made)
+
+
+def _delete(scratch: Scratch, stored: Stored, shards: Sequence[int], due: _Due, place: int) -> Iterator[pa.RecordBatch]:
+    """Write which rows of a segment are deleted from now on, if there are more, and if others are left."""
+    segment = stored.open().segments[place]
+    gone = np.union1d(_rows(scratch, _FOUND, shards, f"rows-{place}"), _rows(scratch, _DUE, due.get(place, ()), "rows"))
+    if segment.live == len(gone):
+        return
+    deleted = None
+    if len(gone) and (deletions := segment.without(gone).deletions) is not None:
+        with scratch.files.new(_deletions(place)) as path:
+            deleted = json.dumps(write_deletions(deletions, len(segment), path))
+    yield pa.record_batch({"place": pa.array([place]), "deleted": pa.array([deleted], pa.string())})
+
+
+def _rows(scratch: Scratch, table: str, numbers: Iterable[int], column: str) -> U32Array:
+    """The rows of a segment that some tables have, ascending."""
+    found = [to_numbers(scratch.read(table, number, column, keep=True)) for number in numbers]
+    return np.sort(np.concatenate([np.zeros(0, np.uint32), *found]))

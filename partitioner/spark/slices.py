@@ -1,65 +1,79 @@
-"""Step 3: sets come together in slices, consecutive ranges of the tagset table, and one task lays out each.
+"""Slices, consecutive ranges of the tagset table: sets come together there, one task lays out each; then their files.
 
-A slice is a range of the order of rank lists in the layout `rarest`, a subtree of Algorithm 1 in `balanced`.
+Slices of the layout `rarest` are ranges of the order of rank lists, those of `balanced` are subtrees of Algorithm 1
+(§3.1), which splits nodes that are too large for one task by histograms.
 
-Step 4: the slices become the tables of one segment, of which many tasks write the files, each some parts.
+In a pass over all signatures every task walks its sets down the splits so far and counts the bits of each node that is
+still to be split. The driver sees a histogram of 192 counts a node, of every task where these are few, else added up by
+tasks, and takes the pivots from them by the rule of the local partitioner.
+
+A shard's sets are a sample of all sets, as they came there by hash. So the pivot of a shard's own part of a node is
+mostly that of the node. A task goes on with it, and counts the bits of both halves, and of theirs. Where all tasks have
+done so with the pivot that the driver then finds, it has the histograms of these, too, and one pass does for many
+levels. Where some have not, the halves wait for the next pass.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, U32Array
-from tagmatch.model.arrow import from_lists, from_words, to_lists
-from tagmatch.model.kernels.hashing import signatures_of
-from tagmatch.model.kernels.lists import gather, sort_groups
+from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array, narrow_offsets, offsets_of
+from tagmatch.model.arrow import from_lists, from_words, to_lists, to_numbers, to_words
+from tagmatch.model.kernels.hashing import SIGNATURE_BITS, signatures_of
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import gather, group_by, sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.table_files import TableFile
 from tagmatch.model.storage.tables import segment_entry
 from tagmatch.model.tables import KeyTable
-from tagmatch.partitioner.balanced_partitioning import Root
+from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions, count_bits
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
+    Batches,
     Scratch,
-    Serializer,
     by_number,
     for_each,
     labels_for,
     lists_of,
     one_row,
     rows_at,
+    scattered,
 )
-from tagmatch.partitioner.spark.joined import JoinedTable, write_files
-from tagmatch.partitioner.spark.keys import ShardKeys
-from tagmatch.partitioner.spark.plan import LayoutPlan, SliceRoutes, Slices
-from tagmatch.partitioner.spark.vocabulary import ShardTags
+from tagmatch.partitioner.spark.tables import JoinedTable, ShardKeys, ShardTags, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _RANKED = "shard long, sets long, empty long, first array<long>, second array<long>"
-_SLICE = (
-    "slice long, sets long, empty long, ranks long, keys long, greatest_key string, some_expire boolean, "
-    "groups long, first_tag long, last_tag long"
-)
 
+# Of each slice, and how many it has; the greatest key as the `long` with the same bits, and 1 if keys may expire; of
+# clusters, the ranks of the first tag and the last one, else -1
+_OF_SLICES = (
+    "slice", "sets", "empty", "ranks", "keys", "greatest_key", "expiring", "groups", "first_tag", "last_tag"
+)  # fmt: skip
 
-def plan_of(options: LayoutOptions) -> LayoutPlan:
-    """How the job brings sets into a layout."""
-    plan: LayoutPlan = resolve_name(implementations_of(options).plan)()
-    return plan
+#: The values of `_OF_SLICES`, an array of each by its name, with the slices in order
+Slices: TypeAlias = dict[str, I64Array]
+
+#: What a layout says of the sets of a slice: the order in which they are to come, `None` if as they do; their
+#: signatures, in that order; the columns of the slice's partitions or clusters, of which `rows` says how many each has
+LaidOut: TypeAlias = tuple[U32Array | None, U64Array, dict[str, pa.Array]]
 
 
 def lay_out_slices(
     spark: SparkSession,
-    scratch: Scratch,
     shards: Sequence[int],
     options: LayoutOptions,
     sets_per_task: int,
@@ -67,50 +81,44 @@ def lay_out_slices(
     tags: ShardTags,
 ) -> Slices:
     """Leave each slice in the scratch folder."""
-    ranked = for_each(spark, shards, partial(_rank, scratch, options, tags), _RANKED).collect()
-    plan = plan_of(options).plan(spark, scratch, shards, ranked, options, sets_per_task)
-    route = partial(_route, scratch, keys, plan.routes, labels_for(spark, plan.slices)[0])
-    routed = for_each(spark, shards, route, SERIALIZED)
-    laid_out = by_number(routed, plan.slices, partial(_lay_out, keys, tags, options, plan.roots), _SLICE)
-    return Slices(sorted(laid_out.collect(), key=lambda row: row.slice))
+    kind: type[Plan] = resolve_name(implementations_of(options).plan)
+    ranked = for_each(spark, shards, partial(_rank, kind, keys.scratch, tags), _RANKED).collect()
+    plan = kind.of(spark, keys.scratch, ranked, options, sets_per_task)
+    labels = labels_for(spark, len(plan))[0]
+    routed = for_each(spark, shards, partial(_route, keys, plan, labels), SERIALIZED)
+    schema = ", ".join(f"{name} long" for name in _OF_SLICES)
+    laid_out = by_number(routed, len(plan), partial(_lay_out, keys, tags, plan), schema)
+    rows = sorted(laid_out.collect(), key=lambda row: row.slice)
+    return {name: np.array([row[name] for row in rows], np.int64) for name in _OF_SLICES}
 
 
-def _rank(scratch: Scratch, options: LayoutOptions, tags: ShardTags, shard: int) -> Iterator[pa.RecordBatch]:
+def _rank(kind: type[Plan], scratch: Scratch, tags: ShardTags, shard: int) -> Iterator[pa.RecordBatch]:
     """Leave a shard's sets as ranks, and what they are routed by."""
     ranks = tags.rank_sets(shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
-    words = plan_of(options).prepare(scratch, shard, ranks)
+    words = kind.prepare(scratch, shard, ranks)
     first, second = (np.ascontiguousarray(words[:, i]).view(np.int64) for i in range(2))
-    empty = int(np.count_nonzero(ranks.lengths() == 0))
-    yield one_row(shard=shard, sets=len(ranks), empty=empty, first=first, second=second)
+    yield one_row(shard=shard, sets=len(ranks), empty=_empty(ranks), first=first, second=second)
 
 
-def _route(
-    scratch: Scratch, keys: ShardKeys, routes: SliceRoutes, labels: I64Array, shard: int
-) -> Iterator[pa.RecordBatch]:
+def _empty(ranks: Lists) -> int:
+    return int(np.count_nonzero(ranks.lengths() == 0))
+
+
+def _route(keys: ShardKeys, plan: Plan, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
     """Send each set of a shard, and its keys, to the slice that it belongs to."""
     # Large lists, as those of many shards come together
-    ranks = scratch.read("ranked", shard, "ranks").cast(pa.large_list(pa.uint32()))
-    table = keys.as_numbers(shard)
-    columns = {"ranks": ranks, "keys": from_lists(table.keys).cast(pa.large_list(pa.uint64()))}
+    ranks, table = keys.scratch.read("ranked", shard, "ranks"), keys.as_numbers(shard)
+    columns = {"ranks": ranks, "keys": from_lists(table.keys)}
     if table.expires is not None:
-        times = lists_of(table.keys.offsets, pa.array(table.expires))
-        columns["expires"] = times.cast(pa.large_list(pa.int64()))
-    records = pa.record_batch(columns)
-    serializer = Serializer()
-    serializer.scatter(
-        routes.slices(scratch, shard).astype(np.uint32), labels, np.arange(len(labels)), partial(rows_at, records)
-    )
-    yield from serializer.take()
+        columns["expires"] = lists_of(table.keys.offsets, pa.array(table.expires))
+    columns = {name: lists.cast(pa.large_list(lists.type.value_type)) for name, lists in columns.items()}
+    slices = plan.slices(keys.scratch, shard).astype(np.uint32)
+    return scattered(slices, labels, np.arange(len(labels)), partial(rows_at, pa.record_batch(columns)))
 
 
 def _lay_out(
-    keys: ShardKeys,
-    tags: ShardTags,
-    options: LayoutOptions,
-    roots: dict[int, Root],
-    number: int,
-    batches: Iterable[pa.RecordBatch],
+    keys: ShardKeys, tags: ShardTags, plan: Plan, number: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Order the sets of one slice and leave them in the scratch folder."""
     ranks, numbers, *times = map(to_lists, pa.concat_batches(list(batches)).columns)
@@ -118,53 +126,417 @@ def _lay_out(
     order: U32Array = np.arange(len(ranks), dtype=np.uint32)
     sort_groups((ranks.offsets, ranks.values), order, np.array([0, len(order)]))
     ranks, table = gather(ranks, order), table.of_sets(order)
-    signatures = signatures_of(ranks, tags.hashes())
-    laid_out = plan_of(options).lay_out(ranks, signatures, options, roots.get(number))
-    if laid_out.order is not None:
-        ranks, table = gather(ranks, laid_out.order), table.of_sets(laid_out.order)
+    again, signatures, columns = plan.lay_out(number, ranks, signatures_of(ranks, tags.hashes()))
+    if again is not None:
+        ranks, table = gather(ranks, again), table.of_sets(again)
     keys.scratch.write(
         "slice",
         number,
         ranks=from_lists(ranks),
         **keys.columns(table),
-        signatures=from_words(laid_out.signatures),
-        **laid_out.columns,
+        signatures=from_words(signatures),
+        **columns,
     )
-    values = table.keys.values
+    values, firsts = table.keys.values, columns.get("tags", ())
     yield one_row(
         slice=number,
         sets=len(ranks),
-        empty=int(np.count_nonzero(ranks.lengths() == 0)),
+        empty=_empty(ranks),
         ranks=len(ranks.values),
         keys=len(values),
-        greatest_key=str(int(values.max())) if len(values) else "0",
-        some_expire=table.expires is not None,
-        groups=laid_out.groups,
-        first_tag=laid_out.first_tag,
-        last_tag=laid_out.last_tag,
+        greatest_key=values.max(initial=0).astype(np.uint64).view(np.int64),
+        expiring=int(table.expires is not None),
+        groups=len(columns["rows"]),
+        first_tag=firsts[0].as_py() if len(firsts) else -1,
+        last_tag=firsts[-1].as_py() if len(firsts) else -1,
     )
 
 
 def write_slices(
-    spark: SparkSession, scratch: Scratch, options: LayoutOptions, slices: Slices, keys: ShardKeys, tags: ShardTags
+    spark: SparkSession, options: LayoutOptions, slices: Slices, keys: ShardKeys, tags: ShardTags
 ) -> tuple[int, Entry]:
-    """Leave the files of a segment in the scratch folder, under the names that they have in the segment."""
-    table = JoinedTable(scratch, "slice", slices.numbers)
-    tagsets = table.file(
-        "tagsets",
-        signature=table.words("signatures", slices.sets),
-        ranks=table.lists("ranks", slices.sets, slices.ranks, np.uint32),
-    )
-    table = JoinedTable(scratch, "slice", slices.numbers)
-    kind = np.uint32 if slices.greatest_key < 2**32 else np.uint64
-    files = [tagsets, table.file("keys", keys=table.lists("keys", slices.sets, slices.keys, kind))]
-    if slices.some_expire:
-        table = JoinedTable(scratch, "slice", slices.numbers)
-        files.append(table.file("expires", expires=table.numbers("expires", slices.keys, np.int64)))
-    partitions, count = plan_of(options).partitions(scratch, slices, tags.count)
-    of_tagsets, of_keys, *others = write_files(spark, scratch, [*files, partitions])
-    entries = tags.files | of_tagsets | of_keys
-    # In the order of `tables_of`
-    for some in ([] if keys.names is None else [keys.names.files]) + others:
+    """Leave the files of a segment in the scratch folder, under the names that they have in the segment.
+
+    Gives how many partitions, or clusters, there are, and what manifests say of the segment.
+    """
+    kind: type[Plan] = resolve_name(implementations_of(options).plan)
+    table, sets = JoinedTable(keys.scratch, "slice", slices["slice"].tolist()), slices["sets"]
+    signatures, ranks = table.words("signatures", sets), table.lists("ranks", sets, slices["ranks"], np.uint32)
+    files = [table.file("tagsets", signature=signatures, ranks=ranks)]
+    greatest = slices["greatest_key"].view(np.uint64).max(initial=0)
+    numbers = table.lists("keys", sets, slices["keys"], np.uint32 if greatest < 2**32 else np.uint64)
+    files.append(table.file("keys", keys=numbers))
+    if slices["expiring"].any():
+        files.append(table.file("expires", expires=table.numbers("expires", slices["keys"], np.int64)))
+    partitions, count = kind.partitions(table, keys.scratch, slices, tags.count)
+    of_tagsets, of_keys, *others = write_files(spark, keys.scratch, [*files, partitions])
+    entries: dict[str, Entry] = {}
+    for some in (tags.files, of_tagsets, of_keys, keys.names or {}, *others):  # in the order of `tables_of`
         entries |= some
-    return count, segment_entry(entries, int(slices.sets.sum()), tags.count, 0) | tags.kinds
+    return count, segment_entry(entries, int(sets.sum()), tags.count, 0) | tags.kinds
+
+
+# -- the layout `rarest` -----------------------------------------------------------------------------------------------
+
+# Sets of a shard from which the bounds of ranges are taken
+_SAMPLE = 256
+_LONGEST_FIRST_RANKS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankRanges:
+    """Slices of the layout `rarest`: slice `i` begins with the first set whose first four ranks are `bounds[i - 1]`."""
+
+    bounds: U64Array  # uint64[slices - 1, 2]: the first two words, as `first_words` gives them, in lexicographic order
+
+    def __len__(self) -> int:
+        return len(self.bounds) + 1
+
+    @staticmethod
+    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG004
+        """Words, uint64[n, 2], of some sets of a shard; those of all shards are what slices are found by."""
+        words = _first_words_of(ranks)
+        return words[np.linspace(0, len(words), min(_SAMPLE, len(words)), endpoint=False).astype(np.int64)]
+
+    @classmethod
+    def of(
+        cls,
+        spark: SparkSession,  # noqa: ARG003
+        scratch: Scratch,  # noqa: ARG003
+        ranked: Sequence[Any],
+        options: LayoutOptions,  # noqa: ARG003
+        sets_per_task: int,
+    ) -> RankRanges:
+        """Find slices that are about as large, given rows of all shards: `_RANKED`."""
+        words = np.array([pair for shard in ranked for pair in zip(shard.first, shard.second, strict=True)], np.int64)
+        words = words.reshape(-1, 2).view(np.uint64)
+        words = words[np.lexsort((words[:, 1], words[:, 0]))]
+        slices = -(-sum(shard.sets for shard in ranked) // sets_per_task)
+        edges = np.linspace(0, len(words), slices + 1)[1:-1].astype(np.int64)
+        return cls(np.unique(words[edges], axis=0))
+
+    def slices(self, scratch: Scratch, shard: int) -> I64Array:
+        """Slice of each set of a shard."""
+        words = _first_words_of(to_lists(scratch.read("ranked", shard, "ranks")))
+        out = np.empty(len(words), np.int64)
+        _search(words, self.bounds, out)
+        return out
+
+    def lay_out(self, number: int, ranks: Lists, signatures: U64Array) -> LaidOut:  # noqa: ARG002
+        """Sets stay in the order of their ranks."""
+        tags, counts = np.unique(ranks.values[ranks.offsets[:-1][np.diff(ranks.offsets) > 0]], return_counts=True)
+        return None, signatures, {"tags": pa.array(tags), "rows": pa.array(counts)}
+
+    @staticmethod
+    def partitions(table: JoinedTable, scratch: Scratch, slices: Slices, tags: int) -> tuple[TableFile, int]:
+        """A row for each tag: how many sets have none, or a rarer one; and one more for all."""
+        kind = narrow_offsets(np.array([slices["sets"].sum()])).dtype
+        first_rows = table.array(kind, [tags + 1], partial(_first_rows_of_ranks, scratch, slices))
+        filled = np.flatnonzero(slices["groups"])
+        # A cluster may begin in one slice and end in another
+        shared = np.count_nonzero(slices["first_tag"][filled][1:] == slices["last_tag"][filled][:-1])
+        return table.file("partitions", first_row=pa.array(first_rows)), int(slices["groups"].sum() - shared)
+
+
+@kernel
+def _first_words(offsets, ranks, out):
+    """Pack the first four ranks, plus one so that 0 stands for the end, into two words that compare as lists do."""
+    for row in range(len(out)):
+        out[row, 0] = out[row, 1] = np.uint64(0)
+        for i in range(min(_LONGEST_FIRST_RANKS, offsets[row + 1] - offsets[row])):
+            shift = np.uint64(32 * (1 - (i & 1)))
+            out[row, i >> 1] |= (np.uint64(ranks[offsets[row] + i]) + np.uint64(1)) << shift
+
+
+def _first_words_of(ranks: Lists) -> U64Array:
+    """Two words of each set, uint64[n, 2], whose order is that of the lists as far as four ranks tell."""
+    out = np.empty((len(ranks), 2), np.uint64)
+    _first_words(ranks.offsets, ranks.values, out)
+    return out
+
+
+@kernel
+def _search(words, bounds, out):
+    """Count the bounds that are not after each row of words."""
+    for row in range(len(words)):
+        low, high = 0, len(bounds)
+        while low < high:
+            middle = (low + high) >> 1
+            a, b = bounds[middle, 0], bounds[middle, 1]
+            if a < words[row, 0] or (a == words[row, 0] and b <= words[row, 1]):
+                low = middle + 1
+            else:
+                high = middle
+        out[row] = low
+
+
+def _first_rows_of_ranks(scratch: Scratch, slices: Slices, _: int, first: int, last: int) -> I64Array:
+    """How many sets have no tag, or one that is rarer, for the tags with ranks `first` to `last`."""
+    rows = np.zeros(last - first, np.int64)
+    before = slices["last_tag"] < first
+    rows[0] = slices["sets"][before].sum() + slices["empty"][~before].sum()
+    for number in slices["slice"][~before & (slices["first_tag"] < last)].tolist():
+        tags, counts = (to_numbers(scratch.read("slice", number, column)) for column in ("tags", "rows"))
+        begin, end = np.searchsorted(tags, [first, last - 1])
+        rows[0] += counts[:begin].sum()
+        rows[tags[begin:end].astype(np.int64) - first + 1] += counts[begin:end]
+    total: I64Array = np.cumsum(rows)
+    return total
+
+
+# -- the layout `balanced` ---------------------------------------------------------------------------------------------
+
+_U = np.uint64
+_COUNTS = "node long, path string, sets long, counts array<long>"
+# Some megabytes; to add up fewer by tasks takes longer than all else of a pass
+_HISTOGRAMS_AT_ONCE = 4096
+# Of the sets that a half must have to be split, in its part of a shard: the others have a little more, or less
+_NEARLY = 0.9
+
+#: By a node and a path below it: how many sets there are, and how many have each bit
+_Counted: TypeAlias = dict[tuple[int, str], tuple[int, I64Array]]
+_NONE = (0, np.zeros(SIGNATURE_BITS, np.int64))
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Subtrees:
+    """Slices of the layout `balanced`: the empty set, then the nodes of the tree that are not split."""
+
+    splits: Splits
+    places: I64Array  # slice of each node; one more, for the empty set
+    roots: tuple[Root, ...]  # where each slice after the first begins
+    max_partition_size: int
+
+    def __len__(self) -> int:
+        return len(self.roots) + 1
+
+    @staticmethod
+    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG004
+        """Leave signatures, made by the hashes that the shard itself has: they are near each other in memory."""
+        of_shard = to_lists(scratch.read("shard", shard, "ranks"))
+        signatures = signatures_of(of_shard, to_numbers(scratch.read("shard", shard, "hashes")))
+        scratch.write("ranked", shard, signatures=from_words(signatures))
+        return np.zeros((0, 2), np.uint64)
+
+    @classmethod
+    def of(
+        cls, spark: SparkSession, scratch: Scratch, ranked: Sequence[Any], options: LayoutOptions, sets_per_task: int
+    ) -> Subtrees:
+        """Grow the tree, given rows of all shards: `_RANKED`."""
+        sets, shards = sum(shard.sets - shard.empty for shard in ranked), [shard.shard for shard in ranked]
+        tree = grow_tree(spark, scratch, shards, sets, options.max_partition_size, sets_per_task)
+        leaves = tree.leaves()
+        places = np.zeros(len(tree.nodes) + 1, np.int64)
+        places[leaves] = np.arange(1, len(leaves) + 1)
+        return cls(tree.splits(), places, tuple(tree.nodes[leaf].root for leaf in leaves), options.max_partition_size)
+
+    def slices(self, scratch: Scratch, shard: int) -> I64Array:
+        """Slice of each set of a shard."""
+        slices: I64Array = self.places[self.splits.nodes(to_words(scratch.read("ranked", shard, "signatures")))]
+        return slices
+
+    def lay_out(self, number: int, ranks: Lists, signatures: U64Array) -> LaidOut:  # noqa: ARG002
+        """Algorithm 1, from the root of the subtree on; the empty set is in no partition."""
+        order, masks, first_rows = None, signatures[:0], np.zeros(1, np.int64)
+        if number:
+            root = self.roots[number - 1]
+            table, order, signatures = balanced_partitions(signatures, 0, self.max_partition_size, root=root)
+            masks, first_rows = table.masks, table.first_rows
+        rows = pa.array(np.diff(first_rows))
+        return order, signatures, {"masks": from_words(masks), "first_rows": pa.array(first_rows[:-1]), "rows": rows}
+
+    @staticmethod
+    def partitions(table: JoinedTable, scratch: Scratch, slices: Slices, tags: int) -> tuple[TableFile, int]:  # noqa: ARG004
+        """The partitions of all slices, and how many there are."""
+        groups = slices["groups"]
+        file = table.file(
+            "partitions",
+            mask=table.words("masks", groups),
+            first_row=table.numbers("first_rows", groups, np.int64, offsets_of(slices["sets"])),
+            rows=table.numbers("rows", groups, np.int64),
+        )
+        return file, int(groups.sum())
+
+
+#: How each layout divides sets into slices, and what it makes of a slice
+Plan: TypeAlias = RankRanges | Subtrees
+
+
+@dataclass(slots=True, eq=False)
+class _Node:
+    """Sets that some splits leave together; `pivot` -1 if they are not split."""
+
+    size: int
+    root: Root
+    pivot: int = -1
+    zeros: int = -1
+    ones: int = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Splits:
+    """Which node a signature comes to."""
+
+    pivots: I64Array  # the bit by which each node is split; -1: it is not
+    children: I64Array  # int64[n, 2]: nodes of the sets without and with that bit
+
+    def nodes(self, signatures: U64Array) -> I64Array:
+        """Node of each signature, uint64[n, 3]; -1 for signatures without a bit, which only the empty set has."""
+        out = np.empty(len(signatures), np.int64)
+        _walk(signatures, self.pivots, self.children, out)
+        return out
+
+
+@kernel
+def _walk(signatures, pivots, children, out):
+    for row in range(len(out)):
+        node = 0
+        if signatures[row, 0] | signatures[row, 1] | signatures[row, 2] == _U(0):
+            node = -1
+        while node >= 0 and pivots[node] >= 0:
+            pivot = pivots[node]
+            bit = (signatures[row, pivot >> 6] >> _U(63 - (pivot & 63))) & _U(1)
+            node = children[node, np.int64(bit)]
+        out[row] = node
+
+
+@dataclass(slots=True, eq=False)
+class Tree:
+    """The nodes of Algorithm 1 down to those that one task can split further."""
+
+    nodes: list[_Node] = field(default_factory=list)
+
+    def splits(self) -> Splits:
+        """Return how signatures come to nodes."""
+        pivots = np.array([node.pivot for node in self.nodes], np.int64)
+        children = np.array([(node.zeros, node.ones) for node in self.nodes], np.int64)
+        return Splits(pivots, children.reshape(-1, 2))
+
+    def leaves(self) -> list[int]:
+        """Nodes that are not split, in the order of the rows: sets without the pivot come first."""
+        found, waiting = [], [0]
+        while waiting:
+            node = self.nodes[number := waiting.pop()]
+            if node.pivot >= 0:
+                waiting += [node.ones, node.zeros]
+            elif node.size:
+                found.append(number)
+        return found
+
+    def split(self, number: int, counts: I64Array, max_partition_size: int) -> list[tuple[int, str]]:
+        """Split a node, of whose bits these are the counts.
+
+        Returns its halves, and the step of a path to each; none if it is a partition: the task that gets the node comes
+        to the same end, and to the mask that belongs to it.
+        """
+        node = self.nodes[number]
+        pivot = node.root.pivot(counts, node.size, max_partition_size)
+        if pivot < 0:
+            return []
+        ones = int(counts[pivot])
+        node.pivot, node.zeros, node.ones = pivot, len(self.nodes), len(self.nodes) + 1
+        sizes = (node.size - ones, ones)
+        self.nodes += [_Node(size, root) for size, root in zip(sizes, node.root.halves(pivot), strict=True)]
+        return [*zip((node.zeros, node.ones), _steps(pivot), strict=True)]
+
+    def split_below(self, number: int, counted: _Counted, max_partition_size: int, sets_per_task: int) -> list[int]:
+        """Split a node and what comes of it, as far as all tasks have counted; returns what is still to be split."""
+        left, waiting = list[int](), [(number, "")]
+        while waiting:
+            below, path = waiting.pop()
+            sets, counts = counted.get((number, path), _NONE)
+            if sets < self.nodes[below].size:
+                left.append(below)  # some tasks did not come by: their own pivots were others, or their parts too small
+                continue
+            halves = self.split(below, counts, max_partition_size)
+            waiting += [(half, path + step) for half, step in halves if self.nodes[half].size > sets_per_task]
+        return left
+
+
+def _steps(pivot: int) -> tuple[str, str]:
+    """What paths say of going on with the sets without a pivot, and with those with it."""
+    return f"{pivot}-", f"{pivot}+"
+
+
+def grow_tree(
+    spark: SparkSession, scratch: Scratch, shards: Sequence[int], sets: int, max_partition_size: int, sets_per_task: int
+) -> Tree:
+    """Split nodes until each has at most `sets_per_task` sets, or is a partition."""
+    tree = Tree([_Node(sets, Root())])
+    passes, large = 0, [0] if sets > sets_per_task else []
+    while large:
+        most = _HISTOGRAMS_AT_ONCE // (len(shards) * len(large))
+        wanted = {number: tree.nodes[number] for number in large}
+        count = partial(_count, scratch, tree.splits(), wanted, sets_per_task, max(1, most))
+        counted = for_each(spark, shards, count, _COUNTS)
+        if not most:
+            counted = counted.repartition("node").mapInArrow(_add_up, _COUNTS)
+        sums = _sums(counted.toArrow().to_batches())
+        large = [left for node in large for left in tree.split_below(node, sums, max_partition_size, sets_per_task)]
+        passes += 1
+        _log.info("pass %d: %d nodes, %d still to be split", passes, len(tree.nodes), len(large))
+    return tree
+
+
+def _count(
+    scratch: Scratch, splits: Splits, wanted: dict[int, _Node], sets_per_task: int, most: int, shard: int
+) -> Iterator[pa.RecordBatch]:
+    """Count the bits of a shard's sets in each of the wanted nodes, and in `most - 1` others below each of them."""
+    signatures = to_words(scratch.read("ranked", shard, "signatures"))
+    nodes = splits.nodes(signatures)
+    place = np.full(len(splits.pivots) + 1, len(wanted), np.uint32)  # the last is for -1
+    place[[*wanted]] = np.arange(len(wanted), dtype=np.uint32)
+    firsts, order = group_by(place[nodes], len(wanted) + 1)
+    counted: _Counted = {}
+    for i, (number, node) in enumerate(wanted.items()):
+        own = signatures[order[firsts[i] : firsts[i + 1]]]
+        enough = _NEARLY * sets_per_task * len(own) / node.size
+        for path, sets, counts in islice(_count_below(own, node.root, enough), most):
+            counted[number, path] = sets, counts
+    yield _record(counted)
+
+
+def _count_below(signatures: U64Array, root: Root, enough: float) -> Iterator[tuple[str, int, I64Array]]:
+    """Count the bits of sets, then those of the halves with enough sets by the pivot of these sets, and of theirs.
+
+    Gives the path to each, and how many sets there are; those that are near the root come first.
+    """
+    waiting = deque([("", signatures, root)])
+    while waiting:
+        path, some, root = waiting.popleft()
+        counts = np.zeros(SIGNATURE_BITS, np.int64)
+        count_bits(some, 0, len(some), counts)
+        yield path, len(some), counts
+        if (pivot := root.pivot(counts, len(some), 0)) >= 0:
+            has_bit = some[:, pivot // 64] >> _U(63 - pivot % 64) & _U(1) != 0
+            for step, chosen, half in zip(_steps(pivot), (~has_bit, has_bit), root.halves(pivot), strict=True):
+                if np.count_nonzero(chosen) > enough:
+                    waiting.append((path + step, some[chosen], half))
+
+
+def _add_up(batches: Batches) -> Iterator[pa.RecordBatch]:
+    if sums := _sums(batches):
+        yield _record(sums)
+
+
+def _sums(batches: Batches) -> _Counted:
+    sums: _Counted = {}
+    for batch in batches:
+        histograms: I64Array = batch["counts"].flatten().to_numpy().reshape(-1, SIGNATURE_BITS)
+        keys = zip(batch["node"].to_pylist(), batch["path"].to_pylist(), strict=True)
+        for key, some, counts in zip(keys, batch["sets"].to_pylist(), histograms, strict=True):
+            sets, sum_ = sums.get(key, _NONE)
+            sums[key] = sets + some, sum_ + counts
+    return sums
+
+
+def _record(counted: _Counted) -> pa.RecordBatch:
+    nodes, paths = zip(*counted, strict=True)
+    sets, counts = zip(*counted.values(), strict=True)
+    offsets = pa.array(np.arange(len(counted) + 1, dtype=np.int32) * SIGNATURE_BITS)
+    lists = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(counts)))
+    return pa.record_batch(
+        [pa.array(nodes), pa.array(paths), pa.array(sets), lists], ["node", "path", "sets", "counts"]
+    )

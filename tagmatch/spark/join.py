@@ -24,12 +24,12 @@ from tagmatch.model.input.areas import area_rows
 from tagmatch.model.input.constraints import constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
-from tagmatch.model.options import LAYOUT_DEFAULTS, Layout, LayoutOptions
+from tagmatch.model.options import Layout
 from tagmatch.model.storage.byte_store import folder_of_this_process
 from tagmatch.model.storage.format import files_nbytes, key_type_of
 from tagmatch.model.storage.repository import Repository
-from tagmatch.partitioner.spark.job import JobOptions, Partitioned, append_sets, key_type_of_rows, partition_sets
-from tagmatch.partitioner.spark.stored import Stored
+from tagmatch.partitioner.spark.job import Partitioned, key_type_of_rows, partition_sets
+from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.columns import (
     ANSWER_NAMES,
     AskedColumns,
@@ -195,20 +195,16 @@ def partition(
             columns.append(col(f"`{name}`"))
     rows = sets.select(*columns)
     location = location_in(sets.sparkSession, index, "index")
-    options = JobOptions(sets_per_task, skip_invalid)
-    if mode == "append":
-        stored = Stored.at(location)
-        stored.check_keys(key_type_of_rows(rows))
-        with errors_of_workers():
-            return append_sets(rows, stored, stored.options(layout, max_partition_size), options)
-    if mode == "error" and location.has_index():
+    if location.has_index() and mode == "error":
         raise IndexExistsError(f"there is an index at {location} already; choose another mode, or another path")
-    layout_options = LayoutOptions(
-        LAYOUT_DEFAULTS.layout if layout is None else layout,
-        LAYOUT_DEFAULTS.max_partition_size if max_partition_size is None else max_partition_size,
-    )
+    append = mode == "append"
+    stored = Stored.at(location) if append else Stored(location)
+    stored.check_keys(key_type_of_rows(rows))
+    options = stored.options(layout, max_partition_size)
     with errors_of_workers():
-        return partition_sets(rows, location, layout_options, options)
+        return partition_sets(
+            rows, stored, options, append=append, sets_per_task=sets_per_task, skip_invalid=skip_invalid
+        )
 
 
 def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Repository:

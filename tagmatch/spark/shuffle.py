@@ -55,10 +55,11 @@ from tagmatch.model.where.values import ATTRIBUTE
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
-    Serializer,
     deserialized,
     groups_by_hash,
     labels_for,
+    scattered,
+    serialized,
     sets_at,
     sorted_by_number,
 )
@@ -330,6 +331,7 @@ def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) 
     """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives batches of their sets."""
     index = plan.index.in_place(plan.snapshot)
     parts = _chunks(index.snapshot, chunk_sets)
+    homes = [*zip(plan.labels.tolist(), plan.numbers.tolist(), strict=True)][plan.buckets.count :]
     for batch in chunks:
         for number, first, last in [parts[chunk] for chunk in batch.column(0).to_pylist() if chunk < len(parts)]:
             segment, meeting = index.snapshot.segments[number], meeting_of(index, number)
@@ -337,20 +339,11 @@ def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) 
             rows = segment.live_rows(first, last).astype(np.uint32)
             places = meeting.of_sets(segment.tagsets.ranks, rows)
             is_met = places < len(meeting.hashes)
-            yield from _sent_home(sets_at(segment, rows[~is_met], plan.now), plan)
-            rows, serializer = rows[is_met], Serializer()
+            homeless = sets_at(segment, rows[~is_met], plan.now)
+            yield from serialized((label, number, homeless) for label, number in homes)
+            rows = rows[is_met]
             buckets = plan.buckets.of_sets(meeting.hashes[places[is_met]], rows).astype(np.uint32)
-            serializer.scatter(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, plan.now, rows))
-            yield from serializer.take()
-
-
-def _sent_home(sets: pa.RecordBatch, plan: Shuffle) -> Iterator[pa.RecordBatch]:
-    """Sets that are met by nothing, for all homes."""
-    homes = slice(plan.buckets.count, None)
-    for label, number in zip(plan.labels[homes].tolist(), plan.numbers[homes].tolist(), strict=True):
-        serializer = Serializer()
-        serializer.add(label, number, sets)
-        yield from serializer.take()
+            yield from scattered(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, plan.now, rows))
 
 
 def _chunks(snapshot: Snapshot, most: int) -> list[tuple[int, int, int]]:
@@ -384,13 +377,11 @@ def sent_queries(
             names, message = ["id", "message", "query"], _column_of(messages)
             at_homes = pa.RecordBatch.from_arrays([ids, message, structs], names=names)
             elsewhere = pa.RecordBatch.from_arrays([ids, message, pa.nulls(len(ids), structs.type)], names=names)
-        serializer = Serializer()
         buckets, queries = _buckets_of_queries(messages, plan.buckets)
-        serializer.scatter(buckets, plan.labels, plan.numbers + 1, partial(_queries_at, elsewhere, queries))
+        yield from scattered(buckets, plan.labels, plan.numbers + 1, partial(_queries_at, elsewhere, queries))
         if at_home:
             homes = (spread.to_numpy() % plan.buckets.count + plan.buckets.count).astype(np.uint32)
-            serializer.scatter(homes, plan.labels, plan.numbers + 1, at_homes.take)
-        yield from serializer.take()
+            yield from scattered(homes, plan.labels, plan.numbers + 1, at_homes.take)
 
 
 def _column_of(messages: Messages) -> pa.Array:

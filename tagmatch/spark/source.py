@@ -43,7 +43,7 @@ from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated
 from tagmatch.partitioner.local import Changes
-from tagmatch.partitioner.spark.stored import Stored
+from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.spark.columns import KEY_TYPES, Parsers, arrow_schema, one_of, parsed, signed, truth, whole
 from tagmatch.spark.stores import StoreSettings
@@ -82,7 +82,7 @@ class Saving:
         """Make the rows the index, or add them; in one step, at the end."""
         changes, key_type = self._changes(messages, schema), key_type_in(schema)
         if self.overwrite:
-            options = Stored(self.index, None, 0).options(self.layout, self.max_partition_size)
+            options = Stored(self.index).options(self.layout, self.max_partition_size)
             made = _after(Snapshot((empty_segment(options, key_type),)), changes, options)
             self.index.has_index()
             with self.index.scratch():  # what a killed one has left goes
@@ -342,7 +342,7 @@ def _columns(location: Repository) -> StructType:
     ]
     if any(CONSTRAINTS in segment for segment in manifest["segments"]):  # as where there are areas
         fields.append(StructField("where", StringType()))
-    if Stored(location, manifest, 0).some_expire:
+    if Stored(location, manifest).expiring:
         fields.append(StructField("expires", TimestampType()))
     return StructType(fields)
 

@@ -23,7 +23,7 @@ from tagmatch.model.arrow import from_words
 from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.tables import tables_of
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
-from tagmatch.partitioner.spark import plan
+from tagmatch.partitioner.spark import slices
 from tagmatch.partitioner.spark.batches import Scratch
 
 Bits = frozenset[int]
@@ -109,9 +109,9 @@ def assert_split(shards: Sequence[Sequence[Bits]], most: int, size: int, at_once
         scratch = Scratch(LocalFolder(Path(folder)))
         for number, sets in enumerate(shards):
             scratch.write("ranked", number, signatures=from_words(words_of(sets)))
-        patch.setattr(plan, "_HISTOGRAMS_AT_ONCE", at_once)
-        patch.setattr(plan, "for_each", lambda _, numbers, work, __: Counted(itertools.chain(*map(work, numbers))))
-        grown = plan.grow_tree(None, scratch, range(len(shards)), len(everything), most, size)  # type: ignore[arg-type]
+        patch.setattr(slices, "_HISTOGRAMS_AT_ONCE", at_once)
+        patch.setattr(slices, "for_each", lambda _, numbers, work, __: Counted(itertools.chain(*map(work, numbers))))
+        grown = slices.grow_tree(None, scratch, range(len(shards)), len(everything), most, size)  # type: ignore[arg-type]
     nodes = grown.splits().nodes(words_of(everything))
     found = defaultdict[int, list[list[int]]](list)
     for node, bits in zip(nodes.tolist(), everything, strict=True):

@@ -21,7 +21,7 @@ from support.tasks import session
 
 from tagmatch import FilterError, IndexExistsError, InvalidTypeError, InvalidValueError, NullError, TagMatch
 from tagmatch.model.options import Layout
-from tagmatch.partitioner.spark import plan
+from tagmatch.partitioner.spark import slices
 from tagmatch.spark import partition
 
 Rows = Sequence[tuple[list[str], Any]]
@@ -90,7 +90,7 @@ def test_files_are_those_of_the_local_partitioner(
     rows = make(rng)
     options: dict[str, Any] = {"layout": layout, "max_partition_size": max_partition_size}
     if make is named:
-        monkeypatch.setattr(plan, "_HISTOGRAMS_AT_ONCE", 0)
+        monkeypatch.setattr(slices, "_HISTOGRAMS_AT_ONCE", 0)
     make_index(tmp_path / "local", rows, **options)
     frame = spark.createDataFrame(rows, schema_of(rows)).repartition(3)
     # Where there are few rows, Spark else puts partitions together

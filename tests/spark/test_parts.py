@@ -29,7 +29,7 @@ Rows = list[tuple[list[str], Any, str | None]]
 @pytest.fixture
 def parts_are_small(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Of tables and of what else tasks take at once; and Spark puts no small partitions together."""
-    monkeypatch.setattr("tagmatch.partitioner.spark.stored._VERIFIED_BYTES", mmap.PAGESIZE)
+    monkeypatch.setattr("tagmatch.partitioner.spark.shards._VERIFIED_BYTES", mmap.PAGESIZE)
     settings = {"spark.sql.adaptive.coalescePartitions.enabled": "false", "spark.sql.shuffle.partitions": "3"}
     with segments_stay(), settings_of(spark, settings), cut_every():
         yield

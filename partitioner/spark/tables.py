@@ -1,0 +1,481 @@
+"""Tables of a job of which no task has the whole: any, in runs; keys that are strings; the vocabulary.
+
+The columns of a table lie among the files of a job, in runs one after the other. Which bytes a part of its file has
+follows from the lengths of the runs, which the driver knows: so each task writes some parts, and reads what these need.
+
+Keys that are strings each shard numbers by itself, and a step for all: Spark itself finds the different ones and sorts
+them by their bytes, as it does on disk where memory is short.
+
+Ranks of tags go by frequency, and then by hash. A task adds up the frequencies of the tags whose hashes are in a range
+of its own; so how many tags of each frequency each task has is enough to tell all ranks, and the driver knows that.
+None is looked up: a task says of each shard where the tags are that it has sent, in their order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U32Array, U64Array, list_offsets, offsets_of
+from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
+from tagmatch.model.columns import string_keys
+from tagmatch.model.errors import TagMatchError
+from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import compare_to, gather_strings, relabel
+from tagmatch.model.options import KeyType
+from tagmatch.model.storage import table_files
+from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.table_files import Piece, TableFile
+from tagmatch.model.storage.tables import kinds_of, table_file, table_of
+from tagmatch.model.tables import NEVER, KeyTable
+from tagmatch.model.tag_order import grouped_by_hash
+from tagmatch.partitioner.local import by_frequency
+from tagmatch.partitioner.spark.batches import (
+    SERIALIZED,
+    Batches,
+    Scratch,
+    are_strings,
+    by_number,
+    deserialized,
+    for_each,
+    grouped,
+    groups_by_hash,
+    in_groups,
+    labels_for,
+    labels_for_all,
+    number_of_task,
+    one_row,
+    rows_at,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WRITTEN = "part long, entry string"
+
+#: A number for each run
+Counts: TypeAlias = Sequence[int] | I64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Joined:
+    """An array of runs, of which any bytes can be read: see `Piece`."""
+
+    dtype: np.dtype[Any]
+    starts: I64Array  # the place of the first element of each run, and how many elements there are
+    # gives the elements of a run, by its number, from one place in it to another, in any type that `dtype` has room for
+    read_run: Callable[[int, int, int], npt.NDArray[Any]]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1]) * self.dtype.itemsize
+
+    def read(self, first: int, last: int) -> memoryview:
+        """As `Piece` says."""
+        size = self.dtype.itemsize
+        low, high = first // size, -(-last // size)
+        array = np.empty(high - low, self.dtype)
+        begin, end = np.searchsorted(self.starts, [low, high], "right")
+        for run in range(begin - 1, min(end, len(self.starts) - 1)):
+            base = int(self.starts[run])
+            start, stop = max(low, base), min(high, int(self.starts[run + 1]))
+            if start < stop:
+                array[start - low : stop - low] = self.read_run(run, start - base, stop - base)
+        return memoryview(array.data).cast("B")[first - low * size : last - low * size]
+
+
+class JoinedTable:
+    """Puts the columns of a table together, each run from one numbered table of the scratch folder.
+
+    The driver has only the shapes of the columns, in place of their elements.
+    """
+
+    def __init__(self, scratch: Scratch, source: str, numbers: Sequence[int]) -> None:
+        self._scratch, self._source, self._numbers = scratch, source, tuple(numbers)
+        self._pieces: dict[int, Piece] = {}
+
+    def array(
+        self, dtype: npt.DTypeLike, lengths: Counts, read_run: Callable[[int, int, int], npt.NDArray[Any]]
+    ) -> npt.NDArray[Any]:
+        """An array with the shape of one of runs with these lengths, which are read as `_Joined.read_run` says."""
+        joined = _Joined(np.dtype(dtype), offsets_of(np.array(lengths, np.int64)), read_run)
+        array = self._scratch.new_array((int(joined.starts[-1]),), joined.dtype)
+        if len(array):
+            self._pieces[array.ctypes.data] = joined
+        return array
+
+    def numbers(self, column: str, counts: Counts, dtype: npt.DTypeLike, bases: I64Array | None = None) -> pa.Array:
+        """A column of numbers, of which there are so many in each table; with a base of each table added to them."""
+        return pa.array(self._values(column, counts, dtype, bases))
+
+    def words(self, column: str, counts: Counts) -> pa.Array:
+        """A column of signatures or masks."""
+        words = self._values(column, [SIGNATURE_WORDS * count for count in counts], np.uint64)
+        return from_words(words.reshape(-1, SIGNATURE_WORDS))
+
+    def lists(self, column: str, counts: Counts, totals: Counts, dtype: npt.DTypeLike) -> pa.Array:
+        """A column of lists, of which there are so many in each table, with so many values in all."""
+        return from_lists(Lists(self._offsets(column, counts, totals), self._values(column, totals, dtype)))
+
+    def strings(self, column: str, counts: Counts, nbytes: Counts, *, wide: bool = False) -> pa.Array:
+        """A column of strings, as `lists`; with offsets of 64 bits where they are to be wide."""
+        offsets = self._offsets(column, counts, nbytes, wide=wide)
+        return from_strings(Strings(offsets, self._values(column, nbytes, np.uint8)))
+
+    def file(self, name: str, /, **columns: pa.Array) -> TableFile:
+        """The file of the table with these columns, all that were made last; any process can write parts of it."""
+        pieces, self._pieces = self._pieces, {}  # addresses may be used again
+        return table_file(name, table_of(**columns), pieces)
+
+    def _values(
+        self, column: str, counts: Counts, dtype: npt.DTypeLike, bases: I64Array | None = None
+    ) -> npt.NDArray[Any]:
+        return self.array(dtype, counts, partial(_values_of, self._scratch, self._source, self._numbers, column, bases))
+
+    def _offsets(self, column: str, counts: Counts, totals: Counts, *, wide: bool = False) -> IntArray:
+        lengths = np.array(totals, np.int64)
+        kind = np.int64 if wide else list_offsets(lengths).dtype
+        read = partial(_ends_of, self._scratch, self._source, self._numbers, column, offsets_of(lengths))
+        offsets: IntArray = self.array(kind, [1, *counts], read)  # the first is 0, and a run of its own
+        offsets[-1] = lengths.sum()  # which Arrow looks at
+        return offsets
+
+
+def _values_of(
+    scratch: Scratch, source: str, numbers: Sequence[int], column: str, bases: I64Array | None, *where: int
+) -> npt.NDArray[Any]:
+    run, first, last = where
+    values = _offsets_and_values(scratch.read(source, numbers[run], column))[1][first:last]
+    return values if bases is None else values + bases[run]
+
+
+def _ends_of(
+    scratch: Scratch, source: str, numbers: Sequence[int], column: str, bases: I64Array, *where: int
+) -> npt.NDArray[Any]:
+    run, first, last = where
+    if run == 0:
+        return np.zeros(1, np.int64)
+    offsets = _offsets_and_values(scratch.read(source, numbers[run - 1], column))[0]
+    ends: I64Array = offsets[first + 1 : last + 1] + bases[run - 1]
+    return ends
+
+
+def _offsets_and_values(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """What an array is made of; offsets only lists and strings have."""
+    kind, none = array.type, np.zeros(0, np.int64)
+    if are_strings(kind):
+        strings = to_strings(array)
+        return strings.offsets, strings.data
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lists = to_lists(array)
+        return lists.offsets, lists.values
+    return none, to_words(array).reshape(-1) if pa.types.is_nested(kind) else array.to_numpy()
+
+
+def write_files(spark: SparkSession, scratch: Scratch, files: Sequence[TableFile]) -> list[dict[str, Entry]]:
+    """Have the files of tables written to the scratch folder, by as many tasks as there are large parts."""
+    parts = [(table, number) for table, file in enumerate(files) for number in range(file.parts)]
+    groups = grouped(parts, [files[table].part_size(number) for table, number in parts], table_files.PART_BYTES)
+    rows = for_each(spark, range(len(groups)), partial(_write_parts, scratch, tuple(files), groups), _WRITTEN).collect()
+    # In the order of the parts
+    entries = iter([json.loads(row.entry) for row in sorted(rows, key=lambda row: row.part)])
+    return [{file.part_name(number): next(entries) for number in range(file.parts)} for file in files]
+
+
+def _write_parts(
+    scratch: Scratch, files: Sequence[TableFile], groups: Sequence[Sequence[tuple[int, int]]], group: int
+) -> Iterator[pa.RecordBatch]:
+    before = sum(map(len, groups[:group]))
+    for place, (table, number) in enumerate(groups[group], before):
+        with scratch.files.new(files[table].part_name(number)) as path:
+            entry = files[table].write(number, path)
+        yield one_row(part=place, entry=json.dumps(entry))
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+_SORTED = "sorted_names"
+_NAME = "name string"
+_RANGE = "number long, rows long, bytes long"
+
+# Strings that are handed to Spark at once
+_BATCH_NAMES = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class ShardKeys:
+    """The keys of the sets of shards."""
+
+    scratch: Scratch  # has the shards and, where keys are strings, what `number_names` leaves there
+    type: KeyType
+    expire: bool = False  # whether some may expire: then tables have a time for each key, which of most is `NEVER`
+    # what manifests say of the files of those that are strings, by their names, once they are numbered for all shards
+    names: dict[str, Entry] | None = None
+
+    def columns(self, table: KeyTable) -> dict[str, pa.Array]:
+        """The columns of a shard, or of a slice, with these keys."""
+        columns = {"keys": from_lists(table.keys)}
+        if table.names is not None:
+            columns["names"] = from_strings(table.names)
+        if self.expire:
+            times = np.full(len(table.keys.values), NEVER) if table.expires is None else table.expires
+            columns["expires"] = pa.array(times)
+        return columns
+
+    def of_shard(self, shard: int) -> KeyTable:
+        """The keys of each set of a shard, which has numbered those that are strings by itself."""
+        read = partial(self.scratch.read, "shard", shard)
+        names = to_strings(read("names")) if self.type == "string" else None
+        return KeyTable(to_lists(read("keys")), names, to_numbers(read("expires")) if self.expire else None)
+
+    def as_numbers(self, shard: int) -> KeyTable:
+        """The keys of each set of a shard, uint64; in place of those that are strings, their numbers for all."""
+        table = self.of_shard(shard)
+        values = table.keys.values
+        if table.names is not None:
+            assert self.names is not None
+            known = to_strings(self.scratch.read_table("key_names", self.names)["name"])
+            numbers = np.empty(len(table.names), np.uint64)
+            _find_in_order(table.names.offsets, table.names.data, known.offsets, known.data, numbers)
+            values = numbers[values]
+        return KeyTable(Lists(table.keys.offsets, values.astype(np.uint64)), expires=table.expires)
+
+
+@kernel
+def _find_in_order(offsets, data, known_offsets, known_data, out):
+    """The place of each string among known ones, of which it is one; both are in the order of their bytes."""
+    first = 0
+    for i in range(len(out)):
+        begin, end = offsets[i], offsets[i + 1]
+        # In strides that double, then by halves
+        stride, last = 1, first
+        while last < len(known_offsets) - 1 and compare_to(known_offsets, known_data, last, data, begin, end) < 0:
+            first, last, stride = last + 1, last + stride, 2 * stride
+        last = min(last, len(known_offsets) - 1)
+        while first < last:
+            middle = (first + last) >> 1
+            if compare_to(known_offsets, known_data, middle, data, begin, end) < 0:
+                first = middle + 1
+            else:
+                last = middle
+        out[i] = first
+
+
+def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int]) -> dict[str, Entry]:
+    """Number the keys of all shards, which are strings; what manifests say of the files that have them.
+
+    The files are those that the segment will have, as each string is the key of a set.
+    """
+    different = for_each(spark, shards, partial(_names_of_shard, scratch), _NAME).distinct()
+    # Partitions are numbered in the order of their ranges, also where Spark puts small ones together
+    ranges = different.repartitionByRange("name").sortWithinPartitions("name")
+    found = sorted(ranges.mapInArrow(partial(_write_names, scratch), _RANGE).collect(), key=lambda row: row.number)
+    table = JoinedTable(scratch, _SORTED, [row.number for row in found])
+    names = table.strings("strings", [row.rows for row in found], [row.bytes for row in found], wide=True)
+    (files,) = write_files(spark, scratch, [table.file("key_names", name=names)])
+    return files
+
+
+def _names_of_shard(scratch: Scratch, shard: int) -> Iterator[pa.RecordBatch]:
+    names = scratch.read("shard", shard, "names")
+    for first in range(0, len(names), _BATCH_NAMES):
+        yield pa.record_batch({"name": names.slice(first, _BATCH_NAMES)})
+
+
+def _write_names(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Leave a range of the names, which are sorted."""
+    chunks = [batch.column(0) for batch in batches if len(batch)]
+    if chunks:
+        names, number = string_keys(pa.chunked_array(chunks), "key"), number_of_task()
+        scratch.write(_SORTED, number, strings=from_strings(names))
+        yield one_row(number=number, rows=len(names), bytes=int(names.offsets[-1]))
+
+
+# -- vocabulary --------------------------------------------------------------------------------------------------------
+
+_TOTALS, _FIRST_RANKS, _RANKS, _RANKED = "totals", "first-ranks", "ranks", "ranked-tags"
+_TOTAL = "task long, first_group long, last_group long, kinds string, frequencies array<long>, counts array<long>"
+_COLUMNS = ["strings", "hashes", "frequencies"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTags:
+    """The vocabulary of a job, whose files are those that the segment will have; tasks memory-map them."""
+
+    scratch: Scratch
+    tasks: tuple[int, ...]  # those that have added up frequencies, by their hashes
+    count: int
+    files: dict[str, Entry]  # what manifests say of the files, by their names
+    kinds: Entry  # what `kinds_of` says of the tags
+
+    def hashes(self) -> U64Array:
+        """The hash of each tag, by rank."""
+        hashes: U64Array = to_numbers(self.scratch.read_table("vocabulary", self.files)["hash"])
+        return hashes
+
+    def rank_sets(self, shard: int) -> Lists:
+        """The sets of a shard as ascending ranks."""
+        found = [np.zeros(0, np.uint32)]
+        for task in self.tasks:
+            shards, places = (self.scratch.read(_TOTALS, task, name, keep=True) for name in ("shards", "places"))
+            row = int(np.searchsorted(to_numbers(shards), shard))
+            if row < len(shards) and shards[row].as_py() == shard:
+                of_shard = to_lists(places)
+                ranks = to_numbers(self.scratch.read(_RANKS, task, "ranks", keep=True))
+                found.append(ranks[of_shard.values[of_shard.offsets[row] : of_shard.offsets[row + 1]]])
+        return relabel(to_lists(self.scratch.read("shard", shard, "ranks")), np.concatenate(found))
+
+
+def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Sequence[int], tags_per_task: int) -> ShardTags:
+    """Leave the vocabulary in the scratch folder, and where the tags of each shard are in it."""
+    labels = labels_for_all(spark)
+    sent = for_each(spark, shards, partial(_tags_of_shard, scratch, labels), SERIALIZED).repartition("label")
+    added = sent.mapInArrow(partial(_add_up, scratch, len(labels)), _TOTAL).collect()
+    totals = sorted(added, key=lambda row: row.first_group)
+    if any(lower.last_group >= upper.first_group for lower, upper in pairwise(totals)):
+        raise TagMatchError(
+            "Spark has put partitions of a shuffle together that are not neighbours, so tags cannot be ranked; please "
+            "report this, with the version of Spark and its settings"
+        )
+    tasks, count = tuple(each.task for each in totals), _write_first_ranks(scratch, totals)
+    labels = labels_for(spark, max(1, -(-count // tags_per_task)))[0]
+    ranked = for_each(spark, range(len(tasks)), partial(_rank_tags, scratch, tasks, labels, tags_per_task), SERIALIZED)
+    found = by_number(ranked, len(labels), partial(_order_tags, scratch, tags_per_task), _RANGE).collect()
+    ranges = sorted(found, key=lambda row: row.number)
+    counts, table = [row.rows for row in ranges], JoinedTable(scratch, _RANKED, range(len(ranges)))
+    file = table.file(
+        "vocabulary",
+        tag=table.strings("strings", counts, [row.bytes for row in ranges]),
+        hash=table.numbers("hashes", counts, np.uint64),
+        frequency=table.numbers("frequencies", counts, np.uint32),
+    )
+    (files,) = write_files(spark, scratch, [file])
+    kinds: Entry = {name: value for row in totals for name, value in json.loads(row.kinds).items()}
+    return ShardTags(scratch, tasks, count, files, kinds)
+
+
+def _write_first_ranks(scratch: Scratch, totals: Sequence[Any]) -> int:
+    """Leave the lowest rank of each task's tags of each frequency; returns how many tags there are."""
+    none = np.zeros(0, np.int64)
+    frequencies, counts = (
+        np.concatenate([none, *(np.array(each[name], np.int64) for each in totals)])
+        for name in ("frequencies", "counts")
+    )
+    # Of the tags of one frequency, those of tasks with lower hashes come first
+    order = np.argsort(frequencies, kind="stable")
+    starts = offsets_of(counts[order])
+    firsts = np.empty_like(counts)
+    firsts[order] = starts[:-1]
+    of_tasks = offsets_of(np.array([len(each.counts) for each in totals], np.int64))
+    scratch.write(_FIRST_RANKS, 0, tasks=pa.array(of_tasks), firsts=pa.array(firsts), counts=pa.array(counts))
+    return int(starts[-1])
+
+
+def _tags_of_shard(scratch: Scratch, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+    """Send a shard's tags, which come by their hashes, and their frequencies to the tasks of these hashes."""
+    columns = [scratch.read("shard", shard, name) for name in ("tags", "hashes", "frequencies")]
+    groups = groups_by_hash(to_numbers(columns[1]), len(labels))
+    firsts = np.searchsorted(groups, np.arange(len(labels) + 1))
+    return in_groups(firsts, labels, np.full(len(labels), shard), pa.record_batch(columns, _COLUMNS))
+
+
+def _add_up(scratch: Scratch, groups: int, batches: Batches) -> Iterator[pa.RecordBatch]:
+    """Add the frequencies of each tag up: all occurrences of a tag meet in one task.
+
+    Leaves the tags in the order of a vocabulary and, for each shard, the places of those that it has sent.
+    """
+    shards, firsts, records = _received(batches)
+    if not shards:
+        return
+    received, (hashes, frequencies) = to_strings(records.column(0)), map(to_numbers, records.columns[1:])
+    order, repeated = grouped_by_hash(received, hashes)
+    different = np.flatnonzero(~repeated)
+    sums = np.add.reduceat(frequencies[order], different)
+    ranked = by_frequency(sums, np.arange(len(sums), dtype=np.uint32))
+    places = np.empty(len(order), np.uint32)
+    places[order] = np.repeat(_inverse(ranked), np.diff(different, append=len(order)))
+    chosen, task = order[different[ranked]], number_of_task()
+    tags = gather_strings(received, chosen)
+    scratch.write(
+        _TOTALS,
+        task,
+        strings=from_strings(tags),
+        hashes=pa.array(hashes[chosen]),
+        frequencies=pa.array(sums[ranked]),
+        shards=pa.array(shards),
+        places=from_lists(Lists(firsts, places)),
+    )
+    found, counts = np.unique(sums, return_counts=True)
+    first_group, last_group = groups_by_hash(hashes[order[[0, -1]]], groups).tolist()
+    yield one_row(
+        task=task,
+        first_group=first_group,
+        last_group=last_group,
+        kinds=json.dumps(kinds_of(tags)),
+        frequencies=found.astype(np.int64),
+        counts=counts,
+    )
+
+
+def _received(batches: Batches) -> tuple[list[int], I64Array, pa.RecordBatch]:
+    """What shards have sent, one after the other, each in the order in which it had it."""
+    by_shard: dict[int, list[pa.RecordBatch]] = {}
+    for shard, records in deserialized(batches):
+        by_shard.setdefault(shard, []).append(_with_large_strings(records))
+    shards = sorted(by_shard)
+    firsts = offsets_of(np.array([sum(map(len, by_shard[shard])) for shard in shards], np.int64))
+    # A task's twin gets batches in another order
+    parts = [records for shard in shards for records in sorted(by_shard[shard], key=_first_tag)]
+    return shards, firsts, pa.concat_batches(parts) if parts else pa.record_batch({})
+
+
+def _with_large_strings(records: pa.RecordBatch) -> pa.RecordBatch:
+    """As those of many batches come together."""
+    return records.set_column(0, "strings", records[0].cast(pa.large_string()))
+
+
+def _first_tag(records: pa.RecordBatch) -> tuple[int, bytes]:
+    return records["hashes"][0].as_py(), records["strings"][0].as_buffer().to_pybytes()
+
+
+def _inverse(order: U32Array) -> U32Array:
+    """The place in an order of each number."""
+    places = np.empty(len(order), np.uint32)
+    places[order] = np.arange(len(order), dtype=np.uint32)
+    return places
+
+
+def _rank_tags(
+    scratch: Scratch, tasks: Sequence[int], labels: I64Array, tags_per_task: int, place: int
+) -> Iterator[pa.RecordBatch]:
+    """Leave the ranks of the tags of a task, which ascend, and send the tags to the ranges of these ranks."""
+    task = tasks[place]
+    of_tasks, firsts, counts = (
+        to_numbers(scratch.read(_FIRST_RANKS, 0, name)) for name in ("tasks", "firsts", "counts")
+    )
+    own = slice(of_tasks[place], of_tasks[place + 1])
+    starts = offsets_of(counts[own])
+    ranks = (np.repeat(firsts[own] - starts[:-1], counts[own]) + np.arange(starts[-1])).astype(np.uint32)
+    scratch.write(_RANKS, task, ranks=pa.array(ranks))
+    columns = [*(scratch.read(_TOTALS, task, name) for name in _COLUMNS), pa.array(ranks)]
+    edges = np.searchsorted(ranks, tags_per_task * np.arange(len(labels) + 1))
+    return in_groups(edges, labels, np.arange(len(labels)), pa.record_batch(columns, [*_COLUMNS, "rank"]))
+
+
+def _order_tags(
+    scratch: Scratch, tags_per_task: int, number: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Leave the tags of a range of ranks."""
+    records = pa.concat_batches([_with_large_strings(each) for each in batches])
+    order = _inverse(to_numbers(records["rank"]) - np.uint32(number * tags_per_task))
+    columns = rows_at(records.select(_COLUMNS), order).columns
+    scratch.write(_RANKED, number, **dict(zip(_COLUMNS, columns, strict=True)))
+    yield one_row(number=number, rows=len(order), bytes=int(to_strings(columns[0]).offsets[-1]))
