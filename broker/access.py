@@ -137,25 +137,12 @@ class UserLimits:
         self._calls: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
-    # -- calls and memory --------------------------------------------------------------------------------------------
-
-    @property
-    def connections(self) -> int:
-        """Clients that have calls under way."""
+    def stats(self) -> dict[str, int]:
+        """Clients that have calls under way, these calls, and bytes that have come and are not dealt with yet."""
         with self._lock:
-            return len(self._peers)
-
-    @property
-    def calls(self) -> int:
-        """Calls under way."""
-        with self._lock:
-            return self._peers.total()
-
-    @property
-    def held(self) -> int:
-        """Bytes of messages and changes that have come, and are not dealt with yet."""
-        with self._lock:
-            return self._bytes.total()
+            return {
+                "connections": len(self._peers), "calls": self._peers.total(), "bytes": self._bytes.total(),
+            }  # fmt: skip
 
     def by_user(self) -> dict[str, dict[str, int]]:
         """Calls under way and bytes held of each user that has some."""
@@ -200,8 +187,6 @@ class UserLimits:
             yield memory
         finally:
             memory.close()
-
-    # -- rates -------------------------------------------------------------------------------------------------------
 
     def wait_for(self, user: str, rows: int) -> float:
         """Seconds that a stream of a user must wait before so many rows are within the rate."""

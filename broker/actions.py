@@ -1,63 +1,56 @@
 """Calls that no stream of messages answers: actions by name, changes, and contents.
 
 `DoAction` takes and gives JSON objects. `DoPut` has subscriptions to add or to remove, and clients that move; each call
-makes all of its changes, or none. `DoGet` gives what is stored, as batches.
+makes all of its changes, or none. `DoGet` gives what is stored. Options of a call are keywords of its function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from types import NoneType
+from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
 from tagmatch.broker.access import ClientCall
 from tagmatch.broker.config import Role
 from tagmatch.broker.flight import IncomingStream, check_schema, result
-from tagmatch.broker.wire import ChangeOptions, JsonOptions, area_of, write_json
-from tagmatch.contents import pairs, schema_of
+from tagmatch.broker.outbox import KEY_TYPES
+from tagmatch.broker.wire import area_of, write_json
+from tagmatch.contents import pairs
+from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
+from tagmatch.model.errors import (
+    InvalidTypeError,
+    InvalidValueError,
+    UnavailableError,
+)
+from tagmatch.model.names import near_match
+from tagmatch.model.options import Missing
 from tagmatch.model.version import VERSION
 from tagmatch.model.where.constraints import Where
-
-if TYPE_CHECKING:
-    from tagmatch.model.options import Missing
 
 Body = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class _Full(JsonOptions):
-    full: bool = False
+def options_of(call: Callable[..., Any], found: Body, what: str) -> dict[str, Any]:
+    """Options in JSON, which are keyword arguments of the call; `what` is how messages call them."""
+    known, hints = [*(call.__kwdefaults__ or ())], get_type_hints(call)
+    for name, value in found.items():
+        if name not in known:
+            raise InvalidValueError(f"{what} has no option {name[:60]!r}{near_match(name, known)}")
+        kinds = tuple(get_origin(kind) or kind for kind in get_args(hints[name]) or (hints[name],))
+        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
+            wanted = " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
+            raise InvalidTypeError(f"{what}: {name} must be {wanted}, not {str(value)[:60]!r}")
+    return dict(found)
 
 
-@dataclass(frozen=True, slots=True)
-class _Set(JsonOptions):
-    """A set, with its conditions."""
-
-    tags: list | None = None  # type: ignore[type-arg]
-    where: list | None = None  # type: ignore[type-arg]
+# -- actions -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Message(JsonOptions):
-    """One message (see `TagMatch.explain`)."""
-
-    tags: list | None = None  # type: ignore[type-arg]
-    attributes: dict | None = None  # type: ignore[type-arg]
-    location: list | None = None  # type: ignore[type-arg]
-    within: dict | None = None  # type: ignore[type-arg]
-
-
-@dataclass(frozen=True, slots=True)
-class _Session(JsonOptions):
-    session: str = ""
-
-
-def _ready(call: ClientCall, _: JsonOptions) -> Body:
+def _ready(call: ClientCall) -> Body:
     service = call.service
     if service.is_draining:
         raise UnavailableError("the service is not ready: it ends")
@@ -68,11 +61,11 @@ def _ready(call: ClientCall, _: JsonOptions) -> Body:
     return {"status": "ready", "gateways": gateways}
 
 
-def _info(call: ClientCall, _: JsonOptions) -> Body:
+def _info(call: ClientCall) -> Body:
     service = call.service
     return {
         "version": VERSION,
-        "key_type": "string" if service.has_string_keys else "integer",
+        "key_type": service.key_type,
         "plane": service.plane,
         "max_batch_rows": service.config.server.max_batch_rows,
         "max_message_bytes": service.config.server.max_message_bytes,
@@ -81,32 +74,23 @@ def _info(call: ClientCall, _: JsonOptions) -> Body:
     }
 
 
-def _consolidate(call: ClientCall, options: _Full) -> Body:
-    changes = call.index.consolidate(full=options.full)
-    return {"sets": len(call.index), "changes": changes._asdict()}
-
-
-def _save_positions(call: ClientCall, _: JsonOptions) -> Body:
-    call.index.save_positions()
-    return {}
-
-
-def _check(call: ClientCall, _: JsonOptions) -> Body:
-    call.index.check()
-    return {"sets": len(call.index)}
-
-
-def _contains(call: ClientCall, options: _Set) -> Body:
-    where = options.where or []
-    if not all(isinstance(each, str) for each in where):
+def _contains(call: ClientCall, *, tags: list[Any] | None = None, where: list[Any] | None = None) -> Body:
+    if not all(isinstance(each, str) for each in where or ()):
         raise InvalidTypeError("contains: where must be a list of strings")
-    return {"contains": [*(options.tags or []), *map(Where, where)] in call.index}
+    return {"contains": [*(tags or ()), *map(Where, where or ())] in call.index}
 
 
-def _explain(call: ClientCall, options: _Message) -> Body:
-    within: Any = area_of(options.within, "explain: within")
-    location: Any = None if options.location is None else tuple(options.location)
-    found = call.index.explain(options.tags or [], options.attributes, location=location, within=within)
+def _explain(
+    call: ClientCall,
+    *,
+    tags: list[Any] | None = None,
+    attributes: dict[str, Any] | None = None,
+    location: list[Any] | None = None,
+    within: dict[str, Any] | None = None,
+) -> Body:
+    area: Any = area_of(within, "explain: within")
+    place: Any = None if location is None else tuple(location)
+    found = call.index.explain(tags or [], attributes, location=place, within=area)
     return {
         "sets": [
             {
@@ -124,15 +108,26 @@ def _whose(call: ClientCall) -> str | None:
     return None if call.user.may("admin") else call.user.name
 
 
-def _sessions(call: ClientCall, _: JsonOptions) -> Body:
-    return {"sessions": call.service.subscribers.sessions.listed(_whose(call))}
+def _end_session(call: ClientCall, *, session: str = "") -> Body:
+    return {"ended": call.service.subscribers.sessions.end(session, _whose(call))}
 
 
-def _end_session(call: ClientCall, options: _Session) -> Body:
-    return {"ended": call.service.subscribers.sessions.end(options.session, _whose(call))}
+def _consolidate(call: ClientCall, *, full: bool = False) -> Body:
+    changes = call.index.consolidate(full=full)
+    return {"sets": len(call.index), "changes": changes._asdict()}
 
 
-def _drain(call: ClientCall, _: JsonOptions) -> Body:
+def _save_positions(call: ClientCall) -> Body:
+    call.index.save_positions()
+    return {}
+
+
+def _check(call: ClientCall) -> Body:
+    call.index.check()
+    return {"sets": len(call.index)}
+
+
+def _drain(call: ClientCall) -> Body:
     call.service.drain()
     return {"status": "draining"}
 
@@ -142,79 +137,64 @@ class Action(NamedTuple):
 
     role: Role | None  # The least that is needed; `None`: not even a token, and no options
     description: str
-    perform: Callable[[ClientCall, Any], Body]  # `perform(call, options)` returns what is answered
-    options: type[JsonOptions] = JsonOptions
+    perform: Callable[..., Body]  # `perform(call, **options)` returns what is answered
 
 
 ACTIONS: dict[str, Action] = {
     "health": Action(
-        None, "Whether the service is alive; needs no token, and says nothing else.", lambda _, __: {"status": "alive"}
+        None, "Whether the service is alive; needs no token, and says nothing else.", lambda _: {"status": "alive"}
     ),
     "ready": Action("read", "Whether the service takes calls, and which gateways are connected.", _ready),
     "info": Action("read", "Version, type of keys, limits, and who the caller is.", _info),
-    "stats": Action(
-        "read", "Figures of the index, as `TagMatch.stats` gives them.", lambda call, _: call.index.stats()
+    "stats": Action("read", "Figures of the index, as `TagMatch.stats` gives them.", lambda call: call.index.stats()),
+    "contains": Action("read", "Whether exactly a set is stored: `tags`, and `where`, a list.", _contains),
+    "explain": Action("read", "Which sets a message matches: `tags`, `attributes`, `location`, `within`.", _explain),
+    "sessions": Action(
+        "read",
+        "One's own sessions of notifications; for an admin, those of all users.",
+        lambda call: {"sessions": call.service.subscribers.sessions.listed(_whose(call))},
     ),
-    "contains": Action("read", "Whether exactly a set is stored: `tags`, and `where`, a list.", _contains, _Set),
-    "explain": Action(
-        "read", "Which sets a message matches: `tags`, `attributes`, `location`, `within`.", _explain, _Message
-    ),
-    "sessions": Action("read", "One's own sessions of notifications; for an admin, those of all users.", _sessions),
-    "end_session": Action(
-        "read", "End one of these, with all that waits in it: `session`, its name.", _end_session, _Session
-    ),
-    "consolidate": Action(
-        "write", "Make staged changes take effect, counted; `full`: lay all sets out anew.", _consolidate, _Full
-    ),
+    "end_session": Action("read", "End one of these, with all that waits in it: `session`, its name.", _end_session),
+    "consolidate": Action("write", "Make staged changes take effect; `full`: lay all sets out anew.", _consolidate),
     "save_positions": Action("write", "Save where clients are.", _save_positions),
-    "reload": Action(
-        "write",
-        "Take over a newer snapshot that another program has saved.",
-        lambda call, _: {"reloaded": call.index.reload()},
-    ),
+    "reload": Action("write", "Take over a newer saved snapshot.", lambda call: {"reloaded": call.index.reload()}),
     "check": Action("admin", "Verify every invariant of the index.", _check),
     "calls": Action(
-        "admin",
-        "Calls under way and bytes that wait, of each user.",
-        lambda call, _: {"users": call.service.limits.by_user()},
+        "admin", "Calls and waiting bytes of each user.", lambda call: {"users": call.service.limits.by_user()}
     ),
     "drain": Action("admin", "Take no more calls, end streams, and then end the service.", _drain),
 }
 
 
-def action(name: str) -> Action:
-    """The action of this name; InvalidValueError."""
-    if name not in ACTIONS:
-        raise InvalidValueError(f"there is no action {name[:60]!r}; there is {', '.join(ACTIONS)}")
-    return ACTIONS[name]
+# -- changes -----------------------------------------------------------------------------------------------------------
 
 
-#: The columns of moves
-CLIENT, LON, LAT = "client", "lon", "lat"
-
-
-def change(kind: str, call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
-    """Make the changes that a stream brings, and answer with counts, as JSON."""
-    options, service = ChangeOptions.of(command, "the descriptor"), call.service
+def _add(
+    call: ClientCall, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False
+) -> Generator[bytes]:
     table = _all_of(call, incoming)
-    service.limits.admit(call.user.name, len(table))
-    staged = len(table)
-    if options.missing != "ignore" and kind != "remove":
-        raise InvalidValueError("missing is an option of removals alone")
-    if kind == "move":
-        _check_moves(table)
-        service.index.move(table.column(CLIENT), table.column(LON), table.column(LAT))
-    elif kind == "add":
-        staged = service.index.add_subscriptions(table, match_all=options.match_all)
-    else:
-        remove = service.index.remove_subscriptions
-        staged = remove(table, match_all=options.match_all, missing=cast("Missing", options.missing))
-    service.metrics.changes.labels(kind).inc(len(table))
-    found: dict[str, Any] = {"rows": len(table), "staged": 0 if kind == "move" else staged, "committed": options.commit}
-    if options.commit and kind != "move":
-        found["changes"] = service.index.consolidate()._asdict()
-    found["sets"] = len(service.index)
-    yield result(write_json(found))
+    return _changed(call, "add", table, call.index.add_subscriptions(table, match_all=match_all), commit)
+
+
+def _remove(
+    call: ClientCall,
+    incoming: IncomingStream,
+    *,
+    commit: bool = False,
+    match_all: bool = False,
+    missing: str = "ignore",
+) -> Generator[bytes]:
+    table = _all_of(call, incoming)
+    staged = call.index.remove_subscriptions(table, match_all=match_all, missing=cast("Missing", missing))
+    return _changed(call, "remove", table, staged, commit)
+
+
+def _move(call: ClientCall, incoming: IncomingStream, *, commit: bool = False) -> Generator[bytes]:
+    table, names = _all_of(call, incoming), ("client", "lon", "lat")
+    if sorted(table.column_names) != sorted(names):
+        raise InvalidValueError(f"moves have columns client, lon and lat, not {', '.join(table.column_names)[:200]}")
+    call.index.move(*(table.column(name) for name in names))
+    return _changed(call, "move", table, 0, commit)
 
 
 def _all_of(call: ClientCall, incoming: IncomingStream) -> pa.Table:
@@ -228,44 +208,54 @@ def _all_of(call: ClientCall, incoming: IncomingStream) -> pa.Table:
         limits.check_bytes(nbytes)
         call.memory.take(batch.nbytes)
         batches.append(batch)
-    return pa.Table.from_batches(batches, schema)
+    table = pa.Table.from_batches(batches, schema)
+    limits.admit(call.user.name, len(table))
+    return table
 
 
-def _check_moves(table: pa.Table) -> None:
-    if sorted(table.column_names) != sorted((CLIENT, LON, LAT)):
-        raise InvalidValueError(
-            f"moves have columns {CLIENT}, {LON} and {LAT}, not {', '.join(table.column_names)[:200]}"
-        )
+def _changed(call: ClientCall, kind: str, table: pa.Table, staged: int, commit: bool) -> Generator[bytes]:
+    """Count changes that were made, and answer with the counts."""
+    call.service.metrics.changes.labels(kind).inc(len(table))
+    found: dict[str, Any] = {"rows": len(table), "staged": staged, "committed": commit}
+    if commit and kind != "move":  # moves need none
+        found["changes"] = call.index.consolidate()._asdict()
+    found["sets"] = len(call.index)
+    yield result(write_json(found))
 
+
+# -- contents ----------------------------------------------------------------------------------------------------------
 
 _SETS_A_BATCH = 4096
 
 
-def rows_of(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _rows(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Rows `tags`, `key`, and `where` and `expires` where there are some, as `TagMatch.to_arrow` gives them."""
     snapshot = index.snapshot
-    return schema_of(snapshot), iter(pairs(snapshot))
+    return schema_of_rows(snapshot), iter(pairs(snapshot))
 
 
-def sets_of(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+def _sets(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Sets with `tags`, `where`, a list of conditions, and `keys`, as iteration gives them."""
-    kind = pa.large_string() if index.stats()["key_type"] == "string" else pa.uint64()
-    schema = pa.schema([("tags", pa.list_(pa.string())), ("where", pa.list_(pa.string())), ("keys", pa.list_(kind))])
-    return schema, _batches(iter(index), schema)
+    keys, texts = pa.list_(KEY_TYPES[index.stats()["key_type"]]), pa.list_(pa.string())
+    schema = pa.schema({"tags": texts, "where": texts, "keys": keys})
 
+    def batches() -> Iterator[pa.RecordBatch]:
+        sets = iter(index)
+        while some := list(islice(sets, _SETS_A_BATCH)):
+            columns = (
+                [[tag for tag in stored if not isinstance(tag, Where)] for stored, _ in some],
+                [[str(tag) for tag in stored if isinstance(tag, Where)] for stored, _ in some],
+                [found for _, found in some],
+            )
+            yield pa.RecordBatch.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
 
-def _batches(sets: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    while some := list(islice(sets, _SETS_A_BATCH)):
-        tags = [[tag for tag in stored if not isinstance(tag, Where)] for stored, _ in some]
-        where = [[str(tag) for tag in stored if isinstance(tag, Where)] for stored, _ in some]
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array(column, field.type)
-                for column, field in zip((tags, where, [k for _, k in some]), schema, strict=True)
-            ],
-            schema=schema,
-        )
+    return schema, batches()
 
 
 #: What a ticket `{"get": NAME}` may ask for
-CONTENTS = {"rows": rows_of, "sets": sets_of}
+CONTENTS = {"rows": _rows, "sets": _sets}
+
+#: A stream: `stream(call, incoming, **options)` gives the messages of Flight to send
+Stream = Callable[..., Generator[bytes]]
+#: By the name in a descriptor of `DoPut`; each needs the role `write`
+CHANGES: dict[str, Stream] = {"add": _add, "remove": _remove, "move": _move}

@@ -9,11 +9,10 @@ import ssl
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from tagmatch.broker.gateways.naming import MQTT, NATS, Naming
 from tagmatch.model.errors import ConfigError, InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.options import Channel, Order, check_integer, check_one_of, check_seconds, seconds_of
 
@@ -32,8 +31,8 @@ Form = Literal["properties", "json"]
 _SHA256 = re.compile("[0-9a-f]{64}")
 #: Most notifications and bytes that an option can ask for
 _MAX_COUNT, _MAX_BYTES = 2**31, 2**40
-#: Bytes of any text of MQTT
-_LONGEST = 65_535
+#: Bytes of any text of MQTT, and what it cannot have
+_LONGEST, _CONTROLS = 65_535, re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 
 # -- fields, each with its check ---------------------------------------------------------------------------------------
 
@@ -44,6 +43,10 @@ _CHECK, FILE = "check", "file"
 
 def _checked(default: Any, check: Callable[[str, Any], object]) -> Any:
     return field(default=default, metadata={_CHECK: check})
+
+
+def _text(default: str | None) -> Any:
+    return _checked(default, _check_text)
 
 
 def _number(default: float, low: float, high: float) -> Any:
@@ -101,14 +104,31 @@ def _check_text(name: str, text: object) -> None:
     """See that a text is one that a broker takes: without controls, in UTF-8, and not too long."""
     if not isinstance(text, str):
         raise InvalidTypeError(f"{name} must be a string, not {text!r}")
-    try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
-        size = -1
-    if not 0 <= size <= _LONGEST or any(ord(character) < 32 or 127 <= ord(character) < 160 for character in text):
+    # Halves of pairs have no form in UTF-8, and become `?`
+    if _CONTROLS.search(text) or len(text.encode(errors="replace")) > _LONGEST:
         raise InvalidValueError(
             f"{name} must be a text without control characters, of at most {_LONGEST} bytes of UTF-8, not {text[:60]!r}"
         )
+
+
+def _check_name(name: str, text: object) -> None:
+    _check_text(name, text)
+    if not text:
+        raise InvalidValueError(f"{name} must be a name, not {text!r}")
+
+
+def _check_group(name: str, text: object) -> None:
+    if not isinstance(text, str) or any(each.isspace() or not each.isprintable() for each in text):
+        raise InvalidValueError(f"{name} must be a name without spaces, not {text!r}")
+
+
+def read_file(name: str, path: str) -> bytes:
+    """What a file of an option has; InvalidValueError."""
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InvalidValueError(f"{name} {path}: cannot be read: {reason}") from None
 
 
 # -- the service -------------------------------------------------------------------------------------------------------
@@ -185,10 +205,7 @@ class IndexOptions:
     @property
     def keywords(self) -> dict[str, Any]:
         """Those of `TagMatch.open`."""
-        names = (
-            "key_type", "exact", "device", "threads", "auto_reload", "plane", "durability", "keep_snapshots", "order",
-        )  # fmt: skip
-        return {name: getattr(self, name) for name in names}
+        return {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("path", "create")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +221,8 @@ class ChannelOptions:
     def __post_init__(self) -> None:
         try:
             _ = self.channel
-        except TagMatchError as error:
-            about = f"channel {self.name!r}: "  # the key comes first, so that its line is named
-            raise InvalidValueError(str(error).removeprefix(about)) from None
+        except TagMatchError as error:  # the key comes first, so that its line is named
+            raise InvalidValueError(str(error).removeprefix(f"channel {self.name!r}: ")) from None
 
     @property
     def channel(self) -> Channel:
@@ -307,9 +323,7 @@ class HubOptions(Section):
     max_waiting_bytes: int = _integer(256 << 20, 1, _MAX_BYTES)  # Bytes of these
     # What happens where there is no room: the publisher waits, or its messages are dropped
     when_busy: WhenBusy = _one_of("wait", WhenBusy)
-    batch_messages: int = _integer(
-        8_192, 1, 2**20
-    )  # Messages that are matched together, unless one publisher sends more at once
+    batch_messages: int = _integer(8_192, 1, 2**20)  # Matched together, unless one publisher sends more at once
 
 
 SESSION_DEFAULTS = SessionOptions()
@@ -317,22 +331,92 @@ HUB_DEFAULTS = HubOptions()
 
 # -- gateways ----------------------------------------------------------------------------------------------------------
 
+#: Characters that no broker takes, or not every one: controls, white space, halves of pairs and non-characters
+_UNSAFE = "\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufdd0-\\ufdef" + "".join(
+    f"\\U{plane:04x}fffe\\U{plane:04x}ffff" for plane in range(17)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    r"""How a kind of broker names its places.
+
+    >>> MQTT.level("a/b\n"), MQTT.level(""), NATS.level("a b")
+    ('a%2Fb%0A', '%', 'a%20b')
+    >>> MQTT.overlap("in/#", "in/+"), MQTT.overlap("$share/group/in/+", "out/+"), NATS.overlap(">", "out.*")
+    (True, False, True)
+    """
+
+    place: str  # What one is called
+    separator: str  # Stands between levels
+    one: str  # As a level of a filter: any one level
+    rest: str  # As a level of a filter: all levels from there on
+    special: str  # What a level cannot have within it, `separator`, `one` and `rest` among it
+    rest_is_optional: bool  # Whether `rest` also takes the place that ends before it
+
+    def level(self, key: str) -> str:
+        """A key as one level: what a level cannot have, and `%`, is written as `%2F`, `%25`, ...: its UTF-8 so."""
+        return _unsafe(self.special).sub(_percent, key) if key else "%"
+
+    def is_usable(self, name: str, *, wildcards: bool) -> bool:
+        """Whether a name is one of a place, or a filter of places."""
+        levels = self.plain(name).split(self.separator)
+        if not wildcards and ({self.one, self.rest} & {*levels} or self.plain(name) != name):
+            return False
+        if self.rest in levels[:-1] or (not self.rest_is_optional and "" in levels):
+            return False
+        named = [level for level in levels if level not in (self.one, self.rest)]
+        return self.plain(name) != "" and not _unsafe(self.special).search("".join(named).replace("%", ""))
+
+    def plain(self, name: str) -> str:
+        """The filter that a shared subscription of MQTT shares; an empty one if it is malformed."""
+        if self is not MQTT or not name.startswith("$share/"):
+            return name
+        _, group, *levels = name.split("/")
+        return "/".join(levels) if group and not {*group} & {*"+#"} else ""
+
+    def overlap(self, one: str, other: str) -> bool:
+        """Whether there is a place that both filters take."""
+        some, others = (self.plain(each).split(self.separator) for each in (one, other))
+        if self is MQTT:  # a wildcard at the first level takes no topics of the broker itself
+            firsts = {some[0], others[0]}
+            if firsts & {self.one, self.rest} and any(first.startswith("$") for first in firsts):
+                return False
+        for mine, its in zip(some, others, strict=False):
+            if self.rest in (mine, its):
+                return True
+            if self.one not in (mine, its) and mine != its:
+                return False
+        longer = max(some, others, key=len)[min(len(some), len(others)) :]
+        return not longer or (self.rest_is_optional and longer == [self.rest])
+
+
+MQTT = Naming("topic", "/", "+", "#", "/+#", rest_is_optional=True)
+NATS = Naming("subject", ".", "*", ">", ".*>\\s", rest_is_optional=False)
+
+
+@cache
+def _unsafe(special: str) -> re.Pattern[str]:
+    return re.compile(f"[%{special}{_UNSAFE}]")
+
+
+def _percent(found: re.Match[str]) -> str:
+    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions(Section):
     """What gateways have in common."""
 
     # Where messages come from: a topic or a subject, perhaps with wildcards. Empty: none come.
-    messages: str = _checked("", _check_text)
+    messages: str = _text("")
     # Where notifications go: the prefix, behind which the key is. Empty: none go.
-    notifications: str = _checked("", _check_text)
-    control: str = _checked(
-        "", _check_text
-    )  # Where requests to subscribe and to unsubscribe come from. Empty: none come.
+    notifications: str = _text("")
+    control: str = _text("")  # Where requests to subscribe and to unsubscribe come from. Empty: none come.
     write: bool = False  # Whether such requests are carried out; without, each is refused
     # With `json`, the payload of a message is a JSON object, which may have `tags`, `attributes` and `location`
     form: Form = _one_of("properties", Form)
-    session: str = _checked("gateway", _check_text)  # Name of the session whose notifications go out
+    session: str = _text("gateway")  # Name of the session whose notifications go out
     # What holds from the arrival of a message to its notification: whether each side hears of it when the other side
     # has it
     guarantee: Guarantee = _one_of("at_least_once", Guarantee)
@@ -376,7 +460,7 @@ class GatewayOptions(Section):
     @property
     def places(self) -> dict[str, str]:
         """What the gateway takes from the broker and gives to it, by option, as filters; without those not given."""
-        below = self.naming.beneath(self.notifications) if self.notifications else ""
+        below = f"{self.notifications}{self.naming.separator}{self.naming.one}" if self.notifications else ""
         found = {"messages": self.messages, "control": self.control, "notifications": below}
         return {name: place for name, place in found.items() if place}
 
@@ -390,11 +474,9 @@ class GatewayOptions(Section):
 class BrokerOptions(GatewayOptions):
     """What gateways to servers have in common."""
 
-    host: str = _checked("127.0.0.1", _check_text)  # Where the other broker is
+    host: str = _text("127.0.0.1")  # Where the other broker is
     port: int = _integer(0, 1, 65_535)
-    username: str | None = _checked(
-        None, _check_text
-    )  # How the gateway logs in there; the file has the password in its first line
+    username: str | None = _text(None)  # How the gateway logs in there; the file has the password in its first line
     password_file: str | None = _file()
     # Whether the connection is encrypted, and a file with the certificates, as PEM, that are trusted; without the file,
     # those that the system trusts
@@ -419,23 +501,14 @@ class BrokerOptions(GatewayOptions):
         if self.password_file is None:
             return None
         try:
-            return Path(self.password_file).read_text("utf-8").partition("\n")[0]
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-            raise InvalidValueError(f"password_file {self.password_file}: cannot be read: {why}") from None
+            return read_file("password_file", self.password_file).decode().partition("\n")[0]
+        except UnicodeDecodeError:
+            raise InvalidValueError(f"password_file {self.password_file}: cannot be read: it is no UTF-8") from None
 
     @property
     def tls_context(self) -> ssl.SSLContext | None:
-        """What certificates are trusted, `None` without TLS; InvalidValueError if `tls_ca` cannot be used."""
-        if not self.tls:
-            return None
-        try:
-            return ssl.create_default_context(cafile=self.tls_ca)
-        except ssl.SSLError:
-            raise InvalidValueError(f"tls_ca {self.tls_ca}: it has no certificates as PEM") from None
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise InvalidValueError(f"tls_ca {self.tls_ca}: cannot be read: {why}") from None
+        """What certificates are trusted, `None` without TLS."""
+        return ssl.create_default_context(cafile=self.tls_ca) if self.tls else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,23 +516,16 @@ class MqttOptions(BrokerOptions):
     """A gateway to a broker of MQTT 5; other options are those of `BrokerOptions`."""
 
     port: int = _integer(1883, 1, 65_535)
-    session: str = _checked("mqtt", _check_text)
+    session: str = _text("mqtt")
     # Name of the gateway at the broker, which keeps its messages by this name while it is away
-    client_id: str = "tagmatch"
-    session_expiry: int = _integer(
-        3_600, 0, 2**32 - 1
-    )  # Seconds for which the broker keeps messages for a gateway that is away
+    client_id: str = _checked("tagmatch", _check_name)
+    # Seconds for which the broker keeps messages for a gateway that is away
+    session_expiry: int = _integer(3_600, 0, 2**32 - 1)
     # Seconds of silence after which the gateway asks whether the broker is still there
     keepalive: int = _integer(30, 1, 65_535)
 
     naming: ClassVar[Naming] = MQTT
-    gateway: ClassVar[str] = "tagmatch.broker.gateways.mqtt:MqttGateway"
-
-    def __post_init__(self) -> None:
-        BrokerOptions.__post_init__(self)
-        if not isinstance(self.client_id, str) or not self.client_id:
-            raise InvalidValueError(f"client_id must be a name, not {self.client_id!r}")
-        _check_text("client_id", self.client_id)
+    gateway: ClassVar[str] = "tagmatch.broker.mqtt:MqttGateway"
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,20 +533,14 @@ class NatsOptions(BrokerOptions):
     """A gateway to a server of NATS; other options are those of `BrokerOptions`."""
 
     port: int = _integer(4222, 1, 65_535)
-    session: str = _checked("nats", _check_text)
-    queue: str = ""  # Queue group: of the gateways in it, each message goes to one. Empty: every gateway gets all.
+    session: str = _text("nats")
+    # Queue group: of the gateways in it, each message goes to one. Empty: every gateway gets all.
+    queue: str = _checked("", _check_group)
     # Seconds within which the server must say that it has what was sent to it
     flush_timeout: float = _checked(5.0, check_not_negative)
 
     naming: ClassVar[Naming] = NATS
-    gateway: ClassVar[str] = "tagmatch.broker.gateways.nats:NatsGateway"
-
-    def __post_init__(self) -> None:
-        BrokerOptions.__post_init__(self)
-        if not isinstance(self.queue, str) or any(
-            character.isspace() or not character.isprintable() for character in self.queue
-        ):
-            raise InvalidValueError(f"queue must be a name without spaces, not {self.queue!r}")
+    gateway: ClassVar[str] = "tagmatch.broker.nats:NatsGateway"
 
 
 # -- all of it ---------------------------------------------------------------------------------------------------------

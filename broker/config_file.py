@@ -12,35 +12,41 @@ import re
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass, replace
+from dataclasses import MISSING, fields
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from tagmatch.broker.config import FILE, BrokerOptions, Config
+from tagmatch.broker.config import FILE, BrokerOptions, Config, read_file
 from tagmatch.model.errors import ConfigError, InvalidValueError, TagMatchError
 from tagmatch.model.names import near_match
-
-T = TypeVar("T")
 
 _HEADER = re.compile(r"\s*\[(\[?)\s*([^\]]+?)\s*\]")
 _KEY = re.compile(r"""\s*["']?([A-Za-z0-9_-]+)["']?\s*=""")
 #: A key of one of several tables, as messages name it: the number is from 0
 _ENTRY = re.compile(r"(\w+)\[(\d+)\]\.(\w+)")
-_NAMES = {
-    bool: "true or false", int: "an integer", float: "a number", str: "a text", datetime: "a time", dict: "a table",
-}  # fmt: skip
+_NAMES = {bool: "true or false", int: "an integer", float: "a number", str: "a text", datetime: "a time"}
 
 
-class Lines:
-    """In which line of a text in TOML something is."""
+def read_config(path: str | Path) -> Config:
+    """The configuration in a file; relative paths in it are relative to its folder."""
+    try:
+        return _Text(Path(path)).config()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from None
 
-    def __init__(self, text: str) -> None:
+
+class _Text:
+    """A text in TOML, in which each section is that of a field of `Config`: one table, or several."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._text = path, path.read_text()
         self._lines: dict[tuple[str, int, str], int] = {}
         section, seen, number = "", {"": 1}, 0
-        for line, content in enumerate(text.splitlines(), 1):
+        for line, content in enumerate(self._text.splitlines(), 1):
             if found := _HEADER.match(content):
                 section = found[2].strip("\"'")
                 seen[section] = number = seen.get(section, -1) + 1 if found[1] else 0
@@ -48,115 +54,81 @@ class Lines:
             elif found := _KEY.match(content):
                 self._lines.setdefault((section, number, found[1]), line)
 
-    def of(self, section: str, number: int = 0, key: str = "") -> int:
+    def line_of(self, section: str, number: int = 0, key: str = "") -> int:
         """The line of a key, else that of its section, else the first."""
         places = [(section, number, key), (section, number, ""), ("", 0, section)]
         return next((self._lines[place] for place in places if place in self._lines), 1)
 
-    def of_entry(self, entry: re.Match[str]) -> int:
-        """The line of what `_ENTRY` has found."""
-        return self.of(entry[1], int(entry[2]), entry[3])
+    def error(self, text: str, section: str, number: int = 0, key: str = "") -> ConfigError:
+        """A mistake in a section, or in one of its keys."""
+        return ConfigError(f"{self._path}:{self.line_of(section, number, key)}: {text}")
+
+    def config(self) -> Config:
+        """All sections."""
+        try:
+            found = tomllib.loads(self._text)
+        except tomllib.TOMLDecodeError as error:
+            place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+            line = int(place[1]) if place else len(self._text.splitlines()) or 1
+            raise ConfigError(f"{self._path}:{line}: {str(error).partition(' (at ')[0]}") from None
+        hints, made = get_type_hints(Config), dict[str, Any]()
+        for name, value in found.items():
+            if name not in hints:
+                raise self.error(f"there is no section {name!r}{near_match(name, [*hints])}", name)
+            are_many = get_origin(hints[name]) is tuple
+            tables = value if are_many else [value]
+            if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+                how = f"tables: write [[{name}]]" if are_many else f"a table: write [{name}]"
+                raise self.error(f"{name} must be {how}", name)
+            kind = get_args(hints[name])[0] if are_many else hints[name]
+            sections = tuple(self._section(kind, table, name, number) for number, table in enumerate(tables))
+            made[name] = sections if are_many else sections[0]
+        try:
+            return Config(**made)
+        except TagMatchError as error:
+            text = str(error)
+            if isinstance(error, ConfigError) or not (entry := _ENTRY.match(text)):
+                raise
+            text = _ENTRY.sub(lambda each: f"{each[3]} of [[{each[1]}]] in line {self._line_of_entry(each)}", text)
+            raise ConfigError(f"{self._path}:{self._line_of_entry(entry)}: {text}") from None
+
+    def _line_of_entry(self, entry: re.Match[str]) -> int:
+        return self.line_of(entry[1], int(entry[2]), entry[3])
+
+    def _section(self, kind: Any, table: Mapping[str, Any], section: str, number: int) -> Any:
+        hints, known, values = get_type_hints(kind), {each.name: each for each in fields(kind)}, {}
+        for key, value in table.items():
+            if key not in known:
+                raise self.error(f"[{section}] has no {key!r}{near_match(key, [*known])}", section, number, key)
+            try:
+                values[key] = _typed(value, hints[key])
+            except ConfigError as error:
+                raise self.error(f"{key} {error}", section, number, key) from None
+            if FILE in known[key].metadata:
+                values[key] = str(self._path.parent / values[key])
+        for key, each in known.items():
+            if key not in values and each.default is MISSING and each.default_factory is MISSING:
+                raise self.error(f"[{section}] needs {key!r}", section, number)
+        try:
+            return kind(**values)
+        except TagMatchError as error:  # its first word is the key
+            raise self.error(str(error), section, number, str(error).partition(" ")[0].rstrip(":")) from None
 
 
-def read_toml(text: str, file: str, kind: type[T]) -> T:
-    """The dataclass that a text is: each field of it is a section, a dataclass or a tuple of them."""
-    lines = Lines(text)
-    try:
-        found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
-        line = int(place[1]) if place else len(text.splitlines()) or 1
-        raise ConfigError(f"{file}:{line}: {str(error).partition(' (at ')[0]}") from None
-    hints, sections = get_type_hints(kind), {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    made: dict[str, Any] = {}
-    for name, value in found.items():
-        if name not in sections:
-            raise ConfigError(f"{file}:{lines.of(name)}: there is no section {name!r}{near_match(name, [*sections])}")
-        hint = hints[name]
-        if get_origin(hint) is tuple:
-            if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
-                raise ConfigError(f"{file}:{lines.of(name)}: {name} must be tables: write [[{name}]]")
-            own = get_args(hint)[0]
-            made[name] = tuple(_made(own, each, name, number, file, lines) for number, each in enumerate(value))
-        else:
-            if not isinstance(value, dict):
-                raise ConfigError(f"{file}:{lines.of(name)}: {name} must be a table: write [{name}]")
-            made[name] = _made(hint, value, name, 0, file, lines)
-    return _checked(kind, made, "", 0, file, lines)
-
-
-def _made(kind: Any, table: Mapping[str, Any], section: str, number: int, file: str, lines: Lines) -> Any:
-    """One section."""
-    hints, known = get_type_hints(kind), {field.name: field for field in fields(kind)}
-    values = {}
-    for key, value in table.items():
-        line = lines.of(section, number, key)
-        if key not in known:
-            raise ConfigError(f"{file}:{line}: [{section}] has no {key!r}{near_match(key, [*known])}")
-        values[key] = _typed(value, hints[key], f"{file}:{line}: {key}")
-    for key, each in known.items():
-        if key not in values and each.default is MISSING and each.default_factory is MISSING:
-            raise ConfigError(f"{file}:{lines.of(section, number)}: [{section}] needs {key!r}")
-    return _checked(kind, values, section, number, file, lines)
-
-
-def _checked(kind: type[T], values: dict[str, Any], section: str, number: int, file: str, lines: Lines) -> T:
-    try:
-        return kind(**values)
-    except ConfigError:
-        raise
-    except TagMatchError as error:
-        text = str(error)
-        name = text.partition(" ")[0].rstrip(":")
-        line = lines.of(section, number, name) if section else lines.of(name)
-        if not section and (entry := _ENTRY.match(text)):
-            line = lines.of_entry(entry)
-            text = _ENTRY.sub(lambda entry: f"{entry[3]} of [[{entry[1]}]] in line {lines.of_entry(entry)}", text)
-        raise ConfigError(f"{file}:{line}: {text}") from None
-
-
-def _typed(value: object, hint: Any, what: str) -> Any:
+def _typed(value: object, hint: Any) -> Any:
     """A value of the type that a field has."""
-    kinds = [kind for kind in _alternatives(hint) if kind is not NoneType]
+    alternatives = (hint,) if get_origin(hint) in (None, Literal) else get_args(hint)
+    kinds = [kind for kind in alternatives if kind is not NoneType]
     for kind in kinds:
         if get_origin(kind) is Literal:
             if value not in get_args(kind):
-                raise ConfigError(f"{what} must be one of {', '.join(map(repr, get_args(kind)))}, not {value!r}")
+                raise ConfigError(f"must be one of {', '.join(map(repr, get_args(kind)))}, not {value!r}")
             return value
-        if get_origin(kind) is tuple and isinstance(value, list):
-            return tuple(_typed(each, get_args(kind)[0], what) for each in value)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        if kind is float and type(value) is int:
             return float(value)
-        if isinstance(kind, type) and not is_dataclass(kind) and type(value) is kind:
+        if type(value) is kind:
             return value
-    wanted = " or ".join(_NAMES.get(kind, str(kind)) for kind in kinds)
-    raise ConfigError(f"{what} must be {wanted}, not {str(value)[:60]!r}")
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return (hint,) if get_origin(hint) in (None, Literal, tuple) else get_args(hint)
-
-
-def read_config(path: str | Path) -> Config:
-    """The configuration in a file; relative paths in it are relative to its folder."""
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-        raise ConfigError(f"{path}: cannot be read: {reason}") from None
-    found, folder = read_toml(text, str(path), Config), Path(path).parent
-    sections: dict[str, Any] = {}
-    for each in fields(found):
-        given = getattr(found, each.name)
-        is_many = isinstance(given, tuple)
-        sections[each.name] = tuple(_beside(one, folder) for one in given) if is_many else _beside(given, folder)
-    return replace(found, **sections)
-
-
-def _beside(section: Any, folder: Path) -> Any:
-    """A section whose files are relative to the folder."""
-    files = {each.name: getattr(section, each.name) for each in fields(section) if FILE in each.metadata}
-    return replace(section, **{name: str(folder / file) for name, file in files.items() if file is not None})
+    raise ConfigError(f"must be {' or '.join(map(_NAMES.__getitem__, kinds))}, not {str(value)[:60]!r}")
 
 
 # -- files that a configuration names ----------------------------------------------------------------------------------
@@ -214,15 +186,6 @@ def _file(data: bytes) -> Iterator[str]:
 
 def check_files(config: Config, path: str | None = None) -> None:
     """See that the files that a configuration names can be read, and are what they must be."""
-    for section, number, key, error in _faults(config):
-        place = ""
-        if path is not None:
-            place = f"{path}:{Lines(Path(path).read_text()).of(section, number, key)}: "
-        raise ConfigError(f"{place}{error}")
-
-
-def _faults(config: Config) -> Iterator[tuple[str, int, str, TagMatchError]]:
-    """What is wrong, and the section and the key that name the file."""
     server = config.server
     checks: list[tuple[str, int, str, Callable[[], object]]] = []
     if server.tls_cert is not None and server.tls_key is not None:
@@ -238,21 +201,14 @@ def _faults(config: Config) -> Iterator[tuple[str, int, str, TagMatchError]]:
         try:
             check()
         except TagMatchError as error:
-            yield section, number, key, error
+            text = str(error)
+            raise _Text(Path(path)).error(text, section, number, key) if path else ConfigError(text) from None
 
 
 def _certificates(name: str, path: str | None) -> None:
     if path is not None:
-        check_certificates(_read(name, path), f"{name} {path}")
+        check_certificates(read_file(name, path), f"{name} {path}")
 
 
 def _pair(cert: str, key: str) -> None:
-    check_pair(_read("tls_cert", cert), _read("tls_key", key), f"tls_cert {cert}", f"tls_key {key}")
-
-
-def _read(name: str, path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InvalidValueError(f"{name} {path}: cannot be read: {reason}") from None
+    check_pair(read_file("tls_cert", cert), read_file("tls_key", key), f"tls_cert {cert}", f"tls_key {key}")

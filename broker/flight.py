@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple, Self
+from itertools import chain
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tagmatch.broker.access import token_of
-from tagmatch.broker.config import ServerOptions
+from tagmatch.broker.config import ServerOptions, read_file
 from tagmatch.broker.wire import GoneError, status_of
 from tagmatch.files.ipc import IpcReader
 from tagmatch.model.columns import repeated
@@ -29,10 +30,8 @@ try:
 except ImportError:
     raise TagMatchError("the service needs grpcio; install it with: pip install 'tagmatch[serve]'") from None
 
-#: Seconds for which a call waits for its first message
-FIRST_S = 20.0
-#: Seconds for which a client may leave a message unread
-UNREAD_S = 120.0
+#: Seconds for which a call waits for its first message, and for which a client may leave a message unread
+FIRST_S, UNREAD_S = 20.0, 120.0
 #: Seconds without a sign of life until a client is asked for one, and until it is taken for gone then
 KEEPALIVE_S, GONE_S = 30.0, 20.0
 #: Seconds until a connection must have begun as gRPC wants it, and for which it may be without calls
@@ -180,9 +179,9 @@ class Transport(grpc.GenericRpcHandler):  # type: ignore[misc]
         try:
             if server.tls_cert is None:
                 return int(self._server.add_insecure_port(address))
-            pair = (_read(server.tls_key), _read(server.tls_cert))
-            root = None if server.client_ca is None else _read(server.client_ca)
-            credentials = grpc.ssl_server_credentials([pair], root, require_client_auth=root is not None)
+            files = {name: getattr(server, name) for name in ("tls_key", "tls_cert", "client_ca")}
+            key, cert, root = (None if path is None else read_file(name, path) for name, path in files.items())
+            credentials = grpc.ssl_server_credentials([(key, cert)], root, require_client_auth=root is not None)
             return int(self._server.add_secure_port(address, credentials))
         except RuntimeError:
             raise TagMatchError(f"{address}: cannot listen: {_why_not(server)}") from None
@@ -264,15 +263,6 @@ def _why_not(server: ServerOptions) -> str:
     return "its certificates cannot be used"
 
 
-def _read(path: str | None) -> bytes:
-    assert path is not None
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise TagMatchError(f"{path}: cannot be read: {error.strerror}") from None
-
-
 # -- messages of Flight as bytes of Protocol Buffers, read with care: all of them may come from anyone -----------------
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
@@ -329,14 +319,8 @@ def read_action(message: bytes) -> tuple[str, bytes]:
 
 def data(header: bytes | memoryview, body: bytes | memoryview = b"", metadata: bytes = b"") -> bytes:
     """A `FlightData`."""
-    parts: list[bytes | memoryview] = []
-    if header:
-        parts += (b"\x12", _varint(len(header)), header)
-    if metadata:
-        parts += (b"\x1a", _varint(len(metadata)), metadata)
-    if body:
-        parts += (b"\xc2\x3e", _varint(len(body)), body)
-    return b"".join(parts)
+    parts = ((2, header), (3, metadata), (1000, body))
+    return b"".join(part for number, data in parts if len(data) for part in _parts_of(number, data))
 
 
 def result(body: bytes) -> bytes:
@@ -349,21 +333,12 @@ def action_type(name: str, description: str) -> bytes:
     return _field(1, name.encode()) + _field(2, description.encode())
 
 
-def schema_result(schema: bytes | memoryview) -> bytes:
-    """A `SchemaResult`, of a schema with the prefix that Arrow IPC has before its messages."""
-    return _field(1, schema)
-
-
-def flight_info(schema: bytes | memoryview, command: bytes) -> bytes:
-    """A `FlightInfo` of unknown length: what a command describes is given, at the same place, for it as a ticket."""
-    unknown = b"\xff" * 9 + b"\x01"
-    endpoint = _field(1, _field(1, command))
-    descriptor = b"\x08" + _varint(_COMMAND) + _field(2, command)
-    return _field(1, schema) + _field(2, descriptor) + _field(3, endpoint) + b"\x20" + unknown + b"\x28" + unknown
-
-
 def _field(number: int, data: bytes | memoryview) -> bytes:
-    return b"".join((_varint(number << 3 | _BYTES), _varint(len(data)), data))
+    return b"".join(_parts_of(number, data))
+
+
+def _parts_of(number: int, data: bytes | memoryview) -> tuple[bytes | memoryview, ...]:
+    return _varint(number << 3 | _BYTES), _varint(len(data)), data
 
 
 def _varint(number: int) -> bytes:
@@ -427,8 +402,6 @@ def _read_varint(view: memoryview, place: int) -> tuple[int, int]:
 
 # Before the header of a message of Arrow IPC: a mark, and its length
 _PREFIX = 8
-
-
 #: Columns of a stream, with the fields of structs: each is some work for each batch
 MAX_FIELDS = 4_096
 
@@ -464,44 +437,30 @@ class IncomingStream:
     """The stream that a client sends: its descriptor and its schema, and then its batches, which this iterates over."""
 
     def __init__(self, rpc: Rpc, options: ServerOptions) -> None:
-        self._messages = iter(rpc)
+        messages = map(read_data, rpc)
         self._reader = IpcReader(most_bytes=options.max_message_bytes, most_rows=options.max_batch_rows)
-        first = next(self._messages, None)
+        first = next(messages, None)
         if first is None:
             raise InvalidValueError("the stream ends before its first message, which has the descriptor")
-        self._first: Data | None = read_data(first)
-        if self._first.descriptor is None:
+        if first.descriptor is None:
             raise InvalidValueError("the first message of a stream must have a descriptor")
-        self.descriptor = self._first.descriptor
+        self.descriptor, self._messages = first.descriptor, chain([first], messages)
 
     @property
     def schema(self) -> pa.Schema:
         """Names and types of columns; waits for it."""
         while self._reader.schema is None:
-            message = self._next()
+            message = next(self._messages, None)
             if message is None:
                 raise InvalidValueError("the stream ends before its schema")
             self._feed(message)
         return self._reader.schema
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> pa.RecordBatch:
-        """The next batch, after messages that have only metadata."""
-        while (message := self._next()) is not None:
-            if (batch := self._feed(message)) is not None:
-                return batch
-        raise StopIteration
-
-    def _next(self) -> Data | None:
-        if self._first is not None:
-            found, self._first = self._first, None
-            return found
-        message = next(self._messages, None)
-        return None if message is None else read_data(message)
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (batch for message in self._messages if (batch := self._feed(message)) is not None)
 
     def _feed(self, message: Data) -> pa.RecordBatch | None:
+        """What a message of Arrow brings, if that is a batch; some have only metadata."""
         return self._reader.feed(message.header, message.body) if message.header else None
 
 

@@ -32,11 +32,12 @@ from tagmatch.model.options import KeyType, of_channel
 
 if TYPE_CHECKING:
     from tagmatch import TagMatch
-    from tagmatch.broker.gateways.gateway import Gateway
+    from tagmatch.broker.gateway import Gateway
 
 _LOG = logging.getLogger("tagmatch.subscribers")
 #: Columns that are no attributes: what a message is called, what it carries, and when it expires
 ID, PAYLOAD, EXPIRES = "id", "payload", "expires"
+_BINARY = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.null())
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +71,14 @@ def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, s
     """Messages from Arrow, or from lists."""
     table = table_of(messages, payloads)
     check_names(table.column_names, PUBLISHED_COLUMNS)
-    ids = _binary(table, ID, pa.binary())
-    carried = _binary(table, PAYLOAD, pa.large_binary())
-    expires, until = _times(table, steady)
-    rest = [name for name in table.column_names if name not in (ID, PAYLOAD, EXPIRES)]
-    if not rest:
+    own = [name for name in (ID, PAYLOAD, EXPIRES) if name in table.column_names]
+    if twice := [name for name in own if table.column_names.count(name) > 1]:
+        raise InvalidValueError(f"there must be one column {twice[0]!r}, not {table.column_names.count(twice[0])}")
+    rest = table.drop_columns(own)
+    if not rest.column_names:
         raise InvalidValueError("messages must have a column 'tags', or a column for an attribute; there is neither")
-    return Publication(table.select(rest), ids, carried, expires, until)
+    ids, carried = _binary(table, ID, pa.binary()), _binary(table, PAYLOAD, pa.large_binary())
+    return Publication(rest, ids, carried, *_times(table, steady))
 
 
 def joined(parts: list[Publication]) -> Publication:
@@ -93,7 +95,7 @@ def joined(parts: list[Publication]) -> Publication:
 
 
 def table_of(messages: Any, payloads: Iterable[bytes | None] | None) -> pa.Table:
-    """What `messages_of` takes, as one table; errors as there."""
+    """Messages as one table."""
     table = as_table(messages)
     if table is not None:
         if payloads is not None:
@@ -113,55 +115,30 @@ def table_of(messages: Any, payloads: Iterable[bytes | None] | None) -> pa.Table
 
 
 def _binary(table: pa.Table, name: str, kind: pa.DataType) -> pa.Array:
-    column = _column(table, name)
-    if column is None:
+    if name not in table.column_names:
         return pa.nulls(len(table), kind)
-    if not any(
-        is_kind(column.type)
-        for is_kind in (
-            pa.types.is_string,
-            pa.types.is_large_string,
-            pa.types.is_string_view,
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_null,
-        )
-    ):
+    column = table.column(name)
+    if column.type not in _BINARY:
         raise InvalidTypeError(f"column {name!r} must be strings or binary, not {column.type}")
-    # Text and large text become bytes of the same length of offsets first
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
-        column = column.cast(pa.large_string()).cast(pa.large_binary())
-    return _whole(column.cast(kind))
+    return column.cast(kind).combine_chunks()
 
 
 def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
     """When messages expire: as the system's clock has it, and as `steady_us` has it."""
-    column, never = _column(table, EXPIRES), np.full(len(table), NEVER)
-    if column is None or pa.types.is_null(column.type):
+    never = np.full(len(table), NEVER)
+    column = table.column(EXPIRES) if EXPIRES in table.column_names else pa.nulls(len(table))
+    if pa.types.is_null(column.type):
         return never, never
     is_duration = pa.types.is_duration(column.type)
     if not is_duration and (not pa.types.is_timestamp(column.type) or column.type.tz is None):
         raise InvalidTypeError(f"column 'expires' must be timestamps with a time zone, or durations, not {column.type}")
     kind = pa.duration("us") if is_duration else pa.timestamp("us", "UTC")
-    given = _whole(column.cast(kind, safe=False).cast(pa.int64()))
+    given = column.cast(kind, safe=False).cast(pa.int64()).combine_chunks()
     missing = given.is_null().to_numpy(zero_copy_only=False)
     times: I64Array = given.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     if not is_duration:
         return np.where(missing, NEVER, times), never
     return never, np.where(missing | (times >= NEVER - steady), NEVER, times + steady)
-
-
-def _column(table: pa.Table, name: str) -> Any:
-    count = table.column_names.count(name)
-    if count > 1:
-        raise InvalidValueError(f"there must be one column {name!r}, not {count}")
-    return table.column(name) if count else None
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 class _Waiting:
@@ -194,7 +171,7 @@ class Hub:
         self._lock = threading.Lock()
         self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
         self._queues: dict[str | None, deque[_Waiting]] = {channel: deque() for channel in (None, *channels)}
-        self._waiting = self._waiting_bytes = self._matching = 0
+        self._waiting = self._waiting_bytes = 0
         self._counts: Counter[str] = Counter()
         self._is_closed = False
         self._threads = [
@@ -203,8 +180,6 @@ class Hub:
         ]
         for thread in self._threads:
             thread.start()
-
-    # -- publishers --------------------------------------------------------------------------------------------------
 
     def publish(
         self,
@@ -250,8 +225,6 @@ class Hub:
             self._waiting + len(one.messages) <= self._options.max_waiting
             and self._waiting_bytes + one.nbytes <= self._options.max_waiting_bytes
         )
-
-    # -- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self, channel: str | None) -> None:
         while taken := self._next(self._queues[channel]):
@@ -313,20 +286,15 @@ class Hub:
             else:
                 one.published.set_exception(error)
 
-    # -- notifications -----------------------------------------------------------------------------------------------
-
     def _notify(self, messages: Publication, answers: pa.ListArray) -> None:
         self._sessions.end_expired()
         messages = self._with_expiry(messages)
-        lengths, keys = _lengths(answers), answers.flatten()
-        keys = keys.cast(KEY_TYPES[self._sessions.key_type])
+        lengths, keys = _lengths(answers), answers.flatten().cast(KEY_TYPES[self._sessions.key_type])
         offered = 0
-        if followers := self._sessions.following_all():
-            rows = np.flatnonzero(lengths)
-            ends = np.concatenate([[0], np.cumsum(lengths[rows])])
-            if len(rows):
-                whole = self._made(messages, rows, ends, keys)
-                offered += sum(self._sessions.offer(number, whole) for number in followers)
+        rows = np.flatnonzero(lengths)
+        if len(rows) and (followers := self._sessions.following_all()):
+            whole = self._made(messages, rows, np.concatenate([[0], np.cumsum(lengths[rows])]), keys)
+            offered += sum(self._sessions.offer(number, whole) for number in followers)
         places, numbers = self._sessions.followers.lookup(keys)
         if len(places):
             # By session, then by message: one notification for each message, with all keys of the session
@@ -364,8 +332,6 @@ class Hub:
         default = self._sessions.steady() + int(expiry * 1e6)
         return replace(messages, until=np.where(says_nothing, default, messages.until))
 
-    # -- the object --------------------------------------------------------------------------------------------------
-
     def stats(self) -> dict[str, int]:
         """Counts of messages, of one moment."""
         with self._lock:
@@ -373,15 +339,15 @@ class Hub:
             counts = {name: self._counts[name] for name in names}
             return {**counts, "waiting": self._waiting, "waiting_bytes": self._waiting_bytes}
 
-    def close(self, *, drain: bool = True, timeout: float | None = None) -> bool:
-        """Take no more messages, match those that wait, or drop them without `drain`, and end the thread."""
+    def close(self, timeout: float | None = None) -> bool:
+        """Take no more messages, match those that wait, or drop them after a time, and end the threads."""
         until = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._is_closed = True
             self._came.notify_all()
             self._went.notify_all()
-            is_whole = drain and self._went.wait_for(lambda: not any(self._queues.values()), timeout)
-            left = [] if is_whole else list(chain.from_iterable(self._queues.values()))
+            self._went.wait_for(lambda: not any(self._queues.values()), timeout)
+            left = [*chain.from_iterable(self._queues.values())]
             for queue in self._queues.values():
                 queue.clear()
             dropped = sum(len(one.messages) for one in left)
@@ -450,7 +416,7 @@ class Subscribers:
         for gateway in self.gateways:
             if not gateway.stop(seconds):
                 _LOG.warning("a gateway has not sent everything in time")
-        if not self.hub.close(timeout=seconds):
+        if not self.hub.close(seconds):
             _LOG.warning("messages were dropped, as they were not matched in time")
         self._quiet.set()
 

@@ -31,38 +31,51 @@ except ImportError:
     raise TagMatchError("the service needs prometheus-client; install it with: pip install 'tagmatch[serve]'") from None
 
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+#: Figures of subscribers that go up and down; others only go up
+_NOW = frozenset(("sessions", "connected", "keys", "waiting", "in_flight", "bytes", "waiting_bytes"))
+_Stats = Callable[[], dict[str, Any]]
 
 
-class _Index(Collector):
-    """Figures of the index, looked up when somebody asks."""
+class _Figures(Collector):
+    """Figures of the index, of calls under way, and of subscribers, looked up when somebody asks."""
 
-    def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
-        self._stats = stats
+    def __init__(self, index: _Stats, limits: _Stats, subscribers: _Stats) -> None:
+        self._index, self._limits, self._subscribers = index, limits, subscribers
 
     def collect(self) -> Iterator[Metric]:
         """Give what is there now; nothing of an index that is closed."""
         with contextlib.suppress(ClosedError):
-            stats = self._stats()
-            for name, what in (("sets", "Distinct stored sets."), ("keys", "Keys of all sets together.")):
-                yield GaugeMetricFamily(f"tagmatch_index_{name}", what, stats[name])
+            stats = self._index()
+            yield GaugeMetricFamily("tagmatch_index_sets", "Distinct stored sets.", stats["sets"])
+            yield GaugeMetricFamily("tagmatch_index_keys", "Keys of all sets together.", stats["keys"])
             yield GaugeMetricFamily("tagmatch_staged_changes", "Changes that wait for consolidate.", stats["staged"])
             yield GaugeMetricFamily("tagmatch_index_bytes", "Bytes of the index in memory.", stats["index_bytes"])
             yield from _channels(stats["channels"])
+        limits = self._limits()
+        yield GaugeMetricFamily("tagmatch_connections", "Clients that have calls under way.", limits["connections"])
+        yield GaugeMetricFamily("tagmatch_calls_under_way", "Calls under way, streams among them.", limits["calls"])
+        yield GaugeMetricFamily("tagmatch_held_bytes", "Bytes that are not dealt with yet.", limits["bytes"])
+        found: dict[str, Any] = {}
+        for part, figures in self._subscribers().items():
+            is_gateway = part not in ("sessions", "hub")
+            for figure, value in figures.items():
+                name = f"tagmatch_{'gateway' if is_gateway else part}_{figure}"
+                if name not in found:
+                    kind = GaugeMetricFamily if figure in _NOW else CounterMetricFamily
+                    what = f"See `{figure}` in docs/subscribers.md."
+                    found[name] = kind(name, what, labels=["session"] if is_gateway else [])
+                found[name].add_metric([part] if is_gateway else [], value)
+        yield from found.values()
 
 
 def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
     """Figures of channels: what became of each message, how many answers were late, and by how much."""
-    if not channels:
-        return
-    ended = CounterMetricFamily(
-        "tagmatch_channel_messages", "Messages of channels, by what became of them.", labels=["channel", "outcome"]
-    )
-    offered = CounterMetricFamily("tagmatch_channel_offered", "Messages of channels that came.", labels=["channel"])
-    late = CounterMetricFamily("tagmatch_channel_late", "Answers after the deadline.", labels=["channel"])
-    waiting = GaugeMetricFamily("tagmatch_channel_in_flight", "Messages without an outcome.", labels=["channel"])
-    lateness = GaugeMetricFamily(
-        "tagmatch_channel_lateness_seconds", "How late the late ones were.", labels=["channel", "quantile"]
-    )
+    of, labels = "tagmatch_channel_", ["channel"]
+    ended = CounterMetricFamily(f"{of}messages", "Messages, by what became of them.", labels=[*labels, "outcome"])
+    offered = CounterMetricFamily(f"{of}offered", "Messages of channels that came.", labels=labels)
+    late = CounterMetricFamily(f"{of}late", "Answers after the deadline.", labels=labels)
+    waiting = GaugeMetricFamily(f"{of}in_flight", "Messages without an outcome.", labels=labels)
+    lateness = GaugeMetricFamily(f"{of}lateness_seconds", "How late the late were.", labels=[*labels, "quantile"])
     for channel, figures in channels.items():
         for outcome in ("answered", "refused", "deserted", "dropped", "cancelled", "failed"):
             ended.add_metric([channel, outcome], figures[outcome])
@@ -71,39 +84,16 @@ def _channels(channels: dict[str, dict[str, Any]]) -> Iterator[Metric]:
         waiting.add_metric([channel], figures["in_flight"])
         for quantile, name in (("0.5", "median"), ("0.99", "p99"), ("1", "max")):
             lateness.add_metric([channel, quantile], figures["lateness"][name])
-    yield from (ended, offered, late, waiting, lateness)
-
-
-class _Subscribers(Collector):
-    """Figures of sessions, of what publishes to them, and of gateways, looked up when somebody asks."""
-
-    #: Figures that go up and down; others only go up
-    _NOW = frozenset(("sessions", "connected", "keys", "waiting", "in_flight", "bytes", "waiting_bytes"))
-
-    def __init__(self, stats: Callable[[], dict[str, dict[str, int]]]) -> None:
-        self._stats = stats
-
-    def collect(self) -> Iterator[Metric]:
-        """Give what is there now."""
-        gateways: dict[str, Any] = {}
-        for part, figures in self._stats().items():
-            for name, value in figures.items():
-                kind = GaugeMetricFamily if name in self._NOW else CounterMetricFamily
-                if part in ("sessions", "hub"):
-                    yield kind(f"tagmatch_{part}_{name}", f"See `{name}` in docs/subscribers.md.", value)
-                else:
-                    what = f"See `{name}` in docs/subscribers.md."
-                    family = gateways.setdefault(name, kind(f"tagmatch_gateway_{name}", what, labels=["session"]))
-                    family.add_metric([part], value)
-        yield from gateways.values()
+    if channels:
+        yield from (ended, offered, late, waiting, lateness)
 
 
 class Metrics:
     """Counters of one service."""
 
-    def __init__(self, stats: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, index: _Stats, limits: _Stats, subscribers: _Stats) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Index(stats))
+        self.registry.register(_Figures(index, limits, subscribers))
         own: Any = {"registry": self.registry}
         self.messages = Counter("tagmatch_messages", "Messages that came in.", **own)
         self.answers = Counter("tagmatch_answers", "Messages that were answered.", **own)
@@ -113,36 +103,16 @@ class Metrics:
         self.refusals = Counter("tagmatch_refused", "Calls that were refused.", ["reason"], **own)
         self.throttled = Counter("tagmatch_throttled_seconds", "Time that streams waited for their rate.", **own)
         self.calls = Counter("tagmatch_calls", "Calls.", ["call"], **own)
+        self.cancelled = Counter("tagmatch_calls_cancelled", "Calls ended, as their clients did not go on.", **own)
         self.in_flight = Gauge("tagmatch_messages_in_flight", "Messages that are not answered yet.", **own)
         self.queued = Gauge("tagmatch_messages_queued", "Messages that wait to be matched.", **own)
-        self.cancelled = Counter(
-            "tagmatch_calls_cancelled", "Calls that the service has ended, as they waited for clients in vain.", **own
-        )
-        self.held = Gauge("tagmatch_held_bytes", "Bytes that have come and are not dealt with yet.", **own)
-        self.under_way = Gauge("tagmatch_calls_under_way", "Calls under way, streams among them.", **own)
-        self.connections = Gauge("tagmatch_connections", "Clients that have calls under way.", **own)
-        self.latency = Histogram(
-            "tagmatch_answer_seconds", "From a batch's arrival to its answer.", buckets=_SECONDS, **own
-        )
-        self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], buckets=_SECONDS, **own)
-
-    def watch_subscribers(self, stats: Callable[[], dict[str, dict[str, int]]]) -> None:
-        """Have figures of subscribers, by part: `sessions`, `hub`, and gateways by their sessions."""
-        self.registry.register(_Subscribers(stats))
+        own["buckets"] = _SECONDS
+        self.latency = Histogram("tagmatch_answer_seconds", "From a batch's arrival to its answer.", **own)
+        self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], **own)
 
     def text(self) -> bytes:
         """All of them, as Prometheus reads them."""
         return generate_latest(self.registry)
-
-    @contextlib.contextmanager
-    def call(self, name: str) -> Iterator[None]:
-        """Count a call and its time."""
-        began = time.perf_counter()
-        self.calls.labels(name).inc()
-        try:
-            yield
-        finally:
-            self.call_time.labels(name).observe(time.perf_counter() - began)
 
 
 #: What modules of the service log to; `extra={"fields": {...}}` adds fields
@@ -208,11 +178,6 @@ def _log_end_of_thread(ended: threading.ExceptHookArgs) -> None:
 Span = Callable[[str, dict[str, str]], AbstractContextManager[Any]]
 
 
-def no_span(_name: str, _attributes: dict[str, str]) -> AbstractContextManager[Any]:
-    """Do nothing."""
-    return contextlib.nullcontext()
-
-
 def spans(*, to_console: bool) -> Span:
     """What begins a span with a name and attributes.
 
@@ -225,7 +190,7 @@ def spans(*, to_console: bool) -> Span:
             raise TagMatchError(
                 "[log] traces needs OpenTelemetry; install it with: pip install 'tagmatch[trace]'"
             ) from None
-        return no_span
+        return lambda _name, _attributes: contextlib.nullcontext()
     if to_console:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
@@ -236,10 +201,7 @@ def spans(*, to_console: bool) -> Span:
     else:
         tracer = trace.get_tracer("tagmatch")
 
-    def span(name: str, attributes: dict[str, str]) -> AbstractContextManager[Any]:
-        return tracer.start_as_current_span(name, attributes=attributes)
-
-    return span
+    return lambda name, attributes: tracer.start_as_current_span(name, attributes=attributes)
 
 
 #: Connections at once, seconds that each may take from its first byte to its last, and bytes of a request

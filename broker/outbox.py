@@ -34,16 +34,16 @@ KEY_TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.la
 
 def schema_of(key_type: KeyType) -> pa.Schema:
     """Columns of notifications as a subscriber gets them."""
-    return pa.schema([("offset", pa.int64()), ("redelivered", pa.bool_()), *_content(key_type)])
-
-
-def _content(key_type: KeyType) -> list[pa.Field]:
-    return [
-        pa.field("id", pa.binary()),
-        pa.field("payload", pa.large_binary()),
-        pa.field("keys", pa.list_(KEY_TYPES[key_type])),
-        pa.field("expires", pa.timestamp("us", "UTC")),
-    ]
+    return pa.schema(
+        {
+            "offset": pa.int64(),
+            "redelivered": pa.bool_(),
+            "id": pa.binary(),
+            "payload": pa.large_binary(),
+            "keys": pa.list_(KEY_TYPES[key_type]),
+            "expires": pa.timestamp("us", "UTC"),
+        }
+    )
 
 
 #: What an outbox knows of a notification: its number, bytes that it counts for, when it expires, whether it was handed
@@ -65,11 +65,6 @@ class Notifications:
     def __len__(self) -> int:
         return len(self.marks)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that all count for."""
-        return int(self.marks["size"].sum())
-
     def part(self, begin: int, end: int) -> Notifications:
         """Those from `begin` to before `end`, in the same memory."""
         return Notifications(self.content.slice(begin, end - begin), self.marks[begin:end], self.held)
@@ -83,10 +78,6 @@ class Notifications:
         marks = self.marks.copy()
         marks[name] = value
         return Notifications(self.content, marks, self.held)
-
-    def last_after(self, now: int, steady: int) -> Any:
-        """Which have not expired by now, as both clocks have it."""
-        return (self.marks["expires"] > now) & (self.marks["until"] > steady)
 
     def as_batch(self, now: int, steady: int) -> pa.RecordBatch:
         """The columns of `schema_of` for the subscriber; time that is left becomes a time of day by both clocks."""
@@ -113,11 +104,11 @@ def joined(parts: Sequence[Notifications]) -> Notifications:
 
 
 def notifications_of(
-    ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expires: I64Array, until: I64Array | None = None
+    ids: pa.Array, payloads: pa.Array, keys: pa.ListArray, expires: I64Array, until: I64Array
 ) -> Notifications:
     """New notifications, which no outbox has numbered yet."""
     marks = np.zeros(len(ids), _MARKS)
-    marks["expires"], marks["until"] = expires, NEVER if until is None else until
+    marks["expires"], marks["until"] = expires, until
     values, lists = keys.flatten(), _lengths(keys)
     if pa.types.is_large_string(values.type):
         ends = np.cumsum(lists)
@@ -161,12 +152,11 @@ class Outbox:
         self._changed = threading.Condition(self._lock)
         self._waiting = _Parts()
         self._in_flight = _Parts()
+        # Counts of notifications, but for those that wait
         self._offered = self._delivered = self._dropped = self._expired = self._redelivered = 0
         self._handed_over = 0  # the greatest offset
         self._connection, self._is_connected = 0, False
         self._is_slow = self._is_closed = False
-
-    # -- what comes in -----------------------------------------------------------------------------------------------
 
     def offer(self, new: Notifications) -> int:
         """Have notifications wait, as many as there is room for; how many were offered, 0 where the session has ended.
@@ -211,8 +201,6 @@ class Outbox:
     def _expire(self) -> None:
         """Let go of what waits and has expired by now."""
         self._expired += self._waiting.drop_expired(self._now(), self._steady())
-
-    # -- connections -------------------------------------------------------------------------------------------------
 
     def connect(self) -> int:
         """Begin a connection, and end the one before; what was handed over and not acknowledged is delivered again."""
@@ -308,8 +296,6 @@ class Outbox:
                 parts.clear()
             self._changed.notify_all()
 
-    # -- figures -----------------------------------------------------------------------------------------------------
-
     @property
     def is_connected(self) -> bool:
         """Whether a connection has begun and not ended."""
@@ -356,11 +342,15 @@ class _Parts:
         self._count(part)
 
     def _count(self, part: Notifications) -> None:
-        self.count += len(part)
-        self.nbytes += part.nbytes
-        self._held += part.held
-        self._first_expiry = min(self._first_expiry, int(part.marks["expires"].min()))
-        self._first_until = min(self._first_until, int(part.marks["until"].min()))
+        marks = part.marks
+        self._change(part, 1)
+        self._first_expiry = min(self._first_expiry, int(marks["expires"].min()))
+        self._first_until = min(self._first_until, int(marks["until"].min()))
+
+    def _change(self, part: Notifications, sign: int) -> None:
+        self.count += sign * len(part)
+        self.nbytes += sign * int(part.marks["size"].sum())
+        self._held += sign * part.held
 
     def take_all(self) -> Notifications:
         whole = joined(self._parts)
@@ -370,9 +360,7 @@ class _Parts:
     def _split_first(self, count: int) -> Notifications:
         """The first ones of the first part, which keeps the others."""
         part = self._parts.popleft()
-        self.count -= len(part)
-        self.nbytes -= part.nbytes
-        self._held -= part.held
+        self._change(part, -1)
         if count < len(part):
             self.put_before(part.part(count, len(part)))
         return part.part(0, count)
@@ -386,7 +374,7 @@ class _Parts:
             if not fitting and taken:
                 break
             taken.append(self._split_first(max(fitting, 1)))
-            most, most_bytes = most - len(taken[-1]), most_bytes - taken[-1].nbytes
+            most, most_bytes = most - len(taken[-1]), most_bytes - int(taken[-1].marks["size"].sum())
             if fitting < len(first):
                 break
         return joined(taken)
@@ -397,8 +385,8 @@ class _Parts:
         while (count > 0 or nbytes > 0) and self.count:
             sizes = np.cumsum(self._parts[0].marks["size"])
             enough = max(count, int(np.searchsorted(sizes, nbytes, "left")) + 1 if nbytes > 0 else 0)
-            gone = self._split_first(min(enough, len(sizes)))
-            count, nbytes, dropped = count - len(gone), nbytes - gone.nbytes, dropped + len(gone)
+            gone = len(self._split_first(min(enough, len(sizes))))
+            count, nbytes, dropped = count - gone, nbytes - int(sizes[gone - 1]), dropped + gone
         return dropped
 
     def drop_up_to(self, offset: int) -> int:
@@ -413,7 +401,7 @@ class _Parts:
         parts, before = list(self._parts), self.count
         self.clear()
         for part in parts:
-            lasting = part.last_after(now, steady)
+            lasting = (part.marks["expires"] > now) & (part.marks["until"] > steady)
             self.append(part if lasting.all() else part.where(lasting))
         return before - self.count
 

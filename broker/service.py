@@ -1,34 +1,38 @@
-"""The service itself: calls of Flight come in, are checked, counted and logged, and go to what answers them."""
+"""The service: it begins and ends here, and its calls are checked, counted and logged, and go to what answers them."""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import os
+import signal
+import sys
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import pyarrow as pa
+from pyarrow import flight
+
 from tagmatch.broker import flight as wire
 from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, require, user_of
-from tagmatch.broker.actions import ACTIONS, CONTENTS, action
-from tagmatch.broker.config import Config, Role, User, in_url
+from tagmatch.broker.actions import ACTIONS, CONTENTS, Stream, options_of
+from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User, in_url
+from tagmatch.broker.config_file import check_files
 from tagmatch.broker.flight import IncomingStream, Method, OutgoingStream, Rpc, Transport
 from tagmatch.broker.hub import Subscribers
-from tagmatch.broker.observe import LOG, Metrics, Span, no_span
-from tagmatch.broker.streams import EXCHANGES, PUTS, Stream
-from tagmatch.broker.wire import (
-    GoneError,
-    UnauthenticatedError,
-    is_expected,
-    name_of,
-    read_json,
-    write_json,
-)
+from tagmatch.broker.observe import LOG, HttpEndpoint, Metrics, Span, set_up_logs, spans
+from tagmatch.broker.streams import EXCHANGES, PUTS
+from tagmatch.broker.wire import GoneError, UnauthenticatedError, is_expected, name_of, read_json, write_json
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import (
     AccessError,
     ClosedError,
+    ConfigError,
+    IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,
     Overloaded,
@@ -36,24 +40,23 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.names import near_match
+from tagmatch.model.options import Channel, Order
+from tagmatch.model.where.constraints import Where
 
 
 class Service:
-    """An index, served; `running.serving` starts one, and ends it."""
+    """An index, served; `serving` starts one, and ends it."""
 
-    def __init__(self, index: TagMatch[Any], config: Config, span: Span = no_span) -> None:
+    def __init__(self, index: TagMatch[Any], config: Config, span: Span) -> None:
         stats, server = index.stats(), config.server
         self.index, self.config, self._span = index, config, span
-        self.has_string_keys, self.plane = stats["key_type"] == "string", bool(stats["plane"])
-        self.limits: UserLimits = UserLimits(server)
-        self.metrics = Metrics(index.stats)
-        for gauge, figure in (("connections", "connections"), ("under_way", "calls"), ("held", "held")):
-            getattr(self.metrics, gauge).set_function(lambda figure=figure: getattr(self.limits, figure))
+        self.key_type, self.plane = stats["key_type"], bool(stats["plane"])
+        self.limits = UserLimits(server)
         self.is_draining = False
         self._idle = threading.Condition()
         self._calls = 0
-        self.subscribers = Subscribers(index, config, stats["key_type"])
-        self.metrics.watch_subscribers(self.subscribers.stats)
+        self.subscribers = Subscribers(index, config, self.key_type)
+        self.metrics = Metrics(index.stats, self.limits.stats, self.subscribers.stats)
         methods: dict[str, Method] = {
             "DoExchange": partial(self._stream, "exchange", EXCHANGES),
             "DoPut": partial(self._stream, "put", PUTS),
@@ -75,23 +78,18 @@ class Service:
         scheme = "grpc" if server.tls_cert is None else "grpc+tls"
         self.url = f"{scheme}://{in_url(server.host)}:{self.port}"
 
-    # -- calls -------------------------------------------------------------------------------------------------------
-
     def _stream(self, what: str, known: dict[str, tuple[Role, Stream]], rpc: Rpc) -> Generator[bytes]:
         """`DoExchange` and `DoPut`: a stream of the client, and perhaps one to it."""
         with self._taken(rpc, what) as user:
             incoming = IncomingStream(rpc, self.config.server)
             role, stream, name, command = _command(incoming.descriptor, known)
             with self._call(rpc, user, role, name) as call:
-                yield from stream(call, command, incoming)
+                yield from stream(call, incoming, **options_of(stream, command, "the descriptor"))
 
     def _get(self, rpc: Rpc) -> Generator[bytes]:
         """`DoGet`: give the stored rows or sets."""
         with self._taken(rpc, "get") as user:
-            found = read_json(wire.read_ticket(rpc.only()), "the ticket")
-            name = found.pop("get", None)
-            if found or not isinstance(name, str) or name not in CONTENTS:
-                raise InvalidValueError(f'the ticket must be {{"get": NAME}}, with {" or ".join(CONTENTS)}')
+            name = _content_in(wire.read_ticket(rpc.only()), "ticket")
             with self._call(rpc, user, "read", "get") as call:
                 self.limits.admit(call.user.name, 1)
                 schema, batches = CONTENTS[name](self.index)
@@ -105,12 +103,13 @@ class Service:
         """`DoAction`: do something else."""
         with self._taken(rpc, "action", is_action=True, while_draining=True) as user:
             name, body = wire.read_action(rpc.only())
-            found = action(name)
+            if (found := ACTIONS.get(name)) is None:
+                raise InvalidValueError(f"there is no action {name[:60]!r}; there is {', '.join(ACTIONS)}")
             given = {} if found.role is None else read_json(body, "the body")
             with self._call(rpc, user, found.role, name) as call:
                 if found.role is not None:
                     self.limits.admit(call.user.name, 1)
-                yield wire.result(write_json(found.perform(call, found.options.of(given, name))))
+                yield wire.result(write_json(found.perform(call, **options_of(found.perform, given, name))))
 
     def _list_actions(self, rpc: Rpc) -> Generator[bytes]:
         """`ListActions`: say which actions there are."""
@@ -122,31 +121,28 @@ class Service:
         """`ListFlights`: say what there is to get."""
         with self._asked(rpc, "list_flights"):
             for name in CONTENTS:
-                yield wire.flight_info(self._schema_of(name), write_json({"get": name}))
+                yield self._info(write_json({"get": name}))
 
     def _flight_info(self, rpc: Rpc) -> Generator[bytes]:
         """`GetFlightInfo`: say what a descriptor `{"get": NAME}` would give."""
         with self._asked(rpc, "get_flight_info"):
-            command = wire.read_descriptor(rpc.only()).command
-            yield wire.flight_info(self._described(command), command)
+            yield self._info(wire.read_descriptor(rpc.only()).command)
 
     def _schema(self, rpc: Rpc) -> Generator[bytes]:
         """`GetSchema`: say which columns that would have."""
         with self._asked(rpc, "get_schema"):
-            yield wire.schema_result(self._described(wire.read_descriptor(rpc.only()).command))
+            yield flight.SchemaResult(self._described(wire.read_descriptor(rpc.only()).command)).serialize()
 
-    def _described(self, command: bytes) -> memoryview:
+    def _described(self, command: bytes) -> pa.Schema:
         """The schema of what a descriptor asks for."""
-        name = read_json(command, "the descriptor").get("get")
-        if not isinstance(name, str) or name not in CONTENTS:
-            raise InvalidValueError(f'the descriptor must be {{"get": NAME}}, with {" or ".join(CONTENTS)}')
-        return self._schema_of(name)
+        schema, _ = CONTENTS[_content_in(command, "descriptor")](self.index)
+        return schema
 
-    def _schema_of(self, name: str) -> memoryview:
-        schema, _ = CONTENTS[name](self.index)
-        return memoryview(schema.serialize())
-
-    # -- around them -------------------------------------------------------------------------------------------------
+    def _info(self, command: bytes) -> bytes:
+        """What a descriptor asks for is given, at the same place, for it as a ticket; its length is not known."""
+        descriptor, endpoint = flight.FlightDescriptor.for_command(command), flight.FlightEndpoint(command, [])
+        info: bytes = flight.FlightInfo(self._described(command), descriptor, [endpoint], -1, -1).serialize()
+        return info
 
     @contextlib.contextmanager
     def _asked(self, rpc: Rpc, what: str) -> Iterator[None]:
@@ -177,8 +173,9 @@ class Service:
         if role is not None:
             require(user, role, name)
         began = time.perf_counter()
+        self.metrics.calls.labels(name).inc()
         with (
-            self.metrics.call(name),
+            self.metrics.call_time.labels(name).time(),
             self._span(f"tagmatch.{name}", {"user": user.name, "peer": rpc.peer}),
             self.limits.memory(user, rpc.ended) as memory,
         ):
@@ -218,8 +215,6 @@ class Service:
         self.metrics.cancelled.inc()
         LOG.warning("a call was ended", extra={"fields": {"peer": rpc.peer, "reason": str(error)}})
 
-    # -- the end -----------------------------------------------------------------------------------------------------
-
     @property
     def is_ready(self) -> bool:
         """Whether it takes calls, and gateways that are required have connections."""
@@ -227,9 +222,9 @@ class Service:
 
     def readiness(self) -> tuple[bool, bytes]:
         """Whether it is ready, and that in words, with a line for each gateway."""
-        ready = self.is_ready
-        lines = ["ready" if ready else "not ready", *(": ".join(each) for each in self.subscribers.conditions.items())]
-        return ready, "".join(f"{line}\n" for line in lines).encode()
+        lines = ["ready" if self.is_ready else "not ready"]
+        lines += [f"{gateway}: {condition}" for gateway, condition in self.subscribers.conditions.items()]
+        return self.is_ready, "".join(f"{line}\n" for line in lines).encode()
 
     def drain(self) -> None:
         """Take no more calls, and ask clients to end their streams; returns at once."""
@@ -250,6 +245,15 @@ class Service:
         self._transport.stop()
 
 
+def _content_in(request: bytes, what: str) -> str:
+    """The name in a request `{"get": NAME}`."""
+    found = read_json(request, f"the {what}")
+    name = found.pop("get", None)
+    if found or not isinstance(name, str) or name not in CONTENTS:
+        raise InvalidValueError(f'the {what} must be {{"get": NAME}}, with {" or ".join(CONTENTS)}')
+    return name
+
+
 def _command(descriptor: Any, known: dict[str, tuple[Role, Stream]]) -> tuple[Role, Stream, str, dict[str, Any]]:
     """What a descriptor asks for, and its options."""
     if not descriptor.is_command:
@@ -259,3 +263,157 @@ def _command(descriptor: Any, known: dict[str, tuple[Role, Stream]]) -> tuple[Ro
     if not isinstance(name, str) or name not in known:
         raise InvalidValueError(f"there is no command {str(name)[:60]!r}{near_match(str(name)[:60], [*known])}")
     return (*known[name], name, command)
+
+
+# -- how it begins and ends -------------------------------------------------------------------------------------------
+
+# A thread that waits for the interpreter lock asks for it so soon: answers need not wait for other work
+_SWITCH_S = 0.0005
+# For what is under way in libraries, after the time to drain
+_LAST_S = 2.0
+
+#: Said where it may not be meant
+NO_USERS = "there are no users: everyone who can connect may do everything"
+
+
+@contextlib.contextmanager
+def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Service]:
+    """Serve an index within a `with` block: by default on a free port of this machine, for everyone on it.
+
+    At its end the service drains: for at most `drain_seconds` what is under way is answered.
+    """
+    if config is None:
+        config = Config(ServerOptions(port=0), metrics=MetricsOptions(enabled=False))
+    service = started(index, config)
+    try:
+        yield service
+    finally:
+        end(service)
+
+
+def started(index: TagMatch[Any], config: Config) -> Service:
+    """A service that takes calls; errors as `serving`."""
+    config.check_exposure()
+    check_files(config)
+    try:
+        service = Service(index, config, spans(to_console=config.log.traces))
+        service.subscribers.start()
+        return service
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, TagMatchError):
+            raise
+        where = f"{config.server.host}:{config.server.port}"
+        raise TagMatchError(f"{where}: cannot listen: {' '.join(str(error).split())}") from None
+
+
+def end(service: Service) -> bool:
+    """Drain a service and end it; returns whether all that was under way has been answered."""
+    service.drain()
+    idle = service.wait_until_idle(service.config.server.drain_seconds)
+    service.subscribers.end(_LAST_S)
+    service.shutdown()
+    service.wait_until_idle(_LAST_S)
+    return idle
+
+
+def run(config: Config, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM, Ctrl-C or the action `drain`; a second signal ends the process at once."""
+    set_up_logs(config.log)
+    sys.setswitchinterval(_SWITCH_S)
+    stop = threading.Event()
+    with opened(config) as index:
+        make_ready(index)
+        service = started(index, config)
+
+        def obey(*_: object) -> None:
+            if stop.is_set():
+                os._exit(0)
+            stop.set()
+
+        signal.set_wakeup_fd(-1)  # from here on, both drain; until here they have ended the process
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, obey)
+        http = None
+        if config.metrics.enabled:
+            http = HttpEndpoint(config.metrics, service.metrics.text, service.readiness)
+        announce(f"listening on {service.url}" + ("" if http is None else f", metrics on {http.url}/metrics"))
+        gc.collect()
+        gc.freeze()  # what is there now stays: the garbage collector need not look at it again and again
+        if not config.users:
+            LOG.warning(NO_USERS)
+        LOG.info("started", extra={"fields": {"url": service.url, "sets": len(index)}})
+        while not stop.wait(0.2) and not service.is_draining:
+            pass
+        idle = end(service)
+        LOG.info("ended", extra={"fields": {"answered_all": idle}})
+        if http is not None:
+            http.close()
+    if not idle:  # calls that are still at work need not end
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def notes_on(config: Config) -> list[str]:
+    """What may surprise, though it can be meant, and what a service that begins now would miss."""
+    notes = [] if config.users else [NO_USERS]
+    try:
+        if config.index.path is None or not config.index.create:
+            TagMatch.snapshots(_path_in(config))
+    except TagMatchError as error:
+        notes.append(str(error))
+    return notes
+
+
+def make_ready(index: TagMatch[Any]) -> None:
+    """Have what matches messages of tags compiled, or read from where it is kept, before one comes: match two.
+
+    They are in no channel: there, what takes so long once would be taken for what every message takes.
+    """
+    stored = next(iter(index), (frozenset(), ()))[0]
+    tags = [tag for tag in stored if not isinstance(tag, Where)]
+    index.match_many(pa.table({"tags": pa.array([tags, tags], pa.list_(pa.string()))}))
+
+
+def opened(config: Config) -> TagMatch[Any]:
+    """The index that a configuration names."""
+    options, path = config.index, _path_in(config)
+    channels = [each.channel for each in config.channel]
+    try:
+        return TagMatch.open(path, **options.keywords, channels=channels)
+    except IndexNotFoundError:
+        if not options.create:
+            raise
+        return TagMatch(path, **options.keywords, channels=channels)
+
+
+def _path_in(config: Config) -> str:
+    if config.index.path is None:
+        raise ConfigError("there is no index: give INDEX, or `path` in [index]")
+    return config.index.path
+
+
+def with_arguments(
+    config: Config,
+    path: str | None,
+    host: str | None,
+    port: int | None,
+    channels: Sequence[Channel] = (),
+    order: Order | None = None,
+) -> Config:
+    """The configuration, where arguments of the command line take the place of some options.
+
+    A channel takes the place of the one with its name.
+    """
+    by_name = {each.name: each for each in config.channel}
+    for each in channels:
+        by_name[each.name] = ChannelOptions(each.name, each.due if each.deadline is not None else None, each.priority)
+    return replace(
+        config,
+        index=replace(config.index, **_given(path=path, order=order)),
+        server=replace(config.server, **_given(host=host, port=port)),
+        channel=tuple(by_name.values()),
+    )
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}

@@ -1,169 +1,89 @@
-"""Sessions of subscribers: by name, each with the keys that it follows and an outbox, which outlive connections.
-
-Pairs of a key and a session that follows it stand in sorted columns, which are looked up for many keys at once. The
-columns come in few runs, each more than twice as long as the next one: new pairs become a run, and runs of like lengths
-are merged. So a change costs as much as it changes, however many pairs there are.
-"""
+"""Sessions of subscribers: by name, each with the keys that it follows and an outbox, which outlive connections."""
 
 from __future__ import annotations
 
-import heapq
 import threading
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
-from typing import Any
+from itertools import chain
+from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.broker.config import SESSION_DEFAULTS, Guarantee, SessionOptions, WhenFull, check_not_negative
-from tagmatch.broker.outbox import KEY_TYPES, Notifications, Outbox
-from tagmatch.model.arrays import I64Array, Strings
+from tagmatch.broker.outbox import NEVER, Notifications, Outbox
+from tagmatch.model.arrays import I64Array, Strings, U64Array
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.clock import now_us, steady_us
 from tagmatch.model.columns import KEY_CHECKS
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SessionError
 from tagmatch.model.options import KeyType, check_one_of
 
-#: Code of a key that no session follows; no index of a name is as great
-_NO_CODE = np.uint64(2**64 - 1)
-#: Names that may be known although no session follows them any more, beside as many as are followed
-_SPARE_NAMES = 1_024
-
-
-class _Run:
-    """Pairs in the order of their codes, then of their sessions; those that are no more are marked."""
-
-    def __init__(self, codes: Any, sessions: Any) -> None:
-        order = np.lexsort((sessions, codes))
-        self.codes, self.sessions = codes[order], sessions[order]
-        self.is_there = np.ones(len(codes), bool)
-        self.count = len(codes)
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def lookup(self, codes: Any) -> tuple[I64Array, I64Array]:
-        begins = np.searchsorted(self.codes, codes, "left")
-        found = np.flatnonzero(begins < len(self.codes))
-        found = found[self.codes[begins[found]] == codes[found]]
-        begins = begins[found]
-        counts = np.searchsorted(self.codes, codes[found], "right") - begins
-        ends = np.cumsum(counts)
-        total = int(ends[-1]) if len(ends) else 0
-        rows = np.arange(total) + np.repeat(begins - (ends - counts), counts)
-        places, sessions, there = np.repeat(found, counts), self.sessions[rows], self.is_there[rows]
-        return (places, sessions) if there.all() else (places[there], sessions[there])
-
-    def remove(self, codes: Any, session: int) -> None:
-        """Mark the pairs of these codes and a session as removed."""
-        last = len(self.codes) - 1
-        low, ends = (np.searchsorted(self.codes, codes, side) for side in ("left", "right"))
-        high = ends.copy()
-        for _ in range(int((high - low).max(initial=0)).bit_length()):
-            middle, is_open = (low + high) // 2, low < high
-            is_less = is_open & (self.sessions[np.minimum(middle, last)] < session)
-            low, high = np.where(is_less, middle + 1, low), np.where(is_open & ~is_less, middle, high)
-        found = np.unique(low[(low < ends) & (self.sessions[np.minimum(low, last)] == session)])
-        self.count -= int(np.count_nonzero(self.is_there[found]))
-        self.is_there[found] = False
-
-
-def _merged(runs: list[_Run]) -> list[_Run]:
-    """One run of the pairs in some, without those that are marked; or no run."""
-    codes = np.concatenate([run.codes[run.is_there] for run in runs])
-    sessions = np.concatenate([run.sessions[run.is_there] for run in runs])
-    return [_Run(codes, sessions)] if len(codes) else []
+# Integers that are equal modulo this are looked up together at first
+_SLOTS = 1 << 22
 
 
 class KeyFollowers:
-    """Pairs of a key and the number of a session that follows it."""
+    """Keys, each with the numbers of the sessions that follow it; a change costs as much as it changes."""
 
     def __init__(self, key_type: KeyType) -> None:
-        self._has_strings = key_type == "string"
+        self._has_integers = key_type == "integer"
         self._lock = threading.Lock()
-        self._names: dict[Any, int] = {}
-        self._runs: list[_Run] = []
-        # What looking at several runs has cost since there were several
-        self._looked_at = 0
+        self._numbers: dict[Any, list[int]] = {}  # ascending
+        # By slot, how many followers keys have there: most keys that nobody follows need no look at the dictionary
+        self._slots = np.zeros(_SLOTS, np.uint32)
+        self._count = 0
 
     def __len__(self) -> int:
-        with self._lock:
-            return self._count()
+        return self._count
 
-    def _count(self) -> int:
-        return sum(run.count for run in self._runs)
-
-    def follow(self, session: int, keys: pa.Array) -> None:
+    def follow(self, session: int, keys: Collection[Any]) -> None:
         """Add pairs, none of which there is yet."""
         with self._lock:
-            codes = self._new_codes(keys)
-            if len(codes):
-                self._runs.append(_Run(codes, np.full(len(codes), session, np.int64)))
-                self._settle()
+            for key in keys:
+                insort(self._numbers.setdefault(key, []), session)
+            self._count_more(keys, 1)
 
-    def unfollow(self, session: int, keys: pa.Array) -> None:
-        """Remove pairs; those that there are not stay away."""
+    def unfollow(self, session: int, keys: Collection[Any]) -> None:
+        """Remove pairs, all of which there are."""
         with self._lock:
-            codes = self._known_codes(keys)
-            for run in self._runs:
-                run.remove(codes, session)
-            kept = ([run] if 2 * run.count >= len(run) else _merged([run]) for run in self._runs)
-            self._runs = [run for runs in kept for run in runs]
-            if len(self._names) > 2 * self._count() + _SPARE_NAMES:
-                self._forget_names()
+            for key in keys:
+                numbers = self._numbers[key]
+                del numbers[bisect_left(numbers, session)]
+                if not numbers:
+                    del self._numbers[key]
+            self._count_more(keys, -1)
+
+    def _count_more(self, keys: Collection[Any], sign: int) -> None:
+        self._count += sign * len(keys)
+        if self._has_integers:
+            np.add.at(self._slots, _slots_of(np.fromiter(keys, np.uint64, len(keys))), sign)
 
     def lookup(self, keys: pa.Array) -> tuple[I64Array, I64Array]:
-        """Who follows these keys."""
+        """Who follows these keys: the places of keys that somebody follows, ascending, and a session at each."""
         with self._lock:
-            codes = self._known_codes(keys)
-            if len(self._runs) > 1:
-                self._looked_at += len(codes) * len(self._runs)
-                if self._looked_at > self._count():
-                    self._runs, self._looked_at = _merged(self._runs), 0
-            runs = self._runs[:]
-        if not runs:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        parts = [run.lookup(codes) for run in runs]
-        if len(parts) == 1:
-            return parts[0]
-        places, sessions = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        order = np.argsort(places, kind="stable")
-        return places[order], sessions[order]
+            if self._has_integers:
+                codes = keys.to_numpy(zero_copy_only=False)
+                likely = np.flatnonzero(self._slots[_slots_of(codes)])
+                listed: Any = zip(likely.tolist(), codes[likely].tolist(), strict=True)
+            else:
+                listed = enumerate(keys.to_pylist()) if self._numbers else ()
+            found = [(place, each) for place, key in listed if (each := self._numbers.get(key))]
+            counts = [len(each) for _, each in found]
+            numbers = np.fromiter(chain.from_iterable(each for _, each in found), np.int64, sum(counts))
+        return np.repeat(np.fromiter((place for place, _ in found), np.int64, len(found)), counts), numbers
 
-    def _settle(self) -> None:
-        """Merge the last runs while they are of like lengths."""
-        while len(self._runs) > 1 and len(self._runs[-2]) <= 2 * len(self._runs[-1]):
-            self._runs[-2:] = _merged(self._runs[-2:])
 
-    def _forget_names(self) -> None:
-        """Forget those that no session follows; codes are places among the names, in the order in which these came."""
-        self._runs = _merged(self._runs)
-        followed = np.unique(np.concatenate([np.zeros(0, np.uint64), *(run.codes for run in self._runs)]))
-        names = list(self._names)
-        self._names = {names[code]: place for place, code in enumerate(followed.tolist())}
-        self._runs = [_Run(np.searchsorted(followed, run.codes).astype(np.uint64), run.sessions) for run in self._runs]
-
-    def _new_codes(self, keys: pa.Array) -> Any:
-        if not self._has_strings:
-            return keys.to_numpy(zero_copy_only=False)
-        names = self._names
-        return np.array([names.setdefault(key, len(names)) for key in keys.to_pylist()], np.uint64)
-
-    def _known_codes(self, keys: pa.Array) -> Any:
-        """Codes of keys; a name that is not known has one that nobody follows."""
-        if not self._has_strings:
-            return keys.to_numpy(zero_copy_only=False)
-        encoded = keys.dictionary_encode()
-        codes = np.array([self._names.get(key, _NO_CODE) for key in encoded.dictionary.to_pylist()], np.uint64)
-        return codes[encoded.indices.to_numpy(zero_copy_only=False)]
+def _slots_of(integers: U64Array) -> Any:
+    return (integers % np.uint64(_SLOTS)).astype(np.int64)
 
 
 #: Counts of outboxes that go on when a session has ended
 _LASTING = ("offered", "delivered", "dropped", "expired", "redelivered")
 MAX_NAME = 256
-#: Outdated ends that may be kept, in addition to one for each session
-_SPARE_ENDS = 1_024
 
 
 class SessionConnection:
@@ -218,7 +138,7 @@ class _Session:
     def __init__(self, number: int, name: str, subscriber: str, outbox: Outbox, linger: float) -> None:
         self.number, self.name, self.subscriber, self.outbox, self.linger = number, name, subscriber, outbox, linger
         self.keys: set[Any] | None = set()
-        self.ends: int | None = None  # microseconds of `steady_us`; set while it is not connected
+        self.ends = NEVER  # microseconds of `steady_us`; set while it is not connected
 
 
 class Sessions:
@@ -238,15 +158,12 @@ class Sessions:
         self._by_number: dict[int, _Session] = {}
         self._by_subscriber: Counter[str] = Counter()
         self.followers = KeyFollowers(key_type)
-        self._follow_all: dict[int, _Session] = {}
-        # When sessions without a connection end, soonest first; what does not hold any more is passed over
-        self._ends: list[tuple[int, int]] = []
+        self._follow_all: set[int] = set()
+        self._first_end = NEVER  # no session ends earlier
         self._next_number = 0
         self._is_closed = False
         self._ended: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
-
-    # -- connections -------------------------------------------------------------------------------------------------
 
     def connect(
         self,
@@ -261,9 +178,9 @@ class Sessions:
     ) -> SessionConnection:
         """Connect to the session of this name, or begin it. Another connection that it has ends."""
         _check_name(name)
-        check_one_of("guarantee", guarantee, ("at_most_once", "at_least_once"))
+        check_one_of("guarantee", guarantee, get_args(Guarantee))
         when_full = self.options.when_full if when_full is None else when_full
-        check_one_of("when_full", when_full, ("disconnect", "drop_oldest", "drop_newest"))
+        check_one_of("when_full", when_full, get_args(WhenFull))
         linger = self.options.linger if linger is None else linger
         check_not_negative("linger", linger)
         if linger > self.options.max_linger:
@@ -287,15 +204,15 @@ class Sessions:
                     f"session {name!r} has the guarantee {session.outbox.guarantee}; connect with it, or end the "
                     "session first"
                 )
-            session.outbox.when_full, session.linger, session.ends = when_full, linger, None
+            session.outbox.when_full, session.linger, session.ends = when_full, linger, NEVER
             if every_key:
                 self._change(session, session.keys or set(), set())
                 session.keys = None
-                self._follow_all[session.number] = session
+                self._follow_all.add(session.number)
             elif wanted is not None:
                 present = session.keys or set()
                 session.keys = present
-                self._follow_all.pop(session.number, None)
+                self._follow_all.discard(session.number)
                 self._change(session, present - wanted, wanted - present)
             self._counts["connections"] += 1
             return SessionConnection(self, session, is_new=is_new)
@@ -323,12 +240,7 @@ class Sessions:
         with self.lock:
             if session.outbox.disconnect(connection):
                 session.ends = self.steady() + int(session.linger * 1e6)
-                heapq.heappush(self._ends, (session.ends, session.number))
-                if len(self._ends) > 2 * len(self._by_number) + _SPARE_ENDS:
-                    self._ends = [
-                        (each.ends, each.number) for each in self._by_number.values() if each.ends is not None
-                    ]
-                    heapq.heapify(self._ends)
+                self._first_end = min(self._first_end, session.ends)
                 if end or session.linger == 0:
                     self._end(session)
 
@@ -336,11 +248,13 @@ class Sessions:
         """End sessions that have been without a connection for as long as they linger."""
         with self.lock:
             now = self.steady()
-            while self._ends and self._ends[0][0] <= now:
-                ends, number = heapq.heappop(self._ends)
-                session = self._by_number.get(number)
-                if session is not None and session.ends == ends:
-                    self._end(session)
+            if now < self._first_end:
+                return
+            sessions = list(self._by_number.values())
+            self._first_end = min((each.ends for each in sessions if each.ends > now), default=NEVER)
+            for each in sessions:
+                if each.ends <= now:
+                    self._end(each)
 
     def _end(self, session: _Session) -> None:
         if self._by_name.pop(session.name, None) is None:
@@ -349,7 +263,7 @@ class Sessions:
         self._by_subscriber[session.subscriber] -= 1
         if not self._by_subscriber[session.subscriber]:
             del self._by_subscriber[session.subscriber]
-        self._follow_all.pop(session.number, None)
+        self._follow_all.discard(session.number)
         self._change(session, session.keys or set(), set())
         session.outbox.close()
         counts = session.outbox.stats()
@@ -365,11 +279,11 @@ class Sessions:
                 {
                     "session": each.name,
                     "user": each.subscriber,
-                    "connected": each.ends is None,
+                    "connected": each.ends == NEVER,
                     "guarantee": each.outbox.guarantee,
                     "keys": None if each.keys is None else len(each.keys),
                     **{name: count for name, count in each.outbox.stats().items() if name in ("waiting", "bytes")},
-                    "ends_in": None if each.ends is None else max(0.0, (each.ends - now) / 1e6),
+                    "ends_in": None if each.ends == NEVER else max(0.0, (each.ends - now) / 1e6),
                 }
                 for each in self._by_name.values()
                 if _is_of(each, subscriber)
@@ -392,8 +306,6 @@ class Sessions:
             for session in list(self._by_name.values()):
                 self._end(session)
 
-    # -- keys --------------------------------------------------------------------------------------------------------
-
     def change(self, session: _Session, more: Iterable[Any] = (), gone: Iterable[Any] = ()) -> None:
         """Have a session follow more keys, and some no longer."""
         wanted, unwanted = self._checked(more), self._checked(gone)
@@ -409,11 +321,8 @@ class Sessions:
         """Follow other keys: the work is that of the change, however many keys the session follows."""
         keys = set() if session.keys is None else session.keys
         self._check_count(len(keys) - len(gone) + len(more))
-        kind = KEY_TYPES[self.key_type]
-        if gone:
-            self.followers.unfollow(session.number, pa.array(list(gone), kind))
-        if more:
-            self.followers.follow(session.number, pa.array(list(more), kind))
+        self.followers.unfollow(session.number, gone)
+        self.followers.follow(session.number, more)
         keys -= gone
         keys |= more
 
@@ -428,14 +337,12 @@ class Sessions:
         # The order of keys says nothing here, so that sets of them will do
         listed = list(keys) if isinstance(keys, AbstractSet) else keys
         found = KEY_CHECKS[self.key_type].many(listed, "keys")
-        return set(found.tolist() if isinstance(found, np.ndarray) else _texts(found))
-
-    # -- notifications -----------------------------------------------------------------------------------------------
+        return set((from_strings(found) if isinstance(found, Strings) else pa.array(found)).to_pylist())
 
     def following_all(self) -> list[int]:
         """Numbers of sessions that follow every key."""
         with self.lock:
-            return list(self._follow_all)
+            return [*self._follow_all]
 
     def offer(self, number: int, notifications: Notifications) -> int:
         """Put notifications into the outbox of a session; how many these are, none if it has ended."""
@@ -475,10 +382,3 @@ def _check_name(name: object) -> None:
         raise InvalidTypeError(f"the name of a session must be a string, not {name!r}")
     if not 1 <= len(name) <= MAX_NAME:
         raise InvalidValueError(f"the name of a session must have 1 to {MAX_NAME} characters, not {len(name)}")
-
-
-def _texts(strings: Strings) -> list[str]:
-    kind = pa.string() if strings.offsets.dtype == np.int32 else pa.large_string()
-    buffers = [None, pa.py_buffer(strings.offsets), pa.py_buffer(strings.data)]
-    texts: list[str] = pa.Array.from_buffers(kind, len(strings), buffers).to_pylist()
-    return texts

@@ -1,29 +1,26 @@
-"""Streams of clients: messages in and keys out, notifications out, publications in; and changes."""
+"""Streams of clients: messages in and keys out, notifications out, and publications in."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.broker import flight as wire
 from tagmatch.broker.access import ClientCall
-from tagmatch.broker.actions import change
-from tagmatch.broker.config import Role
-from tagmatch.broker.flight import IncomingStream, OutgoingStream, check_schema, told
+from tagmatch.broker.actions import CHANGES, Stream
+from tagmatch.broker.config import Guarantee, Role, WhenFull
+from tagmatch.broker.flight import IncomingStream, OutgoingStream, check_schema, result, told
 from tagmatch.broker.hub import Published
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.sessions import SessionConnection
-from tagmatch.broker.wire import MAX_JSON, JsonOptions, StreamOptions, error_text, name_of, write_json
-from tagmatch.files.columns import ATTRIBUTE_TAGS, attribute_lists, with_attributes
+from tagmatch.broker.wire import MAX_JSON, error_text, name_of, write_json
+from tagmatch.files.columns import attribute_lists, with_attributes
 from tagmatch.files.json import read_json
 from tagmatch.messages import ATTRIBUTES, ID, TAGS, Queries, joined, queries_in
 from tagmatch.model.arrays import TagLists
@@ -37,17 +34,18 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.extensions import without_extensions
 
+# Seconds between looks whether the service ends
+_LOOK_S = 0.2
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
 KEYS = "keys"
 #: The metadata, without data, that asks a client to end a stream
 DRAINING = write_json({"draining": True})
-# Seconds between looks whether the service ends
-_LOOK_S = 0.2
 # Batches of fewer rows on average are put together, as each is some work of its own
 _FEW_ROWS = 256
 # Of batches that are answered together, those whose latency is observed
 _MOST_OBSERVED = 16
-
-# -- messages ----------------------------------------------------------------------------------------------------------
 
 
 class Batch(NamedTuple):
@@ -60,11 +58,11 @@ class Batch(NamedTuple):
 
 
 def batch_of(
-    given: pa.RecordBatch, options: StreamOptions, first_row: int = 0, *, plane: bool = False, arrived: float = 0.0
+    given: pa.RecordBatch, first_row: int = 0, *, plain: bool = False, plane: bool = False, arrived: float = 0.0
 ) -> Batch:
     """The messages of a batch whose Arrow data is sound; all that is wrong with them is found here."""
     given = without_extensions(given)
-    ids = given.column(ID) if ID in given.schema.names and not options.plain else None
+    ids = given.column(ID) if ID in given.schema.names and not plain else None
     messages = given if ids is None else given.drop_columns([ID])
     if ATTRIBUTES in messages.schema.names:
         messages = _with_attributes(messages)
@@ -83,36 +81,25 @@ def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
     rest = batch.drop_columns([ATTRIBUTES])
     if TAGS not in rest.schema.names:
         rest = rest.append_column(TAGS, pa.array([[]] * len(rest), pa.list_(pa.string())))
-    tags = with_attributes(rest.column(TAGS), {"read": _attributes_in(given)})
+    # As bytes, since Arrow does not see to it that strings are UTF-8
+    wide = pa.large_binary() if pa.types.is_large_string(given.type) else pa.binary()
+    found = [_attributes_in(text, row) for row, text in enumerate(given.cast(wide).to_pylist())]
+    tags = with_attributes(rest.column(TAGS), {"read": attribute_lists(found)})
     return rest.set_column(rest.schema.get_field_index(TAGS), TAGS, tags)
 
 
-def _attributes_in(texts: pa.Array) -> pa.Array:
-    """Attributes as the tags that stand for them, of JSON objects."""
-    found: list[dict[str, Any] | None] = []
-    # As bytes, since Arrow does not see to it that strings are UTF-8
-    wide = pa.large_binary() if pa.types.is_large_string(texts.type) else pa.binary()
-    for row, text in enumerate(texts.cast(wide).to_pylist()):
-        what = f"column 'attributes': row {row}"
-        if text is not None and len(text) > MAX_JSON:
-            raise InvalidValueError(
-                f"{what} must have at most {MAX_JSON:,} bytes, not {len(text):,}; give attributes as a map"
-            )
-        value = None if text is None else read_json(text, what)
-        if value is not None and not isinstance(value, dict):
-            raise InvalidValueError(f"{what} must be a JSON object")
-        found.append(value)
-    lists = attribute_lists(found)
-    assert lists.type == ATTRIBUTE_TAGS
-    return lists
-
-
-def _together(some: list[Batch]) -> Queries:
-    """What the index is to be asked for several batches at once."""
-    chunks = [each.rows for each in some]
-    if sum(map(len, chunks)) < _FEW_ROWS * len(chunks):
-        chunks = [joined(chunks)]
-    return Queries(chunks)
+def _attributes_in(text: bytes | None, row: int) -> dict[str, Any] | None:
+    what = f"column 'attributes': row {row}"
+    if text is None:
+        return None
+    if len(text) > MAX_JSON:
+        raise InvalidValueError(
+            f"{what} must have at most {MAX_JSON:,} bytes, not {len(text):,}; give attributes as a map"
+        )
+    value = read_json(text, what)
+    if value is not None and not isinstance(value, dict):
+        raise InvalidValueError(f"{what} must be a JSON object")
+    return value
 
 
 class _Queue:
@@ -175,22 +162,43 @@ class _Queue:
             return taken
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+def _match(
+    call: ClientCall,
+    incoming: IncomingStream,
+    *,
+    unique: bool = False,  # Give each key of a message once, ascending
+    plain: bool = False,  # Answers have no ids
+    coalesce: bool = False,  # Answers to several batches may come as one, in the same order
+    # The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose metadata is
+    # the error; the stream goes on.
+    channel: str | None = None,
+) -> Generator[bytes]:
+    return _Matching(call, incoming, unique, plain, coalesce, channel).run()
 
 
-def _match(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
-    """Answer a stream of messages."""
-    return _Matching(call, StreamOptions.of(command, "the descriptor"), incoming).run()
-
-
-def _match_unique(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
-    return _match(call, {**command, "unique": True}, incoming)
+def _match_unique(
+    call: ClientCall,
+    incoming: IncomingStream,
+    *,
+    plain: bool = False,
+    coalesce: bool = False,
+    channel: str | None = None,
+) -> Generator[bytes]:
+    return _Matching(call, incoming, True, plain, coalesce, channel).run()
 
 
 class _Matching:
-    def __init__(self, call: ClientCall, options: StreamOptions, incoming: IncomingStream) -> None:
-        self._call, self._options, self._incoming = call, options, incoming
-        self._service, self._metrics = call.service, call.service.metrics
+    def __init__(
+        self,
+        call: ClientCall,
+        incoming: IncomingStream,
+        unique: bool,
+        plain: bool,
+        coalesce: bool,
+        channel: str | None,
+    ) -> None:
+        self._call, self._incoming, self._service, self._metrics = call, incoming, call.service, call.service.metrics
+        self._unique, self._plain, self._coalesce, self._channel = unique, plain, coalesce, channel
         server = call.service.config.server
         self._most_rows = server.max_batch_rows
         self._queue = _Queue(server.queue_rows, 2 * server.max_message_bytes)
@@ -199,10 +207,9 @@ class _Matching:
         """Answer until the client ends the stream."""
         given = self._incoming.schema
         check_schema(given)
-        key_type = pa.large_string() if self._service.has_string_keys else pa.uint64()
-        place = -1 if self._options.plain else given.get_field_index(ID)
+        place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
-        self._schema = pa.schema([*ids, (KEYS, pa.list_(key_type))])
+        self._schema = pa.schema([*ids, (KEYS, pa.list_(KEY_TYPES[self._service.key_type]))])
         self._outgoing = OutgoingStream(self._schema)
         self._call.rpc.begin(self._read)
         try:
@@ -221,10 +228,10 @@ class _Matching:
 
     def _read(self) -> None:
         """Read batches until there are no more, in another thread."""
-        error, row = None, 0
+        error, row, plane = None, 0, self._service.plane
         try:
             for given in self._incoming:
-                batch = batch_of(given, self._options, row, plane=self._service.plane, arrived=time.perf_counter())
+                batch = batch_of(given, row, plain=self._plain, plane=plane, arrived=time.perf_counter())
                 count = len(batch.rows)
                 row += count
                 self._call.keep_to_rate(count)
@@ -252,15 +259,18 @@ class _Matching:
                 yield told(DRAINING)
 
     def _answer(self, some: list[Batch]) -> Iterator[bytes]:
-        metrics, options, rows = self._metrics, self._options, sum(len(each.rows) for each in some)
+        metrics, chunks = self._metrics, [each.rows for each in some]
+        rows = sum(map(len, chunks))
         metrics.queued.dec(rows)
+        if rows < _FEW_ROWS * len(chunks):
+            chunks = [joined(chunks)]
         of_channel: dict[str, Any] = {}
-        if options.channel is not None:
-            of_channel = {"channel": options.channel, "waited": time.perf_counter() - some[0].arrived}
+        if self._channel is not None:
+            of_channel = {"channel": self._channel, "waited": time.perf_counter() - some[0].arrived}
         try:
-            keys = self._service.index.match_many(_together(some), unique=options.unique, **of_channel)
+            keys = self._service.index.match_many(Queries(chunks), unique=self._unique, **of_channel)
             self._call.memory.give_back(sum(each.nbytes for each in some))
-            if options.coalesce and len(some) > 1:
+            if self._coalesce and len(some) > 1:
                 ids = None if some[0].ids is None else pa.concat_arrays([each.ids for each in some])
                 yield from self._batch(ids, keys)
             else:
@@ -298,34 +308,29 @@ class _Matching:
 
 # Of notifications that go together
 _MOST_BYTES = 4 << 20
-#: Columns of what a subscriber sends: the offset up to which it has everything, keys to follow, keys no longer
-ACKNOWLEDGE, FOLLOW, UNFOLLOW = "acknowledge", "follow", "unfollow"
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyOptions(JsonOptions):
-    """What a subscriber asks for, as `Sessions.connect` takes it."""
-
-    session: str = ""
-    keys: list | None = None  # type: ignore[type-arg]
-    every_key: bool = False
-    guarantee: str = "at_most_once"
-    when_full: str | None = None
-    linger: int | float | None = None
-
-
-def _notify(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
+def _notify(
+    call: ClientCall,
+    incoming: IncomingStream,
+    *,
+    session: str = "",
+    keys: list[Any] | None = None,
+    every_key: bool = False,
+    guarantee: str = "at_most_once",
+    when_full: str | None = None,
+    linger: int | float | None = None,
+) -> Generator[bytes]:
     """Give a subscriber its notifications, until it ends the stream."""
-    options: Any = NotifyOptions.of(command, "the descriptor")
-    call.keep_to_rate(len(options.keys or ()))
+    call.keep_to_rate(len(keys or ()))
     connection = call.service.subscribers.sessions.connect(
-        options.session,
+        session,
         call.user.name,
-        keys=options.keys,
-        every_key=options.every_key,
-        guarantee=options.guarantee,
-        when_full=options.when_full,
-        linger=None if options.linger is None else float(options.linger),
+        keys=keys,
+        every_key=every_key,
+        guarantee=cast("Guarantee", guarantee),
+        when_full=cast("WhenFull | None", when_full),
+        linger=None if linger is None else float(linger),
     )
     return _Notifying(call, connection, incoming).run()
 
@@ -340,7 +345,7 @@ class _Notifying:
         self._call.rpc.check = self._check
         self._call.rpc.begin(self._read)
         try:
-            self._outgoing = OutgoingStream(schema_of(self._call.service.subscribers.sessions.key_type))
+            self._outgoing = OutgoingStream(schema_of(self._call.service.key_type))
             yield self._outgoing.begin()
             yield from self._give_all()
         except Exception as error:
@@ -383,38 +388,24 @@ class _Notifying:
         self._connection.close()
 
     def _obey(self, batch: pa.RecordBatch) -> None:
-        kind = KEY_TYPES[self._call.service.subscribers.sessions.key_type]
+        """Take the offset up to which a subscriber has everything, keys to follow, and keys to follow no longer."""
+        changes = {"follow": self._connection.follow, "unfollow": self._connection.unfollow}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
-            if name not in (ACKNOWLEDGE, FOLLOW, UNFOLLOW):
-                raise InvalidValueError(
-                    f"a subscriber sends columns {ACKNOWLEDGE}, {FOLLOW} and {UNFOLLOW}, not {name[:60]!r}"
-                )
             given = column.drop_null()
-            if not len(given):
-                continue
-            if name == ACKNOWLEDGE:
-                self._connection.acknowledge(pc.max(given.cast(pa.int64())).as_py())
-                continue
-            self._call.keep_to_rate(len(given))
-            if name == FOLLOW:
-                self._connection.follow(given.cast(kind))
-            else:
-                self._connection.unfollow(given.cast(kind))
+            if name == "acknowledge":
+                if len(given):
+                    self._connection.acknowledge(pc.max(given.cast(pa.int64())).as_py())
+            elif name not in changes:
+                raise InvalidValueError(
+                    f"a subscriber sends columns acknowledge, follow and unfollow, not {name[:60]!r}"
+                )
+            elif len(given):
+                self._call.keep_to_rate(len(given))
+                changes[name](given.cast(KEY_TYPES[self._call.service.key_type]))
 
 
-# -- publications ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class PublishOptions(JsonOptions):
-    """How messages are published."""
-
-    channel: str | None = None  # The channel that they are of
-
-
-def _publish(call: ClientCall, command: dict[str, Any], incoming: IncomingStream) -> Generator[bytes]:
+def _publish(call: ClientCall, incoming: IncomingStream, *, channel: str | None = None) -> Generator[bytes]:
     """Have messages matched and subscribers notified; answer, as JSON, how many they were and how many matched."""
-    options = PublishOptions.of(command, "the descriptor")
     check_schema(incoming.schema)
     hub = call.service.subscribers.hub
     waiting: deque[Future[Published]] = deque()
@@ -429,19 +420,14 @@ def _publish(call: ClientCall, command: dict[str, Any], incoming: IncomingStream
         call.keep_to_rate(len(batch))
         call.require()
         call.memory.wait_for(batch.nbytes)
-        waiting.append(hub.publish(batch, channel=options.channel))
+        waiting.append(hub.publish(batch, channel=channel))
         waiting[-1].add_done_callback(lambda _, nbytes=batch.nbytes: call.memory.give_back(nbytes))  # type: ignore[misc]
         while waiting and waiting[0].done():
             count(waiting.popleft())
     for future in waiting:
         count(future)
-    yield wire.result(write_json(counts))
+    yield result(write_json(counts))
 
-
-# -- all of them -------------------------------------------------------------------------------------------------------
-
-#: A stream: `stream(call, command, incoming)` gives the messages of Flight to send
-Stream = Callable[[ClientCall, dict[str, Any], IncomingStream], Generator[bytes]]
 
 #: By the name in a descriptor: the role that is needed, and the stream, of `DoExchange` and of `DoPut`
 EXCHANGES: dict[str, tuple[Role, Stream]] = {
@@ -449,7 +435,4 @@ EXCHANGES: dict[str, tuple[Role, Stream]] = {
     "match_unique": ("read", _match_unique),
     "notify": ("read", _notify),
 }
-PUTS: dict[str, tuple[Role, Stream]] = {
-    **{kind: ("write", partial(change, kind)) for kind in ("add", "remove", "move")},
-    "publish": ("write", _publish),
-}
+PUTS: dict[str, tuple[Role, Stream]] = {name: ("write", put) for name, put in {**CHANGES, "publish": _publish}.items()}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Self, get_args, get_type_hints
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,6 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.names import near_match
 from tagmatch.model.where.areas import Area, Box, Circle, Near
 
 #: Bytes of a command, a ticket or the body of an action
@@ -63,46 +62,6 @@ def _plain(value: object) -> object:
     if isinstance(value, set | frozenset | tuple | np.ndarray):
         return list(value)
     raise InvalidTypeError(f"a value must be a bool, a number or a string, not {type(value).__name__}")
-
-
-@dataclass(frozen=True, slots=True)
-class JsonOptions:
-    """Options in JSON: a dataclass, whose fields are what may be there."""
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any], what: str) -> Self:
-        """Options that were found; `what` is how messages call them."""
-        hints = get_type_hints(cls)
-        known = [field.name for field in fields(cls)]
-        for name, value in found.items():
-            if name not in known:
-                raise InvalidValueError(f"{what} has no option {name[:60]!r}{near_match(name, known)}")
-            kinds = get_args(hints[name]) or (hints[name],)
-            if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
-                wanted = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
-                raise InvalidTypeError(f"{what}: {name} must be {wanted}, not {str(value)[:60]!r}")
-        return cls(**found)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamOptions(JsonOptions):
-    """How the messages of a stream are matched."""
-
-    unique: bool = False  # Give each key of a message once, ascending
-    plain: bool = False  # Answers have no ids
-    coalesce: bool = False  # Answers to several batches may come as one, in the same order
-    # The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose metadata is
-    # the error; the stream goes on.
-    channel: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeOptions(JsonOptions):
-    """What becomes of changes."""
-
-    commit: bool = False  # They are in effect when the call returns, not staged
-    match_all: bool = False  # See `TagMatch.add_subscriptions`
-    missing: str = "ignore"  # See `TagMatch.remove_subscriptions`
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ from rich.console import Console
 
 import tagmatch
 from tagmatch import TagMatch
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 
 DATA = Path(__file__).parent / "data"
 ALERTS = 100_000

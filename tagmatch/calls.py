@@ -201,7 +201,7 @@ def connect(
     Examples
     --------
     >>> from tagmatch import TagMatch
-    >>> from tagmatch.broker.running import serving
+    >>> from tagmatch.broker.service import serving
     >>> index = TagMatch()
     >>> with index, serving(index) as service, connect(service.url) as tm:
     ...     tm.add_set(["cat", "fr"], 7)

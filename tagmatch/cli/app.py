@@ -137,7 +137,7 @@ def serve(
     require_packages()
     from tagmatch.broker.config import Config
     from tagmatch.broker.config_file import check_files, read_config
-    from tagmatch.broker.running import notes_on, run, with_arguments
+    from tagmatch.broker.service import notes_on, run, with_arguments
     from tagmatch.model.options import channel_of
 
     channels = [channel_of(text) for text in channel or ()]

@@ -26,9 +26,9 @@ from tagmatch.broker import flight as transport
 from tagmatch.broker.access import Bucket
 from tagmatch.broker.config import User
 from tagmatch.broker.flight import MAX_FIELDS, Threads, check_schema
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 from tagmatch.broker.streams import batch_of
-from tagmatch.broker.wire import MAX_JSON, StreamOptions
+from tagmatch.broker.wire import MAX_JSON
 from tagmatch.model.errors import InvalidValueError
 
 MATCH = {"command": "match"}
@@ -107,7 +107,7 @@ def test_connections_and_calls_have_a_limit(index, limit):
             streams.append(opened(clients[0]))
         for writer in streams:
             writer.close()
-        until(lambda: service.limits.calls == 0)
+        until(lambda: service.limits.stats()["calls"] == 0)
         opened(clients[2]).close()
 
 
@@ -127,7 +127,7 @@ def test_administrators_get_in_when_all_calls_are_taken(index):
         assert value(service, "tagmatch_calls_under_way") >= 8
         for writer in taken:
             writer.close()
-        until(lambda: service.limits.calls == 0)
+        until(lambda: service.limits.stats()["calls"] == 0)
         opened(client, "token-read").close()
 
 
@@ -136,13 +136,13 @@ def test_calls_without_a_token_are_few_and_short(index, monkeypatch):
     monkeypatch.setattr(transport, "FIRST_S", 3.0)
     with serving(index, config(USERS)) as service, RawClient(service.url) as client:
         began = [client.begin("DoAction", never()) for _ in range(8)]
-        until(lambda: service.limits.calls == 8)
+        until(lambda: service.limits.stats()["calls"] == 8)
         code, details, _ = client.call("DoAction", [field(1, b"health")])
         assert (code, "without a token" in details) == ("UNAVAILABLE", True)
         with connect(service.url, token="token-read") as tm:
             assert tm.match(["a"]) == [1]
         assert {each.code().name for each in began} == {"UNAVAILABLE"}
-        until(lambda: service.limits.calls == 0)
+        until(lambda: service.limits.stats()["calls"] == 0)
         assert client.call("DoAction", [field(1, b"health")])[0] == "OK"
 
 
@@ -160,7 +160,7 @@ def test_who_takes_a_session_over_ends_the_call_before(index):
             until(lambda number=number: sessions.stats()["connections"] == number)
             publisher.publish([["a"]] * 2, [bytes(8 << 20)] * 2)
             until(lambda number=number: sessions.stats()["delivered"] >= number)
-        until(lambda: service.limits.calls == 1)
+        until(lambda: service.limits.stats()["calls"] == 1)
         assert value(service, "tagmatch_calls_cancelled_total") >= 1
 
 
@@ -172,7 +172,7 @@ def test_what_waits_for_its_rate_goes_with_its_client(index, name):
         begun = client.begin("DoExchange" if name == "match" else "DoPut", never(*sent))
         until(lambda: service.limits._bucket("user-write")._left < 0)
         begun.cancel()
-        until(lambda: service.limits.calls == 0)
+        until(lambda: service.limits.stats()["calls"] == 0)
         with connect(service.url, token="token-write") as tm:
             assert tm.stats()["sets"] == 2
 
@@ -226,14 +226,14 @@ def test_memory_is_counted_and_given_back(index, monkeypatch):
         ThreadPoolExecutor(4) as threads,
     ):
         found = [threads.submit(tm.match_many, [["a" * 1000]] * 3000) for _ in range(4)]
-        until(lambda: service.limits.held > 3 << 20)
-        assert value(service, "tagmatch_held_bytes") == service.limits.held <= 4 << 20
-        assert tm._engine.act("calls")["users"]["anyone"]["bytes"] == service.limits.held
+        until(lambda: service.limits.stats()["bytes"] > 3 << 20)
+        assert value(service, "tagmatch_held_bytes") == service.limits.stats()["bytes"] <= 4 << 20
+        assert tm._engine.act("calls")["users"]["anyone"]["bytes"] == service.limits.stats()["bytes"]
         with pytest.raises(Overloaded, match="sends too much at once"):
             tm.add_sets([["a" * 1000]] * 900, range(900))
         slow.let.set()
         assert [len(each.result(60)) for each in found] == [3000] * 4
-        until(lambda: service.limits.held == 0)
+        until(lambda: service.limits.stats()["bytes"] == 0)
 
 
 @pytest.mark.slow
@@ -264,9 +264,9 @@ def test_what_is_being_got_ends(large, monkeypatch, change, kind, message):
             monkeypatch.setattr(*change)
         reader = client.do_get(flight.Ticket(b'{"get": "rows"}'), options("token-read"))
         reader.read_chunk()
-        assert service.limits.calls == 1
+        assert service.limits.stats()["calls"] == 1
         monkeypatch.setattr(*change)
-        until(lambda: service.limits.calls == 0)
+        until(lambda: service.limits.stats()["calls"] == 0)
         with pytest.raises(kind, match=message):
             reader.read_all()
         until(lambda: value(service, "tagmatch_calls_cancelled_total") >= is_unread)
@@ -282,12 +282,12 @@ def test_clients_that_give_no_sign_of_life_are_found(index, monkeypatch):
         connect(f"grpc://127.0.0.1:{proxy.port}") as tm,
         tm.subscriber("phone", keys=[1]),
     ):
-        until(lambda: service.limits.calls == 1)
+        until(lambda: service.limits.stats()["calls"] == 1)
         before = proxy.pieces
         until(lambda: proxy.pieces > before + 3)  # who says nothing, but is there, answers, and stays
-        assert service.limits.calls == 1
+        assert service.limits.stats()["calls"] == 1
         proxy.pause()
-        until(lambda: service.limits.calls == 0)
+        until(lambda: service.limits.stats()["calls"] == 0)
         proxy.cut()
 
 
@@ -378,4 +378,4 @@ def test_attributes_of_one_message_as_json_have_a_bound():
     for text, error in ((longest, None), (longest + "  ", r"row 1 must have at most 1,048,576 bytes, not 1,048,57.")):
         batch = pa.record_batch({"attributes": ["{}", text]})
         with pytest.raises(InvalidValueError, match=error) if error else contextlib.nullcontext():
-            batch_of(batch, StreamOptions())
+            batch_of(batch)

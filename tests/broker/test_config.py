@@ -11,6 +11,8 @@ from support.service import NO_METRICS, USERS, config, written
 from tagmatch import Channel, ConfigError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.broker.access import token_sha256
 from tagmatch.broker.config import (
+    MQTT,
+    NATS,
     Config,
     HubOptions,
     LogOptions,
@@ -21,8 +23,7 @@ from tagmatch.broker.config import (
     User,
 )
 from tagmatch.broker.config_file import read_config
-from tagmatch.broker.gateways.naming import MQTT, NATS
-from tagmatch.broker.running import opened, serving, started, with_arguments
+from tagmatch.broker.service import opened, serving, started, with_arguments
 from tagmatch.model.options import channel_of
 
 DIGEST = token_sha256("secret")
@@ -232,5 +233,5 @@ def test_readiness_waits_for_gateways_that_are_required(name, kind, required, mo
         assert service.readiness() == (True, f"ready\n{gateway.session}: connected\n".encode())
         own._is_connected(False)  # a broker may be started again
         assert service.is_ready
-        monkeypatch.setattr("tagmatch.broker.gateways.gateway.GRACE_S", 0.0)
+        monkeypatch.setattr("tagmatch.broker.gateway.GRACE_S", 0.0)
         assert service.is_ready is not required

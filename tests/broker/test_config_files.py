@@ -18,11 +18,11 @@ from support.service import written
 from typer.testing import CliRunner
 
 from tagmatch import ConfigError, InvalidTypeError, InvalidValueError, TagMatch, connect
-from tagmatch.broker.access import token_sha256
-from tagmatch.broker.config import User
+from tagmatch.broker.access import UserLimits, token_sha256
+from tagmatch.broker.config import ServerOptions, User
 from tagmatch.broker.config_file import check_files, read_config
 from tagmatch.broker.observe import Metrics
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 from tagmatch.cli.app import app
 
 OURS = Authority("ours")
@@ -230,7 +230,13 @@ def test_as_they_stand_they_let_nobody_in(name):
 def test_the_dashboard_shows_metrics_that_there_are():
     panels = json.loads((DEPLOY / "grafana" / "tagmatch.json").read_text())["panels"]
     with TagMatch(threads=1, device="cpu") as index:
-        known = set(re.findall(r"^# TYPE (\w+) ", Metrics(index.stats).text().decode(), re.MULTILINE))
+        known = set(
+            re.findall(
+                r"^# TYPE (\w+) ",
+                Metrics(index.stats, UserLimits(ServerOptions()).stats, dict).text().decode(),
+                re.MULTILINE,
+            )
+        )
     queries = " ".join(target["expr"] for panel in panels for target in panel["targets"])
     used = {name.removesuffix("_bucket") for name in re.findall(r"tagmatch_\w+", queries)}
     assert used

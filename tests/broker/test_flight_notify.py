@@ -22,7 +22,7 @@ from support.waiting import wait_until
 
 from tagmatch import InvalidTypeError, InvalidValueError, connect
 from tagmatch.broker.config import HubOptions, SessionOptions
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 from tagmatch.model.errors import ClosedError, SessionError, SlowSubscriberError, TagMatchError
 
 TAGS = "abcdef"

@@ -19,7 +19,7 @@ from tagmatch.broker.access import new_token, token_sha256
 from tagmatch.broker.actions import ACTIONS
 from tagmatch.broker.config import ROLES, MetricsOptions, User
 from tagmatch.broker.observe import HttpEndpoint
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 from tagmatch.broker.streams import EXCHANGES, PUTS
 
 HOUR = timedelta(hours=1)

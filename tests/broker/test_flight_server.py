@@ -22,7 +22,7 @@ from support.waiting import wait_until
 
 from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, Where, connect
 from tagmatch.broker.connection import MessageStream, Reply, give
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 from tagmatch.broker.wire import AREA_TYPE
 from tagmatch.messages import Queries, joined, queries_in
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError

@@ -14,7 +14,7 @@ from support.waiting import wait_until
 
 from tagmatch import Channel, TagMatch, connect
 from tagmatch.broker.config_file import read_config
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 
 pytestmark = pytest.mark.slow
 

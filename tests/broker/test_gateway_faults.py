@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import HubOptions
-from tagmatch.broker.gateways.nats import _Client
+from tagmatch.broker.nats import _Client
 
 pytestmark = pytest.mark.slow
 

@@ -11,22 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.agreement import index_of
-from support.waiting import wait_until
 
 from tagmatch import TagMatch
-from tagmatch.broker.config import MqttOptions
-from tagmatch.broker.gateways import handing_over
-from tagmatch.broker.gateways.handing_over import HandingOver
-from tagmatch.broker.gateways.incoming import GatewayMessage, MessageRow, Requests, row_of, table_in
-from tagmatch.broker.gateways.naming import MQTT, NATS
+from tagmatch.broker import incoming
+from tagmatch.broker.config import MQTT, NATS, MqttOptions
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.incoming import GatewayMessage, HandingOver, Requests, row_of, table_in
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.clock import steady_us
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.where.values import attribute_tags
 
 scalars = st.sampled_from([0, 1, -7, 2**53, 2**53 + 1, 2**63 - 1, -(2**63), 0.5, -7.0, True, False, "", "a", "9"])
 values = scalars | st.lists(st.sampled_from([-3, 0, 3, "a", "b", None]), max_size=3)
-attribute_sets = st.dictionaries(st.sampled_from(["p", "q", "r", "tags", "id"]), values, max_size=3)
+attribute_sets = st.dictionaries(st.sampled_from(["p", "q", "r", "id"]), values, max_size=3)
 WHERE = [
     "p = 1", "p = 0.5", "p < 2", "p >= 9007199254740993", 'p = "a"', 'p prefix ""', "p = true", "exists(q)",
     "not exists(p)", 'q = "b" or r = -7', "q > 9223372036854775806",
@@ -41,18 +39,16 @@ def tm():
 
 @given(rows=st.lists(attribute_sets, max_size=12))
 def test_tables_match_as_each_message_does(tm, rows):
-    messages = [
-        MessageRow(GatewayMessage([], b"%d" % number), ["t"] * (number % 2), each) for number, each in enumerate(rows)
-    ]
-    table = table_in(messages)
-    assert table["payload"].to_pylist() == [row.came.payload for row in messages]
+    payloads = [json.dumps({"tags": ["t"], "attributes": each}).encode() for each in rows]
+    table = table_in([row_of(GatewayMessage([], payload), "json") for payload in payloads])
+    assert table["payload"].to_pylist() == payloads
     found = tm.match_many(table.drop_columns(["id", "payload", "expires"]), unique=True).to_pylist()
-    assert [set(keys) for keys in found] == [tm.match_unique([], row.attributes) for row in messages]
+    assert [set(keys) for keys in found] == [tm.match_unique([], each) for each in rows]
 
 
 def test_parts_have_as_many_messages_and_bytes_as_they_may(monkeypatch):
     sizes: list[int] = []
-    monkeypatch.setattr(handing_over, "PART_BYTES", 1_000)
+    monkeypatch.setattr(incoming, "PART_BYTES", 1_000)
     with hub_of(RuntimeError()) as hub:
         publish = hub.publish
         monkeypatch.setattr(hub, "publish", lambda table, **more: sizes.append(len(table)) or publish(table, **more))
@@ -61,7 +57,7 @@ def test_parts_have_as_many_messages_and_bytes_as_they_may(monkeypatch):
 
 
 def test_what_expires_does_so_after_what_is_left_of_its_time():
-    rows = [MessageRow(GatewayMessage([], b"", until=until), []) for until in (None, 1_500, 900)]
+    rows = [row_of(GatewayMessage([], b"", until=until), "properties") for until in (None, 1_500, 900)]
     table = table_in(rows, steady=1_000)
     assert table["expires"].cast("int64").to_pylist() == [None, 500, 0]
 
@@ -74,15 +70,15 @@ def test_properties_are_read():
         ("attribute:id", "7"), ("attribute:location", "here"), ("channel", "alarm"),
     ]  # fmt: skip
     row = row_of(GatewayMessage(properties, b"\xff"), "properties")
-    own = {"Tag": "x", "id": 7, "location": "here"}
-    assert (row.tags, row.location, row.channel) == (["a", "b c", "d", "é"], (9.2, 45.5), "alarm")
-    assert row.attributes == {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2], **own}
+    attributes = {"price": 9.5, "city": ["Rome", "9"], "list": [1, 2], "Tag": "x", "id": 7, "location": "here"}
+    assert sorted(row.tags) == sorted(["a", "b c", "d", "é", *attribute_tags(attributes)])
+    assert (row.location, row.channel) == ((9.2, 45.5), "alarm")
     table = table_in([row])
     with index_of([["a"]], [1], where='Tag = "x" and id = 7 and location = "here"') as tm:
         assert tm.match_many(table.drop_columns(["id", "payload", "expires"])).to_pylist() == [[1]]
     payload = json.dumps({"tags": ["x"], "attributes": {"n": 1, "b": None}, "location": [1, 2]}).encode()
     row = row_of(GatewayMessage([("tag", "a")], payload), "json")
-    assert (row.tags, row.attributes, row.location, row.channel) == (["a", "x"], {"n": 1}, (1.0, 2.0), None)
+    assert (row.tags, row.location, row.channel) == (["a", "x", *attribute_tags({"n": 1})], (1.0, 2.0), None)
 
 
 WRONG_PROPERTIES = [
@@ -180,7 +176,7 @@ def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any
     done: list[str] = []
     sent: list[Any] = []
     letters: list[Any] = []
-    kept: Any = SimpleNamespace(add=letters.extend)
+    kept: Any = SimpleNamespace(add=lambda _, given_up: letters.extend(given_up))
     options = MqttOptions(messages="in", **more)
     handing = HandingOver(hub, options, 1 << 20, kept, sent.append, plane=False, steady=steady_us)
     for name in names:
@@ -188,8 +184,7 @@ def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any
     handing.start()
     assert handing.wait(60)
     handing.end()
-    wait_until(lambda: not handing.is_alive())
-    return done, sent, [letter.properties[0][1] for letter in letters], handing
+    return done, sent, [letter.properties[0][1] for letter, _ in letters], handing
 
 
 def counts(handing: HandingOver) -> dict[str, int]:

@@ -19,7 +19,7 @@ from support.waiting import wait_until as until
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
 from tagmatch.broker.config import MetricsOptions
 from tagmatch.broker.observe import HttpEndpoint
-from tagmatch.broker.running import end, serving, started
+from tagmatch.broker.service import end, serving, started
 
 
 @pytest.fixture
@@ -143,7 +143,9 @@ def test_a_client_that_vanishes_leaves_nothing_under_way():
                 proxy.pause()  # so that it cannot come back
                 proxy.cut()
                 until(lambda: service.wait_until_idle(1))
-                until(lambda: value(service, "tagmatch_messages_in_flight") == service.limits.connections == 0)
+                until(
+                    lambda: value(service, "tagmatch_messages_in_flight") == service.limits.stats()["connections"] == 0
+                )
                 proxy.resume()
                 wait(futures, 60)
         with connect(service.url) as other:

@@ -10,7 +10,7 @@ from support.service import NO_METRICS, remote, value
 
 from tagmatch import DeadlineMissed, InvalidValueError, Overloaded, connect
 from tagmatch.broker.config import ChannelOptions, Config, ServerOptions
-from tagmatch.broker.running import serving
+from tagmatch.broker.service import serving
 from tagmatch.pipeline.run.orders import Edf
 
 TIMEOUT = 60
@@ -79,7 +79,7 @@ import sys
 import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 from tagmatch import Channel, TagMatch
-from tagmatch.broker.running import make_ready
+from tagmatch.broker.service import make_ready
 
 def kernels():
     ours = [module for name, module in sys.modules.items() if name.startswith("tagmatch.")]

@@ -14,7 +14,6 @@ import pytest
 from tagmatch import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.broker import wire
 from tagmatch.broker.streams import batch_of
-from tagmatch.broker.wire import StreamOptions
 from tagmatch.files.columns import EVERY_OTHER, InvalidRows
 from tagmatch.files.csv import value_in
 from tagmatch.files.formats import open_output
@@ -263,7 +262,7 @@ def _as_cell(text: bytes) -> Any:
 
 def _as_attribute_of_the_service(text: bytes) -> Any:
     column = pa.array([b'{"a":' + text + b"}"], pa.binary()).view(pa.string())
-    (row,) = from_tag_lists(batch_of(pa.record_batch({"attributes": column}), StreamOptions()).rows).to_pylist()
+    (row,) = from_tag_lists(batch_of(pa.record_batch({"attributes": column})).rows).to_pylist()
     return row
 
 

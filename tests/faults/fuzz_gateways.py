@@ -27,11 +27,11 @@ from support.notified import is_accounted_for
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import MqttOptions, NatsOptions
-from tagmatch.broker.gateways.gateway import KeyNotification, Unsent
-from tagmatch.broker.gateways.incoming import Requests
-from tagmatch.broker.gateways.mqtt import MqttGateway
-from tagmatch.broker.gateways.nats import NatsGateway
+from tagmatch.broker.gateway import KeyNotification, Unsent
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.incoming import Requests
+from tagmatch.broker.mqtt import MqttGateway
+from tagmatch.broker.nats import NatsGateway
 from tagmatch.broker.sessions import Sessions
 
 _HANGS_S = 90

@@ -17,7 +17,6 @@ from tagmatch import TagMatch, TagMatchError
 from tagmatch.broker import hub
 from tagmatch.broker.flight import check_schema
 from tagmatch.broker.streams import batch_of
-from tagmatch.broker.wire import StreamOptions
 from tagmatch.files.ipc import IpcReader
 from tagmatch.messages import Queries
 
@@ -174,7 +173,7 @@ class Reading:
         index = self._index
         check_schema(batch.schema)
         if command == "match":
-            rows = batch_of(batch, StreamOptions()).rows
+            rows = batch_of(batch).rows
             assert len(index.match_many(Queries([rows]))) == len(batch)
         elif command == "publish":
             messages = hub.messages_of(batch)

@@ -50,7 +50,7 @@ def test_files_of_a_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     import contents
 
     modules = list(contents._modules())
-    assert {"tagmatch/index.py", "tagmatch/pipeline/service.py", "tagmatch/broker/gateways/mqtt.py"} <= set(modules)
+    assert {"tagmatch/index.py", "tagmatch/pipeline/service.py", "tagmatch/broker/mqtt.py"} <= set(modules)
     info = [f"tagmatch-1.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt")]
     own = ["tagmatch-1.dist-info/licenses/LICENSE", "tagmatch/py.typed", "pyspark_tagmatch/__init__.py"]
     right, missing = {*modules, *info, *own}, ["tagmatch/py.typed", "tagmatch/pipeline/service.py"]

@@ -25,10 +25,10 @@ from support.waiting import wait_until
 
 from tagmatch import TagMatch
 from tagmatch.broker.config import HUB_DEFAULTS, HubOptions, MqttOptions, NatsOptions
-from tagmatch.broker.gateways.gateway import Gateway
-from tagmatch.broker.gateways.mqtt import MqttGateway
-from tagmatch.broker.gateways.nats import NatsGateway
+from tagmatch.broker.gateway import Gateway
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.mqtt import MqttGateway
+from tagmatch.broker.nats import NatsGateway
 from tagmatch.broker.sessions import Sessions
 
 

@@ -22,9 +22,9 @@ from concurrent.futures import CancelledError, Future
 from typing import Any
 
 from tagmatch.broker.config import NatsOptions, in_url
-from tagmatch.broker.gateways.gateway import Gateway, KeyNotification, NoConnection, Unsent
-from tagmatch.broker.gateways.incoming import GatewayMessage
+from tagmatch.broker.gateway import Gateway, KeyNotification, NoConnection, Unsent
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.incoming import GatewayMessage
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tagmatch.broker.config import MqttOptions
-from tagmatch.broker.gateways.gateway import Gateway, KeyNotification, NoConnection, Unsent
-from tagmatch.broker.gateways.incoming import GatewayMessage
+from tagmatch.broker.gateway import Gateway, KeyNotification, NoConnection, Unsent
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.incoming import GatewayMessage
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.errors import TagMatchError
 

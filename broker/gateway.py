@@ -14,9 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.broker.config import GatewayOptions
-from tagmatch.broker.gateways.handing_over import DeadLetter, DeadLetters, HandingOver
-from tagmatch.broker.gateways.incoming import GatewayMessage, Requests
 from tagmatch.broker.hub import Hub
+from tagmatch.broker.incoming import DeadLetters, GatewayMessage, HandingOver, Requests
 from tagmatch.broker.sessions import SessionConnection, Sessions
 from tagmatch.model.errors import SlowSubscriberError, TagMatchError
 
@@ -95,8 +94,6 @@ class Sending:
             options.session, SUBSCRIBER, every_key=True, guarantee=options.guarantee, when_full=options.when_full
         )
 
-    # -- acts that wait until notifications are sent ------------------------------------------------------------------
-
     def when_sent(self, act: Callable[[], None]) -> None:
         """Call this when every notification that is in the outbox by now has left it."""
         if self._session is None or self._options.guarantee == "at_most_once":
@@ -116,8 +113,6 @@ class Sending:
                     return
                 _, act = self._awaiting.popleft()
             act()
-
-    # -- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         assert self._session is not None
@@ -148,61 +143,60 @@ class Sending:
         self._settle()
         if not self._connected.wait(_LOOK_S):
             return False
-        is_alone = self._most == 1
-        taken = session.take(self._most, timeout=_LOOK_S)
+        most = self._most
+        taken = session.take(most, timeout=_LOOK_S)
         if taken is None:
             return False
-        outgoing = self._outgoing(taken)
         last = taken["offset"][-1].as_py()
         try:
-            self._send_all(outgoing, last, one_by_one=is_alone)
+            if most == 1:
+                self._send_one_by_one(self._outgoing(taken), last)
+            else:
+                for some in _parts(self._outgoing(taken), self._options.batch_messages):
+                    self._send(some)
         except Unsent as error:
             _LOG.warning("notifications were not sent: %s", error)
             if error.is_suspect:
-                self._most = max(self._most // _FEWER, 1)
-                self._fewer_until = max(self._fewer_until, last)
+                self._most, self._fewer_until = max(most // _FEWER, 1), max(self._fewer_until, last)
             self._begin_again()
             return True
         if last >= self._fewer_until:
-            self._most = min(2 * self._most, self._options.batch_messages)
+            self._most = min(2 * most, self._options.batch_messages)
         if session.outbox.guarantee == "at_least_once":
             session.acknowledge(last)
         self._settle()
         return True
 
-    def _send_all(self, outgoing: Sequence[KeyNotification], offset: int, *, one_by_one: bool) -> None:
-        number = 0
-        if one_by_one and self._suspect[0] == offset:  # the keys before are known to be sent
-            number = self._suspect[1]
-            if self._tries >= _MOST_TRIES:
-                why = f"the connection ended each of the {self._tries} times after this was sent"
-                self._give_up([(outgoing[number], why)])
-                number += 1
+    def _send_one_by_one(self, outgoing: Sequence[KeyNotification], offset: int) -> None:
+        """Find the key of a notification after which the connection ends, and give it up at last."""
+        first = self._suspect[1] if self._suspect[0] == offset else 0  # the keys before are known to be sent
+        for number, each in enumerate(outgoing[first:], first):
+            if self._suspect != (offset, number):
                 self._suspect, self._tries = (offset, number), 0
-        for some in _parts(outgoing[number:], 1 if one_by_one else self._options.batch_messages):
+            if self._tries >= _MOST_TRIES:
+                self._give_up([(each, f"the connection ended each of the {self._tries} times after this was sent")])
+                continue
             try:
-                self._send(some)
+                self._send([each])
             except Unsent as error:
-                self._count(unsent=len(some))
-                if one_by_one:
-                    is_same = self._suspect == (offset, number)
-                    self._tries = (self._tries if is_same else 0) + error.is_suspect
-                    self._suspect = (offset, number)
+                self._tries += error.is_suspect
                 raise
-            number += len(some)
 
     def _send(self, outgoing: Sequence[KeyNotification]) -> None:
-        whys = [self._gateway.why_unsendable(each) for each in outgoing]
-        self._give_up([(each, why) for each, why in zip(outgoing, whys, strict=True) if why is not None])
-        sendable = [each for each, why in zip(outgoing, whys, strict=True) if why is None]
-        if sendable:
-            refused = self._gateway.send(sendable)
+        found = [(each, self._gateway.why_unsendable(each)) for each in outgoing]
+        self._give_up([(each, why) for each, why in found if why is not None])
+        if sendable := [each for each, why in found if why is None]:
+            try:
+                refused = self._gateway.send(sendable)
+            except Unsent:
+                self._count(unsent=len(sendable))
+                raise
             self._give_up(refused)
             self._count(sent=len(sendable) - len(refused))
 
     def _give_up(self, unsendable: Sequence[tuple[KeyNotification, str]]) -> None:
         if unsendable:
-            self._letters.add([DeadLetter("out", why, each.topic, each.payload, each.id) for each, why in unsendable])
+            self._letters.add("out", unsendable)
             self._count(unsendable=len(unsendable))
 
     def _outgoing(self, taken: pa.RecordBatch) -> list[KeyNotification]:
@@ -218,8 +212,6 @@ class Sending:
                 topic = f"{prefix}{naming.separator}{naming.level(str(key))}"
                 found.append(KeyNotification(topic, payload or b"", id_, left, redelivered))
         return found
-
-    # -- figures -----------------------------------------------------------------------------------------------------
 
     def _count(self, **more: int) -> None:
         with self._lock:
@@ -270,8 +262,6 @@ class Gateway(ABC):
         self._has_gone_on = False  # whether anything came or went by the present connection
         self._connecting = threading.Thread(target=self._keep_connected, name="tagmatch-gateway", daemon=True)
 
-    # -- what subclasses do ------------------------------------------------------------------------------------------
-
     @abstractmethod
     def _run_connection(self) -> None:
         """Connect, call `_is_connected`, and raise when that connection has ended; return to have another at once."""
@@ -291,8 +281,6 @@ class Gateway(ABC):
     @abstractmethod
     def send(self, outgoing: Sequence[KeyNotification]) -> list[tuple[KeyNotification, str]]:
         """Send notifications, and wait until the other side has them; those that it refuses, each with the reason."""
-
-    # -- connections -------------------------------------------------------------------------------------------------
 
     def _is_connected(self, connected: bool) -> None:
         """Called whenever the connection comes or goes."""
@@ -348,8 +336,6 @@ class Gateway(ABC):
             return "connected"
         return f"not connected for {time.monotonic() - self._since:.0f} s"
 
-    # -- messages come in --------------------------------------------------------------------------------------------
-
     def receive(self, came: GatewayMessage, *, may_drop: bool) -> bool:
         """Take a message, as `HandingOver.receive` does; one of the gateway's own notifications is refused."""
         self._has_gone_on = True
@@ -372,8 +358,6 @@ class Gateway(ABC):
         fields = {"gateway": self.options.session, "topic": place[:200]}
         _LOG.warning("a request is not answered, as its answer cannot go there", extra={"fields": fields})
         return False
-
-    # -- the object --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin; returns at once, also where the other broker cannot be reached yet."""
