@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.config import Role, ServerOptions, User
 from tagmatch.broker.wire import GoneError, UnauthenticatedError
-from tagmatch.model.errors import AccessError, InvalidValueError, Overloaded
+from tagmatch.model.errors import AccessError, Overloaded
 
 if TYPE_CHECKING:
     from tagmatch import TagMatch
@@ -159,9 +159,15 @@ class UserLimits:
         try:
             yield
         finally:
-            with self._lock:
+            with self._freed:
                 _less(self._peers, peer, 1)
                 _less(self._calls, user.name, 1)
+                self._freed.notify_all()
+
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Wait until no call is under way; returns whether that is so."""
+        with self._freed:
+            return self._freed.wait_for(lambda: not self._peers, seconds)
 
     def _check_room(self, user: User, peer: str, *, is_action: bool) -> None:
         """Refuse a call for which there is no room; administrators have more room, most of it for their actions."""
@@ -179,41 +185,18 @@ class UserLimits:
         if peer not in self._peers and len(self._peers) >= options.max_connections + more:
             raise Overloaded(f"the service has its {options.max_connections} connections; try again later")
 
-    @contextlib.contextmanager
-    def memory(self, user: User, ended: threading.Event) -> Iterator[Memory]:
-        """Count what a call has in memory until it is over; `ended` is set when its client is gone."""
-        memory = Memory(self, user, ended)
-        try:
-            yield memory
-        finally:
-            memory.close()
-
-    def wait_for(self, user: str, rows: int) -> float:
-        """Seconds that a stream of a user must wait before so many rows are within the rate."""
-        return self._bucket(user).take(rows) if self._options.rate else 0.0
-
-    def give_back(self, user: str, rows: int) -> None:
-        """Say that rows for which a stream has waited will not be dealt with."""
-        self._bucket(user).take(-rows)
-
     def admit(self, user: str, rows: int) -> None:
         """See that so many rows, at least one, are within a user's rate."""
-        if self._options.rate and not self._bucket(user).take_at_once(max(rows, 1)):
+        if self._options.rate and not self.bucket(user).take_at_once(max(rows, 1)):
             raise Overloaded(f"user {user!r} sends more than {self._options.rate:g} a second; try again later")
 
-    def _bucket(self, user: str) -> Bucket:
+    def bucket(self, user: str) -> Bucket:
+        """What a user may send, if there is a rate."""
         with self._lock:
             if user not in self._buckets:
                 most = max(1.0, self._options.rate * self._options.burst)
                 self._buckets[user] = Bucket(self._options.rate, most)
             return self._buckets[user]
-
-    def check_bytes(self, nbytes: int) -> None:
-        """See that so many bytes are not too many; InvalidValueError."""
-        if nbytes > self._options.max_message_bytes:
-            raise InvalidValueError(
-                f"at most {self._options.max_message_bytes:,} bytes may come at once, not {nbytes:,}"
-            )
 
 
 class Memory:
@@ -224,31 +207,20 @@ class Memory:
         self._held = 0
         self._is_closed = False
 
-    def wait_for(self, nbytes: int) -> None:
+    def take(self, nbytes: int, *, waits: bool) -> None:
         """Count bytes that have come, when there is room for them, as there always is for those of one message."""
-        with self._limits._freed:
-            while not (self._is_closed or self._has_room(nbytes)):
-                if self._ended.is_set():
-                    raise GoneError
-                self._limits._freed.wait(_LOOK_S)
-            if self._is_closed:
+        held, freed = self._limits._bytes, self._limits._freed
+        with freed:
+            while held[self._user] and held[self._user] + nbytes > self._limits._most_user_bytes:
+                if not waits:
+                    raise Overloaded(f"user {self._user!r} sends too much at once; try again later")
+                if self._ended.is_set() or self._is_closed:
+                    break
+                freed.wait(_LOOK_S)
+            if self._ended.is_set() or self._is_closed:
                 raise GoneError
-            self._count(nbytes)
-
-    def take(self, nbytes: int) -> None:
-        """Count bytes that have come, and that stay until the call is over."""
-        with self._limits._freed:
-            if not self._has_room(nbytes):
-                raise Overloaded(f"user {self._user!r} sends too much at once; try again later")
-            self._count(nbytes)
-
-    def _has_room(self, nbytes: int) -> bool:
-        held = self._limits._bytes[self._user]
-        return not held or held + nbytes <= self._limits._most_user_bytes
-
-    def _count(self, nbytes: int) -> None:
-        self._limits._bytes[self._user] += nbytes
-        self._held += nbytes
+            held[self._user] += nbytes
+            self._held += nbytes
 
     def give_back(self, nbytes: int) -> None:
         """Count bytes that were dealt with."""
@@ -297,15 +269,17 @@ class ClientCall:
 
     def keep_to_rate(self, rows: int) -> None:
         """Wait until these rows are within the rate of the user, or the service ends."""
-        limits, began = self.service.limits, time.monotonic()
-        if (seconds := limits.wait_for(self.user.name, rows)) <= 0:
+        if not self.service.config.server.rate:
+            return
+        bucket, began = self.service.limits.bucket(self.user.name), time.monotonic()
+        if (seconds := bucket.take(rows)) <= 0:
             return
         try:
             while (left := began + seconds - time.monotonic()) > 0 and not self.service.is_draining:
                 self.rpc.wait(min(left, _LOOK_S))
                 self.require()
         except BaseException:
-            limits.give_back(self.user.name, rows)
+            bucket.take(-rows)  # they will not be dealt with
             raise
         finally:
             self.service.metrics.throttled.inc(time.monotonic() - began)

@@ -21,11 +21,7 @@ from tagmatch.broker.wire import area_of, write_json
 from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
-from tagmatch.model.errors import (
-    InvalidTypeError,
-    InvalidValueError,
-    UnavailableError,
-)
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Missing
 from tagmatch.model.version import VERSION
@@ -141,9 +137,7 @@ class Action(NamedTuple):
 
 
 ACTIONS: dict[str, Action] = {
-    "health": Action(
-        None, "Whether the service is alive; needs no token, and says nothing else.", lambda _: {"status": "alive"}
-    ),
+    "health": Action(None, "Whether the service is alive; needs no token.", lambda _: {"status": "alive"}),
     "ready": Action("read", "Whether the service takes calls, and which gateways are connected.", _ready),
     "info": Action("read", "Version, type of keys, limits, and who the caller is.", _info),
     "stats": Action("read", "Figures of the index, as `TagMatch.stats` gives them.", lambda call: call.index.stats()),
@@ -159,9 +153,7 @@ ACTIONS: dict[str, Action] = {
     "save_positions": Action("write", "Save where clients are.", _save_positions),
     "reload": Action("write", "Take over a newer saved snapshot.", lambda call: {"reloaded": call.index.reload()}),
     "check": Action("admin", "Verify every invariant of the index.", _check),
-    "calls": Action(
-        "admin", "Calls and waiting bytes of each user.", lambda call: {"users": call.service.limits.by_user()}
-    ),
+    "calls": Action("admin", "Calls and bytes of each user.", lambda call: {"users": call.service.limits.by_user()}),
     "drain": Action("admin", "Take no more calls, end streams, and then end the service.", _drain),
 }
 
@@ -205,8 +197,9 @@ def _all_of(call: ClientCall, incoming: IncomingStream) -> pa.Table:
     nbytes = 0
     for batch in incoming:
         nbytes += batch.nbytes
-        limits.check_bytes(nbytes)
-        call.memory.take(batch.nbytes)
+        if nbytes > (most := call.service.config.server.max_message_bytes):
+            raise InvalidValueError(f"at most {most:,} bytes may come at once, not {nbytes:,}")
+        call.memory.take(batch.nbytes, waits=False)
         batches.append(batch)
     table = pa.Table.from_batches(batches, schema)
     limits.admit(call.user.name, len(table))
@@ -214,7 +207,6 @@ def _all_of(call: ClientCall, incoming: IncomingStream) -> pa.Table:
 
 
 def _changed(call: ClientCall, kind: str, table: pa.Table, staged: int, commit: bool) -> Generator[bytes]:
-    """Count changes that were made, and answer with the counts."""
     call.service.metrics.changes.labels(kind).inc(len(table))
     found: dict[str, Any] = {"rows": len(table), "staged": staged, "committed": commit}
     if commit and kind != "move":  # moves need none

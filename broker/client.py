@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, NoReturn
 
-import numpy as np
 import pyarrow as pa
 
 from tagmatch.broker.config import Guarantee, WhenFull
@@ -24,9 +23,8 @@ from tagmatch.messages import coordinates, message, names_of_places
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
 from tagmatch.model.arrow import from_strings, from_tag_lists
-from tagmatch.model.arrow_input import as_table
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.columns import KEY_CHECKS, arrow_chunks, shown, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import (
     ClosedError,
     InvalidTypeError,
@@ -192,8 +190,6 @@ class RemoteEngine:
         # What asks single messages: for each channel, and for lists and sets, over a stream that opens with the first
         self._singles: dict[tuple[bool, str | None], Pipelined] = {}
 
-    # -- changes -----------------------------------------------------------------------------------------------------
-
     def stage_one(
         self,
         tags: object,
@@ -228,8 +224,6 @@ class RemoteEngine:
     def reload(self) -> bool:
         return bool(self.act("reload")["reloaded"])
 
-    # -- queries -----------------------------------------------------------------------------------------------------
-
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
         return self.submit(tags, attributes, place, unique=unique).result()
 
@@ -238,12 +232,11 @@ class RemoteEngine:
     ) -> pa.ListArray:
         self.check_open()
         if waited:
-            raise InvalidValueError(
-                "over a connection, deadlines count from when the service has the queries: no waited"
-            )
-        schema, batches = _query_batches(queries, min(self._most_rows, _ROWS), self._most_bytes)
+            raise InvalidValueError("over a connection, deadlines count from when the service has queries: no waited")
+        table = table_of(queries, None, "queries")
+        batches = _split(table.to_batches(min(self._most_rows, _ROWS)), self._most_bytes)
         kind = pa.list_(pa.large_string() if self.key_type == "string" else pa.uint64())
-        return _match_stream(partial(self._matching, schema, unique, channel), list(batches), kind)
+        return _match_stream(partial(self._matching, table.schema, unique, channel), list(batches), kind)
 
     def submit(
         self,
@@ -261,7 +254,12 @@ class RemoteEngine:
             if place.within is not None:
                 return self._submit_within(row, place, unique, channel)
             row += located
-        singles = self._singles.get((unique, channel)) or self._new_singles(unique, channel)
+        if (singles := self._singles.get((unique, channel))) is None:
+            with self._lock:
+                self.check_open()
+                open_stream = partial(self._matching, SCHEMA, unique, channel)
+                singles = Pipelined(open_stream, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
+                singles = self._singles.setdefault((unique, channel), singles)
         return singles.submit(row, timeout)
 
     def awaited(
@@ -288,15 +286,7 @@ class RemoteEngine:
         found: list[dict[str, Any]] = self.act("explain", body)["sets"]
         return (_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found)
 
-    def _new_singles(self, unique: bool, channel: str | None) -> Pipelined:
-        with self._lock:
-            self.check_open()
-            open_stream = partial(self._matching, SCHEMA, unique, channel)
-            singles = Pipelined(open_stream, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
-            return self._singles.setdefault((unique, channel), singles)
-
     def _submit_within(self, row: list[str], place: Place, unique: bool, channel: str | None) -> Future[Any]:
-        """Ask a message for clients within an area."""
         location: Any = place.location
         within: Any = place.within
         columns: dict[str, Any] = {
@@ -317,8 +307,6 @@ class RemoteEngine:
                 self._pool = ThreadPoolExecutor(4, "tagmatch-within")
             return self._pool.submit(keys)
 
-    # -- clients -----------------------------------------------------------------------------------------------------
-
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         keys = KEY_CHECKS[self.key_type].many(clients, "clients")
         lons, lats = coordinates(lon, lat, len(keys), plane=self._plane)
@@ -326,8 +314,6 @@ class RemoteEngine:
 
     def save_positions(self) -> None:
         self.act("save_positions")
-
-    # -- contents ----------------------------------------------------------------------------------------------------
 
     def count(self) -> int:
         return int(self.stats()["sets"])
@@ -348,13 +334,9 @@ class RemoteEngine:
         schema, batches = self.connection.get("rows")
         return pa.Table.from_batches(batches, schema)
 
-    # -- the object --------------------------------------------------------------------------------------------------
-
     @property
     def snapshot(self) -> NoReturn:
-        raise TagMatchError(
-            "the tables of an index are where it is; over a connection, `to_arrow` gives what is stored"
-        )
+        raise TagMatchError("the tables of an index are where it is; over a connection, `to_arrow` gives what it has")
 
     def stats(self) -> dict[str, Any]:
         return self.act("stats")
@@ -392,8 +374,6 @@ class RemoteEngine:
     def described(self) -> str:
         return f"<RemoteTagMatch at {self.connection.url!r}{', closed' if self._closed else ''}>"
 
-    # -- the wire ----------------------------------------------------------------------------------------------------
-
     def act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action."""
         self.check_open()
@@ -409,13 +389,11 @@ class RemoteEngine:
         return self.connection.put({"command": command, **(options or {})}, table, self._most_rows)
 
     def _matching(self, schema: pa.Schema, unique: bool, channel: str | None) -> MessageStream:
-        """Begin a stream that matches messages."""
         command = {"command": "match", "unique": unique, "plain": True, "coalesce": True}
         return self.connection.open_stream(schema, command if channel is None else {**command, "channel": channel})
 
 
 def _first_answer(connection: Connection, wait: float) -> dict[str, Any]:
-    """What the service says of itself, when it answers."""
     until = time.monotonic() + wait
     while True:
         try:
@@ -427,12 +405,10 @@ def _first_answer(connection: Connection, wait: float) -> dict[str, Any]:
 
 
 def _stored(tags: Iterable[str], where: Iterable[Where], keys: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:
-    """A stored set with its conditions and its keys."""
     return frozenset(itertools.chain(tags, where)), tuple(keys)
 
 
 def _apart(tags: list[str]) -> tuple[list[str], list[str]]:
-    """The plain tags of a set, and its conditions."""
     return [tag for tag in tags if not isinstance(tag, Where)], [str(tag) for tag in tags if isinstance(tag, Where)]
 
 
@@ -450,11 +426,12 @@ def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
         "key": _key_column(keys),
     }
     if (where := columns.get("where")) is not None:
-        table["where"] = _repeated(where, rows) if isinstance(where, str) else texts_of(where, rows)
+        table["where"] = pa.repeat(where, rows) if isinstance(where, str) else texts_of(where, rows)
     if (constraints := columns.get("constraints")) is not None:
         table["constraints"] = constraints
     if (area := columns.get("area")) is not None:
-        table["area"] = _repeated(area_row(area), rows, AREA_TYPE) if is_area(area) else _areas(area, rows)
+        one = pa.scalar(area_row(area), AREA_TYPE) if is_area(area) else None
+        table["area"] = _areas(area, rows) if one is None else pa.repeat(one, rows)
     times = expiry_times(columns.get("expires"), rows, clock.now_us())
     if times is not None:
         table["expires"] = pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
@@ -463,11 +440,6 @@ def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
 
 def _key_column(keys: U64Array | Strings) -> pa.Array:
     return from_strings(keys) if isinstance(keys, Strings) else pa.array(keys)
-
-
-def _repeated(value: object, rows: int, kind: pa.DataType | None = None) -> pa.Array:
-    """A column that has one value in all rows."""
-    return pa.array([value], kind).take(pa.array(np.zeros(rows, np.int32)))
 
 
 def _areas(area: Any, rows: int) -> Any:
@@ -481,20 +453,6 @@ def _areas(area: Any, rows: int) -> Any:
 
 
 # -- many queries ------------------------------------------------------------------------------------------------------
-
-
-def _query_batches(queries: Any, most_rows: int, most_bytes: int) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The queries of `match_many` as batches that a service takes."""
-    table = as_table(queries)
-    if isinstance(table, pa.RecordBatch):
-        table = pa.Table.from_batches([table])
-    if table is None:
-        chunks = tag_lists(queries, "queries")
-        given = arrow_chunks(queries, "queries")
-        columns = list(map(from_tag_lists, chunks)) if given is None else given
-        kind = columns[0].type if columns else pa.list_(pa.string())
-        table = pa.table({"tags": pa.chunked_array(columns, kind)})
-    return table.schema, _split(table.to_batches(most_rows), most_bytes)
 
 
 def _split(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -305,9 +305,7 @@ class SessionOptions(Section):
     def __post_init__(self) -> None:
         Section.__post_init__(self)
         if self.linger > self.max_linger:
-            raise InvalidValueError(
-                f"linger must be at most max_linger, {self.max_linger:g} seconds, not {self.linger:g}"
-            )
+            raise InvalidValueError(f"linger must be at most max_linger, {self.max_linger:g} s, not {self.linger:g}")
 
     @property
     def user_sessions(self) -> int:
@@ -562,9 +560,7 @@ class Config:
     channel: tuple[ChannelOptions, ...] = ()
 
     def __post_init__(self) -> None:
-        _see_that_all_differ(
-            (f"{section}[{number}].session", gateway.session) for section, number, gateway in self.gateways
-        )
+        _see_that_all_differ((f"{name}[{number}].session", each.session) for name, number, each in self.gateways)
         for section in dict.fromkeys(section for section, _, _ in self.gateways):
             _see_that_nothing_comes_back(section, getattr(self, section))
         _see_that_all_differ((f"users[{number}].name", user.name) for number, user in enumerate(self.users))

@@ -116,7 +116,6 @@ class _Text:
 
 
 def _typed(value: object, hint: Any) -> Any:
-    """A value of the type that a field has."""
     alternatives = (hint,) if get_origin(hint) in (None, Literal) else get_args(hint)
     kinds = [kind for kind in alternatives if kind is not NoneType]
     for kind in kinds:
@@ -189,8 +188,13 @@ def check_files(config: Config, path: str | None = None) -> None:
     server = config.server
     checks: list[tuple[str, int, str, Callable[[], object]]] = []
     if server.tls_cert is not None and server.tls_key is not None:
-        checks.append(("server", 0, "tls_cert", partial(_certificates, "tls_cert", server.tls_cert)))
-        checks.append(("server", 0, "tls_key", partial(_pair, server.tls_cert, server.tls_key)))
+        cert, key = server.tls_cert, server.tls_key
+
+        def check_key() -> None:
+            check_pair(read_file("tls_cert", cert), read_file("tls_key", key), f"tls_cert {cert}", f"tls_key {key}")
+
+        checks.append(("server", 0, "tls_cert", partial(_certificates, "tls_cert", cert)))
+        checks.append(("server", 0, "tls_key", check_key))
     checks.append(("server", 0, "client_ca", partial(_certificates, "client_ca", server.client_ca)))
     for section, number, gateway in config.gateways:
         if isinstance(gateway, BrokerOptions):
@@ -208,7 +212,3 @@ def check_files(config: Config, path: str | None = None) -> None:
 def _certificates(name: str, path: str | None) -> None:
     if path is not None:
         check_certificates(read_file(name, path), f"{name} {path}")
-
-
-def _pair(cert: str, key: str) -> None:
-    check_pair(read_file("tls_cert", cert), read_file("tls_key", key), f"tls_cert {cert}", f"tls_key {key}")

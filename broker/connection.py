@@ -142,28 +142,27 @@ def _told(url: str) -> Iterator[None]:
         raise error_of_flight(error, url) from None
 
 
-def _check_certificates(url: str, roots: object, chain: object, key: object) -> None:
+def _check_certificates(url: str, roots: Any, chain: Any, key: Any) -> None:
     """Check the arguments, as gRPC would only say that it cannot connect."""
     if (chain is None) != (key is None):
         raise InvalidValueError("cert_chain and private_key must be given together")
-    given = {"tls_root_certs": roots, "cert_chain": chain, "private_key": key}
-    pems = {name: _pem(name, each) for name, each in given.items() if each is not None}
+    given, pems = {"tls_root_certs": roots, "cert_chain": chain, "private_key": key}, dict[str, bytes]()
+    for name, each in given.items():
+        if each is None:
+            continue
+        if not isinstance(each, bytes | str):
+            raise InvalidTypeError(
+                f"{name} must be bytes of PEM, not {type(each).__name__}; take read_bytes() of a file"
+            )
+        pems[name] = each.encode() if isinstance(each, str) else each
+        if b"-----BEGIN " not in pems[name]:
+            raise InvalidValueError(f"{name} must be bytes of PEM, not {shown(each)[:60]}; take read_bytes() of a file")
     if pems and not url.startswith("grpc+tls://"):
         raise InvalidValueError(f"{next(iter(pems))} needs encryption: connect to grpc+tls://, not to {url}")
     if roots is not None:
         check_certificates(pems["tls_root_certs"], "tls_root_certs")
     if chain is not None:
         check_pair(pems["cert_chain"], pems["private_key"], "cert_chain", "private_key")
-
-
-def _pem(name: str, given: object) -> bytes:
-    """A PEM, which is not the path of one."""
-    if not isinstance(given, bytes | str):
-        raise InvalidTypeError(f"{name} must be bytes of PEM, not {type(given).__name__}; take read_bytes() of a file")
-    pem = given.encode() if isinstance(given, str) else given
-    if b"-----BEGIN " not in pem:
-        raise InvalidValueError(f"{name} must be bytes of PEM, not {shown(given)[:60]}; take read_bytes() of a file")
-    return pem
 
 
 class MessageStream:
@@ -180,9 +179,16 @@ class MessageStream:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send messages; if the service has ended the stream, the error is that of the service."""
+        self._do(self._writer.write_batch, batch)
+
+    def done_writing(self) -> None:
+        """Say that no more messages come."""
+        self._do(self._writer.done_writing)
+
+    def _do(self, act: Callable[..., object], *arguments: Any) -> None:
         try:
             with self._writing:
-                self._writer.write_batch(batch)
+                act(*arguments)
         except FAULTS as error:
             raise self._why(error) from None
 
@@ -195,22 +201,13 @@ class MessageStream:
         except FAULTS as error:
             raise error_of_flight(error, self._url) from None
         text = b"" if chunk.app_metadata is None else chunk.app_metadata.to_pybytes()
-        known = error_of_text(text)
+        self.refused = error_of_text(text)
         if chunk.data is not None:
-            self.refused = known
             return chunk.data
-        if known is not None:
-            raise known
+        if self.refused is not None:
+            raise self.refused
         self.is_draining = True
         return None
-
-    def done_writing(self) -> None:
-        """Say that no more messages come."""
-        try:
-            with self._writing:
-                self._writer.done_writing()
-        except FAULTS as error:
-            raise self._why(error) from None
 
     def close(self) -> None:
         """End the stream and drop what is on its way."""
@@ -224,10 +221,10 @@ class MessageStream:
                 self._writer.close()
         except FAULTS as found:
             error = found
-        found_error = error_of_flight(error, self._url)
-        if type(found_error) is TagMatchError:
-            return UnavailableError(f"the service at {self._url} has ended the stream: {found_error}")
-        return found_error
+        known = error_of_flight(error, self._url)
+        if type(known) is TagMatchError:
+            return UnavailableError(f"the service at {self._url} has ended the stream: {known}")
+        return known
 
 
 class Reply(Future[Any]):
@@ -294,7 +291,7 @@ class Pipelined:
         self._some, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         self._tags: list[list[str]] = []
         self._futures: list[Reply] = []
-        self._in_flight = self._waiting = 0
+        self._in_flight = 0
         self._sleeps = self._gathers = self._closed = False
         self._last_sent = 0.0
         self._sent: _Sent | None = None
@@ -305,8 +302,8 @@ class Pipelined:
         """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds."""
         future = Reply()
         with self._lock:
-            if self._in_flight >= self._most:
-                self._wait(timeout)
+            if not self._room.wait_for(lambda: self._in_flight < self._most or self._closed, timeout):
+                raise Overloaded(f"{self._most:,} messages are on their way to the service; try again later")
             if self._closed:
                 raise ClosedError("this connection is closed; connect again")
             self._in_flight += 1
@@ -319,20 +316,6 @@ class Pipelined:
                 self._sender = threading.Thread(target=self._send_all, name="tagmatch-send", daemon=True)
                 self._sender.start()
         return future
-
-    def _wait(self, timeout: float | None) -> None:
-        until = None if timeout is None else time.monotonic() + timeout
-        self._waiting += 1
-        try:
-            while self._in_flight >= self._most and not self._closed:
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    raise Overloaded(f"{self._most:,} messages are on their way to the service; try again later")
-                self._room.wait(left)
-        finally:
-            self._waiting -= 1
-
-    # -- sending -----------------------------------------------------------------------------------------------------
 
     def _send_all(self) -> None:
         """Send what gathers; the body of a thread, which alone writes."""
@@ -385,7 +368,6 @@ class Pipelined:
             self._fail(sent, _known(error))
 
     def _stream_for(self, futures: list[Reply]) -> _Sent:
-        """The stream on which these go."""
         while True:
             if self._sent is None:
                 self._sent = sent = _Sent(self._open())
@@ -400,17 +382,13 @@ class Pipelined:
             self._sent = None
 
     def _retire(self, sent: _Sent) -> None:
-        """End a stream whose last answers are still to come."""
         try:
             sent.stream.done_writing()
         except Exception as error:
             self._fail(sent, _known(error))
         self._sent = None
 
-    # -- receiving ---------------------------------------------------------------------------------------------------
-
     def _receive(self, sent: _Sent) -> None:
-        """Give answers to futures; the body of a thread."""
         try:
             while True:
                 batch = sent.stream.read()
@@ -423,10 +401,9 @@ class Pipelined:
                         self._some.notify()
                 else:
                     break
-            error: TagMatchError = UnavailableError("the service has ended the stream; ask again")
-        except Exception as found:
-            error = _known(found)
-        self._fail(sent, error)
+            self._fail(sent, UnavailableError("the service has ended the stream; ask again"))
+        except Exception as error:
+            self._fail(sent, _known(error))
         sent.stream.close()
 
     def _answer(self, sent: _Sent, batch: pa.RecordBatch) -> None:
@@ -452,8 +429,7 @@ class Pipelined:
     def _leave(self, count: int) -> None:
         with self._lock:
             self._in_flight -= count
-            if self._waiting or self._closed:
-                self._room.notify_all()
+            self._room.notify_all()
 
     def _fail(self, sent: _Sent, error: TagMatchError) -> None:
         """Give an error to all that are on a stream, which is over."""
@@ -492,8 +468,7 @@ class Pipelined:
             self._sender.join()
         if drain:
             with self._lock:
-                while self._in_flight:
-                    self._room.wait()
+                self._room.wait_for(lambda: not self._in_flight)
         for receiver in self._receivers:
             receiver.join(None if drain else 1.0)
 

@@ -221,7 +221,11 @@ class Transport(grpc.GenericRpcHandler):  # type: ignore[misc]
             with self._lock:
                 waiting = [rpc for rpc in self._rpcs if rpc.until is not None]
             for rpc in waiting:
-                if (error := _why_no_more(rpc, now)) is not None:
+                try:
+                    rpc.check()
+                    if rpc.until is not None and rpc.until < now:
+                        raise UnavailableError("the client has not sent or read anything for too long; ask again")
+                except TagMatchError as error:
                     rpc.until = None
                     self._ended(rpc, error)
                     rpc.end(error)
@@ -239,18 +243,7 @@ def _most_connections(server: ServerOptions) -> int:
     return most if files == resource.RLIM_INFINITY else max(1, min(most, files // 2))
 
 
-def _why_no_more(rpc: Rpc, now: float) -> TagMatchError | None:
-    """The error that a call which waits for its client is to end with; `None` if it may go on."""
-    try:
-        rpc.check()
-    except TagMatchError as error:
-        return error
-    is_late = rpc.until is not None and rpc.until < now
-    return UnavailableError("the client has not sent or read anything for too long; ask again") if is_late else None
-
-
 def _why_not(server: ServerOptions) -> str:
-    """Why nothing can listen at an address, which gRPC does not say."""
     try:
         for family, kind, protocol, _, where in socket.getaddrinfo(
             server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -502,6 +495,5 @@ def _parts(message: pa.Buffer) -> tuple[memoryview, memoryview]:
 
 
 def _has_dictionary(kind: pa.DataType) -> bool:
-    return pa.types.is_dictionary(kind) or any(
-        _has_dictionary(kind.field(number).type) for number in range(kind.num_fields)
-    )
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inner))

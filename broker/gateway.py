@@ -132,7 +132,6 @@ class Sending:
         self._session.close()
 
     def _begin_again(self) -> None:
-        """Connect again, so that unacknowledged notifications are delivered again."""
         try:
             self._session = self._connect()
         except Exception as error:  # the service ends
@@ -200,7 +199,6 @@ class Sending:
             self._count(unsendable=len(unsendable))
 
     def _outgoing(self, taken: pa.RecordBatch) -> list[KeyNotification]:
-        """A notification for each key of each of these."""
         now, naming, prefix = self._sessions.now(), self._options.naming, self._options.notifications
         found = []
         columns = ("redelivered", "id", "payload", "keys")
@@ -339,14 +337,11 @@ class Gateway(ABC):
     def receive(self, came: GatewayMessage, *, may_drop: bool) -> bool:
         """Take a message, as `HandingOver.receive` does; one of the gateway's own notifications is refused."""
         self._has_gone_on = True
-        if self._is_own(came.topic):
+        own = self.options.places.get("notifications")
+        if own is not None and self.options.naming.overlap(own, came.topic):
             self._handing_over.refuse(came, "it is a notification of this gateway, which would come back for ever")
             return True
         return self._handing_over.receive(came, may_drop=may_drop)
-
-    def _is_own(self, topic: str) -> bool:
-        notifications = self.options.places.get("notifications")
-        return notifications is not None and self.options.naming.overlap(notifications, topic)
 
     def _may_answer_to(self, place: str) -> bool:
         """Whether an answer to a request may go there: not to where messages, requests or notifications are."""

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from tagmatch.broker.sessions import Sessions
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_tag_lists
 from tagmatch.model.arrow_input import as_table
-from tagmatch.model.columns import tag_lists
+from tagmatch.model.columns import arrow_chunks, tag_lists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded
 from tagmatch.model.names import PUBLISHED_COLUMNS, check_names
 from tagmatch.model.options import KeyType, of_channel
@@ -35,28 +35,10 @@ if TYPE_CHECKING:
     from tagmatch.broker.gateway import Gateway
 
 _LOG = logging.getLogger("tagmatch.subscribers")
-#: Columns that are no attributes: what a message is called, what it carries, and when it expires
-ID, PAYLOAD, EXPIRES = "id", "payload", "expires"
+#: Columns that are no attributes: what a message is called, what it carries, and when it expires, by both clocks
+ID, PAYLOAD, EXPIRES, _UNTIL = "id", "payload", "expires", "\0until"
+_OWN = [ID, PAYLOAD, EXPIRES, _UNTIL]
 _BINARY = (pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.null())
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """Messages that one publisher has handed over together."""
-
-    table: pa.Table  # What `match_many` takes
-    ids: pa.Array  # Of binary and of large_binary; nulls where a message has none
-    payloads: pa.Array
-    expires: I64Array  # When each expires, as in `Notifications`
-    until: I64Array
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return int(self.table.nbytes + self.ids.nbytes + self.payloads.nbytes + 2 * self.expires.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,42 +49,40 @@ class Published:
     matched: int
 
 
-def messages_of(messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0) -> Publication:
-    """Messages from Arrow, or from lists."""
+def messages_of(
+    messages: Any, payloads: Iterable[bytes | None] | None = None, steady: int = 0, expiry: float | None = None
+) -> pa.Table:
+    """Messages from Arrow, or from lists: what `match_many` takes, and columns `_OWN`, as `Notifications` have them.
+
+    A message that does not say when it expires does so after `expiry` seconds.
+    """
     table = table_of(messages, payloads)
     check_names(table.column_names, PUBLISHED_COLUMNS)
-    own = [name for name in (ID, PAYLOAD, EXPIRES) if name in table.column_names]
+    own = [name for name in _OWN if name in table.column_names]
     if twice := [name for name in own if table.column_names.count(name) > 1]:
         raise InvalidValueError(f"there must be one column {twice[0]!r}, not {table.column_names.count(twice[0])}")
-    rest = table.drop_columns(own)
-    if not rest.column_names:
+    found = table.drop_columns(own)
+    if not found.column_names:
         raise InvalidValueError("messages must have a column 'tags', or a column for an attribute; there is neither")
-    ids, carried = _binary(table, ID, pa.binary()), _binary(table, PAYLOAD, pa.large_binary())
-    return Publication(rest, ids, carried, *_times(table, steady))
+    expires, until = _times(table, steady)
+    if expiry is not None:
+        until = np.where((expires == NEVER) & (until == NEVER), steady + int(expiry * 1e6), until)
+    columns = _binary(table, ID, pa.binary()), _binary(table, PAYLOAD, pa.large_binary()), expires, until
+    for name, column in zip(_OWN, columns, strict=True):
+        found = found.append_column(name, pa.array(column))
+    return found
 
 
-def joined(parts: list[Publication]) -> Publication:
-    """Messages of several publishers, whose tables have the same schema, as one."""
-    if len(parts) == 1:
-        return parts[0]
-    return Publication(
-        pa.concat_tables([part.table for part in parts]),
-        pa.concat_arrays([part.ids for part in parts]),
-        pa.concat_arrays([part.payloads for part in parts]),
-        np.concatenate([part.expires for part in parts]),
-        np.concatenate([part.until for part in parts]),
-    )
-
-
-def table_of(messages: Any, payloads: Iterable[bytes | None] | None) -> pa.Table:
-    """Messages as one table."""
+def table_of(messages: Any, payloads: Iterable[bytes | None] | None, name: str = "messages") -> pa.Table:
+    """Messages as one table; `name` is how errors call them."""
     table = as_table(messages)
     if table is not None:
         if payloads is not None:
             raise InvalidTypeError("payloads of messages in a table are its column 'payload'; give none beside it")
         return pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-    chunks = tag_lists(messages, "messages")
-    tags = pa.chunked_array(map(from_tag_lists, chunks), pa.large_list(pa.large_string()))
+    chunks, given = tag_lists(messages, name), arrow_chunks(messages, name)
+    lists = list(map(from_tag_lists, chunks)) if given is None else given
+    tags = pa.chunked_array(lists, lists[0].type if lists else pa.list_(pa.string()))
     columns: dict[str, Any] = {"tags": tags}
     try:
         if payloads is not None:
@@ -144,9 +124,9 @@ def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
 class _Waiting:
     __slots__ = ("messages", "nbytes", "published", "since")
 
-    def __init__(self, messages: Publication) -> None:
+    def __init__(self, messages: pa.Table) -> None:
         self.since = time.perf_counter()
-        self.messages, self.nbytes = messages, messages.nbytes
+        self.messages, self.nbytes = messages, int(messages.nbytes)
         self.published: Future[Published] = Future()
         # So that it cannot be cancelled: what is in the queue is matched
         self.published.set_running_or_notify_cancel()
@@ -161,11 +141,7 @@ class Hub:
     """
 
     def __init__(
-        self,
-        index: TagMatch[Any],
-        sessions: Sessions,
-        options: HubOptions = HUB_DEFAULTS,
-        channels: Sequence[str] = (),
+        self, index: TagMatch[Any], sessions: Sessions, options: HubOptions = HUB_DEFAULTS, channels: Sequence[str] = ()
     ) -> None:
         self._index, self._sessions, self._options = index, sessions, options
         self._lock = threading.Lock()
@@ -192,7 +168,8 @@ class Hub:
     ) -> Future[Published]:
         """Have messages matched, and sessions notified."""
         queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
-        one = _Waiting(messages_of(messages, payloads, self._sessions.steady()))
+        expiry = self._sessions.options.message_expiry
+        one = _Waiting(messages_of(messages, payloads, self._sessions.steady(), expiry))
         count, options = len(one.messages), self._options
         if count > options.max_waiting or one.nbytes > options.max_waiting_bytes:
             raise InvalidValueError(
@@ -229,7 +206,7 @@ class Hub:
     def _run(self, channel: str | None) -> None:
         while taken := self._next(self._queues[channel]):
             # Those that came one after the other with the same columns are matched together
-            for _, group in groupby(taken, lambda one: one.messages.table.schema):
+            for _, group in groupby(taken, lambda one: one.messages.schema):
                 self._match(list(group), channel)
 
     def _next(self, queue: deque[_Waiting]) -> list[_Waiting]:
@@ -244,11 +221,11 @@ class Hub:
 
     def _match(self, group: list[_Waiting], channel: str | None) -> None:
         try:
-            messages = joined([one.messages for one in group])
+            messages = pa.concat_tables([one.messages for one in group])
             of_channel: dict[str, Any] = {}
             if channel is not None:
                 of_channel = {"channel": channel, "waited": time.perf_counter() - group[0].since}
-            answers = self._index.match_many(messages.table, unique=True, **of_channel)
+            answers = self._index.match_many(messages.drop_columns(_OWN), unique=True, **of_channel)
         except Exception as error:
             if len(group) > 1:  # the fault of one is not that of the others
                 for one in group:
@@ -286,14 +263,14 @@ class Hub:
             else:
                 one.published.set_exception(error)
 
-    def _notify(self, messages: Publication, answers: pa.ListArray) -> None:
+    def _notify(self, messages: pa.Table, answers: pa.ListArray) -> None:
         self._sessions.end_expired()
-        messages = self._with_expiry(messages)
+        (own,) = messages.select(_OWN).combine_chunks().to_batches()
         lengths, keys = _lengths(answers), answers.flatten().cast(KEY_TYPES[self._sessions.key_type])
         offered = 0
         rows = np.flatnonzero(lengths)
         if len(rows) and (followers := self._sessions.following_all()):
-            whole = self._made(messages, rows, np.concatenate([[0], np.cumsum(lengths[rows])]), keys)
+            whole = _made(own, rows, np.concatenate([[0], np.cumsum(lengths[rows])]), keys)
             offered += sum(self._sessions.offer(number, whole) for number in followers)
         places, numbers = self._sessions.followers.lookup(keys)
         if len(places):
@@ -304,33 +281,15 @@ class Hub:
             is_first = np.ones(len(places), bool)
             is_first[1:] = (numbers[1:] != numbers[:-1]) | (rows[1:] != rows[:-1])
             begins = np.flatnonzero(is_first)
-            whole = self._made(messages, rows[begins], np.append(begins, len(places)), keys.take(pa.array(places)))
-            offered += self._share_out(whole, numbers[begins])
+            whole = _made(own, rows[begins], np.append(begins, len(places)), keys.take(pa.array(places)))
+            numbers = numbers[begins]
+            # A loop over sessions that are notified: each gets its part
+            firsts = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+            ends = [*firsts[1:].tolist(), len(numbers)]
+            for number, begin, end in zip(numbers[firsts].tolist(), firsts.tolist(), ends, strict=True):
+                offered += self._sessions.offer(number, whole.part(begin, end))
         with self._lock:
             self._counts["notifications"] += offered
-
-    def _made(self, messages: Publication, rows: Any, offsets: Any, keys: pa.Array) -> Notifications:
-        """Notifications of the messages in these rows, and the keys of each."""
-        wanted = pa.array(rows)
-        lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys)
-        ids, payloads = messages.ids.take(wanted), messages.payloads.take(wanted)
-        return notifications_of(ids, payloads, lists, messages.expires[rows], messages.until[rows])
-
-    def _share_out(self, whole: Notifications, numbers: Any) -> int:
-        """Give each session its part; a loop over sessions that are notified."""
-        begins = np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
-        ends = np.append(begins[1:], len(numbers))
-        parts = zip(numbers[begins].tolist(), begins.tolist(), ends.tolist(), strict=True)
-        return sum(self._sessions.offer(number, whole.part(begin, end)) for number, begin, end in parts)
-
-    def _with_expiry(self, messages: Publication) -> Publication:
-        """Messages with the expiry of the options, unless they have their own."""
-        expiry = self._sessions.options.message_expiry
-        if expiry is None:
-            return messages
-        says_nothing = (messages.expires == NEVER) & (messages.until == NEVER)
-        default = self._sessions.steady() + int(expiry * 1e6)
-        return replace(messages, until=np.where(says_nothing, default, messages.until))
 
     def stats(self) -> dict[str, int]:
         """Counts of messages, of one moment."""
@@ -365,6 +324,13 @@ class Hub:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _made(own: pa.RecordBatch, rows: Any, offsets: Any, keys: pa.Array) -> Notifications:
+    """Notifications of the messages in these rows, and the keys of each."""
+    lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys)
+    ids, payloads, expires, until = own.take(pa.array(rows)).columns
+    return notifications_of(ids, payloads, lists, expires.to_numpy(), until.to_numpy())
 
 
 def _lengths(answers: pa.ListArray) -> I64Array:

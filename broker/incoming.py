@@ -140,7 +140,6 @@ def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
 
 
 def _flat(values: list[Any]) -> list[Any]:
-    """Values of a name that repeats, which are several values of one attribute."""
     lists = (value if isinstance(value, list) else [value] for value in values if value is not None)
     return [each for some in lists for each in some]
 
@@ -293,7 +292,6 @@ class DeadLetters:
             self._counts["dead_letters_unwritten"] += len(given_up)
 
     def _line(self, way: str, letter: Any, reason: str) -> bytes:
-        """An object of JSON on a line; payload and id are bytes as base64."""
         found = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "gateway": self._gateway,
@@ -406,8 +404,6 @@ class HandingOver:
         with self._lock:
             self._counts.update(received=1, dropped=1)
 
-    # -- the thread --------------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         while True:
             with self._lock:
@@ -488,8 +484,6 @@ class HandingOver:
             self._again.extendleft((moment, part) for part in reversed(parts))
             self._came.notify()
 
-    # -- outcomes of messages ----------------------------------------------------------------------------------------
-
     def _give_up(self, members: list[GatewayMessage], error: BaseException) -> None:
         if isinstance(error, DeadlineMissed | Overloaded):
             outcome = "dropped"
@@ -515,8 +509,6 @@ class HandingOver:
         with self._lock:
             self.held -= len(members)
             self._held_bytes -= sum(came.nbytes for came in members)
-
-    # -- the object --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to hand over."""

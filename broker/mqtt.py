@@ -108,8 +108,6 @@ class MqttGateway(Gateway):
         self._unacknowledged: dict[int, _Unacknowledged] = {}
         self._acknowledging = threading.Lock()
 
-    # -- the connection ----------------------------------------------------------------------------------------------
-
     def _run_connection(self) -> None:
         client = self._new_client()
         properties = _new_properties(PacketTypes.CONNECT)
@@ -117,11 +115,7 @@ class MqttGateway(Gateway):
         properties.ReceiveMaximum = self._receive_now
         self._left_now = self._sizes = self._came = 0
         client.connect(
-            self.options.host,
-            self.options.port,
-            self.options.keepalive,
-            clean_start=False,
-            properties=properties,
+            self.options.host, self.options.port, self.options.keepalive, clean_start=False, properties=properties
         )
         self._client = client
         client.loop_start()
@@ -165,12 +159,13 @@ class MqttGateway(Gateway):
             self._is_connected(True)
             return
         retained = _RETAINED_NEVER if self._has_subscribed else _RETAINED_IF_NEW
-        client.subscribe([(topic, self._subscription(topic, retained)) for topic in topics])
-
-    def _subscription(self, topic: str, retained: int) -> SubscribeOptions:
-        # The protocol forbids No Local in shared subscriptions
-        is_shared = topic.startswith("$share/")
-        return SubscribeOptions(qos=self._qos, noLocal=not is_shared, retainHandling=retained)
+        client.subscribe(
+            [
+                # The protocol forbids No Local in shared subscriptions
+                (topic, SubscribeOptions(self._qos, not topic.startswith("$share/"), retainHandling=retained))
+                for topic in topics
+            ]
+        )
 
     def _on_subscribe(self, client: Any, _data: Any, _mid: int, reasons: list[ReasonCode], _properties: Any) -> None:
         refused = [str(reason) for reason in reasons if reason.is_failure]
@@ -194,8 +189,6 @@ class MqttGateway(Gateway):
         if self._client is not None:
             self._client.disconnect()
 
-    # -- messages ----------------------------------------------------------------------------------------------------
-
     def _on_message(self, client: Any, _data: Any, message: Any) -> None:
         if self._ending:
             return
@@ -204,7 +197,7 @@ class MqttGateway(Gateway):
         except Exception as error:  # an error of this message alone
             self._on_unreadable(message.payload, message.mid, message.qos, error)
             return
-        if self.options.control and self._is_request(came.topic):
+        if self.options.control and self.options.naming.overlap(self.options.control, came.topic):
             answer = self.requests.answer(came.payload)
             if (topic := getattr(message.properties, "ResponseTopic", None)) is not None:
                 self._answer(client, topic, answer, came.id)
@@ -260,9 +253,6 @@ class MqttGateway(Gateway):
         if not held.is_done:
             held.client.ack(held.mid, 1)
 
-    def _is_request(self, topic: str) -> bool:
-        return self.options.naming.overlap(self.options.control, topic)
-
     def _on_unreadable(self, packet: bytes, mid: int, qos: int, error: Exception) -> None:
         """Refuse a message that cannot even be read, and have it come no more."""
         client = self._client
@@ -284,8 +274,6 @@ class MqttGateway(Gateway):
         if correlation is not None:
             properties.CorrelationData = correlation
         client.publish(topic, answer, self._qos, properties=properties)
-
-    # -- notifications -----------------------------------------------------------------------------------------------
 
     def why_unsendable(self, outgoing: KeyNotification) -> str | None:
         """Why the broker would not take it, as far as its limits are known."""

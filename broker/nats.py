@@ -87,14 +87,11 @@ class NatsGateway(Gateway):
         self._complaint: Exception | None = None
         self._forbidden: dict[str, str] = {}
 
-    # -- the connection ----------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
     def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run this in the loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def start(self) -> None:
@@ -212,8 +209,6 @@ class NatsGateway(Gateway):
         if others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others, timeout=2 * _CLOSE_S)
 
-    # -- messages ----------------------------------------------------------------------------------------------------
-
     async def _on_message(self, message: Any) -> None:
         if message.subject == self._inbox_of_marks:  # `messages` take everything
             return
@@ -235,9 +230,8 @@ class NatsGateway(Gateway):
             except ValueError:
                 raise InvalidValueError(f"header {_EXPIRES_IN!r} must be seconds, not {text[:60]!r}") from None
         id_ = of_name.get(_ID)
-        return GatewayMessage(
-            headers, message.data, None if id_ is None else id_.encode(), until, None, message.subject
-        )
+        own = None if id_ is None else id_.encode()
+        return GatewayMessage(headers, message.data, own, until, None, message.subject)
 
     def _on_unreadable(self, subject: str, data: bytes, headers: bytes, error: Exception) -> None:
         """Refuse a message that cannot even be read."""
@@ -250,8 +244,6 @@ class NatsGateway(Gateway):
         if message.reply and self._may_answer_to(message.reply):
             with contextlib.suppress(NatsError):
                 await message.respond(answer)
-
-    # -- notifications -----------------------------------------------------------------------------------------------
 
     def why_unsendable(self, outgoing: KeyNotification) -> str | None:
         """Why the broker would not take it, as far as its limits are known."""
@@ -312,18 +304,7 @@ class NatsGateway(Gateway):
 
 
 def _read_headers(raw: bytes) -> list[tuple[str, str]]:
-    r"""Names and values of headers; names may repeat.
-
-    Raises
-    ------
-    InvalidValueError
-        They are no UTF-8.
-
-    Examples
-    --------
-    >>> _read_headers(b"NATS/1.0\r\ntag: a\r\ntag:b\r\n\r\n")
-    [('tag', 'a'), ('tag', 'b')]
-    """
+    """Names and values of headers, which must be UTF-8; names may repeat."""
     try:
         _, *lines = raw.decode().split("\r\n")
     except UnicodeDecodeError as error:
@@ -344,7 +325,6 @@ def _headers(each: KeyNotification) -> dict[str, str] | None:
 
 
 def _size_of(headers: dict[str, str] | None) -> int:
-    """Bytes of headers as they are sent."""
     if not headers:
         return 0
     lines = sum(len(f"{name}: {value}\r\n".encode()) for name, value in headers.items())

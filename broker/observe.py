@@ -6,21 +6,20 @@ and each for one request and a few seconds. Another connection ends the oldest o
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
 import re
-import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 from typing import Any
 
-from tagmatch.broker.config import LogOptions, MetricsOptions
+from tagmatch.broker.config import LogOptions, MetricsOptions, in_url
 from tagmatch.model.errors import ClosedError, TagMatchError
 
 try:
@@ -206,111 +205,73 @@ def spans(*, to_console: bool) -> Span:
 
 #: Connections at once, seconds that each may take from its first byte to its last, and bytes of a request
 MAX_CONNECTIONS, MAX_SECONDS, MAX_REQUEST = 32, 5.0, 16_384
-_LOOK_S = 0.25
 
 
 class HttpEndpoint:
-    """A small server in threads of its own."""
+    """A small server in a thread of its own."""
 
     def __init__(
         self, options: MetricsOptions, text: Callable[[], bytes], readiness: Callable[[], tuple[bool, bytes]]
     ) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def setup(self) -> None:
-                super().setup()
-                self.rfile = _Bounded(self.rfile, MAX_REQUEST)  # type: ignore[assignment]
-
-            def do_GET(self) -> None:
-                path = self.path.partition("?")[0]
-                if path == "/metrics":
-                    self._send(200, text(), "text/plain; version=0.0.4; charset=utf-8")
-                elif path == "/livez":
-                    self._send(200, b"alive\n")
-                elif path == "/readyz":
-                    ready, words = readiness()
-                    self._send(200 if ready else 503, words)
-                else:
-                    self._send(404, b"there is /metrics, /livez and /readyz\n")
-
-            def _send(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
-                self.send_response(status)
-                self.send_header("Content-Type", kind)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                """Log nothing: these are asked for all the time."""
-
+        self._text, self._readiness = text, readiness
+        self._loop = asyncio.new_event_loop()
+        self.open: dict[asyncio.Task[Any] | None, None] = {}  # what answers, the oldest first
+        begun = asyncio.start_server(self._answer, options.host, options.port, limit=MAX_REQUEST)
         try:
-            self._server = _Server((options.host, options.port), Handler)
+            self._server = self._loop.run_until_complete(begun)
         except (OSError, OverflowError) as error:
+            self._loop.close()
             raise TagMatchError(f"{options.host}:{options.port}: cannot listen for metrics: {error}") from None
-        self.url = f"http://{options.host}:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, args=[_LOOK_S], name="tagmatch-http", daemon=True).start()
+        self.url = f"http://{in_url(options.host)}:{self._server.sockets[0].getsockname()[1]}"
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tagmatch-http", daemon=True)
+        self._thread.start()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        own = asyncio.current_task()
+        self.open[own] = None
+        if len(self.open) > MAX_CONNECTIONS and (oldest := next(iter(self.open))) is not None:
+            oldest.cancel()
+        try:
+            async with asyncio.timeout(MAX_SECONDS):
+                request = await reader.readuntil(b"\r\n\r\n")
+                # In another thread, as the index may be at work
+                writer.write(await asyncio.to_thread(self._found, *request.split(b" ", 2)[:2]))
+                writer.transport.set_write_buffer_limits(0)
+                await writer.drain()
+        except (OSError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            writer.transport.abort()  # the client has gone, or has had its time
+        except Exception:
+            LOG.exception("HTTP has failed", extra={"fields": {"peer": writer.get_extra_info("peername")[0]}})
+        finally:
+            del self.open[own]
+            writer.close()
+
+    def _found(self, method: bytes, target: bytes = b"") -> bytes:
+        path, status, kind = target.partition(b"?")[0], 200, "text/plain; charset=utf-8"
+        if method != b"GET":
+            status, body = 501, b"there is only GET\n"
+        elif path == b"/metrics":
+            body, kind = self._text(), "text/plain; version=0.0.4; charset=utf-8"
+        elif path == b"/livez":
+            body = b"alive\n"
+        elif path == b"/readyz":
+            is_ready, body = self._readiness()
+            status = 200 if is_ready else 503
+        else:
+            status, body = 404, b"there is /metrics, /livez and /readyz\n"
+        lines = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}"
+        return f"{lines}\r\nConnection: close\r\n\r\n".encode() + body
 
     def close(self) -> None:
         """Listen no more."""
-        self._server.shutdown()
-        self._server.server_close()
 
+        async def end() -> None:
+            self._server.close()
+            for each in self.open:
+                each.cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(0)
 
-class _Bounded:
-    """A request as it is read: after `most` bytes it ends."""
-
-    def __init__(self, file: Any, most: int) -> None:
-        self._file, self._left = file, most
-
-    def readline(self, most: int) -> bytes:
-        line: bytes = self._file.readline(min(most, self._left))
-        self._left -= len(line)
-        return line
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
-class _Server(ThreadingHTTPServer):
-    """Has few connections at once, and ends each in time. A thread that reads or writes finds it ended."""
-
-    daemon_threads = True
-    request_queue_size = MAX_CONNECTIONS
-
-    def __init__(self, *arguments: Any) -> None:
-        self._open: dict[socket.socket, float] = {}  # and until when, the oldest first
-        self._guard = threading.Lock()
-        super().__init__(*arguments)
-
-    def get_request(self) -> Any:
-        try:
-            return super().get_request()
-        except OSError:
-            time.sleep(_LOOK_S)  # no descriptor is free: the one that waits is asked for again and again
-            raise
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._guard:
-            self._open[request] = time.monotonic() + MAX_SECONDS
-            while len(self._open) > MAX_CONNECTIONS:
-                self._end(next(iter(self._open)))
-        super().process_request(request, client_address)
-
-    def service_actions(self) -> None:
-        now = time.monotonic()
-        with self._guard:
-            for request in [request for request, until in self._open.items() if until <= now]:
-                self._end(request)
-
-    def _end(self, request: socket.socket) -> None:
-        del self._open[request]
-        with contextlib.suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
-
-    def shutdown_request(self, request: Any) -> None:
-        with self._guard:
-            self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        if not isinstance(sys.exception(), OSError):  # else a client has gone, or was ended
-            LOG.exception("HTTP has failed", extra={"fields": {"peer": client_address[0]}})
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()

@@ -8,7 +8,6 @@ has expired, is a number that it misses.
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,12 +45,10 @@ def schema_of(key_type: KeyType) -> pa.Schema:
     )
 
 
-#: What an outbox knows of a notification: its number, bytes that it counts for, when it expires, whether it was handed
-#: over before. It expires at microseconds since 1970 if the publisher gave a time of day, and at microseconds of
-#: `steady_us` if it gave a duration; the other one is `NEVER`, or both.
-_MARKS = np.dtype(
-    [("offset", np.int64), ("size", np.int64), ("expires", np.int64), ("until", np.int64), ("redelivered", np.bool_)]
-)
+#: What an outbox knows of a notification: its number, its bytes, and when it expires: at microseconds
+#: since 1970 if the publisher gave a time of day, at microseconds of `steady_us` if it gave a duration; the other one
+#: is `NEVER`, or both.
+_MARKS = np.dtype([(name, np.int64) for name in ("offset", "size", "expires", "until")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +69,6 @@ class Notifications:
     def where(self, wanted: Any) -> Notifications:
         """Those for which the array of bools is true, in memory of their own."""
         return _in_own_memory(self.content.take(pa.array(np.flatnonzero(wanted))), self.marks[wanted])
-
-    def marked(self, name: str, value: object) -> Notifications:
-        """The same with other marks of this name."""
-        marks = self.marks.copy()
-        marks[name] = value
-        return Notifications(self.content, marks, self.held)
-
-    def as_batch(self, now: int, steady: int) -> pa.RecordBatch:
-        """The columns of `schema_of` for the subscriber; time that is left becomes a time of day by both clocks."""
-        marks, until = self.marks, self.marks["until"]
-        times = np.where(until == NEVER, marks["expires"], until - steady + now)
-        expires = pa.array(times, mask=times == NEVER).cast(pa.timestamp("us", "UTC"))
-        own = [pa.array(np.ascontiguousarray(marks[name])) for name in ("offset", "redelivered")]
-        names = ["offset", "redelivered", *self.content.schema.names, "expires"]
-        return pa.RecordBatch.from_arrays([*own, *self.content.columns, expires], names)
 
 
 def _in_own_memory(content: pa.RecordBatch, marks: Any) -> Notifications:
@@ -150,12 +132,11 @@ class Outbox:
         self._now, self._steady = now, steady
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._waiting = _Parts()
-        self._in_flight = _Parts()
-        # Counts of notifications, but for those that wait
+        self._waiting, self._in_flight = _Parts(), _Parts()
         self._offered = self._delivered = self._dropped = self._expired = self._redelivered = 0
-        self._handed_over = 0  # the greatest offset
-        self._connection, self._is_connected = 0, False
+        # The greatest offset that was handed over, and that when the connection began
+        self._handed_over = self._handed_over_before = 0
+        self._connection, self.is_connected = 0, False
         self._is_slow = self._is_closed = False
 
     def offer(self, new: Notifications) -> int:
@@ -167,7 +148,9 @@ class Outbox:
         with self._lock:
             if self._is_closed:
                 return 0
-            new = new.marked("offset", np.arange(self._offered + 1, self._offered + 1 + len(new)))
+            marks = new.marks.copy()
+            marks["offset"] = np.arange(self._offered + 1, self._offered + 1 + len(new))
+            new = Notifications(new.content, marks, new.held)
             self._offered += len(new)
             fitting = self._fitting(new)
             if fitting < len(new):
@@ -176,11 +159,15 @@ class Outbox:
             if fitting == len(new):
                 self._waiting.append(new)
             elif self.when_full == "drop_oldest":
-                self._replace_oldest(new)
+                most, most_bytes = self._most - self._in_flight.count, self._most_bytes - self._in_flight.nbytes
+                possible = marks["size"] <= most_bytes
+                self._waiting.append(new if possible.all() else new.where(possible))
+                gone = self._waiting.drop_first(self._waiting.count - most, self._waiting.nbytes - most_bytes)
+                self._dropped += gone + int(len(new) - possible.sum())
             else:
                 self._waiting.append(new.part(0, fitting))
                 self._dropped += len(new) - fitting
-                self._is_slow = self.when_full == "disconnect" and self._is_connected
+                self._is_slow = self.when_full == "disconnect" and self.is_connected
             self._waiting.compact()
             self._changed.notify_all()
             return len(new)
@@ -191,15 +178,7 @@ class Outbox:
         room_bytes = self._most_bytes - self._waiting.nbytes - self._in_flight.nbytes
         return min(max(room, 0), int(np.searchsorted(np.cumsum(new.marks["size"]), room_bytes, "right")))
 
-    def _replace_oldest(self, new: Notifications) -> None:
-        most, most_bytes = self._most - self._in_flight.count, self._most_bytes - self._in_flight.nbytes
-        possible = new.marks["size"] <= most_bytes
-        self._dropped += int(len(new) - possible.sum())
-        self._waiting.append(new if possible.all() else new.where(possible))
-        self._dropped += self._waiting.drop_first(self._waiting.count - most, self._waiting.nbytes - most_bytes)
-
     def _expire(self) -> None:
-        """Let go of what waits and has expired by now."""
         self._expired += self._waiting.drop_expired(self._now(), self._steady())
 
     def connect(self) -> int:
@@ -208,48 +187,57 @@ class Outbox:
             if self._is_closed:
                 raise SessionError("this session has ended; connect again to begin another")
             self._connection += 1
-            self._is_connected, self._is_slow = True, False
-            if self._in_flight.count:
-                self._waiting.put_before(self._in_flight.take_all().marked("redelivered", True))
+            self.is_connected, self._is_slow = True, False
+            self._handed_over_before = self._handed_over
+            parts = [*self._in_flight.clear(), *self._waiting.clear()]
+            for part in parts:
+                self._waiting.append(part)
             self._changed.notify_all()
             return self._connection
 
     def is_present(self, connection: int) -> bool:
         """Whether this connection has not ended."""
-        return connection == self._connection and self._is_connected and not self._is_closed
+        return connection == self._connection and self.is_connected and not self._is_closed
 
     def disconnect(self, connection: int) -> bool:
         """End a connection; whether it was the present one. A call of `take` that waits ends, with a SessionError."""
         with self._lock:
-            if connection != self._connection or not self._is_connected:
+            if connection != self._connection or not self.is_connected:
                 return False
             self._connection += 1
-            self._is_connected = False
+            self.is_connected = False
             self._changed.notify_all()
             return True
 
     def take(
         self, connection: int, most: int = 1_024, most_bytes: int = 1 << 22, timeout: float | None = None
     ) -> pa.RecordBatch | None:
-        """The next notifications, in the order of their offsets; waits until there are some."""
+        """The next notifications, in the order of their offsets, as `schema_of` has them; waits for some."""
         if most < 1:
             raise InvalidValueError(f"most must be 1 or more notifications, not {most}")
-        until = None if timeout is None else time.monotonic() + timeout
         with self._lock:
-            while True:
-                self._check(connection)
-                self._expire()
-                if self._waiting.count:
-                    return self._hand_over(most, most_bytes).as_batch(self._now(), self._steady())
-                left = None if until is None else until - time.monotonic()
-                if left is not None and left <= 0:
-                    return None
-                self._changed.wait(left)
+            if not self._changed.wait_for(lambda: self._has_some(connection), timeout):
+                return None
+            taken = self._waiting.take_first(most, most_bytes)
+            offsets, until = np.ascontiguousarray(taken.marks["offset"]), taken.marks["until"]
+            redelivered = offsets <= self._handed_over_before
+            self._handed_over = max(self._handed_over, int(offsets[-1]))
+            self._redelivered += int(redelivered.sum())
+            if self.guarantee == "at_most_once":
+                self._delivered += len(taken)
+            else:
+                self._in_flight.append(taken)
+                self._in_flight.compact()
+            # Time that is left becomes a time of day by both clocks
+            times = np.where(until == NEVER, taken.marks["expires"], until - self._steady() + self._now())
+        expires = pa.array(times, mask=times == NEVER).cast(pa.timestamp("us", "UTC"))
+        columns = [pa.array(offsets), pa.array(redelivered), *taken.content.columns, expires]
+        return pa.RecordBatch.from_arrays(columns, ["offset", "redelivered", *taken.content.schema.names, "expires"])
 
-    def _check(self, connection: int) -> None:
+    def _has_some(self, connection: int) -> bool:
         if self._is_closed:
             raise SessionError("this session has ended; connect again to begin another")
-        if connection != self._connection or not self._is_connected:
+        if not self.is_present(connection):
             raise SessionError("this connection has ended, or another one has taken its session over")
         if self._is_slow:
             raise SlowSubscriberError(
@@ -257,17 +245,8 @@ class Outbox:
                 f"notifications of {self._waiting.nbytes + self._in_flight.nbytes} bytes, and {self._dropped} were "
                 "dropped so far; connect again to go on, and take or acknowledge notifications sooner"
             )
-
-    def _hand_over(self, most: int, most_bytes: int) -> Notifications:
-        taken = self._waiting.take_first(most, most_bytes)
-        self._handed_over = max(self._handed_over, int(taken.marks["offset"][-1]))
-        self._redelivered += int(taken.marks["redelivered"].sum())
-        if self.guarantee == "at_most_once":
-            self._delivered += len(taken)
-        else:
-            self._in_flight.append(taken)
-            self._in_flight.compact()
-        return taken
+        self._expire()
+        return self._waiting.count > 0
 
     def acknowledge(self, offset: int) -> None:
         """Let go of all notifications up to this offset, which were handed over."""
@@ -284,22 +263,15 @@ class Outbox:
     def progress(self) -> tuple[int, int]:
         """The offset up to which nothing waits any more, and that of the last notification that was offered."""
         with self._lock:
-            firsts = [parts.first_offset for parts in (self._in_flight, self._waiting) if parts.count]
-            return min(firsts, default=self._offered + 1) - 1, self._offered
+            first = self._in_flight.first_offset or self._waiting.first_offset or self._offered + 1
+            return first - 1, self._offered
 
     def close(self) -> None:
         """End the session: what waits is dropped, and nothing is taken any more."""
         with self._lock:
-            self._is_closed, self._is_connected = True, False
-            for parts in (self._waiting, self._in_flight):
-                self._dropped += parts.count
-                parts.clear()
+            self._is_closed, self.is_connected = True, False
+            self._dropped += sum(map(len, [*self._in_flight.clear(), *self._waiting.clear()]))
             self._changed.notify_all()
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether a connection has begun and not ended."""
-        return self._is_connected
 
     def stats(self) -> dict[str, int]:
         """Counts of notifications, of one moment."""
@@ -323,84 +295,80 @@ class _Parts:
         self._parts: deque[Notifications] = deque()
         self.clear()
 
-    def clear(self) -> None:
+    def clear(self) -> list[Notifications]:
+        parts = [*self._parts]
         self._parts.clear()
         self.count = self.nbytes = self._held = 0
         self._first_expiry = self._first_until = NEVER
+        return parts
 
     @property
-    def first_offset(self) -> int:
-        return int(self._parts[0].marks["offset"][0])
+    def first_offset(self) -> int | None:
+        return int(self._parts[0].marks["offset"][0]) if self._parts else None
 
     def append(self, part: Notifications) -> None:
         if len(part):
             self._parts.append(part)
-            self._count(part)
+            self._count(part, 1)
+            self._first_expiry = min(self._first_expiry, int(part.marks["expires"].min()))
+            self._first_until = min(self._first_until, int(part.marks["until"].min()))
 
-    def put_before(self, part: Notifications) -> None:
-        self._parts.appendleft(part)
-        self._count(part)
-
-    def _count(self, part: Notifications) -> None:
-        marks = part.marks
-        self._change(part, 1)
-        self._first_expiry = min(self._first_expiry, int(marks["expires"].min()))
-        self._first_until = min(self._first_until, int(marks["until"].min()))
-
-    def _change(self, part: Notifications, sign: int) -> None:
+    def _count(self, part: Notifications, sign: int) -> None:
         self.count += sign * len(part)
         self.nbytes += sign * int(part.marks["size"].sum())
         self._held += sign * part.held
 
-    def take_all(self) -> Notifications:
-        whole = joined(self._parts)
-        self.clear()
-        return whole
-
-    def _split_first(self, count: int) -> Notifications:
-        """The first ones of the first part, which keeps the others."""
-        part = self._parts.popleft()
-        self._change(part, -1)
-        if count < len(part):
-            self.put_before(part.part(count, len(part)))
-        return part.part(0, count)
+    def _take(self, wanted: Callable[[Notifications], int]) -> list[Notifications]:
+        """The first ones: of each part as many as are wanted, until that is not all of it."""
+        taken: list[Notifications] = []
+        while self._parts:
+            part = self._parts[0]
+            if count := wanted(part):
+                self._parts.popleft()
+                self._count(part, -1)
+                taken.append(part.part(0, count))
+            if count < len(part):
+                if count:
+                    self._parts.appendleft(rest := part.part(count, len(part)))
+                    self._count(rest, 1)
+                break
+        return taken
 
     def take_first(self, most: int, most_bytes: int) -> Notifications:
         """The first ones: at least one, and no more than both allow."""
-        taken: list[Notifications] = []
-        while self.count and most > 0:
-            first = self._parts[0]
-            fitting = int(np.searchsorted(np.cumsum(first.marks["size"][:most]), most_bytes, "right"))
-            if not fitting and taken:
-                break
-            taken.append(self._split_first(max(fitting, 1)))
-            most, most_bytes = most - len(taken[-1]), most_bytes - int(taken[-1].marks["size"].sum())
-            if fitting < len(first):
-                break
-        return joined(taken)
+        left, left_bytes = most, most_bytes
+
+        def fitting(part: Notifications) -> int:
+            nonlocal left, left_bytes
+            sizes = np.cumsum(part.marks["size"][:left])
+            count = max(int(np.searchsorted(sizes, left_bytes, "right")), int(left == most))
+            if count:
+                left, left_bytes = left - count, left_bytes - int(sizes[count - 1])
+            return count
+
+        return joined(self._take(fitting))
 
     def drop_first(self, count: int, nbytes: int) -> int:
         """Let go of as few as possible, from the first on, that are so many and so large; how many these were."""
-        dropped = 0
-        while (count > 0 or nbytes > 0) and self.count:
-            sizes = np.cumsum(self._parts[0].marks["size"])
-            enough = max(count, int(np.searchsorted(sizes, nbytes, "left")) + 1 if nbytes > 0 else 0)
-            gone = len(self._split_first(min(enough, len(sizes))))
-            count, nbytes, dropped = count - gone, nbytes - int(sizes[gone - 1]), dropped + gone
-        return dropped
+
+        def surplus(part: Notifications) -> int:
+            nonlocal count, nbytes
+            sizes = np.cumsum(part.marks["size"])
+            gone = min(max(count, int(np.searchsorted(sizes, nbytes, "left")) + 1 if nbytes > 0 else 0, 0), len(sizes))
+            if gone:
+                count, nbytes = count - gone, nbytes - int(sizes[gone - 1])
+            return gone
+
+        return sum(map(len, self._take(surplus)))
 
     def drop_up_to(self, offset: int) -> int:
-        dropped = 0
-        while self.count and self.first_offset <= offset:
-            dropped += len(self._split_first(int(np.searchsorted(self._parts[0].marks["offset"], offset, "right"))))
-        return dropped
+        return sum(map(len, self._take(lambda part: int(np.searchsorted(part.marks["offset"], offset, "right")))))
 
     def drop_expired(self, now: int, steady: int) -> int:
         if now < self._first_expiry and steady < self._first_until:
             return 0
-        parts, before = list(self._parts), self.count
-        self.clear()
-        for part in parts:
+        before = self.count
+        for part in self.clear():
             lasting = (part.marks["expires"] > now) & (part.marks["until"] > steady)
             self.append(part if lasting.all() else part.where(lasting))
         return before - self.count
@@ -408,5 +376,5 @@ class _Parts:
     def compact(self) -> None:
         """Copy what waits where it keeps much memory of others in use: parts of batches that many sessions share."""
         if self._held > 4 * self.nbytes + _SHARED_BYTES:
-            whole = self.take_all()
+            whole = joined(self.clear())
             self.append(whole.where(np.ones(len(whole), bool)))

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker import flight as wire
-from tagmatch.broker.access import RESERVED, ClientCall, UserLimits, require, user_of
+from tagmatch.broker.access import RESERVED, ClientCall, Memory, UserLimits, require, user_of
 from tagmatch.broker.actions import ACTIONS, CONTENTS, Stream, options_of
 from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User, in_url
 from tagmatch.broker.config_file import check_files
@@ -53,8 +53,7 @@ class Service:
         self.key_type, self.plane = stats["key_type"], bool(stats["plane"])
         self.limits = UserLimits(server)
         self.is_draining = False
-        self._idle = threading.Condition()
-        self._calls = 0
+        self._draining = threading.Lock()
         self.subscribers = Subscribers(index, config, self.key_type)
         self.metrics = Metrics(index.stats, self.limits.stats, self.subscribers.stats)
         methods: dict[str, Method] = {
@@ -134,7 +133,6 @@ class Service:
             yield flight.SchemaResult(self._described(wire.read_descriptor(rpc.only()).command)).serialize()
 
     def _described(self, command: bytes) -> pa.Schema:
-        """The schema of what a descriptor asks for."""
         schema, _ = CONTENTS[_content_in(command, "descriptor")](self.index)
         return schema
 
@@ -152,50 +150,25 @@ class Service:
 
     @contextlib.contextmanager
     def _taken(self, rpc: Rpc, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[User]:
-        """Take in a call, if there is room for it, before anything of it is read; give its user."""
-        with self._errors(rpc, what):
+        """Take in a call, if there is room for it, before anything of it is read; give its user.
+
+        Whatever goes wrong is an error of Flight, of one line; what was not foreseen is logged as a whole.
+        """
+        try:
             user = user_of(rpc.token, self.config.users, or_nobody=is_action)
-            with self._idle:
+            with self.limits.call(user, rpc.peer, is_action=is_action):
                 if self.is_draining and not while_draining:
                     raise UnavailableError("the service ends, and takes no more calls")
-                self._calls += 1
-            try:
-                with self.limits.call(user, rpc.peer, is_action=is_action):
-                    yield user
-            finally:
-                with self._idle:
-                    self._calls -= 1
-                    self._idle.notify_all()
-
-    @contextlib.contextmanager
-    def _call(self, rpc: Rpc, user: User, role: Role | None, name: str) -> Iterator[ClientCall]:
-        """Check what the caller may do, and count the call."""
-        if role is not None:
-            require(user, role, name)
-        began = time.perf_counter()
-        self.metrics.calls.labels(name).inc()
-        with (
-            self.metrics.call_time.labels(name).time(),
-            self._span(f"tagmatch.{name}", {"user": user.name, "peer": rpc.peer}),
-            self.limits.memory(user, rpc.ended) as memory,
-        ):
-            call = ClientCall(self, user, role or "read", name, rpc, memory)
-            rpc.check = call.require
-            yield call
-        seconds = round(time.perf_counter() - began, 6)
-        LOG.debug("call", extra={"fields": {"call": name, "user": user.name, "peer": rpc.peer, "seconds": seconds}})
-
-    @contextlib.contextmanager
-    def _errors(self, rpc: Rpc, what: str) -> Iterator[None]:
-        """Make whatever goes wrong an error of Flight, of one line; what was not foreseen is logged as a whole."""
-        try:
-            yield
+                yield user
         except GoneError:
             LOG.debug("a client is gone", extra={"fields": {"call": what, "peer": rpc.peer}})
             raise
         except Exception as error:
             if isinstance(error, AccessError | Overloaded):
-                self._refuse(error)
+                reasons = {UnauthenticatedError: "unauthenticated", AccessError: "role", Overloaded: "limit"}
+                reason = next(reason for kind, reason in reasons.items() if isinstance(error, kind))
+                self.metrics.refusals.labels(reason).inc()
+                LOG.warning("refused", extra={"fields": {"reason": str(error)}})
             elif not is_expected(error):
                 LOG.exception("a call has failed", extra={"fields": {"call": what, "peer": rpc.peer}})
             else:
@@ -205,11 +178,22 @@ class Service:
             self.metrics.errors.labels(name_of(error)).inc()
             raise error from None
 
-    def _refuse(self, error: TagMatchError) -> None:
-        reasons = {UnauthenticatedError: "unauthenticated", AccessError: "role", Overloaded: "limit"}
-        reason = next(reason for kind, reason in reasons.items() if isinstance(error, kind))
-        self.metrics.refusals.labels(reason).inc()
-        LOG.warning("refused", extra={"fields": {"reason": str(error)}})
+    @contextlib.contextmanager
+    def _call(self, rpc: Rpc, user: User, role: Role | None, name: str) -> Iterator[ClientCall]:
+        if role is not None:
+            require(user, role, name)
+        began = time.perf_counter()
+        self.metrics.calls.labels(name).inc()
+        with (
+            self.metrics.call_time.labels(name).time(),
+            self._span(f"tagmatch.{name}", {"user": user.name, "peer": rpc.peer}),
+            contextlib.closing(Memory(self.limits, user, rpc.ended)) as memory,
+        ):
+            call = ClientCall(self, user, role or "read", name, rpc, memory)
+            rpc.check = call.require
+            yield call
+        seconds = round(time.perf_counter() - began, 6)
+        LOG.debug("call", extra={"fields": {"call": name, "user": user.name, "peer": rpc.peer, "seconds": seconds}})
 
     def _has_ended(self, rpc: Rpc, error: TagMatchError) -> None:
         self.metrics.cancelled.inc()
@@ -228,17 +212,12 @@ class Service:
 
     def drain(self) -> None:
         """Take no more calls, and ask clients to end their streams; returns at once."""
-        with self._idle:
+        with self._draining:
             if self.is_draining:
                 return
             self.is_draining = True
         LOG.info("draining")
         self.subscribers.begin_to_end()
-
-    def wait_until_idle(self, seconds: float) -> bool:
-        """Wait until no call is under way; returns whether that is so."""
-        with self._idle:
-            return self._idle.wait_for(lambda: not self._calls, seconds)
 
     def shutdown(self) -> None:
         """End all calls that are left, and listen no more; returns at once."""
@@ -246,7 +225,6 @@ class Service:
 
 
 def _content_in(request: bytes, what: str) -> str:
-    """The name in a request `{"get": NAME}`."""
     found = read_json(request, f"the {what}")
     name = found.pop("get", None)
     if found or not isinstance(name, str) or name not in CONTENTS:
@@ -255,7 +233,6 @@ def _content_in(request: bytes, what: str) -> str:
 
 
 def _command(descriptor: Any, known: dict[str, tuple[Role, Stream]]) -> tuple[Role, Stream, str, dict[str, Any]]:
-    """What a descriptor asks for, and its options."""
     if not descriptor.is_command:
         raise InvalidTypeError("the descriptor must be a command, a JSON object, not a path")
     command = read_json(descriptor.command, "the descriptor")
@@ -309,10 +286,10 @@ def started(index: TagMatch[Any], config: Config) -> Service:
 def end(service: Service) -> bool:
     """Drain a service and end it; returns whether all that was under way has been answered."""
     service.drain()
-    idle = service.wait_until_idle(service.config.server.drain_seconds)
+    idle = service.limits.wait_until_idle(service.config.server.drain_seconds)
     service.subscribers.end(_LAST_S)
     service.shutdown()
-    service.wait_until_idle(_LAST_S)
+    service.limits.wait_until_idle(_LAST_S)
     return idle
 
 

@@ -224,9 +224,7 @@ class Sessions:
             raise SessionError(f"there are {options.max_sessions} sessions, the most allowed; connect again later")
         if not _is_gateway(subscriber) and self._by_subscriber[subscriber] >= options.user_sessions:
             self._counts["refused"] += 1
-            raise SessionError(
-                f"you have {options.user_sessions} sessions, the most allowed; end one first (end_session)"
-            )
+            raise SessionError(f"you have {options.user_sessions} sessions, the most allowed; end one (end_session)")
         limits = options.max_notifications, options.max_bytes
         outbox = Outbox(guarantee, when_full, *limits, self.now, self.steady)
         session = _Session(self._next_number, name, subscriber, outbox, linger)
@@ -373,7 +371,6 @@ def _is_of(session: _Session, subscriber: str | None) -> bool:
 
 
 def _is_gateway(subscriber: str) -> bool:
-    """Gateways have a name that no user can have."""
     return subscriber.startswith("\0")
 
 

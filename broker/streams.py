@@ -30,7 +30,6 @@ from tagmatch.model.errors import (
     InvalidValueError,
     Overloaded,
     SessionError,
-    TagMatchError,
 )
 from tagmatch.model.extensions import without_extensions
 
@@ -93,9 +92,7 @@ def _attributes_in(text: bytes | None, row: int) -> dict[str, Any] | None:
     if text is None:
         return None
     if len(text) > MAX_JSON:
-        raise InvalidValueError(
-            f"{what} must have at most {MAX_JSON:,} bytes, not {len(text):,}; give attributes as a map"
-        )
+        raise InvalidValueError(f"{what} has {len(text):,} bytes, more than {MAX_JSON:,}; give attributes as a map")
     value = read_json(text, what)
     if value is not None and not isinstance(value, dict):
         raise InvalidValueError(f"{what} must be a JSON object")
@@ -189,13 +186,7 @@ def _match_unique(
 
 class _Matching:
     def __init__(
-        self,
-        call: ClientCall,
-        incoming: IncomingStream,
-        unique: bool,
-        plain: bool,
-        coalesce: bool,
-        channel: str | None,
+        self, call: ClientCall, incoming: IncomingStream, unique: bool, plain: bool, coalesce: bool, channel: str | None
     ) -> None:
         self._call, self._incoming, self._service, self._metrics = call, incoming, call.service, call.service.metrics
         self._unique, self._plain, self._coalesce, self._channel = unique, plain, coalesce, channel
@@ -236,7 +227,7 @@ class _Matching:
                 row += count
                 self._call.keep_to_rate(count)
                 self._call.require()
-                self._call.memory.wait_for(batch.nbytes)
+                self._call.memory.take(batch.nbytes, waits=True)
                 self._metrics.messages.inc(count)
                 self._count_waiting(count)
                 if not self._queue.put(batch):
@@ -283,7 +274,9 @@ class _Matching:
                 raise
             for each in some:
                 self._call.memory.give_back(each.nbytes)
-                yield from self._refusal(each, error)
+                metrics.errors.labels(name_of(error)).inc()
+                no_keys = pa.nulls(len(each.rows), self._schema.field(KEYS).type)
+                yield from self._batch(each.ids, no_keys, error_text(error))
             return
         finally:
             metrics.in_flight.dec(rows)
@@ -296,12 +289,6 @@ class _Matching:
     def _batch(self, ids: pa.Array | None, keys: pa.ListArray, metadata: bytes = b"") -> Iterator[bytes]:
         columns = [keys] if ids is None else [ids, keys]
         return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema), metadata)
-
-    def _refusal(self, batch: Batch, error: TagMatchError) -> Iterator[bytes]:
-        """Say of messages that they have no answers, and why."""
-        self._metrics.errors.labels(name_of(error)).inc()
-        no_keys = pa.nulls(len(batch.rows), self._schema.field(KEYS).type)
-        return self._batch(batch.ids, no_keys, error_text(error))
 
 
 # -- notifications -----------------------------------------------------------------------------------------------------
@@ -321,7 +308,6 @@ def _notify(
     when_full: str | None = None,
     linger: int | float | None = None,
 ) -> Generator[bytes]:
-    """Give a subscriber its notifications, until it ends the stream."""
     call.keep_to_rate(len(keys or ()))
     connection = call.service.subscribers.sessions.connect(
         session,
@@ -396,16 +382,13 @@ class _Notifying:
                 if len(given):
                     self._connection.acknowledge(pc.max(given.cast(pa.int64())).as_py())
             elif name not in changes:
-                raise InvalidValueError(
-                    f"a subscriber sends columns acknowledge, follow and unfollow, not {name[:60]!r}"
-                )
+                raise InvalidValueError(f"columns must be acknowledge, follow and unfollow, not {name[:60]!r}")
             elif len(given):
                 self._call.keep_to_rate(len(given))
                 changes[name](given.cast(KEY_TYPES[self._call.service.key_type]))
 
 
 def _publish(call: ClientCall, incoming: IncomingStream, *, channel: str | None = None) -> Generator[bytes]:
-    """Have messages matched and subscribers notified; answer, as JSON, how many they were and how many matched."""
     check_schema(incoming.schema)
     hub = call.service.subscribers.hub
     waiting: deque[Future[Published]] = deque()
@@ -419,7 +402,7 @@ def _publish(call: ClientCall, incoming: IncomingStream, *, channel: str | None 
     for batch in incoming:
         call.keep_to_rate(len(batch))
         call.require()
-        call.memory.wait_for(batch.nbytes)
+        call.memory.take(batch.nbytes, waits=True)
         waiting.append(hub.publish(batch, channel=channel))
         waiting[-1].add_done_callback(lambda _, nbytes=batch.nbytes: call.memory.give_back(nbytes))  # type: ignore[misc]
         while waiting and waiting[0].done():

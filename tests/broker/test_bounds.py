@@ -170,7 +170,7 @@ def test_what_waits_for_its_rate_goes_with_its_client(index, name):
     with serving(index, config(USERS, rate=10)) as service, RawClient(service.url, "token-write") as client:
         sent = stream([messages([["a"]] * 5000)], {"command": name})
         begun = client.begin("DoExchange" if name == "match" else "DoPut", never(*sent))
-        until(lambda: service.limits._bucket("user-write")._left < 0)
+        until(lambda: service.limits.bucket("user-write")._left < 0)
         begun.cancel()
         until(lambda: service.limits.stats()["calls"] == 0)
         with connect(service.url, token="token-write") as tm:
@@ -196,7 +196,7 @@ def test_a_user_who_sends_too_fast_is_slowed_down_or_refused(index):
     ):
         assert len(tm.match_many([["a"]] * 60)) == 60  # as many as it likes, but no faster
         assert value(service, "tagmatch_throttled_seconds_total") > 0
-        bucket = service.limits._bucket("user-write")
+        bucket = service.limits.bucket("user-write")
         until(lambda: bucket.take(0) == 0 and bucket._left >= 20)
         tm.add_sets([["a"]] * 20, range(20))
         with pytest.raises(Overloaded, match="user-write"):

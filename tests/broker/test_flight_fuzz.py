@@ -62,7 +62,7 @@ def goes_on(served) -> None:
     service, client = served
     found = exchanged(client, command(command="match"), messages([["a", "c"]]))
     assert found.to_pylist() == [{"keys": [1]}]
-    assert service.wait_until_idle(60)
+    assert service.limits.wait_until_idle(60)
 
 
 def attempt(call, *arguments) -> None:

@@ -85,7 +85,7 @@ def test_a_client_of_flight_alone_is_told_of_the_end():
         writer.write_batch(messages([["a"], ["b"]]))
         assert reader.read_chunk().data.num_rows == 2
         assert end(service) is False
-        assert service.wait_until_idle(30)
+        assert service.limits.wait_until_idle(30)
         with pytest.raises(flight.FlightUnavailableError):
             writer.close()
         client.close()
@@ -99,7 +99,7 @@ def test_a_service_that_ends_gives_subscribers_what_waits():
         service.drain()
         assert [int(each.payload) for each in phone] == list(range(1_000))  # and the iteration ends
         phone.close()
-        assert service.wait_until_idle(60)
+        assert service.limits.wait_until_idle(60)
         with pytest.raises(UnavailableError):
             other.publish([["a"]])
 
@@ -142,7 +142,7 @@ def test_a_client_that_vanishes_leaves_nothing_under_way():
                 until(lambda most=1000 * number: value(service, "tagmatch_messages_total") > most)
                 proxy.pause()  # so that it cannot come back
                 proxy.cut()
-                until(lambda: service.wait_until_idle(1))
+                until(lambda: service.limits.wait_until_idle(1))
                 until(
                     lambda: value(service, "tagmatch_messages_in_flight") == service.limits.stats()["connections"] == 0
                 )

@@ -155,19 +155,15 @@ def _has_ended(one: socket.socket) -> bool:
         return True
 
 
-def _threads() -> int:
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
-
-
 @pytest.mark.slow
 def test_few_slow_connections_are_open_at_once(endpoint):
     with contextlib.ExitStack() as stack:
         slow = [stack.enter_context(_connected(endpoint)) for _ in range(3 * MAX_CONNECTIONS)]
         wait_until(lambda: all(map(_has_ended, slow[: 2 * MAX_CONNECTIONS])))
-        wait_until(lambda: _threads() <= MAX_CONNECTIONS)
+        wait_until(lambda: len(endpoint.open) <= MAX_CONNECTIONS)
         assert fetched(endpoint.url + "/livez") == "alive\n"
         wait_until(lambda: all(map(_has_ended, slow)))  # they have had their time
-    wait_until(lambda: not _threads())
+    wait_until(lambda: not endpoint.open)
 
 
 # Nothing, a letter, headers, and an answer that is not read
@@ -175,8 +171,8 @@ def test_few_slow_connections_are_open_at_once(endpoint):
 @pytest.mark.parametrize("begun", [b"", b"G", BEGUN, b"GET /metrics HTTP/1.1\r\nConnection: keep-alive\r\n\r\n"])
 def test_a_connection_has_its_time(endpoint, begun):
     with _connected(endpoint, begun):
-        wait_until(lambda: _threads() == 1)
-        wait_until(lambda: not _threads())
+        wait_until(lambda: len(endpoint.open) == 1)
+        wait_until(lambda: not endpoint.open)
     assert fetched(endpoint.url + "/readyz") == "ready\n"
 
 
@@ -184,7 +180,7 @@ def test_a_request_is_short(endpoint):
     with contextlib.suppress(ConnectionError), _connected(endpoint, BEGUN + b"a" * MAX_REQUEST) as one:
         while one.recv(1 << 16):
             pass
-    wait_until(lambda: not _threads())
+    wait_until(lambda: not endpoint.open)
     assert fetched(endpoint.url + "/metrics").startswith("metrics 1\n")
     with pytest.raises(urllib.error.HTTPError, match="404"):
         fetched(endpoint.url + "/")
