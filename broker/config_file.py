@@ -201,12 +201,12 @@ def check_files(config: Config, path: str | None = None) -> None:
             checks.append((section, number, "password_file", partial(getattr, gateway, "password")))
             checks.append((section, number, "tls_ca", partial(_certificates, "tls_ca", gateway.tls_ca)))
         checks.append((section, number, "dead_letters", gateway.check_dead_letters))
-    for section, number, key, check in checks:
+    for section, number, name, check in checks:
         try:
             check()
         except TagMatchError as error:
             text = str(error)
-            raise _Text(Path(path)).error(text, section, number, key) if path else ConfigError(text) from None
+            raise _Text(Path(path)).error(text, section, number, name) if path else ConfigError(text) from None
 
 
 def _certificates(name: str, path: str | None) -> None:
