@@ -5,6 +5,7 @@ What becomes of other columns, of which misspelt ones are errors, and of rows th
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -72,19 +73,17 @@ class FileColumn:
             return self.make(values)
         return pa.array(values, pa.string()).cast(TIME) if kind == TIME else pa.array(values, kind)
 
-    def check_value(self, value: Any, name: str) -> None:
-        """See that a value of JSON can be used; the errors of `check`, without the row."""
-        if self.check_one is not None:
+    def one(self, value: Any, name: str) -> pa.Array:
+        """An array of one value as JSON has it, of the first type that has it; errors begin with the name."""
+        if self.check_one is not None and not (value is None and (self.is_optional or self.instead)):
             self.check_one(value, name)
-            return
         try:
-            made = self.array([value], self.kinds[0])
+            for kind in self.kinds[:-1]:
+                with contextlib.suppress(pa.ArrowException, OverflowError, TypeError):
+                    return self.array([value], kind)
+            return self.array([value], self.kinds[-1])
         except (InvalidTypeError, InvalidValueError) as error:
             raise type(error)(f"{name}: {error}") from None
-        try:
-            self.check(made, "", first_row=0)
-        except (InvalidTypeError, InvalidValueError) as error:
-            raise type(error)(f"{name}{str(error).removeprefix(': row 0')}") from None
 
     @property
     def is_attribute(self) -> bool:
@@ -261,61 +260,60 @@ def _check_condition(where: Any, name: str, *, plane: bool) -> None:
 
 _TYPES = {bool: "bool", int: "int", float: "float", str: "text"}
 _VALUE = pa.struct({"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()})
-_TEXTS, _ONE_VALUE = (ATTRIBUTE, OPERATOR), (*VALUES, UPPER)
-
-#: What text formats make of constraints
-CONSTRAINT_LISTS = pa.list_(
-    pa.struct(
-        {
-            **dict.fromkeys(_TEXTS, pa.string()),
-            **dict.fromkeys(_ONE_VALUE, _VALUE),
-            LIST: pa.list_(_VALUE),
-        }
-    )
-)
 
 
-def constraint_lists(rows: Iterable[Any]) -> pa.Array:
-    """Constraints of rows, null where there are none, as `CONSTRAINT_LISTS`."""
-    return pa.array(
-        [None if row is None else list(map(_typed_constraint, _list(row, "constraints"))) for row in rows],
-        CONSTRAINT_LISTS,
-    )
+def _list(name: str, given: object) -> list[Any]:
+    if not isinstance(given, list):
+        raise InvalidTypeError(f"{name} must be a list, not {shown(given)}")
+    return given
 
 
-def _typed_constraint(record: object) -> dict[str, Any]:
-    if not isinstance(record, dict):
-        raise InvalidTypeError(f"a constraint must be an object, not {shown(record)}")
-    found: dict[str, Any] = {}
-    for name, given in record.items():
-        if given is None:
-            continue
-        if name in _TEXTS:
-            if not isinstance(given, str):
-                raise InvalidTypeError(f"field {name!r} must be a text, not {shown(given)}")
-            found[name] = given
-        elif name in _ONE_VALUE:
-            found[name] = _value(given)
-        elif name == LIST:
-            found[name] = [None if each is None else _value(each) for each in _list(given, f"field {LIST!r}")]
-        else:
-            raise InvalidValueError(f"constraints have no field {name!r}")
-    return found
+def _text(name: str, given: object) -> str:
+    if not isinstance(given, str):
+        raise InvalidTypeError(f"field {name!r} must be a text, not {shown(given)}")
+    return given
 
 
-def _value(given: Any) -> dict[str, Any]:
+def _value(_: str, given: Any) -> dict[str, Any]:
     key_of(given)
     return {_TYPES[type(given)]: given}
 
 
-def _list(given: object, what: str) -> list[Any]:
-    if not isinstance(given, list):
-        raise InvalidTypeError(f"{what} must be a list, not {shown(given)}")
-    return given
+def _values(name: str, given: object) -> list[Any]:
+    return [None if each is None else _value(name, each) for each in _list(f"field {name!r}", given)]
 
 
-#: What text formats make of areas
-AREA_STRUCTS = pa.struct({KIND: pa.string(), **dict.fromkeys(NUMBERS, pa.float64())})
+#: What is made of each field of an object of JSON, `make(name, value)`, and the type of that
+_Fields = Mapping[str, tuple[Callable[[str, Any], Any], pa.DataType]]
+_OF_CONSTRAINTS: _Fields = {
+    **dict.fromkeys((ATTRIBUTE, OPERATOR), (_text, pa.string())),
+    **dict.fromkeys((*VALUES, UPPER), (_value, _VALUE)),
+    LIST: (_values, pa.list_(_VALUE)),
+}
+_OF_AREAS: _Fields = {KIND: (_text, pa.string()), **dict.fromkeys(NUMBERS, (finite_number, pa.float64()))}
+
+#: What text formats make of constraints, and of areas
+CONSTRAINT_LISTS = pa.list_(pa.struct({name: kind for name, (_, kind) in _OF_CONSTRAINTS.items()}))
+AREA_STRUCTS = pa.struct({name: kind for name, (_, kind) in _OF_AREAS.items()})
+
+
+def _typed(record: object, one: str, many: str, fields: _Fields) -> dict[str, Any]:
+    """An object of JSON, `one` of `many`, as a struct of Arrow is made of it; nulls are left out."""
+    if not isinstance(record, dict):
+        raise InvalidTypeError(f"{one} must be an object, not {shown(record)}")
+    for name in record:
+        if name not in fields:
+            raise InvalidValueError(f"{many} have no field {name!r}")
+    return {name: fields[name][0](name, value) for name, value in record.items() if value is not None}
+
+
+def constraint_lists(rows: Iterable[Any]) -> pa.Array:
+    """Constraints of rows, null where there are none, as `CONSTRAINT_LISTS`."""
+    return pa.array([None if row is None else _typed_constraints(row) for row in rows], CONSTRAINT_LISTS)
+
+
+def _typed_constraints(row: object) -> list[dict[str, Any]]:
+    return [_typed(each, "a constraint", "constraints", _OF_CONSTRAINTS) for each in _list("constraints", row)]
 
 
 def area_structs(rows: Iterable[Any]) -> pa.Array:
@@ -324,43 +322,27 @@ def area_structs(rows: Iterable[Any]) -> pa.Array:
 
 
 def _typed_area(record: object) -> dict[str, Any]:
-    if not isinstance(record, dict):
-        raise InvalidTypeError(f"an area must be an object, not {shown(record)}")
-    found: dict[str, Any] = {}
-    for name, given in record.items():
-        if name not in (KIND, *NUMBERS):
-            raise InvalidValueError(f"areas have no field {name!r}")
-        if given is None:
-            continue
-        if name != KIND:
-            found[name] = finite_number(name, given)
-        elif isinstance(given, str):
-            found[name] = given
-        else:
-            raise InvalidTypeError(f"field {name!r} must be a text, not {shown(given)}")
+    found = _typed(record, "an area", "areas", _OF_AREAS)
     # In a column of all fields, it would be a circle whose place is missing
-    if KIND not in found and "metres" in found and not any(name in record for name in PLACE):
-        return {KIND: "near", **found}
-    return found
+    is_near = KIND not in found and "metres" in found and not any(name in record for name in PLACE)  # type: ignore[operator]
+    return {KIND: "near", **found} if is_near else found
 
 
 def location_structs(rows: Iterable[Any], kind: pa.StructType) -> pa.Array:
     """Locations of rows, null where there are none, as structs of this type."""
-    names = [kind.field(i).name for i in range(kind.num_fields)]
-    return pa.array([None if row is None else _typed_location(row, names) for row in rows], kind)
+    return pa.array([None if row is None else _typed_location(row, _names(kind)) for row in rows], kind)
 
 
 def _typed_location(given: object, names: list[str]) -> dict[str, float]:
-    if isinstance(given, list) and len(given) == len(names):
-        given = dict(zip(names, given, strict=True))
-    if not isinstance(given, dict) or not set(given) <= set(names):
+    record = dict(zip(names, given, strict=True)) if isinstance(given, list) and len(given) == len(names) else given
+    if not isinstance(record, dict) or not set(record) <= set(names):
         raise InvalidTypeError(
             f"a location must be [{', '.join(names)}] or an object with {' and '.join(names)}, not {shown(given)}"
         )
     for name in names:
-        if given.get(name) is None:
+        if record.get(name) is None:
             raise NullError(f"a location must have a number {name}, not {shown(given)}")
-    return {name: finite_number(name, given[name]) for name in names}
+    return {name: finite_number(name, record[name]) for name in names}
 
 
 def _check_places(
@@ -378,45 +360,39 @@ def _check_places(
 
 
 _LISTS = pa.list_(pa.string())
-STORED_TAGS = FileColumn(TAGS, (_LISTS,), partial(tag_lists, stored=True), stored_tag_list, instead=CONDITIONS)
-QUERY_TAGS = FileColumn(TAGS, (_LISTS,), tag_lists, tag_list, instead=("attributes",))
-#: The column of keys, by what they are
-KEYS: dict[KeyType, FileColumn] = {
-    "integer": FileColumn("key", (pa.uint64(),), KEY_CHECKS["integer"].many, KEY_CHECKS["integer"].one),
-    "string": FileColumn("key", (pa.string(),), KEY_CHECKS["string"].many, KEY_CHECKS["string"].one),
-}
 #: Of queries
 ID = FileColumn("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
+ATTRIBUTES = FileColumn("attributes", (ATTRIBUTE_TAGS,), _check_attributes, make=attribute_lists, is_optional=True)
 
 
-def conditions(*, plane: bool) -> tuple[FileColumn, ...]:
-    """Of stored sets: what a query must be as well, as expressions, as structs of constraints, and where it must be."""
+def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all: bool) -> tuple[FileColumn, ...]:
+    """What a stored set has: its tags and key, what a query must be as well, and perhaps when its key expires."""
 
     def check(where: pa.Array, name: str, first_row: int = 0) -> None:
         conditions_of(where, len(where), name, first_row=first_row, plane=plane)
 
-    return (
+    check_tags, keys = partial(tag_lists, stored=True), KEY_CHECKS[key_type]
+    columns = (
+        FileColumn(TAGS, (_LISTS,), check_tags, stored_tag_list, is_optional=match_all, instead=CONDITIONS),
+        FileColumn("key", (pa.uint64() if key_type == "integer" else pa.string(),), keys.many, keys.one),
         FileColumn(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
         FileColumn("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
         FileColumn(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=area_structs, is_optional=True),
     )
+    return (*columns, FileColumn("expires", (TIME,), check_times, check_text, is_optional=True)) if expires else columns
 
 
-def places(*, plane: bool) -> tuple[FileColumn, ...]:
-    """Of queries: where they are, and the area in which clients must be."""
+def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[FileColumn, ...]:
+    """What a query has: its tags, its id and attributes, and places, unless columns of their names are attributes."""
     kind = pa.struct(dict.fromkeys(names_of_places(plane=plane), pa.float64()))
     location = partial(_check_places, LOCATION, places_in, plane=plane)
     within = partial(_check_places, WITHIN, shapes_in, plane=plane)
-    return (
+    places = (
         FileColumn(LOCATION, (kind,), location, make=partial(location_structs, kind=kind), is_optional=True),
         FileColumn(WITHIN, (AREA_STRUCTS,), within, make=area_structs, is_optional=True),
     )
-
-
-#: Of queries
-ATTRIBUTES = FileColumn("attributes", (ATTRIBUTE_TAGS,), _check_attributes, make=attribute_lists, is_optional=True)
-#: Of stored sets: when the key expires
-EXPIRES = FileColumn("expires", (TIME,), check_times, check_text, is_optional=True)
+    tags = FileColumn(TAGS, (_LISTS,), tag_lists, tag_list, instead=(ATTRIBUTES.name,))
+    return (tags, ID, *(column for column in places if column.name not in attributes), ATTRIBUTES)
 
 
 def require_columns(found: list[str], path: str, columns: tuple[FileColumn, ...]) -> None:
@@ -440,46 +416,42 @@ def refuse_twice(names: Iterable[str], own: Collection[str]) -> None:
             )
 
 
-def beside(attributes: tuple[FileColumn, ...], columns: tuple[FileColumn, ...]) -> tuple[FileColumn, ...]:
-    """Columns of a file of queries, and those that are an attribute each; if there is one, queries need no tags."""
-    if not attributes:
-        return columns
-    return (*(replace(column, is_optional=True) if column.name == TAGS else column for column in columns), *attributes)
-
-
-def attribute_columns(names: tuple[str, ...], path: str) -> tuple[FileColumn, ...]:
-    """The columns of a file that are attributes of queries, one each."""
-    for name in names:
-        try:
-            check_name(name)
-        except InvalidValueError as error:
-            raise InputFileError(f"{path}: column {name!r}: {error}; --ignore-columns leaves columns aside") from None
-    return tuple(
-        FileColumn(name, (ATTRIBUTE_TAGS,), partial(_check_attribute, name), make=partial(_values_of, name))
-        for name in dict.fromkeys(names)
-    )
-
-
 #: In the place of names of columns: all that have no meaning
 EVERY_OTHER = ("*",)
 
 
 class OtherColumns:
-    """What becomes of columns that have no meaning.
+    """What becomes of columns that have no meaning: they are left aside, or are an attribute of queries each.
 
     A column is taken for a misspelt one if its name is nearly that of a known one, which is not there itself.
     """
 
     def __init__(self, known: Iterable[str], ignored: tuple[str, ...] = (), attributes: tuple[str, ...] = ()) -> None:
-        self._known = frozenset(known)
-        self._ignored = ignored
-        self._attributes = attributes
-        self.seen: dict[str, None] = {}
+        self._known, self._ignored, self._attributes = frozenset(known), ignored, attributes
+        self.are_all_ignored = ignored == EVERY_OTHER and not attributes
+        self.seen: dict[str, None] = {}  # Those of sets that were left aside
 
-    @property
-    def of_queries(self) -> bool:
-        """Whether columns are those of queries."""
-        return bool(self._attributes)
+    def with_attributes(self, columns: tuple[FileColumn, ...], names: list[str], path: str) -> tuple[FileColumn, ...]:
+        """The columns of a file with columns of these names, also those that are an attribute of queries each.
+
+        If there is one of these, queries need no tags. InputFileError: a column is misspelt, or has no name.
+        """
+        self.check(names, path)
+        own = self.attributes_in(names)
+        for name in own:
+            try:
+                check_name(name)
+            except InvalidValueError as error:
+                raise InputFileError(
+                    f"{path}: column {name!r}: {error}; --ignore-columns leaves columns aside"
+                ) from None
+        given = tuple(
+            replace(each, is_optional=each.is_optional or bool(own)) if each.name == TAGS else each for each in columns
+        )
+        return given + tuple(
+            FileColumn(name, (ATTRIBUTE_TAGS,), partial(_check_attribute, name), make=partial(_values_of, name))
+            for name in dict.fromkeys(own)
+        )
 
     def attributes_in(self, names: Iterable[str]) -> tuple[str, ...]:
         """The columns, of these or as they were named, that are an attribute each."""
@@ -489,27 +461,26 @@ class OtherColumns:
 
     def leave_aside(self, names: Iterable[str]) -> bool:
         """Take note of columns of many rows that are left aside; whether none can be a misspelt one of some row."""
-        for name in self._without_meaning(names):
-            if self._near(name, self._known):
-                return False
-            self._note(name)
-        return True
+        others = self._without_meaning(names)
+        near = next((place for place, name in enumerate(others) if self._near(name, self._known)), len(others))
+        self._note(others[:near])
+        return near == len(others)
 
     def check(self, names: Collection[str], place: str) -> None:
         """See that no column is misspelt, and take note of those that are left aside."""
-        missing = self._known.difference(names)
-        for name in self._without_meaning(names):
+        others, missing = self._without_meaning(names), self._known.difference(names)
+        for name in others:
             if near := self._near(name, missing):
                 instead = (
                     f"an attribute of that name goes into the column 'attributes', or is named by --attributes {name!r}"
-                    if self.of_queries
+                    if self._attributes
                     else f"leave it aside with --ignore-columns {name!r}"
                 )
                 raise InputFileError(
                     f"{place} has a column {name!r}, which means nothing here; is {near!r} meant? "
                     f"Rename the column, or {instead}"
                 )
-            self._note(name)
+        self._note(others)
 
     def _near(self, name: str, known: Collection[str]) -> str | None:
         return None if name in self._attributes else near_name(name, known)
@@ -519,9 +490,9 @@ class OtherColumns:
             return []
         return [name for name in names if name not in self._known and name not in self._ignored]
 
-    def _note(self, name: str) -> None:
-        if not self.of_queries:
-            self.seen[name] = None
+    def _note(self, names: list[str]) -> None:
+        if not self._attributes:
+            self.seen |= dict.fromkeys(names)
 
 
 class InvalidRows:

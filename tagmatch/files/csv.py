@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ATTRIBUTES, EXPIRES, ID, FileColumn, refuse_twice
+from tagmatch.files.columns import ATTRIBUTES, ID, FileColumn, refuse_twice
 from tagmatch.files.formats import BLOCK_BYTES, Read
 from tagmatch.files.json import MARK, concatenated, in_place, json_lists, json_values, read_json, time_texts, utf8_text
 from tagmatch.files.lines import Block, block_of, lines_of
@@ -181,27 +181,20 @@ class CsvLines:
     says.
     """
 
-    name = "a row of CSV"
-    ids = str
+    name: str = "a row of CSV"
+    ids: type | None = str
 
     def __init__(self, header: list[str], columns: tuple[FileColumn, ...]) -> None:
         self._header = header
-        self._names = frozenset(header)
-        found = [column for column in columns if column.name in self._names]
-        self._optional = [column.name for column in found if column.is_optional]
-        self._instead, self._needs_no_tags = next(
-            (column.instead, column.is_optional) for column in columns if column.name == TAGS
-        )
-        self._columns = {column.name: column for column in found}
-        self._attributes = [column.name for column in found if column.is_attribute]
-        self._objects = [column.name for column in found if column.make is not None and not column.is_attribute]
-        self._integers = [column.name for column in found if pa.types.is_integer(column.kinds[-1])]
+        self._columns = {column.name: column for column in columns if column.name in header}
+        self._attributes = [column.name for column in self._columns.values() if column.is_attribute]
+        self._tags = next(column for column in columns if column.name == TAGS)
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
         """As `TextFormat` says."""
         if data.startswith(_MARK):  # which Arrow leaves out, though it stands within the file
             raise pa.ArrowInvalid("a byte order mark")
-        wanted = [name for name in schema.names if name in self._names]
+        wanted = [name for name in schema.names if name in self._columns]
         if len(wanted) < len(self._header):  # Arrow does not look at the others
             try:
                 data.decode()
@@ -222,9 +215,8 @@ class CsvLines:
         if not batches:
             raise pa.ArrowInvalid("no rows")
         (cells,) = batches
-        if self._attributes and ATTRIBUTES.name in schema.names:
-            given = cells[ATTRIBUTES.name].to_pylist() if ATTRIBUTES.name in self._names else []
-            for each in filter(None, given):
+        if self._attributes and ATTRIBUTES.name in wanted:
+            for each in filter(None, cells[ATTRIBUTES.name].to_pylist()):
                 refuse_twice(read_json(each, "a cell"), self._attributes)
         return pa.record_batch([self._values(cells, field) for field in schema], schema=schema)
 
@@ -242,7 +234,7 @@ class CsvLines:
             return column.make([read_json(text, "a cell") if text else None for text in texts.to_pylist()])
         if pa.types.is_list(field.type):
             return _tags(texts, field.type)
-        if field.name in (ID.name, WHERE, EXPIRES.name):
+        if field.name in (ID.name, WHERE) or field.type == TIME:
             texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
         if pa.types.is_string(field.type):
             return texts
@@ -251,40 +243,38 @@ class CsvLines:
             raise pa.ArrowInvalid("not all cells are integers")
         return texts.cast(field.type)
 
-    def record(self, row: bytes, line: int) -> dict[str, Any]:
+    def record(self, row: bytes, line: int, place: str) -> dict[str, Any]:  # noqa: ARG002 - of JSON, for messages
         """As `TextFormat` says."""
         cells = cells_of(row, line)
         if len(cells) != len(self._header):
             raise ValueError(f"it has {len(cells)} cells, the first row {len(self._header)}")
         record: dict[str, Any] = dict(zip(self._header, cells, strict=True))
-        if tags := record.get(TAGS):
-            record[TAGS] = read_json(tags, f"column {TAGS!r}") if tags.startswith("[") else tags.split(TAG_SEPARATOR)
-        elif TAGS in record:
-            if not (self._needs_no_tags or any(map(record.get, self._instead))):
-                raise ValueError("its cell of tags is empty; write [] for the empty set")
-            record[TAGS] = None
-        for name in self._optional:
-            record[name] = record[name] or None
-        for name in self._objects:
-            record[name] = read_json(record[name], f"column {name!r}") if record[name] else None
+        record |= {name: self._value(column, record[name]) for name, column in self._columns.items()}
+        needs_none = self._tags.is_optional or any(record.get(name) is not None for name in self._tags.instead)
+        if TAGS in record and record[TAGS] is None and not needs_none:
+            raise ValueError("its cell of tags is empty; write [] for the empty set")
         if self._attributes and isinstance(given := record.get(ATTRIBUTES.name), dict):
             refuse_twice(given, self._attributes)
-        for name in self._attributes:
-            try:
-                record[name] = value_in(record[name])
-            except ValueError as error:
-                raise ValueError(f"column {name!r}: {error}; --ignore-columns {name!r} leaves it aside") from None
-        for name in self._integers:
-            text = record[name].strip()
-            record[name] = int(text) if re.fullmatch(_INTEGER, text) else text
-        if EXPIRES.name in self._optional and record[EXPIRES.name]:
-            record[EXPIRES.name] = record[EXPIRES.name].strip()
         return record
 
-    def whole(self, record: dict[str, Any], place: str) -> dict[str, Any]:
-        """The same: all rows have the columns of the first."""
-        del place
-        return record
+    def _value(self, column: FileColumn, cell: str) -> Any:
+        """What a cell has, as JSON has it; ValueError."""
+        name, kind = column.name, column.kinds[-1]
+        if column.is_attribute:
+            try:
+                return value_in(cell)
+            except ValueError as error:
+                raise ValueError(f"column {name!r}: {error}; --ignore-columns {name!r} leaves it aside") from None
+        if not cell and (column.is_optional or name == TAGS):
+            return None
+        if column.make is not None or (name == TAGS and cell.startswith("[")):
+            return read_json(cell, f"column {name!r}")
+        if name == TAGS:
+            return cell.split(TAG_SEPARATOR)
+        if pa.types.is_integer(kind):
+            text = cell.strip()
+            return int(text) if re.fullmatch(_INTEGER, text) else text
+        return cell.strip() if kind == TIME else cell
 
 
 def value_in(cell: str) -> Any:

@@ -30,11 +30,6 @@ STANDARD_STREAM = "-"
 _STANDARD = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}
 _OPEN_ALREADY = re.compile(r"/(?:dev|proc/self)/fd/(\d{1,9})")
 
-JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
-PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
-CSV_SUFFIXES = frozenset({".csv"})
-_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
-
 
 class Kind(StrEnum):
     """What a file holds, by the name that messages give it."""
@@ -44,15 +39,23 @@ class Kind(StrEnum):
     parquet = "Parquet"
 
 
+JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
+PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+CSV_SUFFIXES = frozenset({".csv"})
+_KINDS = {
+    **dict.fromkeys(JSON_SUFFIXES, Kind.json_lines),
+    **dict.fromkeys(CSV_SUFFIXES, Kind.csv),
+    **dict.fromkeys(PARQUET_SUFFIXES, Kind.parquet),
+}
+_COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
     """How rows are written in a file."""
 
     kind: Kind
     compression: str | None = None  # Of the whole file
-
-
-JSON_LINES = Format(Kind.json_lines)
 
 
 #: The formats, as a command line takes them
@@ -64,27 +67,17 @@ def format_of(path: str, name: str | None = None) -> Format:
     if not (path or name):
         raise InvalidValueError("the name of a file is empty; give a path, or - for a standard stream")
     found = format_of_suffix(Path(f"-.{name}" if name else path))
-    if found is None and is_stream(path):
-        return JSON_LINES
-    if found is None:
-        raise InputFileError(
-            f"{path}: cannot tell the format; the name must end in {_known_suffixes()}, or give the format"
-        )
-    return found
+    if found is None and not is_stream(path):
+        known = f"{', '.join(sorted(_KINDS))} (all but Parquet also with {' or '.join(_COMPRESSIONS)})"
+        raise InputFileError(f"{path}: cannot tell the format; the name must end in {known}, or give the format")
+    return found or Format(Kind.json_lines)
 
 
 def format_of_suffix(path: Path) -> Format | None:
     """The format of a path by its suffix alone; `None` if it is not known."""
-    suffix, compression = path.suffix.lower(), None
-    if suffix in _COMPRESSIONS:
-        suffix, compression = Path(path.stem).suffix.lower(), _COMPRESSIONS[suffix]
-    if suffix in JSON_SUFFIXES:
-        return Format(Kind.json_lines, compression)
-    if suffix in CSV_SUFFIXES:
-        return Format(Kind.csv, compression)
-    if suffix in PARQUET_SUFFIXES and compression is None:
-        return Format(Kind.parquet)
-    return None
+    compression = _COMPRESSIONS.get(path.suffix.lower())
+    kind = _KINDS.get((Path(path.stem) if compression else path).suffix.lower())
+    return None if kind is None or (compression and kind == Kind.parquet) else Format(kind, compression)
 
 
 def open_already(path: str, standard: int) -> int | None:
@@ -104,11 +97,6 @@ def is_stream(path: str) -> bool:
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
-def _known_suffixes() -> str:
-    plain = ", ".join(sorted(PARQUET_SUFFIXES | JSON_SUFFIXES | CSV_SUFFIXES))
-    return f"{plain} (all but Parquet also with {' or '.join(_COMPRESSIONS)})"
 
 
 BLOCK_BYTES = 8 << 20
@@ -136,7 +124,7 @@ class Output(io.FileIO):
                 try:
                     left = left[os.write(self.fileno(), left) :]
                 except BlockingIOError:
-                    _wait(self.fileno(), select.POLLOUT)
+                    _is_ready(self.fileno(), select.POLLOUT)
         return size
 
 
@@ -181,36 +169,30 @@ def input_name(path: str) -> str:
 def at_hand(descriptor: int, name: str) -> Read:
     """A function that reads at most the bytes asked for: what is at hand; waits only while there is nothing."""
 
+    def some(size: int) -> bytes:
+        while True:
+            with _named(name):
+                try:
+                    return os.read(descriptor, size)
+                except BlockingIOError:
+                    _is_ready(descriptor, select.POLLIN)
+
     def read(size: int) -> bytes:
-        parts = [_read_some(descriptor, name, size)]
+        parts = [some(size)]
         got = len(parts[0])
-        while parts[-1] and got < size and _ready(descriptor):
-            parts.append(_read_some(descriptor, name, size - got))
+        while parts[-1] and got < size and _is_ready(descriptor, select.POLLIN, 0):
+            parts.append(some(size - got))
             got += len(parts[-1])
         return b"".join(parts)
 
     return read
 
 
-def _read_some(descriptor: int, name: str, size: int) -> bytes:
-    while True:
-        with _named(name):
-            try:
-                return os.read(descriptor, size)
-            except BlockingIOError:
-                _wait(descriptor, select.POLLIN)
-
-
-def _wait(descriptor: int, event: int) -> None:
+def _is_ready(descriptor: int, event: int, wait_ms: int | None = None) -> bool:
+    """Whether a descriptor can be read from, or written to; waits for that, at most so long."""
     poll = select.poll()
     poll.register(descriptor, event)
-    poll.poll()
-
-
-def _ready(descriptor: int) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(wait_ms))
 
 
 @contextlib.contextmanager

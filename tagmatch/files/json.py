@@ -164,10 +164,10 @@ _CONTROL = r"[\x00-\x1f]"
 class JsonLines:
     """Rows as JSON objects; a `TextFormat`."""
 
-    name = "a JSON object"
-    ids = None
+    name: str = "a JSON object"
+    ids: type | None = None
 
-    def __init__(self, columns: tuple[FileColumn, ...], others: OtherColumns | None = None) -> None:
+    def __init__(self, columns: tuple[FileColumn, ...], others: OtherColumns) -> None:
         self._made = {column.name: column for column in columns if column.make is not None}
         self._names = frozenset(column.name for column in columns)
         self._others = others
@@ -177,69 +177,59 @@ class JsonLines:
         # Of times, which would be taken for UTC without a zone, the text
         read = [field for field in schema if field.name not in self._made]
         plain = pa.schema([field.with_type(pa.string()) if field.type == TIME else field for field in read])
-        has_own = False
-        if self._others is None:
-            table = _read(data, plain, "ignore")
-        else:
-            table, has_own = self._checked(data, plain, self._others)
+        table, may_have_own = self._checked(data, plain)
         # The names of columns, also where they are written with escapes
-        there = {name for name in self._made if _may_have(data, name) or (has_own and name == ATTRIBUTES.name)}
+        there = {name for name in self._made if _may_have(data, name) or (may_have_own and name == ATTRIBUTES.name)}
         records = self._records(data) if there else []
-        columns = []
-        for field in schema:
-            if field.name in there:
-                columns.append(self._made[field.name].array([record.get(field.name) for record in records], field.type))
-            elif field.name in self._made:
-                columns.append(pa.nulls(table.num_rows, field.type))
-            else:
-                columns.append(table[field.name].combine_chunks().cast(field.type))
-        return pa.record_batch(columns, schema=schema)
 
-    def _checked(self, data: bytes, schema: pa.Schema, others: OtherColumns) -> tuple[pa.Table, bool]:
+        def column(name: str, kind: pa.DataType) -> pa.Array:
+            if name in there:
+                return self._made[name].array([record.get(name) for record in records], kind)
+            if name in self._made:
+                return pa.nulls(table.num_rows, kind)
+            return table[name].combine_chunks().cast(kind)
+
+        return pa.record_batch([column(field.name, field.type) for field in schema], schema=schema)
+
+    def _checked(self, data: bytes, schema: pa.Schema) -> tuple[pa.Table, bool]:
         """The same, where no column is misspelt, and whether some may be attributes; InputFileError."""
+        if self._others.are_all_ignored:
+            return _read(data, schema, "ignore"), False
         try:
             table = _read(data, schema, "infer")
             names = table.column_names
         except pa.ArrowException:  # values of another column may be of several types
             table, names = _read(data, schema, "ignore"), None
-        if names is None or not others.leave_aside(names):
+        if names is None or not self._others.leave_aside(names):
             self._records(data)
-        return table.select(schema.names), names is None or bool(others.attributes_in(names))
+        return table.select(schema.names), names is None or bool(self._others.attributes_in(names))
 
     def _records(self, data: bytes) -> list[dict[str, Any]]:
         try:
-            return [self.whole(self.record(line), "a line") for line in data.split(b"\n") if line.strip()]
+            return [self.record(line, 0, "a line") for line in data.split(b"\n") if line.strip()]
         except ValueError as error:
             raise pa.ArrowInvalid(str(error)) from None
 
-    def record(self, row: bytes, _: int = 1) -> dict[str, Any]:
+    def record(self, row: bytes, line: int, place: str) -> dict[str, Any]:  # noqa: ARG002 - of CSV, for messages
         """As `TextFormat` says."""
         record, has_repeated = parsed(row)
         if not isinstance(record, dict):
             raise ValueError(f"{type(record).__name__} where an object must be")
-        for name in record.keys() & {*self._names, *self._own(record)} if has_repeated else ():
+        own = self._others.attributes_in(record)
+        for name in record.keys() & {*self._names, *own} if has_repeated else ():
             if isinstance(record, Repeated) and name in record.names:
                 raise ValueError(f"it has {name!r} more than once")
             refuse_repeated(record[name])
-        return record
-
-    def whole(self, record: dict[str, Any], place: str) -> dict[str, Any]:
-        """As `TextFormat` says."""
-        if self._others is not None:
-            self._others.check(record, place)
-        own = {name: record[name] for name in self._own(record) if name in record}
+        self._others.check(record, place)
+        attributes = {name: record[name] for name in own if name in record}
         given = record.get(ATTRIBUTES.name)
-        if not own or not (given is None or isinstance(given, dict)):
+        if not attributes or not (given is None or isinstance(given, dict)):
             return record
         try:
-            refuse_twice(given or (), own)
+            refuse_twice(given or (), attributes)
         except InvalidValueError as error:
             raise InputFileError(f"{place}: {error}") from None
-        return {**record, ATTRIBUTES.name: {**(given or {}), **own}}
-
-    def _own(self, record: dict[str, Any]) -> tuple[str, ...]:
-        """The columns of a row that are an attribute each."""
-        return self._others.attributes_in(record) if self._others is not None and self._others.of_queries else ()
+        return {**record, ATTRIBUTES.name: {**(given or {}), **attributes}}
 
 
 def json_blocks(read: Read) -> Iterator[Block]:

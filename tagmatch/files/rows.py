@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -14,23 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tagmatch.files import formats
 from tagmatch.files.columns import (
     ATTRIBUTES,
     EVERY_OTHER,
-    EXPIRES,
     ID,
-    KEYS,
-    QUERY_TAGS,
-    STORED_TAGS,
     FileColumn,
     FileRows,
     InvalidRows,
     OtherColumns,
-    attribute_columns,
-    beside,
-    conditions,
+    columns_of_queries,
+    columns_of_sets,
     joined,
-    places,
     refuse_twice,
     require_columns,
     rows_from,
@@ -38,21 +32,6 @@ from tagmatch.files.columns import (
     with_attributes,
 )
 from tagmatch.files.csv import CsvLines, csv_blocks, csv_cells, header_of
-from tagmatch.files.formats import (
-    Format,
-    Kind,
-    Read,
-    Stream,
-    at_hand,
-    format_of,
-    format_of_suffix,
-    input_descriptor,
-    input_name,
-    is_stream,
-    open_output,
-    seekable,
-    text_only,
-)
 from tagmatch.files.json import JsonLines, concatenated, json_blocks, json_values, object_lines, text_of
 from tagmatch.files.lines import TextReader, first_line
 from tagmatch.messages import TAGS
@@ -70,32 +49,36 @@ class _Reading(NamedTuple):
 
     columns: tuple[FileColumn, ...]
     invalid: InvalidRows
-    others: OtherColumns | None = None
+    others: OtherColumns
 
     def rows(self, path: str, form: str | None) -> Iterator[FileRows]:
         """The rows of a file, a folder of files, or a stream."""
         if not (path and Path(path).is_dir()):
-            yield from self._file(path, format_of(path, form), 0)
+            yield from self._file(path, formats.format_of(path, form), 0)
             return
         first = 0
         for file, found in _files_in(Path(path), form):
             first = yield from self._file(file, found, first)
 
-    def _file(self, path: str, form: Format, first_row: int) -> Generator[FileRows, None, int]:
+    def _file(self, path: str, form: formats.Format, first_row: int) -> Generator[FileRows, None, int]:
         """The rows of one file; returns the number of the row after its last."""
-        name, columns = input_name(path), self.columns
-        if not (is_stream(path) or Path(path).exists()):
+        name, columns = formats.input_name(path), self.columns
+        if not (formats.is_stream(path) or Path(path).exists()):
             raise InputFileError(f"{name}: no such file")
-        if form.kind == Kind.parquet:
+        if form.kind == formats.Kind.parquet:
             return (yield from self._parquet(path, name, first_row))
         try:
-            with input_descriptor(path) as descriptor:
-                read = _decompressed(descriptor, form.compression) if form.compression else at_hand(descriptor, name)
-                read = text_only(read, name)
-                if form.kind == Kind.csv:
+            with formats.input_descriptor(path) as descriptor:
+                read = (
+                    _decompressed(descriptor, form.compression)
+                    if form.compression
+                    else formats.at_hand(descriptor, name)
+                )
+                read = formats.text_only(read, name)
+                if form.kind == formats.Kind.csv:
                     blocks = csv_blocks(read)
                     header, first_blocks = header_of(blocks, name)
-                    columns = self._with_attributes(header, name)
+                    columns = self.others.with_attributes(columns, header, name)
                     require_columns(header, name, columns)
                     reader = TextReader(name, CsvLines(header, columns), columns, self.invalid, first_row)
                     blocks = chain(first_blocks, blocks)
@@ -107,25 +90,18 @@ class _Reading(NamedTuple):
         except OSError as error:
             raise InputFileError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from None
 
-    def _with_attributes(self, names: list[str], path: str) -> tuple[FileColumn, ...]:
-        """The columns of a file with columns of these names, first those that are an attribute each."""
-        if self.others is None:
-            return self.columns
-        self.others.check(names, path)
-        return beside(attribute_columns(self.others.attributes_in(names), path), self.columns)
-
     def _parquet(self, path: str, name: str, first_row: int) -> Generator[FileRows, None, int]:
         """The rows of a Parquet file, which messages call `name`; columns that are attributes come after the others."""
         try:
             with (
-                input_descriptor(path) as descriptor,
-                seekable(descriptor) as place,
+                formats.input_descriptor(path) as descriptor,
+                formats.seekable(descriptor) as place,
                 threads_of_arrow(),
                 pq.ParquetFile(place, memory_map=True, page_checksum_verification=True) as file,
             ):
                 schema = without_extensions(file.schema_arrow.empty_table()).schema
                 names = frozenset(schema.names)
-                columns = self._with_attributes(schema.names, name)
+                columns = self.others.with_attributes(self.columns, schema.names, name)
                 columns = tuple(each for each in columns if each.name in {*names, TAGS} or not each.is_optional)
                 _check_fields(schema, [column.name for column in columns if column.is_attribute], name)
                 require_columns(schema.names, name, columns)
@@ -182,9 +158,9 @@ def read_sets(
     match_all: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated."""
-    tags = replace(STORED_TAGS, is_optional=match_all)
-    columns = (tags, KEYS[key_type], *conditions(plane=plane), *([EXPIRES] if expires else []))
-    return (rows.batch for rows in _Reading(columns, invalid or InvalidRows(), others).rows(path, form))
+    columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all)
+    reading = _Reading(columns, invalid or InvalidRows(), others or OtherColumns((), EVERY_OTHER))
+    return (rows.batch for rows in reading.rows(path, form))
 
 
 def read_queries(
@@ -208,33 +184,33 @@ def read_queries(
     those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
     without a word.
     """
-    where = [column for column in places(plane=plane) if column.name not in attributes]
-    columns = (QUERY_TAGS, ID, *where, ATTRIBUTES)
-    own = [TAGS, ID.name, *(column.name for column in where)]
-    others = OtherColumns((column.name for column in columns), ignored, attributes)
+    columns = columns_of_queries(attributes, plane=plane)
+    names = [column.name for column in columns]
+    own = [name for name in names if name != ATTRIBUTES.name]
+    others = OtherColumns(names, ignored, attributes)
     for batch, numbers in _Reading(columns, invalid or InvalidRows(), others).rows(path, form):
-        ids = batch[ID.name] if ID.name in batch.schema.names else pa.nulls(len(batch), pa.int64())
-        tags, rest = batch[TAGS], [name for name in batch.schema.names if name not in own]
-        given = {name: batch[name] for name in rest if batch[name].null_count < len(batch)}
-        if given:
-            tags = with_attributes(tags, given)
-        found = {"row": pa.array(numbers), "id": ids, TAGS: tags}
-        for name in (column.name for column in where):
-            if name in batch.schema.names and batch[name].null_count < len(batch):
-                found[name] = batch[name]
+        there = {
+            name: column
+            for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            if name == TAGS or column.null_count < len(batch)
+        }
+        found = {"row": pa.array(numbers), ID.name: there.get(ID.name, pa.nulls(len(batch), pa.int64()))}
+        found |= {name: there[name] for name in own if name in there and name != ID.name}
+        if given := {name: column for name, column in there.items() if name not in own}:
+            found[TAGS] = with_attributes(found[TAGS], given)
         yield pa.record_batch(found)
 
 
 def rows_in(path: str, form: str | None = None) -> int | None:
     """Rows of a Parquet file or of all in a folder, None where they are not known before reading."""
     with contextlib.suppress(OSError, pa.ArrowException, InputFileError):
-        files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, format_of(path, form))]
-        if not any(is_stream(file) or found.kind != Kind.parquet for file, found in files):
+        files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, formats.format_of(path, form))]
+        if not any(formats.is_stream(file) or found.kind != formats.Kind.parquet for file, found in files):
             return sum(int(pq.read_metadata(file).num_rows) for file, _ in files)
     return None
 
 
-def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
+def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]]:
     """Files of a folder by name, all of one kind, without those that readers of folders leave out."""
     if (folder / MANIFEST).is_file():
         raise InputFileError(f"{folder} is an index, not a file of rows; `tagmatch export` makes one of it")
@@ -245,8 +221,8 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
     unfinished = [name for name in names if name.startswith("._") and name.endswith(".part")]
     if unfinished:
         raise InputFileError(f"{folder} is not whole, as {unfinished[0]} tells: its writer was stopped; make it again")
-    known = [(name, format_of_suffix(Path(name))) for name in names if name[0] not in "._"]
-    wanted = None if form is None else format_of("", form)
+    known = [(name, formats.format_of_suffix(Path(name))) for name in names if name[0] not in "._"]
+    wanted = None if form is None else formats.format_of("", form)
     files = [(str(folder / name), found) for name, found in known if found and wanted in (None, found)]
     kinds = sorted({found.kind for _, found in files})
     if len(kinds) > 1:
@@ -256,10 +232,10 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, Format]]:
     return files
 
 
-def _decompressed(descriptor: int, compression: str) -> Read:
+def _decompressed(descriptor: int, compression: str) -> formats.Read:
     """A function that reads at most the bytes asked for of what a compressed file holds."""
     source = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), "r")
-    read: Read = pa.CompressedInputStream(source, compression).read
+    read: formats.Read = pa.CompressedInputStream(source, compression).read
     return read
 
 
@@ -272,11 +248,11 @@ def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iter
 
     A file appears only when it is whole. What is written to a stream goes out with every batch.
     """
-    found = format_of(path, form)
-    if found.kind == Kind.csv:
+    found = formats.format_of(path, form)
+    if found.kind == formats.Kind.csv:
         raise InputFileError(f"{path}: answers are lists of keys, which CSV cannot hold; write JSON Lines or Parquet")
-    with open_output(path, found.compression) as stream:
-        if found.kind == Kind.parquet:
+    with formats.open_output(path, found.compression) as stream:
+        if found.kind == formats.Kind.parquet:
             with contextlib.closing(_ParquetAnswers(stream, keys)) as parquet:
                 yield parquet.write
             return
@@ -293,7 +269,7 @@ def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iter
 class _ParquetAnswers:
     """One column of ids: numbers, or strings if the first query's id is one."""
 
-    def __init__(self, stream: Stream, keys: pa.ListType) -> None:
+    def __init__(self, stream: formats.Stream, keys: pa.ListType) -> None:
         self._stream = stream
         self._keys = keys
         self._writer: pq.ParquetWriter | None = None
@@ -325,12 +301,12 @@ Write = Callable[[pa.RecordBatch], object]
 @contextlib.contextmanager
 def row_writer(path: str, schema: pa.Schema, form: str | None = None, *, with_nulls: bool = True) -> Iterator[Write]:
     """Give a function that writes rows; a file appears only when it is whole."""
-    found = format_of(path, form)
-    with open_output(path, found.compression) as stream:
-        if found.kind == Kind.parquet:
+    found = formats.format_of(path, form)
+    with formats.open_output(path, found.compression) as stream:
+        if found.kind == formats.Kind.parquet:
             with pq.ParquetWriter(stream, schema, compression="zstd") as writer:
                 yield writer.write_batch
-        elif found.kind == Kind.csv:
+        elif found.kind == formats.Kind.csv:
             stream.write(f"{','.join(schema.names)}\n".encode())
             yield lambda rows: stream.write(_csv_lines(rows))
         else:

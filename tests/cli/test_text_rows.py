@@ -105,7 +105,7 @@ def test_cells_over_several_lines(tmp_path, monkeypatch, end, last, step):
         '5,h,5" pipe',
     ]  # fmt: skip
     read = io.BytesIO((end.join(lines) + end * last).encode()).read
-    monkeypatch.setattr("tagmatch.files.rows.at_hand", lambda *_: lambda size: read(min(size, step)))
+    monkeypatch.setattr("tagmatch.files.formats.at_hand", lambda *_: lambda size: read(min(size, step)))
     rows, said = queries_in(tmp_path, "q.csv", b"")
     first, second = (0, "1", [f"a{end}{end}b", "c"]), (1, f'2 "{end}', ["d"])
     assert rows == [first, second, (3, "4", ["f", "g"]), (4, "5", ["h"])]
@@ -163,7 +163,7 @@ def test_a_byte_order_mark_within_csv_is_text(tmp_path, monkeypatch, step):
     """Also where a part of the file begins with it, as Arrow would leave it out."""
     mark = "\ufeff"
     read = io.BytesIO(f"{mark}tags\n{mark}a\n{mark}\n".encode()).read
-    monkeypatch.setattr("tagmatch.files.rows.at_hand", lambda *_: lambda size: read(min(size, step)))
+    monkeypatch.setattr("tagmatch.files.formats.at_hand", lambda *_: lambda size: read(min(size, step)))
     assert queries_in(tmp_path, "q.csv", b"") == ([(0, None, [f"{mark}a"]), (1, None, [mark])], [])
 
 

@@ -18,7 +18,7 @@ from faults.mutations import mutated
 from support.command import as_csv
 
 from tagmatch import TagMatch, TagMatchError
-from tagmatch.files import rows as inputs
+from tagmatch.files import formats
 from tagmatch.files.columns import EVERY_OTHER, InvalidRows
 from tagmatch.files.formats import Read, at_hand
 from tagmatch.files.rows import read_queries, read_sets
@@ -142,7 +142,7 @@ class Reading:
     def _outcome(self, file: File, folder: Path) -> str:
         stored = folder / f"{file.what}.{file.form}"
         stored.write_bytes(file.data)
-        with patch.object(inputs, "at_hand", self._at_hand):
+        with patch.object(formats, "at_hand", self._at_hand):
             kept, said, is_refused = self._read(str(stored), file.what, skip=True)
             strict, first, is_strict_refused = self._read(str(stored), file.what, skip=False)
         assert strict == kept[: len(strict)]
