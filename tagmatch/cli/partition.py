@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tagmatch.cli.shared import ColumnNames, IgnoreColumns, argument, note, option, run
+from tagmatch.cli.shared import IgnoreColumns, argument, note, option, run
 from tagmatch.files.columns import EVERY_OTHER
 from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
@@ -28,10 +28,7 @@ def partition(
             "optionally `where` (expressions).",
         ),
     ],
-    index: Annotated[
-        str,
-        argument("INDEX", "Folder that all machines mount, or URI of a store."),
-    ],
+    index: Annotated[str, argument("INDEX", "Folder that all machines mount, or URI of a store.")],
     layout: Annotated[
         Layout | None,
         option("How stored sets are grouped and ordered.", default=f"{LAYOUT_DEFAULTS.layout}, or as the index has it"),
@@ -46,12 +43,10 @@ def partition(
         ),
     ] = None,
     format: Annotated[  # noqa: A002
-        str | None,
-        option("Spark's name of the format of SETS.", default="by suffix, else parquet"),
+        str | None, option("Spark's name of the format of SETS.", default="by suffix, else parquet")
     ] = None,
     master: Annotated[
-        str | None,
-        option("local[2], spark://…, or sc://… for Spark Connect.", default="as Spark is configured"),
+        str | None, option("local[2], spark://…, or sc://… for Spark Connect.", default="as Spark is configured")
     ] = None,
     sets_per_task: Annotated[int, option("Sets that a task has in memory, about.", min=1)] = 1 << 20,
     ignore_columns: IgnoreColumns = None,
@@ -99,12 +94,12 @@ def partition(
     )
 
 
-def _without(sets: DataFrame, ignored: ColumnNames | None) -> DataFrame:
+def _without(sets: DataFrame, ignored: tuple[str, ...] | None) -> DataFrame:
     """The table without columns that are to be left aside."""
     if ignored is None:
         return sets
     others = [name for name in sets.columns if name not in COLUMNS]
-    return sets.drop(*(others if ignored.names == EVERY_OTHER else ignored.names))
+    return sets.drop(*(others if ignored == EVERY_OTHER else ignored))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import re
 import stat
@@ -10,8 +11,8 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -20,6 +21,7 @@ from tagmatch import __version__
 from tagmatch.cli.process import end_if_interrupted
 from tagmatch.files.formats import STANDARD_OUTPUT, STANDARD_STREAM, FormatName, whole_text
 from tagmatch.model.errors import TagMatchError
+from tagmatch.model.names import MESSAGE_COLUMNS
 from tagmatch.model.options import MAX_KEPT_SNAPSHOTS, MAX_PARTITION_SIZE, MAX_THREADS, KeyType, Layout, Missing
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from tagmatch.files.columns import InvalidRows, OtherColumns
+    from tagmatch.model.storage.repository import Repository
 
 
 def run(command: Callable[[], object]) -> None:
@@ -86,12 +89,7 @@ def _give_up_output() -> None:
 
 def command_line(description: str) -> typer.Typer:
     """A command line with subcommands, in the manner of all of ours: plain help and tracebacks, `--version`."""
-    app = typer.Typer(
-        help=description,
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-    )
+    app = typer.Typer(help=description, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
     @app.callback()
     def common(
@@ -109,11 +107,41 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def user_path(text: str) -> str:
-    """A path as a person writes it; errors: see `repository.user_path`."""
+def user_path(text: str | None) -> str | None:
+    """A path as a person writes it, if one is given; errors: see `repository.user_path`."""
     from tagmatch.model.storage import repository
 
-    return repository.user_path(text)
+    return None if text is None else repository.user_path(text)
+
+
+def located(text: str, snapshot: int | None = None, name: str = "INDEX") -> Repository:
+    """Where an index is, or is to be; messages call the argument by the name."""
+    from tagmatch.model.storage.repository import location_of
+
+    return location_of(text, name, snapshot)
+
+
+def with_options(**parts: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the parameters of what makes one of its own, `make(**options)`, in place of that one."""
+    options = {name: list(inspect.signature(make, eval_str=True).parameters.values()) for name, make in parts.items()}
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_parts(**given: Any) -> None:
+            made = {
+                name: make(**{each.name: given.pop(each.name) for each in options[name]})
+                for name, make in parts.items()
+            }
+            command(**given, **made)
+
+        signature = inspect.signature(command, eval_str=True)
+        every = [each for own in signature.parameters.values() for each in options.get(own.name, [own])]
+        every = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in every]
+        with_parts.__signature__ = signature.replace(parameters=every)  # type: ignore[attr-defined]
+        with_parts.__annotations__ = {each.name: each.annotation for each in every}
+        return with_parts
+
+    return decorated
 
 
 _DURATION = re.compile(r"(\d+)([smhd])")
@@ -150,10 +178,10 @@ def argument(name: str, text: str, **more: Any) -> Any:
 def location_argument(name: str, description: str, *, is_to_change: bool = False) -> Any:
     """An argument of this name that says where an index is, or is to be; with `is_to_change`, where one can be."""
 
-    def read(text: str) -> str:
-        from tagmatch.model.storage.repository import location_of
-
-        location = location_of(text, name)
+    def read(text: str | None) -> str | None:
+        if text is None:
+            return None
+        location = located(text, name=name)
         if is_to_change:
             location.check_writable()
         return location.address
@@ -170,14 +198,7 @@ def input_argument(name: str, columns: str) -> Any:
     return argument(name, description, callback=user_path)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnNames:
-    """What an option has that names columns of a file."""
-
-    names: tuple[str, ...]
-
-
-def column_names(text: str, known: Collection[str], but: str) -> ColumnNames:
+def _column_names(text: str, known: Collection[str], but: str = "and cannot be left aside") -> tuple[str, ...]:
     """Names of columns with commas between, or `*`. Known ones must not be among them; `but` says why."""
     names = tuple(text.split(","))
     for name in names:
@@ -189,33 +210,26 @@ def column_names(text: str, known: Collection[str], but: str) -> ColumnNames:
             raise typer.BadParameter(f"the column {name!r} has a meaning of its own, {but}")
         if name == "*" and len(names) > 1:
             raise typer.BadParameter(f"{text!r} has names beside '*', which is every column")
-    return ColumnNames(names)
+    return names
 
 
-def _columns_to_ignore(text: str) -> ColumnNames:
+def _columns_to_ignore(text: str) -> tuple[str, ...]:
     from tagmatch.subscriptions import COLUMNS
 
-    return column_names(text, COLUMNS, "and cannot be left aside")
-
-
-def _columns_of_queries_to_ignore(text: str) -> ColumnNames:
-    from tagmatch.model.names import MESSAGE_COLUMNS
-
-    return column_names(text, MESSAGE_COLUMNS, "and cannot be left aside")
+    return _column_names(text, COLUMNS)
 
 
 Index = Annotated[str, location_argument("INDEX", "Folder of the index, or its URI on a store.")]
 IndexToChange = Annotated[str, location_argument("INDEX", "Folder of the index.", is_to_change=True)]
 InputFormat = Annotated[
-    FormatName | None,
-    option("Format of what is read.", "--format", default="by suffix, else jsonl"),
+    FormatName | None, option("Format of what is read.", "--format", default="by suffix, else jsonl")
 ]
 SkipInvalid = Annotated[
-    bool,
-    option("Leave out rows that cannot be used, and say at the end how many there were.", "--skip-invalid"),
+    bool, option("Leave out rows that cannot be used, and say at the end how many there were.", "--skip-invalid")
 ]
+# Names of columns, a tuple, or `None`
 IgnoreColumns = Annotated[
-    ColumnNames | None,
+    Any,
     option(
         "Columns to leave aside without a word; '*' for all that have no meaning. Without it, one that is "
         "most likely misspelt, such as `wher`, is an error.",
@@ -224,21 +238,28 @@ IgnoreColumns = Annotated[
     ),
 ]
 IgnoreColumnsOfQueries = Annotated[
-    ColumnNames | None,
+    Any,
     option(
         "Columns to leave aside, which are no attributes; '*' for all that have no meaning of their own.",
         "--ignore-columns",
-        parser=_columns_of_queries_to_ignore,
+        parser=lambda text: _column_names(text, MESSAGE_COLUMNS),
+        metavar="NAME,...",
+    ),
+]
+Columns = Annotated[
+    Any,
+    option(
+        "Columns that are an attribute each, whatever they are called.",
+        default="every one but `tags`, `attributes`, `location`, `within` and `id`",
+        parser=lambda text: _column_names(text, ("tags", "id", "attributes"), "and is no attribute"),
         metavar="NAME,...",
     ),
 ]
 MatchAll = Annotated[
-    bool,
-    option("Rows that have neither tags nor a condition match every message, and are no errors.", "--match-all"),
+    bool, option("Rows that have neither tags nor a condition match every message, and are no errors.", "--match-all")
 ]
 Plane = Annotated[
-    bool,
-    option("Areas are on the plane, in any unit, not in degrees and metres on the sphere.", "--plane"),
+    bool, option("Areas are on the plane, in any unit, not in degrees and metres on the sphere.", "--plane")
 ]
 Expires = Annotated[
     datetime | None,
@@ -254,8 +275,7 @@ LayoutName = Annotated[Layout, option("How stored sets are grouped and ordered."
 KeyTypeName = Annotated[KeyType, option("What the keys are.")]
 MaxPartitionSize = Annotated[int, option("Most sets in a partition (layout balanced).", min=1, max=MAX_PARTITION_SIZE)]
 SnapshotNumber = Annotated[
-    int | None,
-    option("Number of a snapshot, as `info` lists them.", "--snapshot", default="the current one", min=0),
+    int | None, option("Number of a snapshot, as `info` lists them.", "--snapshot", default="the current one", min=0)
 ]
 KeepSnapshots = Annotated[
     int | None,
