@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 from tagmatch import TagMatch
 from tagmatch.spark import spark_session, subset_join
-from tagmatch.workloads.laws import TwitterOptions
 from tagmatch.workloads.queries import arrival_times, paced, rows, stream_to_folder
-from tagmatch.workloads.twitter import Twitter
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -26,14 +26,14 @@ from tagmatch.files.formats import CSV_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.arrow import to_strings
 from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
-from tagmatch.workloads.laws import Followed
+from tagmatch.workloads.numbers import Followed
 from tagmatch.workloads.twitter import RealTweets, Texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tagmatch.model.arrays import F64Array, I64Array
-    from tagmatch.workloads.laws import Shares
+    from tagmatch.workloads.twitter import Shares
 
 #: Written last: a folder that has it is whole
 FACTS = "_workload.json"
@@ -44,10 +44,6 @@ _OURS = re.compile(rf"{re.escape(FACTS)}|{re.escape(_BEGUN)}|sets-\d{{5,}}\.parq
 # One thread writes 3.4 M interests a second, 19 bytes each; with Snappy 3.5 M of 30 bytes, without compression 6.6 M of
 # 66. Dictionaries of tags, of which most are rare, take longer and do not make files smaller.
 _PARQUET: dict[str, Any] = {"compression": "zstd", "use_dictionary": ["key"], "write_statistics": ["key"]}
-
-
-class _StoppedError(Exception):
-    """Another shard has failed."""
 
 
 def shard_name(number: int) -> str:
@@ -99,15 +95,10 @@ def write_shards(
 
     def write(number: int) -> None:
         try:
-            if stop.is_set():
-                raise _StoppedError
-            with (
-                write_whole(folder / shard_name(number)) as part,
-                pq.ParquetWriter(part, schema, **_PARQUET) as writer,
-            ):
+            with write_whole(folder / shard_name(number)) as part, pq.ParquetWriter(part, schema, **_PARQUET) as writer:
                 for batch in shards[number]():
-                    if stop.is_set():
-                        raise _StoppedError
+                    if stop.is_set():  # another shard has failed, which leaves nothing in the folder
+                        return
                     writer.write_batch(batch)
                     written.put(batch)
         except BaseException:
@@ -127,9 +118,8 @@ def write_shards(
                         yield batch
             finally:
                 stop.set()
-        for error in (future.exception() for future in futures):
-            if error is not None and not isinstance(error, _StoppedError):
-                raise error
+        for future in futures:
+            future.result()
         with write_whole(folder / FACTS) as part:
             part.write_text(json.dumps(facts | {"rows": rows, "shards": len(shards)}, indent=1) + "\n")
     except BaseException:

@@ -9,7 +9,7 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, asdict, fields, replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import typer
 
 from tagmatch import __version__
-from tagmatch.cli.shared import Threads, argument, command_line, note, option, run, status, with_progress
+from tagmatch.cli.shared import Threads, argument, command_line, note, option, run, status, with_options, with_progress
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, is_stream
 from tagmatch.files.rows import row_writer
 from tagmatch.model.errors import InputFileError, TagMatchError
@@ -26,55 +26,31 @@ from tagmatch.model.options import available_threads
 from tagmatch.model.parallel import even_ranges
 from tagmatch.workloads import content as of_content
 from tagmatch.workloads import location as of_location
+from tagmatch.workloads import queries as of_queries
 from tagmatch.workloads.archives import Corpus, new_folder, read_facts, read_followed, read_tweets, write_shards
 from tagmatch.workloads.content import Content, ContentOptions
-from tagmatch.workloads.laws import NOBODY, TwitterOptions
 from tagmatch.workloads.location import ContentKind, LocationOptions, LocationWorkload, near_me
-from tagmatch.workloads.numbers import MAX_ROWS
-from tagmatch.workloads.queries import (
-    SCHEMA,
-    Draw,
-    Extender,
-    QueryOptions,
-    StoredSets,
-    arrival_times,
-    paced,
-    read_tags,
-    rows,
-    stream_to_folder,
-    stream_to_stdout,
-)
-from tagmatch.workloads.twitter import SETS_SCHEMA, Twitter
+from tagmatch.workloads.numbers import MAX_ROWS, NOBODY
+from tagmatch.workloads.twitter import SETS_SCHEMA, Twitter, TwitterOptions
 
 
-def with_numbers(scenarios: Mapping[str, Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command an option for each field of a data class that `tagmatch.workloads.numbers.number` made.
+def of_numbers(scenarios: Mapping[str, Any]) -> Callable[..., Any]:
+    """What makes an object of a data class, one of these scenarios with what the user gives, for `with_options`.
 
-    The command's parameter `options` is then an object of the class: one of the `scenarios`, which are such objects by
-    name, with what the user has given. Where there are several, an option `--scenario` chooses one, the first by
-    default.
+    There is an option for each field that `tagmatch.workloads.numbers.number` made. Where there are several scenarios,
+    an option `--scenario` chooses one, the first by default.
     """
     default = next(iter(scenarios))
-    added = [_parameter(each, scenarios) for each in fields(scenarios[default]) if each.metadata]
-    help_of_choice = option("What numbers are where no option says otherwise.")
-    choice = [_keyword("scenario", Literal[tuple(scenarios)], help_of_choice, default)]
 
-    def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def with_options(**arguments: Any) -> None:
-            scenario = arguments.pop("scenario", default)
-            numbers = {parameter.name: arguments.pop(parameter.name) for parameter in added}
-            given = {name: value for name, value in numbers.items() if value is not None}
-            command(**arguments, options=replace(scenarios[scenario], **given))
+    def make(scenario: str = default, **numbers: Any) -> Any:
+        return replace(scenarios[scenario], **{name: value for name, value in numbers.items() if value is not None})
 
-        signature = inspect.signature(command, eval_str=True)
-        own = [parameter for name, parameter in signature.parameters.items() if name != "options"]
-        parameters = [*own, *(choice if len(scenarios) > 1 else []), *added]
-        with_options.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-        with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        return with_options
-
-    return decorated
+    options = [_parameter(each, scenarios) for each in fields(scenarios[default]) if each.metadata]
+    if len(scenarios) > 1:
+        text = "What numbers are where no option says otherwise."
+        options.insert(0, _keyword("scenario", Literal[tuple(scenarios)], option(text), default))
+    make.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    return make
 
 
 def _parameter(number: Field[Any], scenarios: Mapping[str, Any]) -> inspect.Parameter:
@@ -116,7 +92,7 @@ _FILE = "Parquet or JSON Lines file (by suffix); - for JSON Lines on standard ou
 
 
 @app.command()
-@with_numbers({"twitter": TwitterOptions()})
+@with_options(options=of_numbers({"twitter": TwitterOptions()}))
 def twitter(
     out: Annotated[Path, argument("OUT", "Folder to be made.")],
     *,
@@ -183,13 +159,12 @@ def queries(
         ),
     ],
     count: Annotated[
-        int | None,
-        option("Queries.", default="100000, with --rate without end", min=1, max=2**62),
+        int | None, option("Queries.", default="100000, with --rate without end", min=1, max=2**62)
     ] = None,
     min_extra: Annotated[int, option("Fewest tags besides the stored set.", min=0)] = 2,
     max_extra: Annotated[int, option("Most tags besides the stored set.", min=0)] = 4,
     draw: Annotated[
-        Draw, option("Draw these tags in proportion to their frequency in SETS, or all alike.")
+        of_queries.Draw, option("Draw these tags in proportion to their frequency in SETS, or all alike.")
     ] = "frequency",
     plain: Annotated[
         bool, option("Write plain tweets instead, with their authors; SETS is of `twitter`.", "--plain")
@@ -216,26 +191,32 @@ def queries(
 ) -> None:
     """Generate queries: a random stored set each and a few random tags more (§4.2.2); columns `id` and `tags`."""
     threads = threads or available_threads()
-    times = None if rate is None else _usage("--rate and --burstiness", lambda: arrival_times(rate, burstiness, seed))
+    with _usage("--rate and --burstiness"):
+        times = None if rate is None else of_queries.arrival_times(rate, burstiness, seed)
     if rate is not None and out != STANDARD_STREAM and Path(out).suffix:
         raise typer.BadParameter(f"with --rate, it is a folder or -, not {out}", param_hint="OUT")
-    options = _usage("--max-extra", lambda: QueryOptions(seed, min_extra, max_extra, draw))
+    with _usage("--max-extra"):
+        options = of_queries.QueryOptions(seed, min_extra, max_extra, draw)
     if plain:
         make: Callable[[int, int], pa.ListArray] = partial(_twitter_of(sets, tweets).plain_tweets, seed=seed)
     else:
         if tweets is not None:
             raise typer.BadParameter("is for --plain only", param_hint="--tweets")
         with status("reading sets"):
-            stored = StoredSets.learn(read_tags(sets), seed=seed, threads=threads)
+            stored = of_queries.StoredSets.learn(of_queries.read_tags(sets), seed=seed, threads=threads)
         if not len(stored):
             raise InputFileError(f"{sets} holds no sets that queries could extend")
-        make = partial(Extender(stored, options).queries, threads=threads)
+        make = partial(of_queries.Extender(stored, options).queries, threads=threads)
     if times is None:
         count = count or 100_000
-        _write(_Rows(out, SCHEMA, rows(make, count, _FILE_ROWS), count))
+        _write(_Rows(out, of_queries.SCHEMA, of_queries.rows(make, count, _FILE_ROWS), count))
         return
-    pairs = paced(rows(make, count, _STREAM_ROWS), times)
-    written: Any = stream_to_stdout(pairs) if out == STANDARD_STREAM else stream_to_folder(pairs, Path(out), interval)
+    pairs = of_queries.paced(of_queries.rows(make, count, _STREAM_ROWS), times)
+    written: Any = (
+        of_queries.stream_to_stdout(pairs)
+        if out == STANDARD_STREAM
+        else of_queries.stream_to_folder(pairs, Path(out), interval)
+    )
     # A stream ends when its user has had enough
     with contextlib.suppress(KeyboardInterrupt):
         for _ in with_progress("streaming", written, count):
@@ -243,14 +224,13 @@ def queries(
 
 
 @app.command()
-@with_numbers(of_content.SCENARIOS)
+@with_options(options=of_numbers(of_content.SCENARIOS))
 def content(
     subscriptions: Annotated[str, argument("SUBSCRIPTIONS", _FILE)],
     messages: Annotated[str, argument("MESSAGES", _FILE)],
     *,
     count: Annotated[
-        int,
-        option("Messages (PCM Table 1: number of events).", "--messages", min=0, max=MAX_ROWS),
+        int, option("Messages (PCM Table 1: number of events).", "--messages", min=0, max=MAX_ROWS)
     ] = 1000,
     where: Annotated[
         bool, option("Write a column `where`, the filter as text, to Parquet files, too.", "--where")
@@ -277,22 +257,18 @@ def content(
     schema = of_content.SUBSCRIPTIONS_SCHEMA
     if where and not _is_text(subscriptions):
         stored, schema = map(of_content.with_where, stored), schema.append(of_content.WHERE)
-    _write(
-        _Rows(subscriptions, schema, stored, made.filters),
-        _Rows(messages, made.messages_schema, sent, count),
-    )
+    _write(_Rows(subscriptions, schema, stored, made.filters), _Rows(messages, made.messages_schema, sent, count))
     note(f"{subscriptions}: {made.filters} filters of {options.interfaces} interfaces; {messages}: {count} messages")
 
 
 @app.command()
-@with_numbers(of_location.SCENARIOS)
+@with_options(options=of_numbers(of_location.SCENARIOS))
 def location(
     subscriptions: Annotated[str, argument("SUBSCRIPTIONS", _FILE)],
     messages: Annotated[str, argument("MESSAGES", _FILE)],
     *,
     count: Annotated[
-        int,
-        option("Messages (CLCB Table 1: number of events).", "--messages", min=0, max=MAX_ROWS),
+        int, option("Messages (CLCB Table 1: number of events).", "--messages", min=0, max=MAX_ROWS)
     ] = 1000,
     moves: Annotated[str | None, option(f"Write moves of areas, too: {_FILE}", metavar="MOVES")] = None,
     move_count: Annotated[int, option("Moves, with --moves (CLCB §5).", "--move-count", min=0, max=MAX_ROWS)] = 1000,
@@ -389,10 +365,11 @@ def _read_places(path: str) -> Any:
         raise InputFileError(f"{path}: cannot be read as places: {error}") from None
 
 
-def _usage(name: str, make: Callable[[], Any]) -> Any:
-    """Return what `make` makes; a value that it refuses is a wrong use of the command."""
+@contextlib.contextmanager
+def _usage(name: str) -> Iterator[None]:
+    """A value that is refused within is a wrong use of the command."""
     try:
-        return make()
+        yield
     except TagMatchError as error:
         raise typer.BadParameter(str(error), param_hint=name) from None
 

@@ -11,34 +11,152 @@ synthetic tweet its rank, written `h5`; of a real one the number of its string.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import offsets_of
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.parallel import run, run_rows
-from tagmatch.workloads.laws import (
+from tagmatch.workloads.numbers import (
+    MAX_ROWS,
     Followed,
     PowerLaw,
-    TwitterOptions,
+    check_numbers,
+    check_rows,
     draw_power_law,
     followed_law,
     geometric_ratio,
+    mix,
+    number,
+    position,
     power_law,
+    random_of,
+    running_sums,
     tweets_exponent,
+    uniform,
 )
-from tagmatch.workloads.numbers import MAX_ROWS, check_rows, mix, position, random_of, running_sums, uniform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tagmatch.model.arrays import F64Array, I64Array, U8Array
     from tagmatch.workloads.archives import Corpus
+
+Shares = tuple[tuple[str, float], ...]
+
+#: Languages of tweets in percent (L. Hong, G. Convertino, E. H. Chi, "Language Matters in Twitter: A Large
+#: Scale Study", ICWSM 2011; the paper's [6]); the ten named there are taken for the whole
+LANGUAGES: Shares = (
+    ("en", 51.1), ("ja", 19.1), ("pt", 9.6), ("id", 5.6), ("es", 4.7), ("nl", 1.4), ("ko", 1.3), ("fr", 1.3),
+    ("de", 1.0), ("ms", 0.8),
+)  # fmt: skip
+#: Speakers of second languages in millions (Ethnologue 2019, as tabulated in Wikipedia's "List of languages by total
+#: number of speakers"; the paper's footnote 9)
+SECOND_LANGUAGES: Shares = (
+    ("en", 898.4), ("hi", 295.3), ("ar", 274.0), ("fr", 199.3), ("zh", 198.7), ("id", 155.4), ("ru", 104.3),
+    ("ur", 101.6), ("es", 74.9), ("de", 56.0), ("bn", 36.8), ("pt", 24.2),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TwitterOptions:
+    """What the workload is drawn from; each option's meaning and source is its `text`, from which its help is made.
+
+    Kwak: H. Kwak, C. Lee, H. Park, S. Moon, "What is Twitter, a social network or a news media?", WWW 2010 (the
+    paper's [8]). TREC: the Tweets2011 collection of the TREC microblog track, which the paper takes its tweets from.
+    """
+
+    seed: int = number(1, 0, 2**63 - 1, "Workloads with different seeds share their statistics only.")
+    one_language: float = number(0.4, 0, 1, "Share of users with one language, the others have two (paper §4.2.1).")
+    mean_followed: float = number(
+        35.25, 1, 500_000, "Mean number of publishers that a user follows (Kwak: 1.47 G relations, 41.7 M users)."
+    )
+    followed_exponent: float = number(
+        2.276, 1.01, 10, "Power-law exponent of the number of followed publishers (Kwak)."
+    )
+    max_followed: int = number(
+        100_000, 1, 1_000_000, "Most publishers that a user follows (Kwak's fit holds so far), besides all there are."
+    )
+    publishers: int = number(
+        5_300_000, 1, 2**32 - 1, "Users who write tweets (TREC: about 16 M tweets of 5.3 M users)."
+    )
+    popularity_exponent: float = number(
+        0.0,
+        0,
+        3,
+        "With 0, all publishers are as popular, and a user follows each at most once (paper §4.2.1). Otherwise the "
+        "followers of the r-th are proportional to (r + shift)^-exponent; 0.784 is the rank-size law 1 / (2.276 - 1) "
+        "of Kwak's followers.",
+    )
+    popularity_shift: float = number(
+        5.4,
+        0.5,
+        2**32,
+        "Shift of that law: of 5.3 M publishers, the first then has 0.2 % of all followers (Kwak: 2.9 M of 1.47 G); "
+        "without meaning where the exponent is 0.",
+    )
+    mean_tweets: float = number(3.0, 1, 1_000_000, "Mean number of tweets of a publisher (TREC).")
+    max_tweets: int = number(10_000, 1, 2**31 - 1, "Most tweets of a publisher (chosen).")
+    frequent_writers: float = number(
+        0.3, 0, 1, "Share of the publishers, by number of tweets, that are a tag in their interests (paper §4.2.1)."
+    )
+    hashtags: int = number(1 << 20, 1, 2**32 - 1, "Different hashtags, before translation (chosen).")
+    hashtag_exponent: float = number(
+        1.0, 0, 3, "Exponent of Zipf's law, which the frequency of hashtags follows (chosen)."
+    )
+    mean_tags: float = number(
+        5.0, 1, 1001, "Mean number of tags of an interest, its publisher's included (paper §4.2.1)."
+    )
+    max_hashtags: int = number(10, 1, 1000, "Most hashtags of a tweet (chosen; 140 characters hold few more).")
+    languages: Shares = LANGUAGES
+    second_languages: Shares = SECOND_LANGUAGES
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
+        for name in ("languages", "second_languages"):
+            object.__setattr__(self, name, _checked_shares(name, getattr(self, name)))
+        if self.one_language < 1 and len({code for code, _ in self.second_languages}) == 1:
+            (only,) = (code for code, _ in self.second_languages)
+            if any(code == only for code, _ in self.languages):
+                raise InvalidValueError(f"second_languages must hold another language than {only!r}")
+        if self.hashtags < 8 * self.max_hashtags:
+            raise InvalidValueError(
+                f"hashtags must be at least 8 times max_hashtags, {8 * self.max_hashtags}, not {self.hashtags}"
+            )
+        least, most = 1 + self.frequent_writers, self.max_hashtags + self.frequent_writers
+        if not least <= self.mean_tags <= most:
+            raise InvalidValueError(
+                f"mean_tags must be from {least:g} (a hashtag and frequent_writers) to {most:g} (max_hashtags and "
+                f"frequent_writers), not {self.mean_tags!r}"
+            )
+        if self.mean_tweets > self.max_tweets:
+            raise InvalidValueError(
+                f"mean_tweets must be at most max_tweets, {self.max_tweets}, not {self.mean_tweets}"
+            )
+
+
+def _checked_shares(name: str, shares: object) -> Shares:
+    """Shares of languages as tuples, of which JSON makes lists."""
+    try:
+        pairs = tuple((code, weight) for code, weight in cast(Shares, shares))
+    except (TypeError, ValueError):
+        raise InvalidTypeError(f"{name} must be pairs of a language and its share, not {shares!r}") from None
+    codes = [code for code, _ in pairs]
+    if not pairs or len(set(codes)) < len(codes):
+        raise InvalidValueError(f"{name} must name at least one language, and none twice")
+    for code, weight in pairs:
+        if not isinstance(code, str) or not code or code[0] == "@":
+            raise InvalidValueError(f"{name}: a language must be a string that does not begin with '@', not {code!r}")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < math.inf:
+            raise InvalidValueError(f"{name}: the share of {code!r} must be a number greater than 0, not {weight!r}")
+    return pairs
+
 
 _U = np.uint64
 # A user's random number plus these gives what its languages and its number of interests are drawn from, and, from the
@@ -63,7 +181,7 @@ class Languages(NamedTuple):
 
 
 class SyntheticTweets(NamedTuple):
-    """Laws of synthetic tweets, as fitted by `laws`."""
+    """Laws of synthetic tweets."""
 
     inverse_exponent: float
     max_tweets: int

@@ -20,8 +20,7 @@ from support.tables import answers, right_answers, table_of, tag_rows
 from typer.testing import CliRunner
 
 from tagmatch.model.options import Layout
-from tagmatch.workloads.laws import TwitterOptions
-from tagmatch.workloads.twitter import Twitter
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch_bench.figures.figure import FIGURES
 from tagmatch_bench.harness import reference
 from tagmatch_bench.harness.bench import Bench, BenchOptions

@@ -19,8 +19,7 @@ from tagmatch import TagMatch
 from tagmatch.cli.app import app as tagmatch_app
 from tagmatch.cli.shared import run as run_app
 from tagmatch.workloads.archives import read_tweets
-from tagmatch.workloads.laws import TwitterOptions
-from tagmatch.workloads.twitter import Twitter
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
 
 pytestmark = pytest.mark.slow
 

@@ -14,16 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import TagMatchError
-from tagmatch.workloads.laws import (
-    LANGUAGES,
-    SECOND_LANGUAGES,
-    Followed,
-    TwitterOptions,
-    followed_law,
-    geometric_ratio,
-    tweets_exponent,
-)
-from tagmatch.workloads.twitter import Twitter
+from tagmatch.workloads.numbers import Followed, followed_law, geometric_ratio, tweets_exponent
+from tagmatch.workloads.twitter import LANGUAGES, SECOND_LANGUAGES, Twitter, TwitterOptions
 
 pytestmark = pytest.mark.slow
 

@@ -14,9 +14,8 @@ from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import group_by
 from tagmatch.model.parallel import even_ranges, run, run_rows
-from tagmatch.workloads.laws import TwitterOptions
 from tagmatch.workloads.queries import SAMPLE_SETS, Extender, QueryOptions, StoredSets
-from tagmatch.workloads.twitter import Twitter
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
 
 # Rows that are generated at once, with their duplicates: about 100 bytes each
 _MOST_ROWS = 1 << 26

@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from tagmatch import TagMatchError
 from tagmatch.model.options import Layout
-from tagmatch.workloads.laws import TwitterOptions
-from tagmatch.workloads.twitter import Twitter
+from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch_bench.systems.tagmatch import build_index
 
 

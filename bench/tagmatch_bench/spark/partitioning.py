@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.spark.join import partition as partition_on_spark
-from tagmatch.workloads.laws import TwitterOptions
+from tagmatch.workloads.twitter import TwitterOptions
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.data import distinct_sets
 from tagmatch_bench.harness.processes import forget_peak, resident
