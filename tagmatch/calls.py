@@ -94,11 +94,7 @@ def backup(
 
 
 def restore(
-    backup: str | os.PathLike[str],
-    path: str | os.PathLike[str],
-    *,
-    snapshot: int | None = None,
-    replace: bool = False,
+    backup: str | os.PathLike[str], path: str | os.PathLike[str], *, snapshot: int | None = None, replace: bool = False
 ) -> Copied:
     """Make the index at `path` that of which `backup` is a copy, with the changes that were staged, and positions.
 

@@ -134,9 +134,7 @@ class Staging:
             if self._journal is None:
                 self._left = self._left_behind()
             elif not self._journal.is_there:
-                # Somebody has removed the folder, which is about to be made again
-                journal, self._journal = self._journal, None
-                journal.close()
+                self._let_go()  # somebody has removed the folder, which is about to be made again
             if self._left is not None:
                 self._acquire()
             changes = self._changes.changes()
@@ -148,18 +146,20 @@ class Staging:
         if self._journal is not None and log is not None:
             self._journal.drop(log)
             if len(self._changes) == 0:
-                journal, self._journal = self._journal, None
-                journal.close()
+                self._let_go()
 
     def close(self) -> None:
         """Let go of the log, which keeps its changes."""
         with self.lock:
             self._closed = True
-            journal, self._journal = self._journal, None
-            if journal is not None:
-                journal.close()
+            self._let_go()
 
     # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _let_go(self) -> None:
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
 
     def _stage(
         self,
@@ -258,27 +258,41 @@ class Answering(NamedTuple):
     matcher: Matcher
 
 
-class Current:
-    """The snapshot that answers now, which any number of threads may share.
+class Changing:
+    """The snapshot that answers now, and its changes, in memory and on disk if any; any number of threads may share it.
 
-    The staging's lock is held in the step in which one snapshot takes the place of another.
+    The snapshot was opened at the location, or has no sets. `keep` is as in `Commit`. The staging's lock is held in the
+    step in which one snapshot takes the place of another. Threads in the background merge segments, drop keys that have
+    expired and take over newer snapshots; they end with this object, which must not be part of a cycle of references.
     """
 
     def __init__(
         self,
+        location: Repository | None,
         snapshot: Snapshot,
+        staging: Staging,
         layout_options: LayoutOptions,
         options: MatchOptions,
-        staging: Staging,
+        keep: int | None,
         clients: Clients,
     ) -> None:
-        self.layout_options, self.clients = layout_options, clients
-        self._options, self._staging = options, staging
-        self._look_at = time.monotonic() + _LOOK_S
-        self._answering: Answering | None = self.prepared(self.without_expired(snapshot))
+        self._location, self._staging, self._keep = location, staging, keep
+        self.layout_options, self._options, self._clients = layout_options, options, clients
+        self.became = ChangeCounts()  # the results of all changes so far
+        # Of the snapshots of the index on disk, those that are contained in the one in memory
+        self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
+        self._consolidating = threading.Lock()
         # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
         self._replacing = threading.Lock()
-        renew_in_forks(self, "_replacing")
+        renew_in_forks(self, "_consolidating", "_replacing")
+        self._look_at = time.monotonic() + _LOOK_S
+        self._answering: Answering | None = self.prepared(self._without_expired(self._laid_out(snapshot)))
+        self.merging = Merging(self.merge, self.merge_all)
+        self._expiring = Expiring(self.expire)
+        self.following = Following(self.follow, options.auto_reload)
+        self._expiring.expect(self.snapshot.earliest)
+
+    # -- what answers ------------------------------------------------------------------------------------------------
 
     @property
     def held(self) -> Answering:
@@ -291,9 +305,7 @@ class Current:
     @property
     def answering(self) -> Answering:
         """What answers now; IndexCorruptError if its files were cut short or overwritten, ClosedError after `end`."""
-        answering = self._answering
-        if answering is None:
-            raise ClosedError
+        answering = self.held
         if (now := time.monotonic()) > self._look_at:
             try:
                 answering.snapshot.verify()
@@ -318,10 +330,10 @@ class Current:
         """A snapshot with what answers from it; tables that an earlier one has, too, keep their parts."""
         if earlier is not None and snapshot is earlier.snapshot:
             return earlier
-        parts = parts_for(snapshot, self._options, () if earlier is None else earlier.parts, self.clients)
+        parts = parts_for(snapshot, self._options, () if earlier is None else earlier.parts, self._clients)
         return Answering(snapshot, parts, matcher_of(parts))
 
-    def without_expired(self, snapshot: Snapshot) -> Snapshot:
+    def _without_expired(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot without keys that have expired by now."""
         if snapshot.earliest > (now := clock.now_us()):
             return snapshot
@@ -332,63 +344,28 @@ class Current:
         """Let a snapshot answer, or the one that does, without keys that have expired; calls `also` in that step."""
         with self._replacing:
             ready = self.held if by is None else by
-            ready = self.prepared(self.without_expired(ready.snapshot), ready)
+            ready = self.prepared(self._without_expired(ready.snapshot), ready)
             with self._staging.lock:
                 if self._answering is not None:
                     self._answering = ready
                 also()
         return ready
 
-    def end(self) -> None:
-        """Let nothing answer any more."""
-        with self._staging.lock:
-            self._answering = None
-
-
-class Changing:
-    """Changes the current snapshot and the index on disk, if any; any number of threads may share it.
-
-    The snapshot was opened at the location, or has no sets. `keep` is as in `Commit`. Threads in the background merge
-    segments, drop keys that have expired and take over newer snapshots; they end with this object, which must not be
-    part of a cycle of references.
-    """
-
-    def __init__(
-        self,
-        location: Repository | None,
-        snapshot: Snapshot,
-        staging: Staging,
-        layout_options: LayoutOptions,
-        options: MatchOptions,
-        keep: int | None,
-        clients: Clients,
-    ) -> None:
-        self._location, self._staging, self._keep = location, staging, keep
-        self._layout_options, self._options = layout_options, options
-        self.became = ChangeCounts()  # the results of all changes so far
-        # Of the snapshots of the index on disk, those that are contained in the one in memory
-        self._known: set[str] = set() if snapshot.name is None else {snapshot.name}
-        self._consolidating = threading.Lock()
-        renew_in_forks(self, "_consolidating")
-        self.current = Current(self._laid_out(snapshot), layout_options, options, staging, clients)
-        self.merging = Merging(self.merge, self.merge_all)
-        self._expiring = Expiring(self.expire)
-        self.following = Following(self.follow, options.auto_reload)
-        self._expiring.expect(self.current.snapshot.earliest)
+    # -- changes -----------------------------------------------------------------------------------------------------
 
     def consolidate(self, *, full: bool) -> ChangeCounts:
         """Make staged changes take effect; returns their results."""
         with self._consolidating:
-            current = self.current.held
+            current = self.held
             changes, log = self._staging.take()
             snapshot, became, is_changed = current.snapshot, ChangeCounts(), len(changes) > 0 or full
             with snapshot.verified():
                 if is_changed:
                     change = rebuilt if full else consolidated
                     now, threads = clock.now_us(), self._options.threads
-                    snapshot, became = change(snapshot, changes, self._layout_options, now=now, threads=threads)
+                    snapshot, became = change(snapshot, changes, self.layout_options, now=now, threads=threads)
                 else:
-                    snapshot = self.current.without_expired(snapshot)
+                    snapshot = self._without_expired(snapshot)
             if is_changed or self._is_laid_out_anew or self._can_be_changed:
                 snapshot = self._saved(snapshot, log=log)
 
@@ -397,7 +374,7 @@ class Changing:
                 self._staging.drop(changes, log)
                 self.became = self.became.and_also(became)
 
-            current = self._take_over(self.current.prepared(snapshot, current), drop)
+            current = self._take_over(self.prepared(snapshot, current), drop)
             if self._can_be_changed and rest_before_all(current.snapshot) is not None:
                 self.merging.begin()
             return became
@@ -408,7 +385,7 @@ class Changing:
 
     def merge_all(self, rested: float) -> float | None:
         """Merge everything after a number of seconds without changes; returns how many more it takes, if any."""
-        rest = rest_before_all(self.current.snapshot)
+        rest = rest_before_all(self.snapshot)
         if rest is None or rested < rest:
             return None if rest is None else rest - rested
         self._merge(lambda snapshot: list(snapshot.segments))
@@ -416,9 +393,9 @@ class Changing:
 
     def expire(self) -> int:
         """Drop keys that have expired, in memory; returns when the next do, or a time before."""
-        if (earliest := self.current.snapshot.earliest) > clock.now_us():
+        if (earliest := self.snapshot.earliest) > clock.now_us():
             return earliest
-        snapshot = self.current.replace().snapshot
+        snapshot = self.replace().snapshot
         if self._location is None and to_merge(snapshot):
             self.merging.begin()
         return snapshot.earliest
@@ -426,7 +403,7 @@ class Changing:
     def reload(self) -> bool:
         """Take over the snapshot that is on disk; returns whether it is another one."""
         with self._consolidating:
-            before = self.current.held
+            before = self.held
             if self._location is None:
                 raise InvalidValueError(
                     "there is nothing to reload: this TagMatch is in memory only; open it with a path"
@@ -441,8 +418,8 @@ class Changing:
             def know() -> None:
                 self._known = known
 
-            opened = self.current.without_expired(self._laid_out(snapshot))
-            self._take_over(self.current.prepared(opened, before), know)
+            opened = self._without_expired(self._laid_out(snapshot))
+            self._take_over(self.prepared(opened, before), know)
             return True
 
     def follow(self) -> bool:
@@ -459,14 +436,15 @@ class Changing:
         self.merging.end()
         self.following.end()
         self._expiring.end()
-        self.current.end()
+        with self._staging.lock:
+            self._answering = None
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _laid_out(self, snapshot: Snapshot) -> Snapshot:
         """An opened snapshot in the layout that the caller asked for."""
         with snapshot.verified():
-            laid_out = in_layout(snapshot, self._layout_options, now=clock.now_us(), threads=self._options.threads)
+            laid_out = in_layout(snapshot, self.layout_options, now=clock.now_us(), threads=self._options.threads)
         # Until that is saved
         self._is_laid_out_anew = laid_out is not snapshot
         return laid_out
@@ -487,27 +465,27 @@ class Changing:
 
     def _take_over(self, ready: Answering, also: Callable[[], None] = lambda: None) -> Answering:
         """Let another snapshot answer, and call `also` in the same step."""
-        ready = self.current.replace(ready, also)
+        ready = self.replace(ready, also)
         self._expiring.expect(ready.snapshot.earliest)
         return ready
 
     def _merge(self, choose: Callable[[Snapshot], list[Segment]]) -> bool:
         """Merge the chosen segments; only the last step holds up who consolidates."""
-        before = self.current.held
+        before = self.held
         segments = [] if self._is_laid_out_anew else choose(before.snapshot)
         if not segments:
             return False
         with before.snapshot.verified():
-            new = merged(segments, self._layout_options, now=clock.now_us())
+            new = merged(segments, self.layout_options, now=clock.now_us())
         with contextlib.ExitStack() as stack:
             ahead = []
             if self._location is not None:
                 ahead.append(stack.enter_context(self._location.written_ahead(new)))
                 new = replace(new, name=ahead[0]["name"])
-            ready = parts_for(Snapshot((new,)), self._options, before.parts, self.current.clients)
+            ready = parts_for(Snapshot((new,)), self._options, before.parts, self._clients)
             stack.enter_context(self._consolidating)
-            current = self.current.held
+            current = self.held
             current = current._replace(parts=[*current.parts, *ready])
             saved = self._saved(with_merged(current.snapshot, segments, new), ahead)
-            self._take_over(self.current.prepared(saved, current))
+            self._take_over(self.prepared(saved, current))
         return True

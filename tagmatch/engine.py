@@ -98,7 +98,7 @@ class LocalEngine:
         self.changing = Changing(
             location, snapshot, self._staging, layout_options, options, staging.keep_snapshots, self.clients
         )
-        self.current = self.changing.current
+        self.current = self.changing
         self._pipeline = Pipeline(options)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)

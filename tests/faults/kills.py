@@ -68,7 +68,7 @@ class Progress:
             shared[3] = 1
 
         def merged(changing: Changing) -> bool:
-            shared[2] = bool(to_merge(changing.current.snapshot))
+            shared[2] = bool(to_merge(changing.snapshot))
             try:
                 return merge(changing)
             finally:
