@@ -42,7 +42,7 @@ def schema_of(snapshot: Snapshot) -> pa.Schema:
 
     These are `where`, the text of the set's conditions or null, and `expires`.
     """
-    keys = ("key", _keys(snapshot.segments[0], pa.array([], pa.uint32())).type)
+    keys = ("key", snapshot.segments[0].keys.column(np.zeros(0, np.uint32)).type)
     where = [("where", pa.string())] if any(map(_has_conditions, snapshot.segments)) else []
     expires = [("expires", TIME)] if any(map(_has_times, snapshot.segments)) else []
     return pa.schema([("tags", _TAGS), keys, *where, *expires])
@@ -109,10 +109,12 @@ def _makers(segment: Segment) -> dict[str, Callable[[Rows], dict[str, pa.Array]]
         return {"tags": tags, "where": where}
 
     def named(some: Rows) -> dict[str, pa.Array]:
-        return {"key": _keys(segment, pa.array(segment.keys.keys.values[some]))}
+        return {"key": segment.keys.column(segment.keys.keys.values[some])}
 
     def times(some: Rows) -> dict[str, pa.Array]:
-        return {"expires": _times(segment, some)}
+        expires = segment.keys.expires
+        found = np.full(len(some), NEVER) if expires is None else expires[some]
+        return {"expires": pa.array(found, pa.int64(), mask=found == NEVER).cast(TIME)}
 
     return {"tags": sets, "where": sets, "key": named, "expires": times}
 
@@ -142,14 +144,8 @@ def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
             yield from _sets_at(segment, segment.live_rows(first, min(first + _SETS_AT_ONCE, len(segment))))
 
 
-def sets_at(snapshot: Snapshot, ids: Rows) -> Iterator[StoredSet]:
-    """Tags and keys, ascending, of the stored sets with these ids."""
-    for segment, rows in _by_segment(snapshot, ids):
-        yield from _sets_at(segment, rows)
-
-
 def explained(snapshot: Snapshot, ids: Rows, paths: Sequence[Paths]) -> Iterator[StoredSet]:
-    """`sets_at`; conditions say how their sets were reached, which `paths` tells of the rows of each segment."""
+    """The stored sets with these ids; conditions say how these were reached, as `paths` tells of rows of a segment."""
     for (segment, rows), paths_of in zip(_by_segment(snapshot, ids), paths, strict=True):
         for (tags, keys), path in zip(_sets_at(segment, rows), paths_of(rows), strict=True):
             yield frozenset(Where(tag, path) if isinstance(tag, Where) else tag for tag in tags), keys
@@ -177,7 +173,7 @@ def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
     keys = segment.keys.keys
     for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(segment, rows)):
         numbers = _take(keys, some)
-        named = _with_values(numbers, _keys(segment, numbers.values))
+        named = _with_values(numbers, segment.keys.column(numbers.values.to_numpy()))
         yield from zip(_sets(_tags(segment, some)), map(tuple, named.to_pylist()), strict=True)
 
 
@@ -215,18 +211,6 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
         f"key {key!r:.80} is not stored with the set {_shown_set(tags):.300}{others}: nothing is removed; give tags "
         'and conditions as they were added, or the option missing as "ignore"'
     )
-
-
-def _keys(segment: Segment, numbers: pa.Array) -> pa.Array:
-    """The keys with these numbers in the key table."""
-    return segment.keys.column(numbers.to_numpy())
-
-
-def _times(segment: Segment, numbers: Rows) -> pa.Array:
-    """When the keys at these places of the key table expire."""
-    expires = segment.keys.expires
-    times = np.full(len(numbers), NEVER) if expires is None else expires[numbers]
-    return pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
 
 
 def _tags(segment: Segment, rows: Rows) -> pa.Array:

@@ -1,6 +1,5 @@
 """The generator of areas: its statistics, its texts, and that rows depend on the seed and their number alone."""
 
-import json
 from collections import Counter
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -17,8 +16,6 @@ from hypothesis import strategies as st
 from support.systems import has, holds, matching_rows, metres
 
 from tagmatch import TagMatchError
-from tagmatch.files.json import object_lines
-from tagmatch.workloads.content import with_texts
 from tagmatch.workloads.location import COLUMNS, SCENARIOS, LocationOptions, LocationWorkload, near_me
 
 CLCB = LocationWorkload(SCENARIOS["clcb"])
@@ -174,21 +171,6 @@ def test_places_gather_around_spots() -> None:
     x = np.array([each["x"] for each in spread.messages(0, 5000)["location"].to_pylist()])
     away = (x - np.median(x) + 0.5) % 1 - 0.5
     assert away.std() == pytest.approx(0.01, rel=0.1)
-
-
-@given(chosen=options(), content=st.sampled_from(["constraints", "tags", "both"]))
-def test_json_lines(chosen: LocationOptions, content: Any) -> None:
-    location = LocationWorkload(chosen)
-    stored = location.subscriptions(0, min(location.filters, 9), content=content)
-    sent = location.messages(0, 9, content=content)
-    for batch in stored.to_batches():
-        for line, row in zip(bytes(object_lines(with_texts(batch))).splitlines(), batch.to_pylist(), strict=True):
-            where = " and ".join(f"{c['attr']} {c['op']} {c['value']}" for c in row["constraints"])
-            kept = {name: row[name] for name in ("key", "tags", "area")}
-            assert json.loads(line) == {**kept, "where": where}
-    for batch in sent.to_batches():
-        for line, row in zip(bytes(object_lines(batch)).splitlines(), batch.to_pylist(), strict=True):
-            assert json.loads(line) == {"tags": row["tags"], "location": row["location"], **attributes_of(row)}
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [

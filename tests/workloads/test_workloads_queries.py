@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagmatch import InputFileError, TagMatchError
-from tagmatch.files.json import object_lines
 from tagmatch.workloads.queries import (
     Extender,
     QueryOptions,
@@ -136,15 +135,6 @@ def test_whole_vocabulary() -> None:
 def test_wrong_options(wrong: dict[str, object]) -> None:
     with pytest.raises(TagMatchError, match=f"^{next(iter(wrong))} must be"):
         QueryOptions(**wrong)
-
-
-@given(rows=st.lists(st.lists(st.text(max_size=4), max_size=4), min_size=1, max_size=6), first=st.integers(0, 2**62))
-def test_json_lines(rows: list[list[str]], first: int) -> None:
-    ids = range(first, first + len(rows))
-    batch = pa.record_batch({"id": pa.array(ids, pa.int64()), "tags": pa.array(rows, STRINGS)})
-    for begin in (0, len(rows) - 1):
-        found = [json.loads(line) for line in bytes(object_lines(batch.slice(begin))).decode().split("\n")[:-1]]
-        assert found == [{"id": name, "tags": tags} for name, tags in zip(ids, rows, strict=True)][begin:]
 
 
 class Clock:
