@@ -17,7 +17,7 @@ from tagmatch.model.arrow import from_strings, in_order
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.lists import gather_strings, side_by_side
 from tagmatch.model.tables import Deletions, KeyTable, Segment
-from tagmatch.pipeline.areas.area_finder import AreaFinder
+from tagmatch.pipeline.areas.finder import AreaFinder
 from tagmatch.pipeline.matcher import (
     Batches,
     DeviceMatcher,

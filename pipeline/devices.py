@@ -21,9 +21,9 @@ from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, Segment, Snapshot, TagsetTable
-from tagmatch.pipeline.areas.area_finder import AreaFinder
+from tagmatch.pipeline.areas.chunks import Places
+from tagmatch.pipeline.areas.finder import AreaFinder
 from tagmatch.pipeline.areas.index import AreaIndex, Finders, Searcher, areas_of
-from tagmatch.pipeline.areas.packing import Places
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Split, Union
 from tagmatch.pipeline.cuda.support import devices
@@ -64,7 +64,7 @@ def break_even_of_areas(device: Searcher, index: AreaIndex) -> int:
         if index.followers is not None:
             finder.near(*asked)
 
-    return _first_for(lambda count: ask(device, count), lambda count: ask(index, count), len(places))
+    return _first_for(lambda count: ask(device, count), lambda count: ask(index, count), len(contents))
 
 
 def _first_for(device: Callable[[int], None], cpu: Callable[[int], None], most: int) -> int:

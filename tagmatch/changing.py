@@ -25,7 +25,6 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.kernels.area_shapes import check_geometry, shapes_of
 from tagmatch.model.kernels.tag_table import areas_among
 from tagmatch.model.options import Durability, KeyType, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.files import Entry
@@ -36,6 +35,7 @@ from tagmatch.model.storage.log_files import changes_in, left_behind
 from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.storage.repository import Repository, open_with
 from tagmatch.model.tables import NEVER, Segment, Snapshot
+from tagmatch.model.where.tag_columns import check_geometry, shapes_of
 from tagmatch.partitioner.consolidation import (
     consolidated,
     in_layout,

@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 from typer.testing import CliRunner
 
 from tagmatch.cli.app import app
-from tagmatch.model.where.operators import OPERATORS
+from tagmatch.model.where.constraints import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./(examples/[^)#]+)\)")

@@ -14,9 +14,10 @@ from tagmatch.model.arrow_input import plain_strings, reject_no_utf8
 from tagmatch.model.columns import NO_SEQUENCES, arrow_chunks, rows_of_tags, shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.values import struct_fields
-from tagmatch.model.kernels.area_shapes import BOX, CIRCLE, MOST_NUMBERS, NEAR, TO_PLANE, area_tags
+from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR
 from tagmatch.model.where.areas import FIELDS, KINDS, LIMITS, Area, check
 from tagmatch.model.where.constraints import Constraint
+from tagmatch.model.where.tag_columns import MOST_NUMBERS, area_tags
 
 #: The field that says which kind an area has, and all others
 KIND = "kind"
@@ -96,7 +97,7 @@ def area_rows(areas: pa.Array, name: str = "area", *, first_row: int = 0, plane:
 def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:
     """The circles and boxes of rows, as structs, as letters and numbers (`Shapes`); errors (see `area_rows`)."""
     letters, values = _shapes(areas, name, first_row, plane)
-    near = np.isin(letters, (NEAR, NEAR + TO_PLANE))
+    near = letters | LOWER == NEAR
     if near.any():
         row = first_row + int(np.argmax(near))
         raise InvalidValueError(f"{name}: row {row}: an area must be a circle or a box here, not near")
@@ -132,7 +133,7 @@ def _shapes(areas: pa.Array, name: str, first_row: int, plane: bool) -> tuple[U8
         raise _mistake(record, int(kinds[row]), f"{name}: row {first_row + row}", plane)
     letters = _LETTERS[kinds]
     if plane:
-        letters[letters > 0] -= np.uint8(-TO_PLANE)
+        letters[letters > 0] ^= LOWER
     return letters, values
 
 

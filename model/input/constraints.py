@@ -14,9 +14,8 @@ from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.attributes import rows_of_columns
 from tagmatch.model.input.values import NO_PLACES, check_values, elements, is_list, places, struct_fields, value_column
-from tagmatch.model.kernels.constraint_tags import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
-from tagmatch.model.where.constraints import Constraint
-from tagmatch.model.where.operators import MANY, OPERATORS, RANGES
+from tagmatch.model.where.constraints import MANY, OPERATORS, RANGES, Constraint
+from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
 from tagmatch.model.where.values import value_of
 
 #: Fields of a constraint: its attribute and operator; the operand, in one of several fields; and other operands

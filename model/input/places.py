@@ -20,7 +20,6 @@ import numpy as np
 
 from tagmatch.model.arrays import F64Array, TagLists, U8Array, frozen
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.kernels.area_shapes import MOST_NUMBERS, read_shape
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.where.areas import (
     MAX_LAT,
@@ -32,6 +31,7 @@ from tagmatch.model.where.areas import (
     out_of_range,
     payload_of,
 )
+from tagmatch.model.where.tag_columns import MOST_NUMBERS, read_shape
 from tagmatch.model.where.values import ATTRIBUTE, RESERVED, finite_number
 
 #: Begins both tags

@@ -29,6 +29,10 @@ from tagmatch.model.kernels.jit import kernel, lent
 #: Mean radius of WGS 84, in metres
 EARTH = 6371008.8
 
+#: Letters of areas on the sphere; those of the plane are the same as capitals, without a bit that they have
+CIRCLE, BOX, NEAR = tuple(b"cbn")
+LOWER = np.uint8(0x20)
+
 _RADIANS = math.pi / 180
 # Half of a great circle, as a double and how much is missing; a quarter; pi has more digits than a double
 _EXACT_HALF = (Fraction(math.pi) + Fraction(1.2246467991473532e-16)) * Fraction(EARTH)

@@ -1,6 +1,6 @@
 r"""The language of `where` expressions: `price < 10 and name prefix "IB" and city in {"Rome", "Milan"}`.
 
-A test is an operator of `tagmatch.model.where.operators` with an attribute and operands, or one of these:
+A test is an operator of `tagmatch.model.where.constraints` with an attribute and operands, or one of these:
 
 =========================================  =============================================================================
 test                                       holds for a message that
@@ -26,17 +26,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import KINDS
-from tagmatch.model.where.constraints import KEYWORDS, Constraint, key_for
-from tagmatch.model.where.operators import MANY, OPERATORS, Operator
+from tagmatch.model.where.constraints import KEYWORDS, MANY, OPERATORS, Constraint, Operator, key_for
 from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved, quoted
 
 #: Most rows that are stored for one expression
@@ -51,29 +49,15 @@ _REMEMBERED = 1 << 16
 # -- expressions, and the rows that are stored for them ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Not:
-    """The part does not hold."""
+class Junction(NamedTuple):
+    """Whether all parts hold, or one of them, or its only one does not."""
 
-    part: Expression
-
-
-@dataclass(frozen=True, slots=True)
-class And:
-    """All parts hold."""
-
-    parts: tuple[Expression, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Or:
-    """One of the parts holds, or several."""
-
+    kind: Literal["and", "or", "not"]
     parts: tuple[Expression, ...]
 
 
 #: A `str` is a tag that the message has
-Expression = str | Constraint | Not | And | Or
+Expression = str | Constraint | Junction
 
 
 class Row(NamedTuple):
@@ -133,35 +117,36 @@ def _row(terms: frozenset[str | Constraint]) -> Row:
 
 
 def _without_not(expression: Expression, *, negated: bool, depth: int) -> Expression:
-    """The expression, or what holds where it does not, of tags, constraints, `And` and `Or`."""
+    """The expression, or what holds where it does not, of tags, constraints, "and" and "or"."""
     if depth > MAX_DEPTH:
         raise FilterError(
             f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
         )
-    if isinstance(expression, str):
-        return Constraint.without_tag(expression) if negated else expression
-    if isinstance(expression, Constraint):
-        return expression.negation if negated else expression
-    if isinstance(expression, Not):
-        return _without_not(expression.part, negated=not negated, depth=depth + 1)
-    parts = tuple(_without_not(part, negated=negated, depth=depth + 1) for part in expression.parts)
-    return And(parts) if isinstance(expression, And) != negated else Or(parts)
+    if not isinstance(expression, Junction):
+        if not negated:
+            return expression
+        return Constraint.without_tag(expression) if isinstance(expression, str) else expression.negation
+    kind, parts = expression
+    if kind == "not":
+        return _without_not(parts[0], negated=not negated, depth=depth + 1)
+    plain = tuple(_without_not(part, negated=negated, depth=depth + 1) for part in parts)
+    return Junction("and" if (kind == "and") != negated else "or", plain)
 
 
 def _count(plain: Expression) -> int:
     """How many conjunctions there are."""
-    if not isinstance(plain, And | Or):
+    if not isinstance(plain, Junction):
         return 1
     counts = map(_count, plain.parts)
-    return math.prod(counts) if isinstance(plain, And) else sum(counts)
+    return math.prod(counts) if plain.kind == "and" else sum(counts)
 
 
 def _conjunctions(plain: Expression) -> Iterable[frozenset[str | Constraint]]:
     """Each as its terms."""
-    if not isinstance(plain, And | Or):
-        return [frozenset([cast(str | Constraint, plain)])]
+    if not isinstance(plain, Junction):
+        return [frozenset([plain])]
     parts = map(_conjunctions, plain.parts)
-    if isinstance(plain, Or):
+    if plain.kind == "or":
         return chain.from_iterable(parts)
     return (frozenset[str | Constraint]().union(*chosen) for chosen in product(*parts))
 
@@ -336,17 +321,17 @@ class _Reader(Transformer[Token, Expression]):
     """Makes the tree, by rules of the grammar; `_test_of` by those of operators."""
 
     def any(self, *parts: Expression) -> Expression:
-        return Or(parts)
+        return Junction("or", parts)
 
     def all(self, *parts: Expression) -> Expression:
-        return And(parts)
+        return Junction("and", parts)
 
     def negation(self, part: Expression) -> Expression:
-        return Not(part)
+        return Junction("not", (part,))
 
     def tags(self, *texts: Token) -> Expression:
         tags = tuple(map(_tag, texts))
-        return tags[0] if len(tags) == 1 else And(tags)
+        return tags[0] if len(tags) == 1 else Junction("and", tags)
 
     def within(self, kind: Token, *numbers: Token) -> Expression:
         # What may be wrong with several numbers, is so with one of them

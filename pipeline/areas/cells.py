@@ -16,31 +16,31 @@ all their versions as they were before, has seen all entries of a client either 
 
 from __future__ import annotations
 
-import threading
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array
-from tagmatch.model.kernels.intrinsics import fence_release, load_relaxed, store_relaxed, store_release
+from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array, frozen, offsets_of
+from tagmatch.model.kernels.intrinsics import Prepared, fence_release, load_relaxed, store_relaxed, store_release
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.sphere import point_of
-from tagmatch.pipeline.areas.packing import NUMBERS, SLOTS, WORDS, prefetch, select, widest_axis
+from tagmatch.model.kernels.sphere import limits, point_of, points, reaches
+from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, all_frozen, chunks_of, prefetch, select, widest_axis
 
 #: Number of a slot that is free; its x is NaN, so that no test finds it
 FREE = np.uint32(2**32 - 1)
-#: Entries of a cell in the mean, when cells are made
-PER_CELL = 12
-#: Entries of a space at least, if some of the group have greater radii; and of one that has a single cell at most
-_FEW, FLAT = 64, 32
-#: Where an entry is whose client is nowhere
-NOWHERE = -1
+# Entries of a cell in the mean, when cells are made
+_PER_CELL = 12
+# Entries of a space at least, if some of the group have greater radii; and of one that has a single cell at most
+_FEW, _FLAT = 64, 32
+# Where an entry is whose client is nowhere
+_NOWHERE = -1
 
 _Y, _Z, _LIMIT = SLOTS, 2 * SLOTS, 3 * SLOTS
-#: Places in `free`: the first chunk of those that were given back, the first that never was in use, and how
-#: many there are of both
-GIVEN_BACK, NEVER_USED, AVAILABLE = 0, 1, 2
+# Places in `free`: the first chunk of those that were given back, the first that never was in use, and how many there
+# are of both
+_GIVEN_BACK, _NEVER_USED, _AVAILABLE = 0, 1, 2
 
 
 class CellTree(NamedTuple):
@@ -59,7 +59,7 @@ class CellChunks(NamedTuple):
     following: npt.NDArray[np.int32]
     homes: U32Array  # The cell of each chunk beside the first ones
     free: I64Array
-    where: npt.NDArray[Any]  # The slot that each entry is in, or `NOWHERE`
+    where: npt.NDArray[Any]  # The slot that each entry is in, or `_NOWHERE`
 
 
 class MovingCells(NamedTuple):
@@ -78,13 +78,13 @@ class EntryTable(NamedTuple):
 
     spaces: U32Array
     clients: U32Array
-    limits: F64Array  # What says how far from its client an entry is found (see `limits`)
+    limits: F64Array  # How far from its client an entry is found (see `sphere.limits`)
     client_offsets: npt.NDArray[Any]
     client_entries: U32Array  # Client `i` has the entries from `client_offsets[i]` to `client_offsets[i + 1]` of these
 
 
 @kernel
-def divide(groups, reaches, order, spaces):
+def _divide(groups, reaches, order, spaces):
     """Write which space each entry is in, of entries in order of group and radius; returns how many there are."""
     space, first = -1, 0
     for i in range(len(order)):
@@ -97,7 +97,7 @@ def divide(groups, reaches, order, spaces):
 
 
 @kernel
-def cut(keys, order, space_entries, space_cells, cuts, axes):
+def _cut(keys, order, space_entries, space_cells, cuts, axes):
     """Write where spaces are cut, such that cells have as many entries; orders entries within each space."""
     stack, state = np.empty((64, 4), np.int64), np.uint64(1)
     for space in range(len(space_cells) - 1):
@@ -163,13 +163,13 @@ def _join(cells, cell, x, y, z, limit, entry):
     while slot < SLOTS and numbers[first + slot] != FREE:
         slot += 1
     if slot == SLOTS:
-        chunk, slot = free[GIVEN_BACK], 0
+        chunk, slot = free[_GIVEN_BACK], 0
         if chunk >= 0:
-            free[GIVEN_BACK] = following[chunk]
+            free[_GIVEN_BACK] = following[chunk]
         else:
-            chunk = free[NEVER_USED]
-            free[NEVER_USED] += 1
-        free[AVAILABLE] -= 1
+            chunk = free[_NEVER_USED]
+            free[_NEVER_USED] += 1
+        free[_AVAILABLE] -= 1
         for other in range(SLOTS):
             _clear(words, numbers, chunk, other)
         homes[chunk - cells.size] = cell
@@ -197,17 +197,17 @@ def _leave(cells, cell, entry):
         words[chunk * WORDS + lane * SLOTS + slot] = words[head * WORDS + lane * SLOTS + last]
     numbers[2 * chunk * WORDS + NUMBERS + slot] = moved
     where[np.int64(moved)] = chunk * SLOTS + slot
-    where[entry] = NOWHERE
+    where[entry] = _NOWHERE
     _clear(words, numbers, head, last)
     if last == 0 and head != cell:
         store_relaxed(following, cell, following[head])
-        store_relaxed(following, head, np.int32(free[GIVEN_BACK]))
-        free[GIVEN_BACK] = head
-        free[AVAILABLE] += 1
+        store_relaxed(following, head, np.int32(free[_GIVEN_BACK]))
+        free[_GIVEN_BACK] = head
+        free[_AVAILABLE] += 1
 
 
 @kernel
-def clear_all(words, numbers):
+def _clear_all(words, numbers):
     """Make all slots free."""
     for chunk in range(len(words) // WORDS):
         for slot in range(SLOTS):
@@ -215,13 +215,13 @@ def clear_all(words, numbers):
 
 
 @kernel
-def join_all(cells, entries, plane):
+def _join_all(cells, entries, plane):
     """Put all entries whose clients are somewhere into their cells."""
     (spaces, clients, limits, _, _), lon, lat, where = entries, cells.lon, cells.lat, cells.chunks.where
     for entry in range(len(spaces)):
         client = np.int64(clients[entry])
         if np.isnan(lon[client]) or np.isnan(lat[client]):
-            where[entry] = NOWHERE
+            where[entry] = _NOWHERE
             continue
         x, y, z = point_of(lon[client], lat[client], plane)
         _join(cells, cell_of(cells.tree, np.int64(spaces[entry]), x, y, z), x, y, z, limits[entry], entry)
@@ -252,7 +252,7 @@ def _cell_that_has(cells, entry):
     """The cell that an entry is in."""
     slot = np.int64(cells.chunks.where[entry])
     if slot < 0:
-        return NOWHERE
+        return _NOWHERE
     chunk = slot // SLOTS
     return chunk if chunk < cells.size else np.int64(cells.chunks.homes[chunk - cells.size])
 
@@ -286,7 +286,7 @@ def _move(entries, cells, moves, i, mover):
     first, last, count = np.int64(entries.client_offsets[client]), np.int64(entries.client_offsets[client + 1]), 0
     for i in range(first, last):
         entry = np.int64(entries.client_entries[i])
-        cell = cell_of(cells.tree, np.int64(entries.spaces[entry]), x, y, z) if somewhere else NOWHERE
+        cell = cell_of(cells.tree, np.int64(entries.spaces[entry]), x, y, z) if somewhere else _NOWHERE
         new_cells[i - first] = cell
         count = _mark(versions, cell, marked, count)
         count = _mark(versions, _cell_that_has(cells, entry), marked, count)
@@ -356,57 +356,118 @@ def move_clients(entries, cells, moves, begin, mover):
     return len(moves.clients)
 
 
-class Points(NamedTuple):
-    """Clients with the point where each is to be, one after the other; `x` is NaN for one that is to be nowhere."""
+class ClientSearch(NamedTuple):
+    """What a search reads, of all in it until it ends; the types of its arrays are `PREPARED`."""
 
-    clients: U32Array
-    x: F64Array
-    y: F64Array
-    z: F64Array
+    words: Any  # Arrays of `CellChunks`
+    numbers: Any
+    following: Any
+    versions: Any  # Arrays of `MovingCells`
+    lon: Any
+    lat: Any
+    tree: CellTree
+    reaches: Any  # How far from their middles the points of the greatest entries of each space are, on each axis
+    group_spaces: Any  # Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
+    clients: Any  # The client of each entry
 
 
-class MoveLog:
-    """Moves that were made, in their order, for one who makes them, too, and takes them whenever that is needed.
+_OF_TREE: tuple[Any, ...] = (np.int64, np.float64, np.uint8)
+PREPARED = ClientSearch(
+    np.float64, np.uint32, np.int32, np.int64, np.float64, np.float64, CellTree(*_OF_TREE),
+    np.float64, np.int64, np.uint32,
+)  # fmt: skip
 
-    Who falls too far behind has to copy all positions instead.
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """What does not change: entries, their spaces, and clients' entries."""
+
+    table: EntryTable
+    group_spaces: I64Array  # The spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
+    space_reaches: F64Array
+    marked: bool  # Whether some limits are
+    plane: bool
+
+    @classmethod
+    def of(
+        cls, groups: I64Array, group_count: int, clients: I64Array, metres: F64Array, client_count: int, *, plane: bool
+    ) -> Entries:
+        """Put entries into spaces; parameters (see `ClientCells.of`)."""
+        limit = limits(metres, plane=plane)
+        reach = reaches(limit, plane=plane)
+        order = np.lexsort((reach, groups))
+        spaces = np.empty(len(groups), np.uint32)
+        space_count = _divide(groups, reach, order, spaces)
+        last_of_space = offsets_of(np.bincount(spaces, minlength=space_count))[1:] - 1
+        last = order[last_of_space]
+        offsets = offsets_of(np.bincount(clients, minlength=client_count))
+        by_client = np.argsort(clients, kind="stable").astype(np.uint32)
+        table = EntryTable(spaces, clients.astype(np.uint32), limit, offsets, by_client)
+        group_spaces = np.searchsorted(groups[last], np.arange(group_count + 1))
+        marked = bool(np.signbit(limit).any())
+        return cls(all_frozen(table), frozen(group_spaces), frozen(reach[last]), marked, plane)
+
+    def __len__(self) -> int:
+        return len(self.table.spaces)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(array.nbytes for array in (*self.table, self.group_spaces, self.space_reaches))
+
+
+class Cells:
+    """Cells with all entries that are somewhere, and where clients are; kernels change the arrays.
+
+    There is room for all that can happen: a cell with `n` entries has at most `n / 16` chunks beside its first. Memory
+    that is not in use yet is not taken.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
-        self._lock = threading.Lock()
-        # `None` until all positions have been copied
-        self._moves: list[Points] | None = None
+    def __init__(self, entries: Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
+        table = entries.table
+        sizes = np.bincount(table.spaces, minlength=len(entries.space_reaches))
+        cell_offsets = offsets_of(np.where(sizes <= _FLAT, 1, -(-sizes // _PER_CELL)))
+        count, more = int(cell_offsets[-1]), len(entries) // SLOTS + 1
+        words, numbers = chunks_of(count + more)
+        _clear_all(words[: count * WORDS], numbers)
+        following = np.full(count + more, -1, np.int32)
+        places = np.int32 if (count + more) * SLOTS < 2**31 else np.int64
+        free, where = np.array([-1, count, more]), np.empty(len(entries), places)
+        chunks = CellChunks(words, numbers, following, np.empty(more, np.uint32), free, where)
+        tree = _tree(entries, lon, lat, sizes, cell_offsets)
+        self.moving = MovingCells(count, chunks, np.zeros(STRIPES, np.int64), lon, lat, tree)
+        _join_all(self.moving, table, entries.plane)
+        own = (*chunks[:3], self.moving.versions, lon, lat)
+        self.search = ClientSearch(*own, tree, entries.space_reaches, entries.group_spaces, table.clients)
+        self.prepared = Prepared(*own, *tree, *self.search[7:], asks)
+        # of spaces that have one cell, whatever there is
+        self.more_in_any_case = int((np.maximum(sizes[sizes <= _FLAT] - 1, 0) // SLOTS).sum())
 
-    def begin(self) -> None:
-        """Keep moves from now on: who has this copies positions, and nobody moves meanwhile."""
-        with self._lock:
-            self._moves, self._count = [], 0
+    @property
+    def more(self) -> int:
+        """How many chunks there are beside the first ones of cells."""
+        return len(self.moving.chunks.homes) - int(self.moving.chunks.free[_AVAILABLE])
 
-    def forget(self) -> None:
-        """Keep nothing until all positions have been copied."""
-        with self._lock:
-            self._moves, self._count = None, 0
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        _, chunks, versions, lon, _, tree = self.moving
+        used = int(chunks.free[_NEVER_USED])
+        others = (chunks.where, versions, lon, lon, *tree)
+        return used * (8 * WORDS + 8) + sum(array.nbytes for array in others)
 
-    def add(self, moves: Moves) -> None:
-        """Have moves that were made, whose clients and places may be in the memory of who has asked for them."""
-        with self._lock:
-            if self._moves is None:
-                return
-            self._count += len(moves.clients)
-            try:
-                if self._count <= self._most:
-                    nowhere = np.isnan(moves.lon) | np.isnan(moves.lat)
-                    x = np.where(nowhere, np.nan, moves.x)
-                    self._moves.append(Points(moves.clients.astype(np.uint32), x, moves.y, moves.z))
-                    return
-            except MemoryError:
-                """Then all have to be copied, too."""
-            self._moves = None
 
-    def take(self) -> list[Points] | None:
-        """The moves since this was last called; `None` if all positions have to be copied."""
-        with self._lock:
-            moves = self._moves
-            if moves is not None:
-                self._moves, self._count = [], 0
-            return moves
+def _tree(entries: Entries, lon: F64Array, lat: F64Array, sizes: I64Array, cell_offsets: I64Array) -> CellTree:
+    """Cut spaces of these sizes by where clients are."""
+    spaces, clients = entries.table.spaces, entries.table.clients
+    cuts, axes = np.zeros(int(cell_offsets[-1])), np.zeros(int(cell_offsets[-1]), np.uint8)
+    somewhere = ~(np.isnan(lon) | np.isnan(lat))[clients]
+    here = np.flatnonzero(somewhere & (sizes > _FLAT)[spaces])
+    order = here[np.argsort(spaces[here], kind="stable")]
+    keys = np.zeros((len(order), 4))
+    at = clients[order]
+    for axis, values in enumerate(points(lon[at], lat[at], plane=entries.plane)):
+        keys[:, axis] = values
+    space_entries = offsets_of(np.bincount(spaces[order], minlength=len(sizes)))
+    _cut(keys, order, space_entries, cell_offsets, cuts, axes)
+    return all_frozen(CellTree(cell_offsets, cuts, axes))

@@ -1,51 +1,335 @@
-"""Clients that move: which are near a message's place, or in its area, while other threads move them."""
+"""Clients that move: which are near a message's place, or in its area, while other threads move them.
+
+First, the cells are found that can have some, which depends on nothing that changes, and are fetched. Then a message's
+cells are read. If the version of any has changed meanwhile, the message is read again, and after a few times, who moves
+clients is asked to pause until it has been read.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 import weakref
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen, offsets_of
-from tagmatch.model.kernels.intrinsics import Prepared
-from tagmatch.model.kernels.sphere import limits, points, reaches
-from tagmatch.pipeline.areas.cells import (
-    AVAILABLE,
-    NEVER_USED,
-    PER_CELL,
-    STRIPES,
-    CellChunks,
-    CellTree,
-    EntryTable,
-    MoveLog,
-    Mover,
-    Moves,
-    MovingCells,
-    clear_all,
-    cut,
-    divide,
-    join_all,
-    move_clients,
+from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, frozen
+from tagmatch.model.kernels.intrinsics import add, fence_acquire, give_way, load_acquire, load_relaxed
+from tagmatch.model.kernels.jit import kernel, lent
+from tagmatch.model.kernels.sphere import (
+    BOX,
+    CIRCLE,
+    is_in_box,
+    limit_of,
+    point_like,
+    points,
+    reach_of,
+    unit_vector,
 )
-from tagmatch.pipeline.areas.cells import FLAT as FLAT_SPACE
-from tagmatch.pipeline.areas.client_search import AreasOfMessages, ClientSearch, find_clients
-from tagmatch.pipeline.areas.packing import (
+from tagmatch.pipeline.areas.cells import FREE, STRIPES, Cells, Entries, Mover, Moves, move_clients
+from tagmatch.pipeline.areas.chunks import (
+    ALL_SLOTS,
+    NO_PLACES,
+    NUMBERS,
     SLOTS,
     WORDS,
     Places,
     Shapes,
     all_frozen,
-    chunks_of,
+    around,
+    fetch_chunk,
     found_in,
+    keep,
     longer,
+    near,
+    prefetch,
     room_for,
     visits_of,
-    way,
 )
+
+# Messages whose cells are fetched together, and cells of these, but for one message
+_TOGETHER, _FETCHED = 8, 64
+# Looks at a cell that is being changed before other threads may run; how often a message is read before it asks for a
+# pause; and after how many chunks of a cell it is seen whether it changed
+_LOOKS, _TRIES, _LOOK_AGAIN = 64, 4, 32
+_CHANGED, _NO_ROOM = -1, -2
+_NO_AREA = -1
+# Much more than what is rounded
+_MORE_OF_MIDDLE, _LEAST = 1e-15, 1e-150
+
+
+class _Wanted(NamedTuple):
+    """The clients that one message looks for: near its place, within its area, or both."""
+
+    near: bool
+    kind: np.int64  # Of its area; `_NO_AREA` without
+    point: tuple[float, ...]  # The place
+    middle: tuple[float, ...]  # Of a circle
+    limit: float
+    box: tuple[float, float, float, float]
+
+
+class _Work(NamedTuple):
+    """Cells that some messages look at, the version that each had, and room to find them."""
+
+    queue: I64Array
+    seen: I64Array
+    stack: I64Array
+    asks: I64Array  # How many searches ask for a pause
+
+
+@lent
+def _padded(low, high):
+    return low - abs(low) * _MORE_OF_MIDDLE - _LEAST, high + abs(high) * _MORE_OF_MIDDLE + _LEAST
+
+
+@lent
+def _degrees_between(west, east, to):
+    """Whether longitudes from west to east come by one, of which all names are tried."""
+    for turn in range(-1, 2):
+        if west <= to + 360.0 * turn and to + 360.0 * turn <= east:
+            return True
+    return False
+
+
+@lent
+def _across(low, high, least, most):
+    """From the least product of two numbers within these ranges, the second not negative, to the greatest; padded."""
+    return (low * most if low < 0 else low * least) - 1e-9, (high * most if high > 0 else high * least) + 1e-9
+
+
+@lent
+def _range_of_box(origin, west, south, east, north):
+    """Ranges of the points that are in a box, one for each axis of space."""
+    if len(origin) == 2:
+        if west > east:
+            return (-math.inf, math.inf), _padded(south, north), (0.0, 0.0)
+        return _padded(west, east), _padded(south, north), (0.0, 0.0)
+    if west > east:
+        east += 360.0
+    a, b = math.cos(math.radians(south)), math.cos(math.radians(north))
+    least, most = min(a, b), 1.0 if south <= 0 <= north else max(a, b)
+    a, b = math.cos(math.radians(west)), math.cos(math.radians(east))
+    low = -1.0 if _degrees_between(west, east, 180.0) else min(a, b)
+    high = 1.0 if _degrees_between(west, east, 0.0) else max(a, b)
+    xs = _across(low, high, least, most)
+    a, b = math.sin(math.radians(west)), math.sin(math.radians(east))
+    low = -1.0 if _degrees_between(west, east, -90.0) else min(a, b)
+    high = 1.0 if _degrees_between(west, east, 90.0) else max(a, b)
+    ys = _across(low, high, least, most)
+    return xs, ys, (math.sin(math.radians(south)) - 1e-9, math.sin(math.radians(north)) + 1e-9)
+
+
+@lent
+def _range_of_shape(origin, shapes, message):
+    """Ranges of the points that can be in a message's area."""
+    values = shapes.values
+    a, b, c, d = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
+    if shapes.kinds[message] != CIRCLE:
+        return _range_of_box(origin, a, b, c, d)
+    reach = reach_of(limit_of(c, len(origin) == 2), len(origin) == 2)
+    if len(origin) == 2:
+        return around(a, reach), around(b, reach), (0.0, 0.0)
+    x, y, z = unit_vector(a, b)
+    return around(x, reach), around(y, reach), around(z, reach)
+
+
+@lent
+def _common(one, other):
+    return max(one[0], other[0]), min(one[1], other[1])
+
+
+@lent
+def _fetch_cells(known, space, ranges, lanes, work, queued):
+    """Add the cells of a space that have points in some ranges, and have them fetched."""
+    (xs, ys, zs), (space_cells, cuts, axes), stack = ranges, known.tree, work.stack
+    stack[0, 0], stack[0, 1], depth = space_cells[space], space_cells[space + 1], 1
+    while depth > 0:
+        depth -= 1
+        a, b = stack[depth, 0], stack[depth, 1]
+        while b - a > 1:
+            middle = (a + b) >> 1
+            axis, value = axes[middle], cuts[middle]
+            low = xs[0] if axis == 0 else (ys[0] if axis == 1 else zs[0])
+            high = xs[1] if axis == 0 else (ys[1] if axis == 1 else zs[1])
+            if high < value:
+                b = middle
+            elif low >= value:
+                a = middle
+            else:
+                stack[depth, 0], stack[depth, 1] = middle, b
+                depth += 1
+                b = middle
+        fetch_chunk(known.words, a, lanes)
+        work.queue[queued] = a
+        queued += 1
+    return queued
+
+
+@lent
+def _most_cells(known, visits, begin, end):
+    """How many cells there are in the groups of some messages."""
+    most, group_spaces, space_cells = 0, known.group_spaces, known.tree.space_cells
+    for i in range(visits.offsets[begin], visits.offsets[end]):
+        prefetch(group_spaces, np.int64(visits.groups[i]))
+    for i in range(visits.offsets[begin], visits.offsets[end]):
+        group = np.int64(visits.groups[i])
+        most += int(space_cells[group_spaces[group + 1]]) - int(space_cells[group_spaces[group]])
+    return most
+
+
+@lent
+def _fetch_message(origin, known, visits, shapes, message, work, queued):
+    """Add the cells that can have what a message looks for, and have them fetched."""
+    whole = (-math.inf, math.inf)
+    of_shape = whole, whole, whole
+    point, near = point_like(origin, 0.0, 0.0), len(visits.lon) > 0
+    if len(shapes.kinds):
+        if np.isnan(shapes.values[message, 0]):
+            return queued
+        of_shape = _range_of_shape(origin, shapes, message)
+    if near:
+        if np.isnan(visits.lon[message]) or np.isnan(visits.lat[message]):
+            return queued
+        point = point_like(origin, visits.lon[message], visits.lat[message])
+    for i in range(visits.offsets[message], visits.offsets[message + 1]):
+        group = np.int64(visits.groups[i])
+        for space in range(known.group_spaces[group], known.group_spaces[group + 1]):
+            xs, ys, zs = of_shape
+            if near:
+                reach = known.reaches[space]
+                xs, ys = _common(xs, around(point[0], reach)), _common(ys, around(point[1], reach))
+                if len(origin) == 3:
+                    zs = _common(zs, around(point[len(origin) - 1], reach))
+            queued = _fetch_cells(known, space, (xs, ys, zs), len(origin), work, queued)
+    return queued
+
+
+@lent
+def _wanted_of(origin, visits, shapes, message):
+    """The clients that a message looks for."""
+    point = middle = point_like(origin, 0.0, 0.0)
+    near, kind, limit, box = len(visits.lon) > 0, np.int64(_NO_AREA), 0.0, (0.0, 0.0, 0.0, 0.0)
+    if near:
+        point = point_like(origin, visits.lon[message], visits.lat[message])
+    if len(shapes.kinds):
+        kind, values = np.int64(shapes.kinds[message]), shapes.values
+        box = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
+        middle, limit = point_like(origin, box[0], box[1]), limit_of(box[2], len(origin) == 2)
+    return _Wanted(near, kind, point, middle, limit, box)
+
+
+@lent
+def _in_box(known, chunk, wanted):
+    """Which slots of a chunk have clients in a box, as bits."""
+    found, first, words = 0, chunk * WORDS, known.words
+    west, south, east, north = wanted.box
+    for slot in range(SLOTS):
+        entry = known.numbers[2 * first + NUMBERS + slot]
+        if entry == FREE:
+            continue
+        if len(wanted.point) == 2:
+            has = is_in_box(west, east, south, north, words[first + slot], words[first + SLOTS + slot], True)
+        else:
+            client = np.int64(known.clients[np.int64(entry)])
+            has = is_in_box(west, east, south, north, known.lon[client], known.lat[client], False)
+        found |= int(has) << slot
+    return found
+
+
+@lent
+def _read(marked, known, wanted, work, first, last, out, used):
+    """Append the entries, in some cells, that a message looks for; how many numbers there are then.
+
+    Or `_CHANGED`, if cells were changed meanwhile, or `_NO_ROOM`, if there was none.
+    """
+    versions, queue = known.versions, work.queue
+    for i in range(first, last):
+        chunk, stripe, looks, chunks_read = queue[i], queue[i] & (STRIPES - 1), 0, 0
+        version = load_acquire(versions, stripe)
+        while version & 1:
+            looks += 1
+            if looks % _LOOKS == 0:
+                give_way()
+            version = load_acquire(versions, stripe)
+        work.seen[i] = version
+        while chunk >= 0:
+            if used + SLOTS > len(out):
+                return _NO_ROOM
+            slots = ALL_SLOTS
+            if wanted.kind == CIRCLE:
+                slots &= near(marked, known.words, chunk, wanted.middle, wanted.limit)
+            elif wanted.kind == BOX:
+                slots &= _in_box(known, chunk, wanted)
+            if wanted.near:
+                slots &= near(marked, known.words, chunk, wanted.point, None)
+            used = keep(known.numbers, chunk, slots, out, used)
+            chunk, chunks_read = np.int64(load_relaxed(known.following, chunk)), chunks_read + 1
+            if chunks_read % _LOOK_AGAIN == 0:  # chains that change may have no end
+                fence_acquire()
+                if load_relaxed(versions, stripe) != version:
+                    return _CHANGED
+    fence_acquire()
+    for i in range(first, last):
+        if load_relaxed(versions, queue[i] & (STRIPES - 1)) != work.seen[i]:
+            return _CHANGED
+    return used
+
+
+@lent
+def _read_in_peace(marked, known, wanted, work, first, last, out, used):
+    """As `_read`, until nothing changes meanwhile."""
+    tries = 0
+    while True:
+        now_used = _read(marked, known, wanted, work, first, last, out, used)
+        if now_used != _CHANGED:
+            break
+        tries += 1
+        if tries == _TRIES:
+            add(work.asks, 0, 1)
+        if tries > _TRIES:
+            give_way()
+    if tries >= _TRIES:
+        add(work.asks, 0, -1)
+    return now_used
+
+
+@kernel
+def find_clients(marked, origin, known, visits, shapes, asks, begin, out):
+    """Write which entries each message looks for, and where each message's end, from one on, while there is room.
+
+    Messages have no areas if `shapes` are empty, and no places if their arrays are. Returns the message for which there
+    was no room.
+    """
+    none, stack = np.empty(0, np.int64), np.empty((64, 2), np.int64)
+    work, cell_ends = _Work(none, none, stack, asks), np.zeros(_TOGETHER + 1, np.int64)
+    found, ends = out
+    used, messages = ends[begin], len(ends) - 1
+    while begin < messages:
+        end = min(begin + _TOGETHER, messages)
+        most = _most_cells(known, visits, begin, end)
+        if most > len(work.queue):
+            work = _Work(np.empty(2 * most, np.int64), np.empty(2 * most, np.int64), stack, asks)
+        queued = 0
+        for message in range(begin, end):
+            if queued > _FETCHED:
+                end = message
+                break
+            queued = _fetch_message(origin, known, visits, shapes, message, work, queued)
+            cell_ends[message - begin + 1] = queued
+        for message in range(begin, end):
+            first, last = cell_ends[message - begin], cell_ends[message - begin + 1]
+            wanted = _wanted_of(origin, visits, shapes, message)
+            now_used = _read_in_peace(marked, known, wanted, work, first, last, found, used)
+            if now_used == _NO_ROOM:
+                return message
+            used = ends[message + 1] = now_used
+        begin = end
+    return messages
+
 
 # How long a mover waits until it looks again whether it may go on
 _PAUSE_S = 0.0001
@@ -55,101 +339,61 @@ _FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
 # What helps leaves less than such a part of the chunks beside the first ones
 _HELPS = 0.75
 
-_NO_AREAS = AreasOfMessages(np.empty(0, np.uint8), np.empty((0, 4)))
+_NO_AREAS = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Entries:
-    """What does not change: entries, their spaces, and clients' entries."""
+class Points(NamedTuple):
+    """Clients with the point where each is to be, one after the other; `x` is NaN for one that is to be nowhere."""
 
-    table: EntryTable
-    group_spaces: I64Array  # The spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
-    space_reaches: F64Array
-    marked: bool  # Whether some limits are
-    plane: bool
-
-    @classmethod
-    def of(
-        cls, groups: I64Array, group_count: int, clients: I64Array, metres: F64Array, client_count: int, *, plane: bool
-    ) -> Entries:
-        """Put entries into spaces; parameters (see `ClientCells.of`)."""
-        limit = limits(metres, plane=plane)
-        reach = reaches(limit, plane=plane)
-        order = np.lexsort((reach, groups))
-        spaces = np.empty(len(groups), np.uint32)
-        space_count = divide(groups, reach, order, spaces)
-        last_of_space = offsets_of(np.bincount(spaces, minlength=space_count))[1:] - 1
-        last = order[last_of_space]
-        offsets = offsets_of(np.bincount(clients, minlength=client_count))
-        by_client = np.argsort(clients, kind="stable").astype(np.uint32)
-        table = EntryTable(spaces, clients.astype(np.uint32), limit, offsets, by_client)
-        group_spaces = np.searchsorted(groups[last], np.arange(group_count + 1))
-        marked = bool(np.signbit(limit).any())
-        return cls(all_frozen(table), frozen(group_spaces), frozen(reach[last]), marked, plane)
-
-    def __len__(self) -> int:
-        return len(self.table.spaces)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return sum(array.nbytes for array in (*self.table, self.group_spaces, self.space_reaches))
+    clients: U32Array
+    x: F64Array
+    y: F64Array
+    z: F64Array
 
 
-class _Cells:
-    """Cells with all entries that are somewhere, and where clients are; kernels change the arrays.
+class MoveLog:
+    """Moves that were made, in their order, for one who makes them, too, and takes them whenever that is needed.
 
-    There is room for all that can happen: a cell with `n` entries has at most `n / 16` chunks beside its first. Memory
-    that is not in use yet is not taken.
+    Who falls too far behind has to copy all positions instead.
     """
 
-    def __init__(self, entries: Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
-        table = entries.table
-        sizes = np.bincount(table.spaces, minlength=len(entries.space_reaches))
-        cell_offsets = offsets_of(np.where(sizes <= FLAT_SPACE, 1, -(-sizes // PER_CELL)))
-        count, more = int(cell_offsets[-1]), len(entries) // SLOTS + 1
-        words, numbers = chunks_of(count + more)
-        clear_all(words[: count * WORDS], numbers)
-        following = np.full(count + more, -1, np.int32)
-        places = np.int32 if (count + more) * SLOTS < 2**31 else np.int64
-        free, where = np.array([-1, count, more]), np.empty(len(entries), places)
-        chunks = CellChunks(words, numbers, following, np.empty(more, np.uint32), free, where)
-        tree = _tree(entries, lon, lat, sizes, cell_offsets)
-        self.moving = MovingCells(count, chunks, np.zeros(STRIPES, np.int64), lon, lat, tree)
-        join_all(self.moving, table, entries.plane)
-        own = (*chunks[:3], self.moving.versions, lon, lat)
-        self.search = ClientSearch(*own, tree, entries.space_reaches, entries.group_spaces, table.clients)
-        self.prepared = Prepared(*own, *tree, *self.search[7:], asks)
-        # of spaces that have one cell, whatever there is
-        self.more_in_any_case = int((np.maximum(sizes[sizes <= FLAT_SPACE] - 1, 0) // SLOTS).sum())
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._lock = threading.Lock()
+        # `None` until all positions have been copied
+        self._moves: list[Points] | None = None
 
-    @property
-    def more(self) -> int:
-        """How many chunks there are beside the first ones of cells."""
-        return len(self.moving.chunks.homes) - int(self.moving.chunks.free[AVAILABLE])
+    def begin(self) -> None:
+        """Keep moves from now on: who has this copies positions, and nobody moves meanwhile."""
+        with self._lock:
+            self._moves, self._count = [], 0
 
-    @property
-    def nbytes(self) -> int:
-        _, chunks, versions, lon, _, tree = self.moving
-        used = int(chunks.free[NEVER_USED])
-        others = (chunks.where, versions, lon, lon, *tree)
-        return used * (8 * WORDS + 8) + sum(array.nbytes for array in others)
+    def forget(self) -> None:
+        """Keep nothing until all positions have been copied."""
+        with self._lock:
+            self._moves, self._count = None, 0
 
+    def add(self, moves: Moves) -> None:
+        """Have moves that were made, whose clients may be in the memory of who has asked for them."""
+        with self._lock:
+            if self._moves is None:
+                return
+            self._count += len(moves.clients)
+            try:
+                if self._count <= self._most:
+                    self._moves.append(Points(moves.clients.astype(np.uint32), moves.x, moves.y, moves.z))
+                    return
+            except MemoryError:
+                """Then all have to be copied, too."""
+            self._moves = None
 
-def _tree(entries: Entries, lon: F64Array, lat: F64Array, sizes: I64Array, cell_offsets: I64Array) -> CellTree:
-    """Cut spaces of these sizes by where clients are."""
-    spaces, clients = entries.table.spaces, entries.table.clients
-    cuts, axes = np.zeros(int(cell_offsets[-1])), np.zeros(int(cell_offsets[-1]), np.uint8)
-    somewhere = ~(np.isnan(lon) | np.isnan(lat))[clients]
-    here = np.flatnonzero(somewhere & (sizes > FLAT_SPACE)[spaces])
-    order = here[np.argsort(spaces[here], kind="stable")]
-    keys = np.zeros((len(order), 4))
-    at = clients[order]
-    for axis, values in enumerate(points(lon[at], lat[at], plane=entries.plane)):
-        keys[:, axis] = values
-    space_entries = offsets_of(np.bincount(spaces[order], minlength=len(sizes)))
-    cut(keys, order, space_entries, cell_offsets, cuts, axes)
-    return all_frozen(CellTree(cell_offsets, cuts, axes))
+    def take(self) -> list[Points] | None:
+        """The moves since this was last called; `None` if all positions have to be copied."""
+        with self._lock:
+            moves = self._moves
+            if moves is not None:
+                self._moves, self._count = [], 0
+            return moves
 
 
 class ClientCells:
@@ -160,9 +404,10 @@ class ClientCells:
     """
 
     def __init__(self, entries: Entries, lon: F64Array, lat: F64Array) -> None:
-        self._entries = entries
+        self.entries = entries
         self._asks = np.zeros(1, np.int64)
-        self._cells = _Cells(entries, lon, lat, self._asks)
+        # What a search gets that begins now, of all in it until it ends: others when cells have been made anew
+        self.now = Cells(entries, lon, lat, self._asks)
         self._moving = threading.Lock()
         self._logs: tuple[weakref.ref[MoveLog], ...] = ()
         self._moved, self._patience = 0, _PATIENCE
@@ -188,12 +433,7 @@ class ClientCells:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self._entries.nbytes + self._cells.nbytes
-
-    @property
-    def prepared(self) -> Prepared:
-        """What a search gets (`PREPARED`) that begins now, of all in it until it ends."""
-        return self._cells.prepared
+        return self.entries.nbytes + self.now.nbytes
 
     def near(self, places: Places, groups: Lists) -> Lists:
         """Entries whose client is within their radius of each message's place, in no order."""
@@ -204,13 +444,13 @@ class ClientCells:
         return self._find(shapes, places, groups)
 
     def _find(self, shapes: Shapes | None, places: Places | None, groups: Lists) -> Lists:
-        entries, cells = self._entries, self._cells  # of one moment: both stay as they are, but for moves
-        areas = _NO_AREAS if shapes is None else AreasOfMessages(shapes.kinds, shapes.values)
-        messages, done, visits = len(groups), 0, visits_of(places, groups)
+        entries, cells = self.entries, self.now  # of one moment: both stay as they are, but for moves
+        areas = all_frozen(_NO_AREAS if shapes is None else shapes)
+        messages, done, visits = len(groups), 0, visits_of(NO_PLACES if places is None else places, groups)
         origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
         out = room_for(messages)
         while messages:
-            done = find_clients(way(marked=entries.marked), origin, cells.search, visits, areas, self._asks, done, out)
+            done = find_clients(entries.marked, origin, cells.search, visits, areas, self._asks, done, out)
             if done == messages:
                 break
             out = longer(out, done, SLOTS)
@@ -222,19 +462,21 @@ class ClientCells:
 
     def ready(self, clients: I64Array, lon: F64Array, lat: F64Array) -> Moves:
         """What `make` needs to move clients: whatever memory that takes. Parameters and errors as `move`."""
-        if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < len(self._cells.moving.lon)):
+        if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < len(self.now.moving.lon)):
             raise IndexError(
-                f"clients are numbered from 0 to {len(self._cells.moving.lon) - 1}; to move others, make new cells"
+                f"clients are numbered from 0 to {len(self.now.moving.lon) - 1}; to move others, make new cells"
             )
         clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)
-        return Moves(clients, lon, lat, *points(lon, lat, plane=self._entries.plane))
+        x, y, z = points(lon, lat, plane=self.entries.plane)
+        x[np.isnan(y)] = np.nan  # nowhere, if only one of both is missing
+        return Moves(clients, lon, lat, x, y, z)
 
     def make(self, moves: Moves) -> None:
         """Make moves. If this is interrupted, call it once more."""
         with self._moving:
             done = 0
             while done < len(moves.clients):
-                done = move_clients(self._entries.table, self._cells.moving, moves, done, self._mover)
+                done = move_clients(self.entries.table, self.now.moving, moves, done, self._mover)
                 while self._asks[0] > 0:
                     time.sleep(_PAUSE_S)
             self._moved += len(moves.clients)
@@ -244,21 +486,11 @@ class ClientCells:
             with contextlib.suppress(MemoryError):  # it does not have to be now
                 self._even_out()
 
-    @property
-    def entries(self) -> Entries:
-        """What is looked for, which never changes."""
-        return self._entries
-
-    @property
-    def tree(self) -> CellTree:
-        """The cells of each space; another one when cells have been made anew."""
-        return self._cells.moving.tree
-
     def some(self, count: int) -> tuple[Places, U32Array]:
         """Places of the clients of some entries, from all over, and the groups of these; none if there are none."""
-        entries, known = self._entries, len(self._entries)
+        entries, known = self.entries, len(self.entries)
         chosen = np.linspace(0, max(known - 1, 0), count if known else 0).astype(np.int64)
-        at, cells = entries.table.clients[chosen], self._cells.moving
+        at, cells = entries.table.clients[chosen], self.now.moving
         groups = np.searchsorted(entries.group_spaces, entries.table.spaces[chosen], side="right") - 1
         return Places(cells.lon[at], cells.lat[at]), groups.astype(np.uint32)
 
@@ -271,7 +503,7 @@ class ClientCells:
         """Where all clients are at one time, from which on a log has the moves."""
         with self._moving:
             log.begin()
-            return self._cells.moving.lon.copy(), self._cells.moving.lat.copy()
+            return self.now.moving.lon.copy(), self.now.moving.lat.copy()
 
     def begin_anew(self) -> None:
         """Be as after a fork, of which nobody moves clients: no search asks for a pause."""
@@ -280,10 +512,10 @@ class ClientCells:
 
     def _even_out(self) -> None:
         """Make new cells if those that there are have become too full; searches under way go on with the old ones."""
-        cells = self._cells
+        cells = self.now
         most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * cells.moving.size
-        if cells.more > most and self._moved > self._patience * len(self._entries):
-            self._cells = _Cells(self._entries, cells.moving.lon.copy(), cells.moving.lat.copy(), self._asks)
-            helps = self._cells.more < _HELPS * cells.more
+        if cells.more > most and self._moved > self._patience * len(self.entries):
+            self.now = Cells(self.entries, cells.moving.lon.copy(), cells.moving.lat.copy(), self._asks)
+            helps = self.now.more < _HELPS * cells.more
             self._patience = _PATIENCE if helps else min(2 * self._patience, _MOST_PATIENCE)
             self._moved = 0

@@ -2,6 +2,10 @@
 
 Beside areas, sets ask few different contents, each of which many share: a message first finds the contents that it has,
 and then, of each of these, the areas that have its place. The CPU looks for these, or a device beside it.
+
+Of sets whose content hardly another one has, areas come first, and contents are verified afterwards: to find each of a
+message's contents would take longer than to find the areas that have its place. These sets are in groups by the least
+likely token of each (`tagmatch.pipeline.filters.asked`).
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -28,19 +32,33 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
-from tagmatch.model.kernels import area_shapes
-from tagmatch.model.kernels.constraint_tags import Parsed, parsed
 from tagmatch.model.kernels.hashing import hash_strings
-from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.jit import kernel, with_room
+from tagmatch.model.kernels.sphere import LOWER, NEAR
 from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
 from tagmatch.model.tables import Segment
+from tagmatch.model.where.tag_columns import Parsed, check_geometry, parsed, shapes_of
+from tagmatch.pipeline.areas.chunks import Candidates, Hits, Places, Shapes, all_frozen, found_in
 from tagmatch.pipeline.areas.clients import ClientCells
-from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes, ShapeTests, all_frozen
+from tagmatch.pipeline.areas.fixed import FixedAreas, ShapeTests
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.areas.token_groups import TokenGroups, areas_come_first, token_groups
-from tagmatch.pipeline.filters.asked import Asked
+from tagmatch.pipeline.filters.asked import Asked, Cells, cells_of, records_of, verified
 from tagmatch.pipeline.filters.index import FilterIndex, Requirements, encoder_of, index_of, requirements_of
+from tagmatch.pipeline.filters.messages import MessageTable
+from tagmatch.pipeline.filters.trie import most_room, tokens_of
+
+# In the place of a number
+_NONE = -1
+# How likely a message is near one of the clients of a set, of which nothing is known
+_OF_CLIENTS = 0.01
+# So many areas are compared with each other
+_SAMPLE = 1024
+# To find a content takes as long as to verify so many sets whose areas have been found
+_WORTH = 4
+# With so few areas of a content at a place, areas come first, whatever else is asked
+_CLEARLY = 1e-3
+
+# -- contents ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,18 +110,178 @@ def contents_of(ranks: Lists, rows: I64Array, is_area: BoolArray, found: Parsed,
     return Contents(len(sizes), numbers, all_asked.only(asks), int(empty[0]) if len(empty) else -1)
 
 
-def rows_by_content(contents: I64Array, count: int, rows: U32Array) -> Lists:
-    """The rows of each content, of some that have these contents."""
-    order = np.argsort(contents, kind="stable")
-    return Lists(offsets_of(np.bincount(contents, minlength=count)), rows[order])
+# -- groups by tokens --------------------------------------------------------------------------------------------------
 
 
-# In the place of a number
-_NONE = -1
-# How likely a message is near one of the clients of a set, of which nothing is known
-_OF_CLIENTS = 0.01
-# So many areas are compared with each other
-_SAMPLE = 1024
+class GroupedSets(NamedTuple):
+    """What sets in groups ask, as kernels take it."""
+
+    of_rows: I64Array  # Of each row of the segment, its number here; -1 for those that are not in these groups
+    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message (see `Records`)
+    records: U32Array
+    constraints: tuple[Any, ...]  # Those that are more than an interval
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenGroups:
+    """Groups of sets by a token, and what each of these sets asks."""
+
+    # The number of the group of sets without a token, which all messages have; that of token `i` is `first + i`
+    first: int
+    count: int  # How many groups there are
+    cells: Cells  # The tokens by which sets are grouped, and no others
+    sets: GroupedSets
+
+    @property
+    def of_tokens(self) -> tuple[Any, ...]:
+        """As `write_groups` takes them."""
+        cells = self.cells
+        return cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, without those of constraints."""
+        return self.cells.nbytes + sum(array.nbytes for array in self.sets[:3])
+
+    def groups(self, contents: Lists, every: U32Array, messages: MessageTable) -> Lists:
+        """The groups of each message, behind its contents and what `every` message has."""
+        ends = np.zeros(len(messages.offsets), np.int64)
+        lists = contents.offsets, contents.values
+        out = write_groups(lists, every, np.int64(self.first), messages, self.of_tokens, ends)
+        return Lists(ends, out[: ends[-1]])
+
+    def kept(self, found: Candidates, attributes: int, messages: MessageTable) -> Lists:
+        """What was found without what asks more than the messages have."""
+        out = Hits(np.empty(len(found.values), np.uint32), np.zeros(len(found.offsets), np.int64))
+        keep_asked(found, self.sets, messages, np.zeros(attributes, np.uint32), out)
+        return found_in(out)
+
+
+def areas_come_first(required: Requirements, at_a_place: F64Array) -> BoolArray:
+    """For which contents it takes less time to find areas first."""
+    first: BoolArray = at_a_place < _CLEARLY
+    unsure = ~first & (at_a_place < _WORTH)
+    if unsure.any():
+        first[unsure] = at_a_place[unsure] < _WORTH * _with_all(required.only(unsure))
+    return first
+
+
+def _with_all(required: Requirements) -> F64Array:
+    """Of messages that have a content's least likely token, the part that probably has its others, too.
+
+    Messages are taken to be as sets are, and all but the least likely token not to depend on each other.
+    """
+    asked, likely = required.asked, required.likely
+    _, tokens, _ = cells_of(asked, required.constraints, likely, required.attributes.count, required.ranks)
+    owners = asked.owners[likely.has_token]
+    # Tokens are numbered from the least likely one on
+    least = np.full(len(asked), np.iinfo(np.uint32).max, np.uint32)
+    np.minimum.at(least, owners, tokens)
+    of_least = least[owners]
+    pairs = of_least.astype(np.uint64) << np.uint64(32) | tokens
+    _, number_of, counts = np.unique(pairs, return_inverse=True, return_counts=True)
+    _, group_of, sizes = np.unique(least, return_inverse=True, return_counts=True)
+    found = np.ones(len(asked))
+    np.multiply.at(found, owners, np.minimum(counts[number_of] / sizes[group_of[owners]], 1.0))
+    return found
+
+
+def token_groups(required: Requirements, first: int, of_rows: I64Array) -> tuple[TokenGroups, I64Array]:
+    """Group sets, and number groups from `first` on; and the group of each set.
+
+    `of_rows` has the number of the set of each row of the segment, and -1 for others.
+    """
+    asked, likely = required.asked, required.likely
+    least = np.full(len(asked), _NONE)
+    _least_likely(asked.owners, likely.has_token, likely.chances, least)
+    some = np.flatnonzero(least >= 0)
+    things = least[some]
+    only_least = Asked(asked.rows[some], np.arange(len(some)), asked.ranks[things], asked.numbers[things])
+    of_least = replace(likely, has_token=np.ones(len(some), np.bool_), chances=likely.chances[things])
+    cells, tokens, count = cells_of(
+        only_least, required.constraints, of_least, required.attributes.count, required.ranks
+    )
+    groups = np.full(len(asked), first)
+    groups[some] += tokens.astype(np.int64)
+    records = records_of(asked, required.tests, likely.chances, np.arange(len(asked)))
+    sets = GroupedSets(
+        frozen(of_rows), frozen(records.offsets), frozen(records.values), required.tests.complexes.arrays
+    )
+    return TokenGroups(first, count + 1, cells, sets), groups
+
+
+@kernel
+def _least_likely(owners, has_token, chances, least):
+    """Write which thing of each owner has the least likely token."""
+    for i in range(len(owners)):
+        if has_token[i] and (least[owners[i]] < 0 or chances[i] < chances[least[owners[i]]]):
+            least[owners[i]] = i
+
+
+@kernel
+def write_groups(contents, every, first, messages, cells, ends):
+    """Return the contents of each message, what every message has, and the groups of its tokens; where each's end."""
+    content_offsets, content_values = contents
+    rank_offsets, ranks, offsets, attributes, codes = messages
+    out, used = np.empty(16 * len(ends), np.uint32), np.int64(0)
+    for message in range(len(ends) - 1):
+        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
+        values_begin, values_end = offsets[message], offsets[message + 1]
+        begin, end = content_offsets[message], content_offsets[message + 1]
+        more = (end - begin) + len(every) + most_room(ranks_end - ranks_begin, values_end - values_begin)
+        out = with_room(out, used, more)
+        for place in range(begin, end):
+            out[used] = content_values[place]
+            used += 1
+        for place in range(len(every)):
+            out[used] = every[place]
+            used += 1
+        begin = used
+        of_message = (attributes, codes, values_begin, values_end, ranks, ranks_begin, ranks_end)
+        used, _ = tokens_of(of_message, cells, out, used)
+        for place in range(begin, used):
+            out[place] += np.uint32(first)
+        ends[message + 1] = used
+    return out
+
+
+@kernel
+def keep_asked(found, sets, messages, first_codes, out):
+    """Write what was found of each message of which it has what the row asks, and where each's end.
+
+    Returns how many there are. Rows that are in no group ask no more.
+    """
+    (offsets, values, rows), (of_rows, record_offsets, records, constraints) = found, sets
+    (rank_offsets, ranks, message_offsets, attributes, codes), (kept, ends) = messages, out
+    count, used, touched = len(values), np.int64(0), np.uint32(0)
+    begins, stops = np.empty(count, np.int64), np.empty(count, np.int64)
+    # Each miss of the cache in a loop of its own: the processor then waits for many at once
+    for i in range(count):
+        begins[i] = of_rows[np.int64(rows[i])]
+    for i in range(count):
+        number = begins[i]
+        begins[i] = record_offsets[max(number, 0)]
+        stops[i] = record_offsets[number + 1] if number >= 0 else begins[i]
+    for i in range(count):
+        touched ^= records[min(begins[i], len(records) - 1), 0]
+    for message in range(len(ends) - 1):
+        begin, end = message_offsets[message], message_offsets[message + 1]
+        if offsets[message] < offsets[message + 1]:
+            own = (attributes, codes, begin, end, ranks, rank_offsets[message], rank_offsets[message + 1])
+            several = False
+            for i in range(begin, end):
+                several |= first_codes[attributes[i]] != 0
+                first_codes[attributes[i]] = codes[i]
+            for i in range(offsets[message], offsets[message + 1]):
+                kept[used] = values[i]
+                used += np.int64(verified(begins[i], stops[i], records, own, first_codes, several, constraints))
+            for i in range(begin, end):
+                first_codes[attributes[i]] = 0
+        ends[message + 1] = used
+    return used, touched
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -188,7 +366,7 @@ def areas_of(
     found = parsed(tags, is_constraint)
     contents = contents_of(segment.tagsets.ranks, asked.rows, is_area, found, is_constraint)
     count = len(asked.rows)
-    is_near = _is(asked.kinds, area_shapes.NEAR)
+    is_near = asked.kinds == NEAR
     is_fixed = ~is_near & ~asked.negated
     chosen = _first_of_each(asked.owners, is_fixed, count)
     follows = np.zeros(count, np.bool_)
@@ -199,7 +377,7 @@ def areas_of(
     left = ~is_near
     left[chosen[some]] = False
     loose = np.flatnonzero((chosen < 0) & ~follows)
-    shapes = _shapes(asked, chosen[some])
+    shapes = Shapes(asked.kinds[chosen[some]], asked.values[chosen[some]])
     likely = np.where(follows, _OF_CLIENTS, 1.0)
     likely[some] = _at_a_place(shapes, plane=plane)
     required = None
@@ -211,7 +389,7 @@ def areas_of(
     return AreaIndex(
         plane, groups.filters, groups.of_tokens, groups.every,
         FixedAreas.of(groups.numbers[some], groups.count, shapes, plane=plane), rows[some],
-        rows_by_content(groups.numbers[loose], groups.count, rows[loose]),
+        _by_group(groups.numbers[loose], groups.count, rows[loose]),
         _tests(asked, np.flatnonzero(left), len(segment)),
         _followers(segment, asked, groups, np.flatnonzero(is_near), clients, plane=plane) if follows.any() else None,
     )  # fmt: skip
@@ -261,10 +439,10 @@ def _groups(
 
 def _at_a_place(shapes: Shapes, *, plane: bool) -> float:
     """How likely the place of a message is in one of these areas, if messages come from where areas are."""
-    if len(shapes) < 2:
+    known = len(shapes.kinds)
+    if known < 2:
         return 1.0
-    random = np.random.default_rng(len(shapes))
-    some = np.sort(random.choice(len(shapes), min(len(shapes), _SAMPLE), replace=False))
+    some = np.sort(np.random.default_rng(known).choice(known, min(known, _SAMPLE), replace=False))
     values, count = shapes.values[some], len(some)
     sample = FixedAreas.of(np.zeros(count, np.int64), 1, Shapes(shapes.kinds[some], values), plane=plane)
     every = Lists(np.arange(count + 1), np.zeros(count, np.uint32))
@@ -273,26 +451,21 @@ def _at_a_place(shapes: Shapes, *, plane: bool) -> float:
     return max(found - count, 1) / (count * (count - 1))
 
 
-def _is(kinds: U8Array, kind: int) -> BoolArray:
-    found: BoolArray = (kinds == kind) | (kinds == kind + area_shapes.TO_PLANE)
-    return found
-
-
 def _asked(segment: Segment, is_area: BoolArray, *, plane: bool) -> _Asked:
     ranks = segment.tagsets.ranks
     places = np.flatnonzero(is_area[ranks.values])
     of_places = np.searchsorted(ranks.offsets, places.astype(ranks.offsets.dtype), side="right") - 1
     rows, owners = np.unique(of_places, return_inverse=True)
-    shapes = area_shapes.shapes_of(segment.vocabulary.tags, ranks.values[places])
+    shapes = shapes_of(segment.vocabulary.tags, ranks.values[places])
     known = shapes.kinds != 0
-    area_shapes.check_geometry(shapes.kinds, "there are areas", plane=plane)
+    check_geometry(shapes.kinds, "there are areas", plane=plane)
     # What only begins like an area never holds
     has_way = np.ones(len(rows), np.bool_)
     has_way[owners[~known]] = False
     kept = has_way[owners]
     numbers = np.cumsum(has_way) - 1
     return _Asked(
-        rows[has_way].astype(np.int64), numbers[owners[kept]], shapes.kinds[kept], shapes.negated[kept],
+        rows[has_way].astype(np.int64), numbers[owners[kept]], shapes.kinds[kept] | LOWER, shapes.negated[kept],
         shapes.values[kept],
     )  # fmt: skip
 
@@ -305,10 +478,9 @@ def _first_of_each(owners: I64Array, chosen: BoolArray, count: int) -> I64Array:
     return first
 
 
-def _shapes(asked: _Asked, things: I64Array) -> Shapes:
-    return Shapes(
-        np.where(_is(asked.kinds[things], area_shapes.BOX), BOX, CIRCLE).astype(np.uint8), asked.values[things]
-    )
+def _by_group(groups: I64Array, count: int, rows: U32Array) -> Lists:
+    """The rows of each group, of some that have these groups."""
+    return Lists(offsets_of(np.bincount(groups, minlength=count)), rows[np.argsort(groups, kind="stable")])
 
 
 def _tests(asked: _Asked, left: I64Array, count: int) -> ShapeTests:
@@ -318,8 +490,8 @@ def _tests(asked: _Asked, left: I64Array, count: int) -> ShapeTests:
     some, numbers = np.unique(owners, return_inverse=True)
     of_rows = np.full(count if len(some) else 0, _NONE)
     of_rows[asked.rows[some]] = np.arange(len(some))
-    offsets, shapes = offsets_of(np.bincount(numbers, minlength=len(some))), _shapes(asked, left)
-    return all_frozen(ShapeTests(of_rows, offsets, shapes.kinds, shapes.values, asked.negated[left]))
+    offsets = offsets_of(np.bincount(numbers, minlength=len(some)))
+    return all_frozen(ShapeTests(of_rows, offsets, asked.kinds[left], asked.values[left], asked.negated[left]))
 
 
 def _followers(
@@ -339,6 +511,8 @@ def _followers(
     cells = clients.cells_of(keys, numbers, groups.count, np.repeat(metres[sets], sizes), plane=plane)
     return Followers(cells, np.repeat(rows, sizes).astype(np.uint32), places)
 
+
+# -- who finds areas ---------------------------------------------------------------------------------------------------
 
 _log = logging.getLogger(__name__)
 #: Gets places of messages, and the groups of each

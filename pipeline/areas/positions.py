@@ -10,6 +10,7 @@ import threading
 import weakref
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +19,14 @@ from tagmatch.model.arrays import F64Array, I64Array, Lists, Strings, TagLists, 
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import strings_in
 from tagmatch.model.input.places import Locations, locations_in, locations_of
-from tagmatch.model.kernels.area_shapes import BOX, TO_PLANE
 from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.sphere import is_in_box, is_near, limit_of, point_of
+from tagmatch.model.kernels.sphere import BOX, LOWER, is_in_box, is_near, limit_of, point_of
 from tagmatch.model.kernels.tag_table import TagInterner, find_all
 from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.cells import Moves
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.matcher import (
-    Matched,
     Matcher,
     OneQuery,
     PacketSize,
@@ -258,7 +257,7 @@ class WithinAreas:
         queries, locations = self._matcher.preprocess(tags, first, last), locations_of(tags, first, last)
         if locations is None or not locations.kinds.any():
             return queries
-        return _Preprocessed(queries, self, locations)
+        return _Within(queries, self, locations)
 
     def kept(self, found: Lists, locations: Locations) -> Lists:
         """Of keys that were found, those whose clients are within the area of their message, if it has one."""
@@ -305,7 +304,6 @@ def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
     used = 0
     for message in range(len(ends) - 1):
         shape, kind = shapes[message], kinds[message]
-        is_box = kind == BOX or kind == BOX + TO_PLANE
         x, y, z = point_of(shape[0], shape[1], plane)
         limit = limit_of(shape[2], plane)
         for i in range(offsets[message], offsets[message + 1]):
@@ -314,7 +312,7 @@ def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
                 has = True
             elif np.isnan(lon):
                 has = False
-            elif is_box:
+            elif kind | LOWER == BOX:
                 has = is_in_box(shape[0], shape[2], shape[1], shape[3], lon, lat, plane)
             else:
                 px, py, pz = point_of(lon, lat, plane)
@@ -326,32 +324,27 @@ def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
     return used
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Preprocessed:
-    queries: Preprocessed
-    matcher: WithinAreas
-    locations: Locations
+class _Within:
+    """Messages on their way through the stages of another matcher: `Preprocessed`, then `Matched`."""
 
-    def subset_match(self) -> _Matched:
-        return _Matched(self.queries.subset_match(), self.matcher, self.locations)
+    def __init__(self, stage: Any, matcher: WithinAreas, locations: Locations) -> None:
+        self._stage, self._matcher, self._locations = stage, matcher, locations
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Matched:
-    matched: Matched
-    matcher: WithinAreas
-    locations: Locations
+    def subset_match(self) -> _Within:
+        return _Within(self._stage.subset_match(), self._matcher, self._locations)
 
     @property
     def found(self) -> int:
-        return self.matched.found
+        found: int = self._stage.found
+        return found
 
     @property
     def rejected(self) -> int:
-        return self.matched.rejected
+        rejected: int = self._stage.rejected
+        return rejected
 
     def key_lookup(self, space: Space = no_space) -> Lists:
-        kept = self.matcher.kept(self.matched.key_lookup(), self.locations)
+        kept = self._matcher.kept(self._stage.key_lookup(), self._locations)
         memory = space(len(kept.values))
         if memory is None:
             return kept

@@ -1,11 +1,10 @@
 """Which areas have messages' places, on the device: a warp goes down a tree for a message and a group at a time.
 
-The tree and its chunks are those of `tagmatch.pipeline.areas.packing`, in the memory of the device. So are all rules:
-bounds only say where to look, and float64 decides, by products and sums that are rounded as on the CPU.
-
-A warp, which is a block, has a stack of what is to be looked at in shared memory: chunks, and records of the tree by
-level. It takes two at once, so that each lane has a slot: of a chunk it tests the area, of a record the bounds of a
-child, which then goes on the stack. From the top of a group, a level adds 32 at most.
+The tree and its chunks are those of `tagmatch.pipeline.areas.fixed`, and so are all rules: bounds only say where to
+look, and float64 decides, by products and sums that are rounded as on the CPU. A warp, which is a block, has a stack of
+what is to be looked at in shared memory: chunks, and records of the tree by level. It takes two at once, so that each
+lane has a slot: of a chunk it tests the area, of a record the bounds of a child, which then goes on the stack. From the
+top of a group, a level adds 32 at most.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import math
 import queue
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numba.cuda
@@ -23,19 +21,9 @@ import numpy as np
 from tagmatch.model.arrays import Lists, narrow_offsets
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.sphere import is_in_box, near_rules, points
-from tagmatch.pipeline.areas.fixed import FLAT, meridians
-from tagmatch.pipeline.areas.packing import AXIS, FAN_OUT, NUMBERS, SLOTS, WORDS, AreaTree, Places, spans
-from tagmatch.pipeline.cuda.device import (
-    PinnedPool,
-    Workspace,
-    grid,
-    inlined,
-    kernel,
-    plus,
-    prefix_sums,
-    times,
-    typed,
-)
+from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, Places
+from tagmatch.pipeline.areas.fixed import AXIS, FAN_OUT, FLAT, AreaTree, meridians, spans
+from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, grid, inlined, kernel, plus, prefix_sums, times, typed
 from tagmatch.pipeline.cuda.pairs import Room, kept
 from tagmatch.pipeline.cuda.support import on_device
 
@@ -267,32 +255,13 @@ def find_areas(askings, asked, tree, plane, boxes, out):
     _write_all(waiting, out)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Askings:
+class Askings(NamedTuple):
     """Messages' places on the device, and the groups to seek each in."""
 
     workspace: Workspace
-    messages: int  # Of messages, and of askings
-    count: int
+    messages: int
+    askings: int
     arrays: AskingArrays
-    plane: bool
-
-    @classmethod
-    def sent(cls, places: Places, groups: Lists, workspace: Workspace, *, plane: bool, of_points: bool) -> Askings:
-        """Copy them to the device; the CPU makes points of places, as the device's sines and cosines are others."""
-        first, last = int(groups.offsets[0]), int(groups.offsets[-1])
-        count = last - first
-        offsets = workspace.send("group offsets", groups.offsets.astype(np.int64) - first)
-        owners = workspace.device("owners", np.uint32, count)
-        spread_owners[(*grid(len(places), _BLOCK), workspace.stream)](len(places), offsets, owners)
-        asked = workspace.send("groups", groups.values[first:last])
-        lon, lat = workspace.send("lon", places.lon), workspace.send("lat", places.lat)
-        point = lon, lat, lon
-        if of_points and not plane:
-            numbers = points(places.lon, places.lat, plane=False)
-            x, y, z = (workspace.send(name, axis) for name, axis in zip("xyz", numbers, strict=True))
-            point = x, y, z
-        return cls(workspace, len(places), count, typed(AskingArrays(owners, asked, lon, lat, *point)), plane)
 
 
 class Searches:
@@ -319,8 +288,20 @@ class Searches:
         return sum(tree.nbytes for tree, _ in self.trees)
 
     def sent(self, places: Places, groups: Lists, workspace: Workspace) -> Askings:
-        """Copy messages' places and groups to the device."""
-        return Askings.sent(places, groups, workspace, plane=self._plane, of_points=self._of_points)
+        """Copy messages to the device; the CPU makes points of places, as the device's sines and cosines are others."""
+        first, last = int(groups.offsets[0]), int(groups.offsets[-1])
+        count = last - first
+        offsets = workspace.send("group offsets", groups.offsets.astype(np.int64) - first)
+        owners = workspace.device("owners", np.uint32, count)
+        spread_owners[(*grid(len(groups), _BLOCK), workspace.stream)](len(groups), offsets, owners)
+        asked = workspace.send("groups", groups.values[first:last])
+        lon, lat = workspace.send("lon", places.lon), workspace.send("lat", places.lat)
+        point = lon, lat, lon
+        if self._of_points and not self._plane:
+            numbers = points(places.lon, places.lat, plane=False)
+            x, y, z = (workspace.send(name, axis) for name, axis in zip("xyz", numbers, strict=True))
+            point = x, y, z
+        return Askings(workspace, len(groups), count, typed(AskingArrays(owners, asked, lon, lat, *point)))
 
     @contextmanager
     def workspace(self) -> Iterator[Workspace]:
@@ -344,14 +325,14 @@ class Searches:
     def find(self, places: Places, groups: Lists) -> Lists:
         """Areas of the groups of each message that have its place, in no order."""
         if not self.trees or not len(groups.values):
-            return no_lists(len(places))
+            return Lists(np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32))
         with self.workspace() as workspace:
             self.ready(workspace)
             return self._lists(self.sent(places, groups, workspace))
 
     def launch(self, askings: Askings) -> SegmentArrays:
         """Have kernels find what is asked for, and nothing more; the arrays that they write to."""
-        workspace, count = askings.workspace, askings.count
+        workspace, count = askings.workspace, askings.askings
         found = workspace.device("found", np.uint32, self._room.pairs)
         # One for each asking, and one more for each time that a block had many answers
         segments = count * len(self.trees) + 2 * len(found) // _HITS + 1
@@ -364,10 +345,9 @@ class Searches:
             workspace.device("counters of answers", np.int64, 2),
         ))  # fmt: skip
         clear_answers[(*grid(askings.messages, _BLOCK), workspace.stream)](askings.messages, out)
+        blocks = grid(count, _EACH)[0], _THREADS, workspace.stream
         for tree, boxes in self.trees if count else []:
-            find_areas[grid(count, _EACH)[0], _THREADS, workspace.stream](
-                count, askings.arrays, tree, askings.plane, boxes, out
-            )
+            find_areas[blocks](count, askings.arrays, tree, self._plane, boxes, out)
         return out
 
     def _lists(self, askings: Askings) -> Lists:
@@ -396,8 +376,3 @@ class Searches:
         host_values = workspace.download("host answers", out, total)
         workspace.stream.synchronize()
         return Lists(offsets, kept(host_values, np.uint32))
-
-
-def no_lists(messages: int) -> Lists:
-    """Nothing, for so many messages."""
-    return Lists(np.zeros(messages + 1, np.int64), np.zeros(0, np.uint32))

@@ -19,12 +19,12 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, offsets_of
 from tagmatch.model.kernels.sphere import points, reach_of
-from tagmatch.pipeline.areas.cells import CellTree, MoveLog, Points, cell_of
-from tagmatch.pipeline.areas.clients import ClientCells
-from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.pipeline.areas.cells import CellTree, cell_of
+from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, Places, around
+from tagmatch.pipeline.areas.clients import ClientCells, MoveLog, Points
+from tagmatch.pipeline.areas.fixed import AXIS, AreaTree, FixedAreas, levels_over
 from tagmatch.pipeline.areas.index import AreaIndex
-from tagmatch.pipeline.areas.packing import AXIS, NUMBERS, SLOTS, WORDS, AreaTree, Places, around, levels_over
-from tagmatch.pipeline.cuda.area_search import Searches, no_lists
+from tagmatch.pipeline.cuda.area_search import Searches
 from tagmatch.pipeline.cuda.device import (
     Workspace,
     bytes_of,
@@ -173,9 +173,8 @@ class CudaClients(Searches):
         """Bytes of device memory, but for what packets take on their way."""
         return super().nbytes + bytes_of(self._entries, self._at, self._last)
 
-    def near(self, places: Places, groups: Lists) -> Lists:
-        """Entries of clients near each message's place, all at one time."""
-        return self.find(places, groups)
+    #: Entries of clients near each message's place, all at one time
+    near = Searches.find
 
     def update(self) -> None:
         """Make all moves that wait now, not before the next packet, and wait until they are made."""
@@ -188,7 +187,7 @@ class CudaClients(Searches):
     def ready(self, workspace: Workspace) -> None:
         """Make all moves that wait, and arrange entries by where clients are then."""
         try:
-            moves, tree = self._log.take(), self._cells.tree
+            moves, tree = self._log.take(), self._cells.now.moving.tree
             if moves is None:
                 self._copy_all()
             elif moves:
@@ -256,27 +255,27 @@ class CudaFixedAreas(Searches):
         # All kernels are compiled by this thread, before others want them
         self.holding(Places(np.zeros(1), np.zeros(1)), Lists(np.array([0, 1]), np.zeros(1, np.uint32)))
 
-    def holding(self, places: Places, groups: Lists) -> Lists:
-        """Areas that have each message's place."""
-        return self.find(places, groups)
+    #: Areas that have each message's place
+    holding = Searches.find
 
 
 class CudaAreas:
     """What finds areas and clients of an index on a device: a `Searcher`."""
 
     def __init__(self, index: AreaIndex, device: int = 0, streams: int = 1) -> None:
-        self._fixed = CudaFixedAreas(index.fixed, device, streams) if len(index.fixed_rows) else None
+        self._fixed = CudaFixedAreas(index.fixed, device, streams)
         self._clients = None if index.followers is None else CudaClients(index.followers.cells, device)
 
     @property
     def nbytes(self) -> int:
         """Bytes of device memory, but for what packets take on their way."""
-        return sum(part.nbytes for part in (self._fixed, self._clients) if part is not None)
+        return self._fixed.nbytes + (0 if self._clients is None else self._clients.nbytes)
 
     def holding(self, places: Places, groups: Lists) -> Lists:
         """Areas that stay, which have each message's place."""
-        return no_lists(len(places)) if self._fixed is None else self._fixed.holding(places, groups)
+        return self._fixed.holding(places, groups)
 
     def near(self, places: Places, groups: Lists) -> Lists:
-        """Entries of clients near each message's place."""
-        return no_lists(len(places)) if self._clients is None else self._clients.near(places, groups)
+        """Entries of clients near each message's place, of an index that has followers."""
+        assert self._clients is not None
+        return self._clients.near(places, groups)

@@ -130,7 +130,7 @@ class ValueArrays(NamedTuple):
     """Attributes of messages on the device, in any order within a message."""
 
     offsets: Any
-    attributes: Any  # Numbers of attributes, and codes, as `Messages` has them
+    attributes: Any  # Numbers of attributes, and codes, as `MessageTable` has them
     codes: Any
 
 

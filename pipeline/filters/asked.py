@@ -13,10 +13,10 @@ import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Array, U64Array, frozen, offsets_of
 from tagmatch.model.input.values import NO_PLACES
-from tagmatch.model.kernels.constraint_tags import Parsed
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import leading_zeros
 from tagmatch.model.tables import Segment
+from tagmatch.model.where.tag_columns import Parsed
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names
 from tagmatch.pipeline.filters.codes import LEAST
 from tagmatch.pipeline.tags import seek

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U32Array, U64Array, offsets_of
-from tagmatch.model.kernels.constraint_tags import CONTAINS, RANGES, SUFFIX, WITHOUT_TAG, Parsed, parts_of
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
+from tagmatch.model.where.tag_columns import CONTAINS, RANGES, SUFFIX, WITHOUT_TAG, Parsed, parts_of
 from tagmatch.pipeline.filters.codes import Constants, codes_of_cuts
 
 #: Codes of an attribute that is there, whatever its value; also of one that stands for a pattern or for a tag

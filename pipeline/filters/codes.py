@@ -15,11 +15,11 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, Strings, U8Array, U16Array, U32Array, U64Array
 from tagmatch.model.input import values as columns
-from tagmatch.model.kernels.constraint_tags import parts_of, ranks_of
 from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import gather_strings, radix_sort
 from tagmatch.model.where import values as keys
+from tagmatch.model.where.tag_columns import parts_of, ranks_of
 
 #: First letters of keys
 NUMBER, TEXT = tuple(b"ns")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.arrays import Lists
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.filters.messages import Messages, messages_of
+from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.filters.one_message import OneMessage, one_message
 from tagmatch.pipeline.filters.subset_match import match_filters, match_lines
-from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import Matches, TagIndex
 
@@ -30,13 +29,13 @@ class ConstraintFinder(Finder):
         """As `Finder` says."""
         return self.index.nbytes
 
-    def prepare(self, messages: SegmentMessages) -> tuple[QueryBatch, Messages]:
+    def prepare(self, messages: SegmentMessages) -> MessageTable:
         """Ranks and codes of messages."""
-        return messages.ranks, encoded(self.index, messages.tags, messages.first, messages.last)
+        return encoded(self.index, messages)
 
-    def find(self, prepared: tuple[QueryBatch, Messages]) -> RowsFound:
+    def find(self, prepared: MessageTable) -> RowsFound:
         """As `Finder` says."""
-        found = rows_found(self.index, *prepared)
+        found = rows_found(self.index, prepared)
         return RowsFound(found.sets, found.rejected)
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneMessage:
@@ -44,22 +43,22 @@ class ConstraintFinder(Finder):
         return one_message(segment, tags, self.index)
 
 
-def encoded(index: FilterIndex, tags: TagLists, first: int, last: int) -> Messages:
+def encoded(index: FilterIndex, messages: SegmentMessages) -> MessageTable:
     """Messages as codes of an index, which counts what they have."""
-    messages = messages_of(tags, first, last, index.attributes)
-    index.seen.count(len(messages), messages.attributes)
-    return messages
+    table = messages_of(messages.ranks, messages.tags, messages.first, messages.last, index.attributes)
+    index.seen.count(len(messages), table.attributes)
+    return table
 
 
-def rows_found(index: FilterIndex, queries: QueryBatch, messages: Messages) -> Matches:
+def rows_found(index: FilterIndex, messages: MessageTable) -> Matches:
     """Rows that the trie and the lines find."""
     parts = []
     if index.trie is not None:
-        parts.append(match_filters(index.trie, queries, messages))
+        parts.append(match_filters(index.trie, messages))
     if index.lines is not None:
-        parts.append(match_lines(index.lines, queries, messages))
+        parts.append(match_lines(index.lines, messages))
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return Matches(Lists(np.zeros(len(messages) + 1, np.int64), np.zeros(0, np.uint32)), 0)
+        return Matches(Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32)), 0)
     return Matches(side_by_side([part.sets for part in parts]), sum(part.rejected for part in parts))

@@ -10,11 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.kernels.constraint_tags import Parsed, parsed
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
-from tagmatch.model.where.constraints import Constraint, Cut, is_constraint
-from tagmatch.model.where.operators import RANGES
+from tagmatch.model.where.constraints import RANGES, Constraint, Cut, is_constraint
+from tagmatch.model.where.tag_columns import Parsed, parsed
 from tagmatch.model.where.values import ATTRIBUTE, NAN, RESERVED, key_of
 from tagmatch.pipeline.filters.asked import (
     Asked,

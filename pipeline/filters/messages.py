@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,6 +37,7 @@ from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.pipeline.filters.attributes import Attributes, step
 from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes
+from tagmatch.pipeline.matcher import QueryBatch
 
 #: Kinds of columns whose values are 64 bits each
 NUMBERS = (BOOL, INTEGER, FLOAT)
@@ -146,16 +148,14 @@ _SEED = np.uint64(0)
 _NO_INDICES = frozen(np.zeros(0, np.uint32))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Messages:
-    """Attributes that sets ask for: message `i` has those from `offsets[i]` to `offsets[i + 1]`."""
+class MessageTable(NamedTuple):
+    """Messages by the ranks of their tags and by those of their attributes that sets ask for; kernels take it."""
 
-    offsets: I64Array  # int64 array, length n + 1
+    rank_offsets: I64Array
+    ranks: U32Array
+    offsets: I64Array  # Message `i` has the attributes from `offsets[i]` to `offsets[i + 1]`
     attributes: U32Array  # An attribute with several values is there as often
     codes: U32Array
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
 
 @lent
@@ -265,7 +265,7 @@ def _encode_columns(columns, heads, first, last, constants, patterns, found, use
 
 @kernel
 def encode_one(offsets, hashes, tags, data, values, known):
-    """The attributes and codes of one message, as `Messages` has them."""
+    """The attributes and codes of one message, as `MessageTable` has them."""
     names, absent, first_tag, constants, patterns = known
     name_slots, name_offsets, name_bytes = names
     absent_slots, absent_offsets, absent_bytes = absent
@@ -325,12 +325,13 @@ def values_of(
     return owners, attributes, codes
 
 
-def messages_of(tags: TagLists, first: int, last: int, known: Attributes) -> Messages:
-    """The attributes of messages `first` to `last`."""
+def messages_of(queries: QueryBatch, tags: TagLists, first: int, last: int, known: Attributes) -> MessageTable:
+    """Messages `first` to `last`, whose tags are `queries`."""
     given = tags.attributes
     columns = None if given is None else KnownColumns.of(given, known)
     ends = np.zeros(last - first + 1, np.int64)
-    return Messages(ends, *_by_message(*_values(tags, first, last, known, columns), ends))
+    attributes, codes = _by_message(*_values(tags, first, last, known, columns), ends)
+    return MessageTable(queries.offsets, queries.ranks, ends, attributes, codes)
 
 
 def _values(

@@ -19,7 +19,7 @@ from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.asked import count_messages, verified
 from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.filters.messages import encode_one
+from tagmatch.pipeline.filters.messages import MessageTable, encode_one
 from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
 from tagmatch.pipeline.filters.trie import INNER, home_of, most_room, tokens_of
 from tagmatch.pipeline.matcher import Single
@@ -242,20 +242,25 @@ def no_codes(tables):
 
 
 @kernel
-def encoded_in(tables, tags, attributes, tag_offset):
-    """A message's ranks, and its attributes and codes, as the index of `tables` knows them; it is counted."""
-    ranks = ranks_of(tables, tags, tag_offset)
-    known, codes = _encoded(tables, tags, attributes)
-    return ranks, known, codes
+def table_of_one(ranks, attributes, codes):
+    """One message as a table."""
+    return MessageTable(np.array([0, len(ranks)]), ranks, np.array([0, len(attributes)]), attributes, codes)
 
 
 @kernel
-def rows_for(tables, ranks, attributes, codes, most):
+def encoded_in(tables, tags, attributes, tag_offset):
+    """A message as the index of `tables` knows it; it is counted."""
+    ranks = ranks_of(tables, tags, tag_offset)
+    known, codes = _encoded(tables, tags, attributes)
+    return table_of_one(ranks, known, codes)
+
+
+@kernel
+def rows_for(tables, messages, most):
     """Rows of an index that the encoded message satisfies; how many candidates were turned away.
 
     That is `TOO_MANY` where to look at no more than `most`, or at fewer nodes, is not enough.
     """
-    messages = (np.array([0, len(ranks)]), ranks, np.array([0, len(attributes)]), attributes, codes)
     constraints, first_codes, ends = constraints_in(tables), no_codes(tables), np.zeros(2, np.int64)
     sets, rejected = np.empty(0, np.uint32), 0
     if scalar(tables, _HAS_TRIE):
@@ -271,8 +276,8 @@ def rows_for(tables, ranks, attributes, codes, most):
 @kernel
 def _in_segment(tables, tags, beside, most, dtypes):
     """Sets of a segment that the message satisfies and that are not deleted; the rest (see `rows_for`)."""
-    ranks, attributes, codes = encoded_in(tables, tags, beside, dtypes[0])
-    sets, rejected = rows_for(tables, ranks, attributes, codes, most)
+    messages = encoded_in(tables, tags, beside, dtypes[0])
+    sets, rejected = rows_for(tables, messages, most)
     return live_of(tables, sets), rejected
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from tagmatch.model.arrays import Lists
@@ -11,9 +9,8 @@ from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.kernels.lists import trailing_zeros
 from tagmatch.pipeline.filters.asked import keep_verified
 from tagmatch.pipeline.filters.lines import ABSENT, BLOCK, SEVERAL, WORDS, LineIndex, bucket_of, in_box, with_value
-from tagmatch.pipeline.filters.messages import Messages
+from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.trie import TrieIndex, descend, write_tokens
-from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.tags import Matches
 
 # Messages that go down the trie together: fewer at first, and where they have many candidates
@@ -38,16 +35,11 @@ def match_in_trie(messages, cells, trie, fewest, sets, first_codes, ends):
     return out[:total], candidates - total
 
 
-def _arrays_of(queries: QueryBatch, messages: Messages) -> tuple[Any, ...]:
-    """Messages as kernels take them."""
-    return queries.offsets, queries.ranks, messages.offsets, messages.attributes, messages.codes
-
-
-def match_filters(index: TrieIndex, queries: QueryBatch, messages: Messages) -> Matches:
+def match_filters(index: TrieIndex, messages: MessageTable) -> Matches:
     """Rows of the segment whose tags and constraints each message satisfies."""
-    ends = np.zeros(len(messages) + 1, np.int64)
+    ends = np.zeros(len(messages.offsets), np.int64)
     first_codes = np.zeros(index.attributes.count, np.uint32)
-    rows, rejected = match_in_trie(_arrays_of(queries, messages), *index.arrays, first_codes, ends)
+    rows, rejected = match_in_trie(messages, *index.arrays, first_codes, ends)
     return Matches(Lists(ends, rows), int(rejected))
 
 
@@ -175,10 +167,10 @@ def match_in_lines(messages, cut, blocks, sets, first_codes, buckets, ends):
     return out[:total], rejected - total, touched
 
 
-def match_lines(index: LineIndex, queries: QueryBatch, messages: Messages) -> Matches:
+def match_lines(index: LineIndex, messages: MessageTable) -> Matches:
     """Rows of the segment whose tags and constraints each message satisfies."""
-    ends = np.zeros(len(messages) + 1, np.int64)
+    ends = np.zeros(len(messages.offsets), np.int64)
     first_codes = np.zeros(index.attributes.count, np.uint32)
-    buckets = np.empty((len(index.buckets), min(_BATCH, len(messages))), np.uint8)
-    rows, rejected, _ = match_in_lines(_arrays_of(queries, messages), *index.arrays, first_codes, buckets, ends)
+    buckets = np.empty((len(index.buckets), min(_BATCH, len(ends) - 1)), np.uint8)
+    rows, rejected, _ = match_in_lines(messages, *index.arrays, first_codes, buckets, ends)
     return Matches(Lists(ends, rows), int(rejected))

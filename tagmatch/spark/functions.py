@@ -18,7 +18,7 @@ from tagmatch.embedded import TagMatch
 from tagmatch.messages import ATTRIBUTES, LOCATION, TAGS, WITHIN, names_of_places
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.input.areas import KIND, shapes_in
-from tagmatch.model.kernels.area_shapes import BOX
+from tagmatch.model.kernels.sphere import BOX
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of
 from tagmatch.model.storage.repository import Repository

@@ -40,8 +40,6 @@ from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of, tag_lists
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.attributes import entries_of
-from tagmatch.model.kernels.area_shapes import shapes_of
-from tagmatch.model.kernels.constraint_tags import parsed, parts_of
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among, reserved_among
@@ -51,6 +49,7 @@ from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.positions import Positions, open_positions
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import KeyTable, Segment, Snapshot
+from tagmatch.model.where.tag_columns import parsed, parts_of, shapes_of
 from tagmatch.model.where.values import ATTRIBUTE
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.spark.batches import (

@@ -15,9 +15,8 @@ from support.filters import leaves, messages, neighbours, operands, satisfies, s
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.errors import FilterError
-from tagmatch.model.where.constraints import Constraint, Cut, is_constraint
+from tagmatch.model.where.constraints import Constraint, Cut, Side, is_constraint
 from tagmatch.model.where.language import MAX_CONJUNCTIONS, MAX_DEPTH, Row, rows_of
-from tagmatch.model.where.operators import Side
 from tagmatch.model.where.values import attribute_tags, key_of, value_of
 
 _ALL = [math.nan, False, True, *filters.INTEGERS, *filters.FLOATS, *filters.TEXTS]

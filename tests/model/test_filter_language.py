@@ -22,12 +22,12 @@ import tagmatch
 from tagmatch import Box, Circle, InvalidTypeError, InvalidValueError, Near
 from tagmatch.model.columns import strings_of
 from tagmatch.model.errors import FilterError
-from tagmatch.model.kernels.area_shapes import shapes_of
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.where import areas, constraints, language, values
 from tagmatch.model.where.areas import check
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of
+from tagmatch.model.where.tag_columns import shapes_of
 
 _TEST = "a test, such as price < 10"
 *_NAMES, _LAST = (name for name, own in OPERATORS.items() if own.operands != "none")

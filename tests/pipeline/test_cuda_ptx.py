@@ -30,8 +30,8 @@ runs cuda.balanced _Runs yes i64 i64 words three u8 offsets u32
 packed cuda.balanced _Packed yes u32 u32 i64 u8
 askings cuda.area_search AskingArrays u32 u32 f64 f64 f64 f64 f64
 segments cuda.area_search SegmentArrays u32 u32 i64 i32 i32 i64
-tree areas.packing AreaTree i64 f64 u32 bounds i64
-moved areas.cells Points u32 f64 f64 f64
+tree areas.fixed AreaTree i64 f64 u32 bounds i64
+moved areas.clients Points u32 f64 f64 f64
 cuts areas.cells CellTree i64 f64 u8
 entries cuda.areas _Entries u32 u32 f64
 at cuda.areas PointArrays f64 f64 f64

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from support.distances import EARTH, HALF_WAY
 
 from tagmatch.model.arrays import Lists
-from tagmatch.pipeline.areas.packing import BOX, CIRCLE, Places, Shapes
+from tagmatch.model.kernels.sphere import BOX, CIRCLE
+from tagmatch.pipeline.areas.chunks import Places, Shapes
 
 Place = tuple[float, float]
 

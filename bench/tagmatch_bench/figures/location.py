@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from tagmatch import TagMatch
 from tagmatch.model.arrays import BoolArray, F64Array, Lists, U64Array
+from tagmatch.model.kernels.sphere import CIRCLE
+from tagmatch.pipeline.areas.chunks import Places, Shapes
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.packing import CIRCLE, Places, Shapes
 from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.location_content import cities, clients, content, table2, workload
 from tagmatch_bench.figures.location_spatial import memory, messages, moves, parts, spatial

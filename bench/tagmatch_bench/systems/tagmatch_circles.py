@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from tagmatch import DeviceError, Near, TagMatch
 from tagmatch.model.arrays import F64Array, Lists, U32Array
+from tagmatch.model.kernels.sphere import CIRCLE
+from tagmatch.pipeline.areas.chunks import Places, Shapes
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.packing import CIRCLE, Places, Shapes
 from tagmatch.pipeline.cuda.support import devices, on_device
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.matcher import Plain, UnavailableError

@@ -13,7 +13,7 @@ from tagmatch import DeviceError, TagMatch
 from tagmatch.messages import locations_of_table, messages_in, without_locations
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.pipeline.areas.area_finder import AreaFinder, groups_of
+from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside
 from tagmatch.pipeline.matcher import Matcher, Preprocessed
 from tagmatch.pipeline.tags import merge_all
@@ -206,7 +206,7 @@ class LocatedMatching(TagmatchMatching):
     def groups(packet: Any) -> Lists:
         """The groups whose areas each message is looked for in: contents that it has, and tokens."""
         finder, sought = _of_areas(packet)
-        return groups_of(finder.index, sought.queries, sought.messages)
+        return groups_of(finder.index, sought.messages)
 
     @staticmethod
     def areas(packet: Any, groups: Lists) -> Any:

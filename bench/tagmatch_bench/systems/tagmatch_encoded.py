@@ -90,9 +90,7 @@ class TagmatchEncoded(Plain):
             nothing, ends = np.zeros(0, np.uint32), np.zeros(1, np.int64)
             return Encoded(ends, nothing, ends, nothing, nothing)
         (rows,) = messages_in(messages.combine_chunks())
-        queries = self._tags.ranks(rows, 0, len(rows))
-        values = messages_of(rows, 0, len(rows), self._filters.attributes)
-        return Encoded(queries.offsets, queries.ranks, values.offsets, values.attributes, values.codes)
+        return Encoded(*messages_of(self._tags.ranks(rows, 0, len(rows)), rows, 0, len(rows), self._filters.attributes))
 
     def match_many(self, messages: Encoded, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the subscriptions that each message satisfies."""

@@ -11,20 +11,14 @@ from support.finders import Finders, Modelled, both
 from support.places import NOWHERE, Box, Circle, Place, lists_of, place_at_edge, places_of, random_area, random_place
 
 from tagmatch import TagMatch
-from tagmatch.model.kernels.sphere import boxes_have, circles_have
-from tagmatch.pipeline.areas import packing
+from tagmatch.model.kernels.sphere import CIRCLE, boxes_have, circles_have
+from tagmatch.pipeline.areas.chunks import Shapes
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.areas.packing import CIRCLE, Shapes
 
 
-@pytest.fixture(params=[True, pytest.param(None, marks=pytest.mark.slow)], ids=["vector", "loops"])
-def finders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Finders:
-    """Chunks are tested by vector code, and by loops, whatever this processor is."""
-    monkeypatch.setattr(packing, "_VECTOR_CODE", request.param is True)
+@pytest.fixture
+def finders() -> Finders:
     return Finders()
-
-
-both_ways = pytest.mark.usefixtures("finders")
 
 
 @both
@@ -51,7 +45,6 @@ def test_a_million_take_little_memory() -> None:
 
 
 @pytest.mark.slow
-@both_ways
 @pytest.mark.parametrize("begin", [NOWHERE, (3.0, 4.0)])
 def test_cells_are_made_anew_where_clients_gather(rng: random.Random, begin: Place) -> None:
     """All begin nowhere, or at one place, which tells nothing, then come to one town, then spread."""
@@ -77,7 +70,6 @@ def test_a_client_that_is_not_there() -> None:
     assert modelled.assert_found([(None, (0.0, 0.0), [0])]) == 1
 
 
-@both_ways
 def test_answers_of_any_length_are_whole() -> None:
     """Few messages find all, most nothing: no room is made for that beforehand."""
     count = 20_000

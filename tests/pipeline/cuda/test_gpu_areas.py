@@ -21,8 +21,7 @@ from tagmatch import Circle as CircleArea
 from tagmatch import CudaOptions, Near, TagMatch
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.pipeline import devices
-from tagmatch.pipeline.areas.cells import MoveLog
-from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.clients import ClientCells, MoveLog
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.combined import Beside
 from tagmatch.pipeline.cuda.areas import CudaClients, CudaFixedAreas

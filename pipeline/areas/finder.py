@@ -1,38 +1,32 @@
-"""One message that says where it is, from its tags, attributes and place to the keys of sets with areas.
+"""Finds the sets of a segment that have areas: of packets of messages, or of one message by two calls of kernels.
 
-As `tagmatch.pipeline.one`, which says why; it is the kernels of packets that are called here, too. There are
-two calls: one finds sets, and entries of clients, and the other one looks up their keys.
+One message alone goes as `tagmatch.pipeline.one` has it, which says why: the kernels are those of packets. The first
+call finds sets, and entries of clients, and the other one looks up their keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, U32Array
-from tagmatch.model.kernels.area_shapes import BOX as BOX_LETTER
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, offsets_of
+from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.kernels.sphere import LOWER
 from tagmatch.model.tables import Segment, is_deleted
-from tagmatch.pipeline.areas.client_search import PREPARED, AreasOfMessages, find_clients
-from tagmatch.pipeline.areas.fixed import find_fixed
-from tagmatch.pipeline.areas.index import AreaIndex
-from tagmatch.pipeline.areas.packing import (
-    BOX,
-    CIRCLE,
-    AreaTree,
-    Candidates,
-    Hits,
-    ShapeTests,
-    Visits,
-    keep_tested,
-    spread_rows,
-    way,
-)
-from tagmatch.pipeline.areas.token_groups import GroupedSets, MessageTable, keep_asked, write_groups
+from tagmatch.pipeline.areas.cells import PREPARED
+from tagmatch.pipeline.areas.chunks import NO_PLACES, Candidates, Hits, Places, Shapes, Visits, found_in, visits_of
+from tagmatch.pipeline.areas.clients import ClientCells, find_clients
+from tagmatch.pipeline.areas.fixed import AreaTree, ShapeTests, find_fixed, keep_tested, spread_rows
+from tagmatch.pipeline.areas.index import AreaIndex, Ask, Finders, GroupedSets, keep_asked, write_groups
+from tagmatch.pipeline.filters.constraint_finder import encoded, rows_found
+from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.one_message import (
     BEHIND,
     SCALAR_BEHIND,
@@ -44,6 +38,7 @@ from tagmatch.pipeline.filters.one_message import (
     no_codes,
     read,
     rows_for,
+    table_of_one,
 )
 from tagmatch.pipeline.matcher import Single
 from tagmatch.pipeline.one import (
@@ -59,7 +54,146 @@ from tagmatch.pipeline.one import (
     scalar,
     tags_in,
 )
+from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import TagIndex
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sought:
+    """The groups that the areas of each message are looked for in, and the messages, of which sets may ask more."""
+
+    groups: Lists
+    messages: MessageTable
+    locations: Locations | None
+    asks: tuple[Ask, Ask]  # What finds areas, and clients
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+
+class AreaFinder(Finder):
+    """Finds sets with areas: contents on the CPU, areas on the CPU or a device, whatever matches other sets."""
+
+    def __init__(self, index: AreaIndex, finders: Finders | None = None) -> None:
+        self.index = index
+        self.finders = Finders(index) if finders is None else finders
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def nbytes(self) -> int:
+        """As `Finder` says."""
+        return self.index.nbytes + self.finders.nbytes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """As `Finder` says."""
+        return self.finders.notes
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """Messages whose areas were looked for."""
+        return self.finders.matched_by
+
+    def prepare(self, messages: SegmentMessages) -> Sought:
+        """Where messages are, and the groups whose areas each is looked for in."""
+        filters, count = self.index.filters, len(messages)
+        if filters is None:
+            ends, none = np.zeros(count + 1, np.int64), np.zeros(0, np.uint32)
+            table = MessageTable(ends, none, ends, none, none)
+        else:
+            table = encoded(filters, messages)
+        locations = locations_of(messages.tags, messages.first, messages.last)
+        return Sought(groups_of(self.index, table), table, locations, self.finders.of_packet(count))
+
+    def find(self, prepared: Sought) -> RowsFound:
+        """As `Finder` says; of sets that follow clients, it finds the keys of those that a message is for."""
+        index, groups, locations, count = self.index, prepared.groups, prepared.locations, len(prepared)
+        holding, near = prepared.asks
+        nowhere = np.full(count, np.nan)
+        places = Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat)
+        parts = [Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))]
+        if len(index.fixed_rows):
+            entries = holding(places, groups)
+            parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
+        if len(index.loose.values):
+            parts.append(_spread(index.loose, groups))
+        rows = parts[-1] if len(parts) < 3 else side_by_side(parts)
+        rows = _kept(index, prepared, rows, None, places)
+        followers = index.followers
+        if followers is None or locations is None:
+            return RowsFound(rows)
+        entries = _entries_for(followers.cells, near, places, locations, groups)
+        entries = _kept(index, prepared, entries, followers.rows, places)
+        if not len(entries.values):
+            return RowsFound(rows)
+        return RowsFound(rows, key_places=Lists(entries.offsets, followers.places[entries.values].astype(np.uint64)))
+
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneLocated:
+        """As `Finder` says."""
+        return one_located(segment, tags, self.index)
+
+
+def groups_of(index: AreaIndex, messages: MessageTable) -> Lists:
+    """The contents of messages that are found first, and the groups of their tokens."""
+    count = len(messages.offsets) - 1
+    contents = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
+    if index.filters is not None:
+        contents = rows_found(index.filters, messages).sets
+    if index.of_tokens is not None:
+        return index.of_tokens.groups(contents, index.every, messages)
+    if len(index.every):
+        each = Lists(np.arange(0, (count + 1) * len(index.every), len(index.every)), np.tile(index.every, count))
+        return side_by_side([contents, each])
+    return contents
+
+
+def _entries_for(cells: ClientCells, near: Ask, places: Places, locations: Locations, groups: Lists) -> Lists:
+    """Entries of clients that a message is for: near its place, and within its area, whichever it has."""
+    if not locations.kinds.any():
+        return near(places, groups)
+    has_area = locations.kinds != 0
+    shapes = Shapes(locations.kinds | LOWER, locations.values)
+    has_place = ~np.isnan(locations.lon)
+    within = cells.inside(shapes, None, _only(groups, has_area & ~has_place))
+    near_and_within = cells.inside(shapes, places, _only(groups, has_area & has_place))
+    return side_by_side([within, near_and_within, near(places, _only(groups, ~has_area))])
+
+
+def _only(lists: Lists, chosen: BoolArray) -> Lists:
+    """The lists chosen; others are empty."""
+    lengths = lists.lengths()
+    return Lists(offsets_of(np.where(chosen, lengths, 0)), lists.values[np.repeat(chosen, lengths)])
+
+
+def _spread(rows: Lists, groups: Lists) -> Lists:
+    """The rows of all groups of each message."""
+    out, visits = Hits(np.zeros(0, np.uint32), np.zeros(len(groups) + 1, np.int64)), visits_of(NO_PLACES, groups)
+    count = spread_rows(rows.offsets, rows.values, visits, out)
+    if count:
+        out = out._replace(values=np.empty(count, np.uint32))
+        spread_rows(rows.offsets, rows.values, visits, out)
+    return found_in(out)
+
+
+def _kept(index: AreaIndex, sought: Sought, found: Lists, rows: U32Array | None, places: Places) -> Lists:
+    """What was found, which are rows or have these, without what other areas say no to, or that asks for more."""
+    if len(index.tests.of_rows) and len(found.values):
+        out = Hits(np.empty(len(found.values), np.uint32), np.zeros(len(found) + 1, np.int64))
+        keep_tested(_with_rows(found, rows), index.tests, places.lon, places.lat, index.plane, out)
+        found = found_in(out)
+    if index.of_tokens is not None and index.filters is not None and len(found.values):
+        attributes = index.filters.attributes.count
+        found = index.of_tokens.kept(_with_rows(found, rows), attributes, sought.messages)
+    return found
+
+
+def _with_rows(found: Lists, rows: U32Array | None) -> Candidates:
+    return Candidates(found.offsets, found.values, found.values if rows is None else rows[found.values])
+
+
+# -- one message -------------------------------------------------------------------------------------------------------
 
 _DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int64, np.uint8, np.uint32, np.uint64, np.bool_)
 _F32, _F64, _I64, _U8, _U32, _U64, _BOOL = _DTYPES
@@ -88,31 +222,17 @@ _ROOM = 256
 
 
 @kernel
-def _not_encoded():
-    """What stands for the ranks, attributes and codes of a message where nobody asks for any."""
-    return np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint32)
-
-
-@kernel
-def _message_of(encoded):
-    """One message that is encoded, as a table."""
-    ranks, attributes, codes = encoded
-    return MessageTable(np.array([0, len(ranks)]), ranks, np.array([0, len(attributes)]), attributes, codes)
-
-
-@kernel
 def _room_for(count):
     """Room for so much that one message may find."""
     return Hits(np.empty(count, np.uint32), np.zeros(2, np.int64))
 
 
 @kernel
-def _groups_of(tables, encoded, most):
+def _groups_of(tables, message, most):
     """The groups in which areas are looked for, of a message that is encoded; whether `rows_for` found all."""
-    ranks, attributes, codes = encoded
     found, every = np.empty(0, np.uint32), array_at(tables, _EVERY, np.uint32)
     if scalar(tables, _HAS_FILTERS):
-        found, rejected = rows_for(tables, ranks, attributes, codes, most)
+        found, rejected = rows_for(tables, message, most)
         if rejected == TOO_MANY:
             return found, False
     if not scalar(tables, _HAS_TOKENS):
@@ -120,29 +240,29 @@ def _groups_of(tables, encoded, most):
     first_cells, bits, levels, known = arrays_at(tables, _TOKENS, _OF_TOKENS)
     cells, ends = (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG)), np.zeros(2, np.int64)
     contents, first = (np.array([0, len(found)]), found), scalar(tables, _FIRST_GROUP)
-    out = write_groups(contents, every, first, _message_of(encoded), cells, ends)
+    out = write_groups(contents, every, first, message, cells, ends)
     return out[: ends[1]], True
 
 
 @kernel
-def _asked_of(tables, encoded, found, rows):
+def _asked_of(tables, message, found, rows):
     """What was found, whose rows are these, without those that ask more than the message has."""
     if len(found) == 0 or not scalar(tables, _HAS_TOKENS):
         return found
     of_rows, record_offsets, records = arrays_at(tables, _SETS, _OF_SETS)
     sets = GroupedSets(of_rows, record_offsets, records.reshape((-1, 3)), constraints_in(tables))
     candidates, out = Candidates(np.array([0, len(found)]), found, rows), _room_for(len(found))
-    used, _ = keep_asked(candidates, sets, _message_of(encoded), no_codes(tables), out)
+    used, _ = keep_asked(candidates, sets, message, no_codes(tables), out)
     return out.values[:used]
 
 
 @kernel
-def _fixed_rows(way, origin, tables, lon, lat, groups, most):
+def _fixed_rows(origin, tables, lon, lat, groups, most):
     """The rows, of these groups, of whose areas one has the place; whether there was memory of `most` for them."""
     rows, trees = array_at(tables, _FIXED_ROWS, np.uint32), arrays_at(tables, _TREES, (_OF_TREE, _OF_TREE))
     visits, out = Visits(lon, lat, np.array([0, len(groups)]), groups), _room_for(_ROOM)
     while True:
-        done, more = find_fixed(way, origin, trees, visits, 0, out)
+        done, more = find_fixed(True, origin, trees, visits, 0, out)
         if done:
             break
         if more > most:
@@ -181,33 +301,33 @@ def _tested(plane, tables, found, rows, lon, lat):
 
 
 @kernel
-def _sets_of(way, origin, tables, lon, lat, groups, encoded, most):
+def _sets_of(origin, tables, lon, lat, groups, message, most):
     """The sets, of these groups, that a message in this place satisfies; whether to look at `most` was enough."""
     sets, is_all = np.empty(0, np.uint32), True
     if len(array_at(tables, _FIXED_ROWS, np.uint32)) and not np.isnan(lon[0]):
-        sets, is_all = _fixed_rows(way, origin, tables, lon, lat, groups, most)
+        sets, is_all = _fixed_rows(origin, tables, lon, lat, groups, most)
     if is_all and len(array_at(tables, _LOOSE + 1, np.uint32)):
         more, is_all = _loose_rows(tables, groups, most)
         sets = np.append(sets, more)
     if not is_all:
         return sets, False
     sets = _tested(len(origin) == 2, tables, sets, sets, lon, lat)
-    return live_of(tables, _asked_of(tables, encoded, sets, sets)), True
+    return live_of(tables, _asked_of(tables, message, sets, sets)), True
 
 
 @kernel
-def _entries_near(way, origin, cells, numbers, groups, most):
+def _entries_near(origin, cells, numbers, groups, most):
     """The entries, of these groups, of clients near the message's place, and within its area, whichever it has.
 
     And whether there are no more than `most`.
     """
     has_place, has_area = not np.isnan(numbers[0]), numbers[_KIND] != 0
-    kinds = np.full(int(has_area), BOX if numbers[_KIND] == BOX_LETTER else CIRCLE, np.uint8)
-    shapes = AreasOfMessages(kinds, numbers[_SHAPE:].reshape((1, 4)))
+    kinds = np.full(int(has_area), np.uint8(numbers[_KIND]))
+    shapes = Shapes(kinds, numbers[_SHAPE:].reshape((1, 4)))
     lon, lat = numbers[: int(has_place)], numbers[1 : 1 + int(has_place)]
     visits, out = Visits(lon, lat, np.array([0, len(groups)]), groups), _room_for(_ROOM)
     known, asks = arrays_at(cells, 0, PREPARED), own_array_at(cells, _ASKS, np.int64)
-    while not find_clients(way, origin, known, visits, shapes, asks, 0, out):
+    while not find_clients(True, origin, known, visits, shapes, asks, 0, out):
         if len(out.values) >= most:
             return out.values[:0], False
         out = Hits(np.empty(2 * len(out.values), np.uint32), out.ends)
@@ -223,13 +343,13 @@ def _rows_at(rows, entries):
 
 
 @kernel
-def _entries_of(way, origin, tables, cells, numbers, groups, encoded, most):
+def _entries_of(origin, tables, cells, numbers, groups, message, most):
     """The entries of clients that a message is for, whose sets it satisfies; the rest (see `_entries_near`)."""
     rows, deleted = array_at(tables, _FOLLOWER_ROWS, np.uint32), deleted_in(tables)
-    entries, is_all = _entries_near(way, origin, cells, numbers, groups, most)
+    entries, is_all = _entries_near(origin, cells, numbers, groups, most)
     lon, lat = numbers[:1], numbers[1:2]
     entries = _tested(len(origin) == 2, tables, entries, _rows_at(rows, entries), lon, lat)
-    entries = _asked_of(tables, encoded, entries, _rows_at(rows, entries))
+    entries = _asked_of(tables, message, entries, _rows_at(rows, entries))
     used = np.int64(0)
     for i in range(len(entries)):
         entry = entries[i]
@@ -246,7 +366,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
     `most` is not enough.
     """
     tag_offset = dtypes.tag_offset
-    origin, vector = (0.0, 0.0) if plane else (0.0, 0.0, 0.0), way()
+    origin = (0.0, 0.0) if plane else (0.0, 0.0, 0.0)
 
     @kernel
     def find(tables, cells, text, count, attributes, place, most):
@@ -261,20 +381,21 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
             table = tables[segment]
             ends[2 * segment + 1] = ends[2 * segment + 2] = ends[2 * segment]
             is_asked = len(place) > 0 or len(array_at(table, _LOOSE + 1, np.uint32)) > 0
-            groups, encoded = np.empty(0, np.uint32), _not_encoded()
+            groups, none = np.empty(0, np.uint32), np.empty(0, np.uint32)
+            message = table_of_one(none, none, none)
             if is_asked:
                 if scalar(table, _HAS_FILTERS):
-                    encoded = encoded_in(table, tags, beside, tag_offset)
-                groups, is_all = _groups_of(table, encoded, most)
+                    message = encoded_in(table, tags, beside, tag_offset)
+                groups, is_all = _groups_of(table, message, most)
                 if not is_all:
                     return None
             if len(groups) == 0:
                 continue
-            sets, is_all = _sets_of(vector, origin, table, lon, lat, groups, encoded, most)
+            sets, is_all = _sets_of(origin, table, lon, lat, groups, message, most)
             found = np.append(found, sets)
             ends[2 * segment + 1] = len(found)
             if is_all and len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
-                more, is_all = _entries_of(vector, origin, table, cells[segment], numbers, groups, encoded, most)
+                more, is_all = _entries_of(origin, table, cells[segment], numbers, groups, message, most)
                 found = np.append(found, more)
             if not is_all or len(found) > most:
                 return None
@@ -354,7 +475,7 @@ class OneLocated(OneMessage):
 
     def _found(self, query: Single, most: int) -> Any:
         # Which stay where they are as long as this does
-        cells = [None if each is None else each.cells.prepared for each in self._followers]
+        cells = [None if each is None else each.cells.now.prepared for each in self._followers]
         addresses = self._no_cells
         if len(cells) == 1:
             addresses = addresses if cells[0] is None else cells[0].addresses.reshape(1, -1)

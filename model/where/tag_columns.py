@@ -1,4 +1,7 @@
-"""Constraint tags (`tagmatch.model.where.constraints`) in columns: written, and read again from a vocabulary's tags."""
+"""Tags of constraints and of areas in columns: written, and read again from the tags of a vocabulary.
+
+`tagmatch.model.where.constraints` and `tagmatch.model.where.areas` say what these tags look like.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,24 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U32Array, frozen, offsets_of
+from tagmatch.model.arrays import (
+    BoolArray,
+    F64Array,
+    I64Array,
+    Strings,
+    TagLists,
+    U8Array,
+    U32Array,
+    frozen,
+    offsets_of,
+)
+from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.jit import copy, inlined, kernel
+from tagmatch.model.kernels.sphere import LOWER
 from tagmatch.model.parallel import even_ranges, run_rows
-from tagmatch.model.where import operators as table
-from tagmatch.model.where.operators import OPERATORS
+from tagmatch.model.where import constraints as table
+from tagmatch.model.where.areas import FIELDS
+from tagmatch.model.where.constraints import OPERATORS
 
 #: Kinds of constraints: of values between cuts; the end of a text, or a part of it; a tag that must not be there
 RANGES, SUFFIX, CONTAINS, WITHOUT_TAG = map(ord, (table.RANGES, table.SUFFIX, table.CONTAINS, table.NO_TAG))
@@ -411,3 +427,119 @@ def ranks_of(strings: Strings) -> I64Array:
     column = pa.Array.from_buffers(pa.large_binary(), len(strings), [None, offsets, pa.py_buffer(strings.data)])
     ranks: I64Array = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
     return ranks
+
+
+# -- areas -------------------------------------------------------------------------------------------------------------
+
+#: Most numbers that an area has
+MOST_NUMBERS = 4
+# How many each has, by its letter
+_COUNTS = np.full(256, -1)
+for _name, _fields in FIELDS.items():
+    _COUNTS[[ord(_name[0]), ord(_name[0]) ^ int(LOWER)]] = len(_fields)
+
+_DIGITS = 16
+# A tag's bytes before the letter: U+0000, the sign, the kind, U+0000
+_HEAD = 4
+_AREA = ord(table.AREA)
+_NINE, _A, _F = tuple(b"9af")
+_HEX = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
+
+
+class WrittenShapes(NamedTuple):
+    """Areas of some tags."""
+
+    kinds: U8Array  # `CIRCLE`, `BOX` or `NEAR`, without `LOWER` on the plane; 0 of a tag that is no area's
+    negated: BoolArray
+    # [n, 4]: `lon`, `lat`, `metres` of a circle, `west`, `south`, `east`, `north` of a box, `metres` of near; then 0
+    values: F64Array
+
+
+@inlined
+def read_shape(data, at, end, count, bits):
+    """Read what stands for a shape, a letter and so many numbers, by the letter if `count` is 0; whether it is one.
+
+    `bits` gets those of the numbers, and is not to be used where it is none.
+    """
+    wanted = count if count > 0 else _COUNTS[data[at]]
+    at += 1
+    sound = wanted > 0 and end - at == wanted * _DIGITS
+    bits[:] = 0
+    if sound:
+        for number in range(wanted):
+            found = np.uint64(0)
+            for _ in range(_DIGITS):
+                byte = data[at]
+                if _ZERO <= byte <= _NINE:
+                    digit = byte - _ZERO
+                elif _A <= byte <= _F:
+                    digit = byte - _A + 10
+                else:
+                    digit, sound = 0, False
+                found = (found << np.uint64(4)) | np.uint64(digit)
+                at += 1
+            bits[number] = found
+    return sound
+
+
+@kernel
+def _read_areas(offsets, data, ranks, kinds, negated, bits):
+    for i in range(len(ranks)):
+        start, end = np.int64(offsets[ranks[i]]), np.int64(offsets[ranks[i] + np.uint32(1)])
+        if end - start <= _HEAD:
+            continue
+        if read_shape(data, start + _HEAD, end, 0, bits[i]):
+            kinds[i], negated[i] = data[start + _HEAD], data[start + 1] == _MINUS
+        else:
+            bits[i, :] = 0
+
+
+def shapes_of(tags: Strings, ranks: U32Array) -> WrittenShapes:
+    """The areas of the tags of a vocabulary with these ranks, of those that `areas_among` finds."""
+    count = len(ranks)
+    kinds, negated = np.zeros(count, np.uint8), np.zeros(count, np.bool_)
+    bits = np.zeros((count, MOST_NUMBERS), np.uint64)
+    _read_areas(tags.offsets, tags.data, frozen(ranks.astype(np.uint32, copy=False)), kinds, negated, bits)
+    return WrittenShapes(kinds, negated, bits.view(np.float64))
+
+
+def check_geometry(kinds: U8Array, what: str, *, plane: bool) -> None:
+    """See that areas of some kind are in this geometry; InvalidValueError begins with `what` they are."""
+    known = kinds[kinds != 0]
+    # Letters of the plane are capitals
+    if ((known < ord("a")) != plane).any():
+        raise InvalidValueError(
+            f"{what} on the {'sphere' if plane else 'plane'}: open the index with plane={not plane} "
+            f"({'without' if plane else 'commands:'} --plane)"
+        )
+
+
+@kernel
+def _write_areas(kinds, bits, places, first, last, digits, data):
+    for i in range(first, last):
+        at, count = places[i], _COUNTS[kinds[i]]
+        if count < 0:
+            continue
+        data[at], data[at + 1], data[at + 2], data[at + 3], data[at + 4] = 0, _PLUS, _AREA, 0, kinds[i]
+        at += _HEAD + 1
+        for number in range(count):
+            found = bits[i, number]
+            for digit in range(_DIGITS):
+                data[at + digit] = digits[(found >> np.uint64(60 - 4 * digit)) & np.uint64(15)]
+            at += _DIGITS
+
+
+def area_tags(kinds: U8Array, values: F64Array, threads: int) -> TagLists:
+    """Rows with the tag of an area each, or without one where the kind is 0; none of `values` is a negative zero."""
+    count, numbers = len(kinds), _COUNTS[kinds]
+    has_area = numbers > 0
+    lengths = np.where(has_area, _HEAD + 1 + numbers * _DIGITS, 0)
+    places = offsets_of(lengths)
+    data = np.empty(int(places[-1]), np.uint8)
+    bits = np.ascontiguousarray(values).view(np.uint64)
+
+    def write(first: int, last: int) -> None:
+        _write_areas(kinds, bits, places, first, last, _HEX, data)
+
+    run_rows(write, even_ranges(count, min(threads, 1 + count // _CONSTRAINTS_PER_TASK)), threads)
+    return TagLists(offsets_of(has_area), Strings(offsets_of(lengths[has_area]), data))
