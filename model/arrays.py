@@ -146,6 +146,8 @@ def pooled(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 def narrow_offsets(offsets: npt.NDArray[Any]) -> IntArray:
     """Offsets as int32 where their last value fits, else int64 (Arrow's `list` and `large_list`)."""
+    if offsets.dtype == np.int32:
+        return offsets
     small = len(offsets) == 0 or int(offsets[-1]) <= _INT32_MAX
     return offsets.astype(np.int32 if small else np.int64, copy=False)
 

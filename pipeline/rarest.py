@@ -217,7 +217,7 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     """Sets that one query contains, and how many candidates were turned away; -1 where there are more than `most`."""
     seconds = array_at(tables, _SECONDS, np.uint32)
     offsets, values = array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32)
-    clusters = Clusters(offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row))
+    clusters = (offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row))
     queries = np.array([0, len(ranks)])
     candidate_ends, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
     empty = has_empty(tables)
@@ -278,7 +278,7 @@ class RarestSubsetMatch:
         ends = np.zeros(len(batch) + 1, np.int64)
         if len(self._clusters.seconds) == 0 or (len(batch.ranks) == 0 and not self._has_empty):
             return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
-        queries = batch.offsets, batch.ranks, self._clusters
+        queries = batch.offsets, batch.ranks, tuple(self._clusters)  # a named tuple's type takes longer to find
         rows, places, used, _ = _find_candidates(*queries, self._longest, ALL, candidate_ends)
         out = np.empty(used + self._has_empty * len(batch), np.uint32)
         matches, _ = _verify(*queries, (rows, places, candidate_ends), self._has_empty, ends, out)

@@ -45,7 +45,7 @@ class Pipeline:
     def _set_up(self) -> None:
         self._counts = Counts()
         self._stages = Threaded(self._options, self._counts)
-        self._channels = Scheduled(self._options, self._counts, self._stages.limits, self._stages.timed)
+        self._channels = Scheduled(self._options, self._counts, self._stages.limits, self._stages.services)
         self._gatherings = Gatherings(self._ask_all)
         self._starting = threading.Lock()
         self._helping = threading.Lock()
@@ -218,7 +218,7 @@ class Pipeline:
             unique=unique,
             threads=self._options.threads,
             counts=self._counts,
-            timed=self._stages.timed,
+            services=self._stages.services,
         )
 
     def close(self, *, drain: bool = True) -> None:

@@ -82,7 +82,6 @@ class Prepared:
     """Arrays whose addresses are handed over, and which stay as long as this object."""
 
     def __init__(self, *arrays: npt.NDArray[Any]) -> None:
-        assert all(array.flags.c_contiguous for array in arrays)
         self.arrays = arrays
         # `ctypes.data` and `__array_interface__` say the same, and take eight times as long
         places = [(pa.py_buffer(array).address, array.size) for array in arrays]

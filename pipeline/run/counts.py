@@ -25,11 +25,12 @@ class Histogram:
 
     def add(self, seconds: float) -> None:
         """Count one duration."""
-        bucket = min(int(seconds * 1e6).bit_length(), _BUCKETS - 1)
+        bucket = int(seconds * 1e6).bit_length()
         with self._lock:
-            self._counts[bucket] += 1
+            self._counts[bucket if bucket < _BUCKETS else -1] += 1
             self._seconds += seconds
-            self._longest = max(self._longest, seconds)
+            if seconds > self._longest:
+                self._longest = seconds
 
     def summary(self) -> dict[str, float]:
         """Return `count`, and in seconds `mean`, `median`, `p99` (ends of buckets: up to twice as long) and `max`."""

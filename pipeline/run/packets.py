@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -20,10 +21,14 @@ from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import run
 from tagmatch.pipeline.matcher import Matched, Matcher, Preprocessed, Space
+from tagmatch.pipeline.run.counts import Counts, Histogram
 from tagmatch.pipeline.run.stage import StageName, working
 from tagmatch.pipeline.tags import merge_unique
 
 _log = logging.getLogger(__name__)
+
+#: What each stage takes, from the first to the last
+Services = Mapping[StageName, Histogram]
 
 # More memory than the first packet lets expect, in parts of it
 _SPARE = 4
@@ -309,9 +314,13 @@ class Packet(ABC):
         """Memory for all keys of the packet, where there is some already."""
         return None
 
-    def perform(self, stage: StageName) -> None:
-        """Go through one stage."""
-        getattr(self, stage)()
+    def go_through(self, services: Services, counts: Counts) -> None:
+        """Take the packet through all stages, in the calling thread; what each takes is counted as its service."""
+        for stage, service in services.items():
+            begun = time.perf_counter()
+            getattr(self, stage)()
+            service.add(time.perf_counter() - begun)
+        counts.add(queries=len(self), verified=self.matched.found, rejected=self.matched.rejected)
 
     def preprocess(self) -> None:
         """Tags become what the matcher understands (§3.2)."""

@@ -23,9 +23,9 @@ from tagmatch.model.parallel import join, start
 from tagmatch.pipeline.matcher import Matcher, alone
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
-from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Keys, Packet, Submitted
-from tagmatch.pipeline.run.stage import STAGES, at_work, working
-from tagmatch.pipeline.run.threaded import Limits, Timed, packet_ranges
+from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Keys, Packet, Services, Submitted
+from tagmatch.pipeline.run.stage import at_work, working
+from tagmatch.pipeline.run.threaded import Limits, packet_ranges
 
 #: Some queries of a call: those from one row of a chunk to another
 Part = tuple[TagLists, int, int]
@@ -133,14 +133,14 @@ class Scheduled:
         options: MatchOptions,
         counts: Counts,
         limits: Limits,
-        timed: Timed,
+        services: Services,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._classes = {channel.name: Class(channel) for channel in options.channels}
         self._names = [*self._classes]
         self._threads = options.threads
         self._order = ORDERS[options.order]([*self._classes.values()], options.threads, options.pipeline.packet_queries)
-        self._counts, self._limits, self._timed, self._clock = counts, limits, timed, clock
+        self._counts, self._limits, self._services, self._clock = counts, limits, services, clock
         self._lock = threading.Lock()
         self._come = threading.Condition(self._lock)
         self._gone = threading.Condition(self._lock)
@@ -379,9 +379,7 @@ class Scheduled:
 
     def _perform(self, packet: Packet) -> None:
         """Take a packet through all stages."""
-        for stage in STAGES:
-            self._timed(stage, packet.perform, stage)
-        self._counts.add(queries=len(packet), verified=packet.matched.found, rejected=packet.matched.rejected)
+        packet.go_through(self._services, self._counts)
 
     def _learn(self, of: Class, count: int, seconds: float) -> None:
         with self._lock:

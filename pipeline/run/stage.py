@@ -19,8 +19,6 @@ from tagmatch.model.parallel import join, start
 from tagmatch.pipeline.run.counts import Histogram
 
 Work = TypeVar("Work", bound=Sized)
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
 
 
 # How often, and how far apart, it is tried to report a failure without memory
@@ -80,7 +78,7 @@ class Stage(Generic[Work]):
         self._not_empty = threading.Condition(self._lock)
         self._not_full = threading.Condition(self._lock)
         self._nudged = self._stopped = False
-        self._wait, self._service = Histogram(), Histogram()
+        self._wait, self.service = Histogram(), Histogram()  # In seconds
         self.threads = [
             threading.Thread(target=self._run, name=f"tagmatch-{name}-{i}", daemon=True) for i in range(threads)
         ]
@@ -122,14 +120,6 @@ class Stage(Generic[Work]):
         if (work := self._otherwise()) is not None:
             self._work_on(work)
 
-    def timed(self, do: Callable[[Argument], Result], argument: Argument) -> Result:
-        """Do something in the calling thread that counts as this stage's service."""
-        begun = time.perf_counter()
-        try:
-            return do(argument)
-        finally:
-            self._service.add(time.perf_counter() - begun)
-
     def stop(self) -> None:
         """Let threads end after the piece that they are at; what nobody has begun fails."""
         with self._lock:
@@ -152,7 +142,7 @@ class Stage(Generic[Work]):
             "threads": len(self.threads),
             "queued": len(self._waiting),
             "wait": self._wait.summary(),
-            "service": self._service.summary(),
+            "service": self.service.summary(),
         }
 
     def _run(self) -> None:
@@ -170,11 +160,13 @@ class Stage(Generic[Work]):
 
     def _work_on(self, work: Work) -> None:
         with working():
+            begun = time.perf_counter()
             try:
-                following = self.timed(self._do, work)
+                following = self._do(work)
             except BaseException as error:
                 self._give_up(work, error)
             else:
+                self.service.add(time.perf_counter() - begun)
                 for stage, piece in following:
                     stage.send(piece)
 

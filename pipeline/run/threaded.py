@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
 from tagmatch.pipeline.matcher import Matcher, PacketSize
 from tagmatch.pipeline.run.batches import Batcher, Taken
 from tagmatch.pipeline.run.counts import Counts
-from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Submitted
+from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Services, Submitted
 from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Stage, StageName, StoppedError
 from tagmatch.pipeline.tags import merge_all
 
@@ -215,9 +215,6 @@ def _overloaded(too_much: str) -> Overloaded:
     return Overloaded(f"{too_much} allows; try again later, or use `submit`, which waits")
 
 
-Argument = TypeVar("Argument")
-Result = TypeVar("Result")
-
 Work = Submitted | Taken
 Following = Iterable[tuple[Stage[Any], Work]]
 
@@ -246,6 +243,8 @@ class Threaded:
             "key_lookup": self._stage("key_lookup", self._key_lookup),
             "merge": self._stage("merge", self._merge),
         }
+        # What other threads do for a stage counts as well
+        self.services: Services = {name: stage.service for name, stage in self._stages.items()}
 
     def _threads(self, name: StageName) -> int:
         return getattr(self._options.pipeline, f"{name}_threads") or self._options.threads
@@ -300,10 +299,6 @@ class Threaded:
         self.limits.leave(callers)
         for caller in callers:
             caller.fail(error)
-
-    def timed(self, name: StageName, do: Callable[[Argument], Result], argument: Argument, /) -> Result:
-        """Do something in the calling thread that counts as a stage's service, as what its threads do."""
-        return self._stages[name].timed(do, argument)
 
     def stats(self) -> dict[str, Any]:
         """Return what is in flight, and the stages by name."""
@@ -379,18 +374,6 @@ class Threaded:
 PACKETS_PER_THREAD = 4
 
 
-class Timed(Protocol):
-    """Does what counts as a stage's service."""
-
-    def __call__(self, stage: StageName, do: Callable[[Argument], Result], argument: Argument, /) -> Result:
-        """Return what `do` makes of its argument."""
-
-
-def untimed(_: StageName, do: Callable[[Argument], Result], argument: Argument, /) -> Result:
-    """Return what `do` makes of its argument."""
-    return do(argument)
-
-
 def match_inline(
     matcher: Matcher,
     chunks: Sequence[TagLists],
@@ -398,7 +381,7 @@ def match_inline(
     unique: bool,
     threads: int,
     counts: Counts,
-    timed: Timed = untimed,
+    services: Services,
 ) -> Lists:
     """Keys, uint64, of each of many queries, in order."""
 
@@ -408,14 +391,15 @@ def match_inline(
         packet = CallPacket(
             matcher=matcher, unique=wanted, rows=rows, first=first, last=last, number=number, answers=answers
         )
-        for stage in STAGES:
-            timed(stage, packet.perform, stage)
-        counts.add(queries=len(packet), verified=packet.matched.found, rejected=packet.matched.rejected)
+        packet.go_through(services, counts)
 
     def merge(first: int, last: int) -> Lists:
         begin, end = found.offsets[first], found.offsets[last]
         piece = Lists(found.offsets[first : last + 1] - begin, found.values[begin:end])
-        return timed("merge", merge_all, piece)
+        begun = time.perf_counter()
+        merged = merge_all(piece)
+        services["merge"].add(time.perf_counter() - begun)
+        return merged
 
     size = matcher.packet_size
     at_once = min(threads, size.at_once or threads)

@@ -16,7 +16,8 @@ from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.local import build_segment
 from tagmatch.partitioner.staged import StagedChanges
-from tagmatch.pipeline.run.counts import Counts
+from tagmatch.pipeline.run.counts import Counts, Histogram
+from tagmatch.pipeline.run.stage import STAGES
 from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
 from tagmatch.pipeline.segment import CpuMatcher, TagFinder
 from tagmatch_bench.systems.matcher import Answers, CallSize, Matcher, Plain, UnavailableError, kept, list_array
@@ -153,7 +154,10 @@ class Kernels(Plain):
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""
         chunks = tag_lists(queries, "queries")
-        answers = match_inline(self._matcher, chunks, unique=unique, threads=self._threads, counts=Counts())
+        services = {stage: Histogram() for stage in STAGES}
+        answers = match_inline(
+            self._matcher, chunks, unique=unique, threads=self._threads, counts=Counts(), services=services
+        )
         return list_array(answers)
 
     def nbytes(self) -> int | None:
