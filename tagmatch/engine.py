@@ -98,7 +98,6 @@ class LocalEngine:
         self.changing = Changing(
             location, snapshot, self._staging, layout_options, options, staging.keep_snapshots, self.clients
         )
-        self.current = self.changing
         self._pipeline = Pipeline(options)
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
@@ -153,7 +152,7 @@ class LocalEngine:
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.current.snapshot
+        return self.changing.snapshot
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -196,7 +195,7 @@ class LocalEngine:
         """What raises an error, before rows are removed, unless all of them are there."""
 
         def check(staged: StagedChanges) -> None:
-            snapshot, threads = self.current.snapshot, self._options.threads
+            snapshot, threads = self.changing.snapshot, self._options.threads
             with snapshot.verified():
                 gone = missing_rows(snapshot, staged, chunks, keys, now=clock.now_us(), threads=threads)
             if len(gone):
@@ -206,7 +205,7 @@ class LocalEngine:
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> ChangeCounts:
-        _ = self.current.held
+        _ = self.changing.held
         # Before the changes take effect: what fails then changes nothing
         if self.clients.version != self._positions_saved and self._positions_folder is not None:
             self._save_positions(self._positions_folder)
@@ -229,7 +228,7 @@ class LocalEngine:
     def match_many(
         self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
     ) -> pa.ListArray:
-        matcher = self.current.matcher
+        matcher = self.changing.matcher
         asked = queries_of(queries, plane=self._options.plane, threads=self._options.threads)
         if asked.have_areas:
             matcher = self._within(matcher)
@@ -262,7 +261,7 @@ class LocalEngine:
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
         """Matching sets with their keys."""
-        snapshot, parts, matcher = self.current.answering
+        snapshot, parts, matcher = self.changing.answering
         ids = self._set_ids(matcher, tags, attributes, place)
         sets = explained(snapshot, ids, [partial(_paths_of, part) for part in parts])
         if not place.is_given:
@@ -287,13 +286,13 @@ class LocalEngine:
 
     @_interrupted_plainly
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
-        _ = self.current.held
+        _ = self.changing.held
         keys = KEY_CHECKS[self._key_type].many(clients, "clients")
         self.clients.move(keys, *coordinates(lon, lat, len(keys), plane=self._options.plane))
 
     @_interrupted_plainly
     def save_positions(self) -> None:
-        _ = self.current.held
+        _ = self.changing.held
         folder = self._positions_folder
         if folder is None:
             raise InvalidValueError(
@@ -322,7 +321,7 @@ class LocalEngine:
         self, tags: Iterable[str], attributes: object, place: Place
     ) -> tuple[Matcher, tuple[OneQuery, Single] | None]:
         """What answers one message, and the message as that takes it alone; `None` if it has to be in a packet."""
-        matcher, packed = self.current.answering.matcher, NO_PLACE
+        matcher, packed = self.changing.answering.matcher, NO_PLACE
         if place is not NOWHERE:
             packed = packed_place(place.location, place.within, plane=self._options.plane)
             if place.within is not None:
@@ -354,7 +353,7 @@ class LocalEngine:
 
     @_interrupted_plainly
     def contains(self, tags: object) -> bool:
-        snapshot, _, matcher = self.current.answering
+        snapshot, _, matcher = self.changing.answering
         query = tag_list(tags)
         if Where not in map(type, query):
             return is_among(snapshot, self._set_ids(matcher, query), frozenset(query))
@@ -370,7 +369,7 @@ class LocalEngine:
     # -- the object --------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        snapshot, parts, matcher = self.current.answering
+        snapshot, parts, matcher = self.changing.answering
         segments, options = snapshot.segments, snapshot.segments[0].options
         return {
             "sets": len(snapshot),
@@ -425,7 +424,7 @@ class LocalEngine:
         self._finalizer.detach()
 
     def check_open(self) -> None:
-        _ = self.current.held
+        _ = self.changing.held
 
     def leave(self, *, failed: bool) -> None:
         self._close()
@@ -436,12 +435,12 @@ class LocalEngine:
 
     def described(self) -> str:
         try:
-            snapshot = self.current.held.snapshot
+            snapshot = self.changing.held.snapshot
         except ClosedError:
             return "<TagMatch, closed>"
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
-        return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.current.layout_options.layout}>"
+        return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.changing.layout_options.layout}>"
 
 
 def _clients_of(location: Repository | None, key_type: KeyType, *, plane: bool) -> Clients:

@@ -41,7 +41,7 @@ def _snapshot(sets: pa.Table, options: LayoutOptions, *, threads: int) -> Snapsh
 def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) -> TagMatch:
     """Open an index of tables that are there already, and that indexes with other options may share."""
     index = TagMatch(**options)
-    current = index._engine.current
+    current = index._engine.changing
     current.replace(current.prepared(snapshot(current.layout_options)))
     return index
 
@@ -49,7 +49,7 @@ def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) ->
 def packets_for_all(index: TagMatch) -> CallSize:
     """Size of a call in which all threads of an index have packets."""
     threads = index.stats()["threads"]
-    size = index._engine.current.matcher.packet_size
+    size = index._engine.changing.matcher.packet_size
     return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
 
 
@@ -133,7 +133,7 @@ class TagmatchOnGpu(Tagmatch):
     def call_size(self) -> CallSize:
         """So many queries that all threads have packets, which are then full."""
         whole = super().call_size.whole
-        size = self.index._engine.current.matcher.packet_size
+        size = self.index._engine.changing.matcher.packet_size
         return CallSize(whole, whole // size.fewest * size.queries)
 
 

@@ -61,7 +61,7 @@ class TagmatchContent(Plain):
     @property
     def matcher(self) -> Matcher:
         """What answers."""
-        return self.index._engine.current.matcher
+        return self.index._engine.changing.matcher
 
     def close(self) -> None:
         """Close the index."""

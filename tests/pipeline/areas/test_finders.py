@@ -105,6 +105,6 @@ def test_what_comes_first(name: str, tags: list[list[str]], radius: float, where
     with TagMatch(device="cpu", plane=True) as tm:
         tm.add_subscriptions(pa.table(columns if where is None else {**columns, "where": where}))
         tm.consolidate()
-        (part,) = tm._engine.current.answering[1]
+        (part,) = tm._engine.changing.answering[1]
         of_tokens = part.areas.of_tokens
         assert (0 if of_tokens is None else np.count_nonzero(of_tokens.sets.of_rows >= 0)) == first, name
