@@ -21,10 +21,10 @@ from tagmatch.broker.wire import area_of, write_json
 from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
+from tagmatch.model import VERSION
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, UnavailableError
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Missing
-from tagmatch.model.version import VERSION
 from tagmatch.model.where.constraints import Where
 
 Body = Mapping[str, Any]

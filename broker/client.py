@@ -23,7 +23,7 @@ from tagmatch.messages import coordinates, message, names_of_places
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
 from tagmatch.model.arrow import from_strings, from_tag_lists
-from tagmatch.model.change_counts import ChangeCounts
+from tagmatch.model.clock import TIME, expiry_times
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import (
     ClosedError,
@@ -33,12 +33,10 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.expiry import TIME, expiry_times
-from tagmatch.model.input.areas import area_column, is_area
-from tagmatch.model.input.conditions import texts_of
+from tagmatch.model.input.conditions import area_column, is_area, texts_of
 from tagmatch.model.input.places import location_tags
 from tagmatch.model.options import KeyType, PipelineOptions
-from tagmatch.model.tables import NEVER
+from tagmatch.model.tables import NEVER, ChangeCounts
 from tagmatch.model.where.areas import Place
 from tagmatch.model.where.constraints import Where
 

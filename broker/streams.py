@@ -24,6 +24,7 @@ from tagmatch.files.columns import attribute_lists, with_attributes
 from tagmatch.files.json import read_json
 from tagmatch.messages import ATTRIBUTES, ID, TAGS, Queries, joined, queries_in
 from tagmatch.model.arrays import TagLists
+from tagmatch.model.arrow_input import without_extensions
 from tagmatch.model.errors import (
     DeadlineMissed,
     InvalidTypeError,
@@ -31,7 +32,6 @@ from tagmatch.model.errors import (
     Overloaded,
     SessionError,
 )
-from tagmatch.model.extensions import without_extensions
 
 # Seconds between looks whether the service ends
 _LOOK_S = 0.2

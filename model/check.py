@@ -13,12 +13,10 @@ import pyarrow.compute as pc
 
 from tagmatch.model.arrays import IntArray, Lists, Strings, UIntArray
 from tagmatch.model.arrow import from_strings
-from tagmatch.model.invariants import fail, require
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.layouts import check_layout
-from tagmatch.model.tables import NEVER, ClusterTable, Segment, TagsetTable, Vocabulary
-from tagmatch.model.tag_order import by_hash, tags_at, with_equal_hash
+from tagmatch.model.layouts import check_layout, fail, require
+from tagmatch.model.tables import NEVER, ClusterTable, Segment, TagsetTable, Vocabulary, grouped_by_hash
 
 # So many values are compared at once, while they are in the cache
 _BLOCK = 1 << 16
@@ -134,12 +132,10 @@ def _check_vocabulary(vocabulary: Vocabulary, ranks: Lists, threads: int) -> Non
     name = "vocabulary"
     tags, hashes, frequencies = vocabulary.tags, vocabulary.hashes, vocabulary.frequencies
     require(hash_strings(tags, seed=vocabulary.seed, threads=threads) == hashes, name, "hash is not XXH64 of the tag")
-    twins = np.flatnonzero(with_equal_hash(hashes[order := by_hash(tags, hashes)]))
-    texts = tags_at(tags, order[twins])
-    repeated = pc.equal(texts[1:], texts[:-1]).to_numpy(zero_copy_only=False)
+    order, repeated = grouped_by_hash(tags, hashes)
     if repeated.any():
-        fail(name, int(order[twins[np.argmax(repeated) + 1]]), "the tag stands in another row, too")
-    # Equal hashes: the order of the bytes, which `by_hash` has settled
+        fail(name, int(order[np.argmax(repeated)]), "the tag stands in another row, too")
+    # Equal hashes: the order of the bytes, which is settled
     place_by_hash = np.empty(len(order), np.uint32)
     place_by_hash[order] = np.arange(len(order), dtype=np.uint32)
     rising = frequencies[1:] > frequencies[:-1]

@@ -1,8 +1,34 @@
-"""What time it is: the one place that asks the system."""
+"""What time it is, and when keys expire, as callers say it: microseconds since 1970, UTC."""
 
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tagmatch.model.arrays import I64Array
+from tagmatch.model.columns import arrow_chunks, listed_in, shown
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.tables import NEVER, if_any
+
+#: As which times are shown
+TIME = pa.timestamp("us", "UTC")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Which Python can still show
+_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+# Of which each has so many microseconds, but for nanoseconds
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
+
+_ONE_KIND = "a datetime with a time zone, or a timedelta from now"
+_NO_ZONE = "has no time zone; give one, as in datetime.now(timezone.utc) + timedelta(hours=1)"
+_EXAMPLE = '"2027-01-31T12:00:00Z"'
+_TOO_FAR = "is too far away, after the year 9999; keys without a time never expire"
 
 
 def now_us() -> int:
@@ -17,3 +43,102 @@ def steady_us() -> int:
     count them.
     """
     return time.monotonic_ns() // 1000
+
+
+def is_missing(value: object) -> bool:
+    """Whether a value is none, as Python, NumPy and pandas have it: `None`, NaN, `NaT` or `NA`."""
+    if value is None:
+        return True
+    if isinstance(value, float | np.datetime64 | np.timedelta64 | datetime):
+        return bool(value != value)
+    return type(value).__name__ in ("NAType", "NaTType")
+
+
+def expiry_time(value: object, now: int, name: str = "expires") -> int:
+    """When one key expires, or all of a call do."""
+    if is_missing(value):
+        return NEVER
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise InvalidValueError(f"{name} {_NO_ZONE}")
+        return (value - _EPOCH) // _MICROSECOND
+    if not isinstance(value, timedelta):
+        raise InvalidTypeError(f"{name} must be {_ONE_KIND}, not {shown(value)}")
+    if value <= timedelta(0):
+        raise InvalidValueError(f"{name} must be after now, not {value} from now; remove_set removes a key")
+    until = now + value // _MICROSECOND
+    if until > _LATEST:
+        raise InvalidValueError(f"{name} {_TOO_FAR}")
+    return until
+
+
+def expiry_times(values: object, rows: int, now: int) -> I64Array | None:
+    """When each of many keys expires; `None` if none does."""
+    if is_missing(values) or isinstance(values, datetime | timedelta):
+        until = expiry_time(values, now)
+        return None if until == NEVER else np.full(rows, until)
+    times = _column(values, now, "expires")
+    if len(times) != rows:
+        raise InvalidValueError(f"expires must have a time for each key; there are {len(times)}, and {rows} keys")
+    return if_any(times)
+
+
+def check_text(text: object, name: str) -> None:
+    """See that a text, or `None`, is a time as `TIME` is read of it."""
+    if text is None:
+        return
+    if not isinstance(text, str):
+        raise InvalidTypeError(f"{name} must be a time, as {_EXAMPLE}, not {shown(text)}")
+    try:
+        pa.scalar(text).cast(TIME)
+    except pa.ArrowInvalid:
+        raise InvalidValueError(f"{name} must be a time with its zone, as {_EXAMPLE}, not {shown(text)}") from None
+
+
+def _column(values: object, now: int, name: str) -> I64Array:
+    chunks = arrow_chunks(values, name)
+    if chunks is not None:
+        parts, first_row = [np.zeros(0, np.int64)], 0
+        for chunk in chunks:
+            parts.append(times_in(chunk, name, first_row))
+            first_row += len(chunk)
+        return np.concatenate(parts)
+    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
+        return _from_numpy(values, name)
+    listed = listed_in(values, f"{name} must be {_ONE_KIND}, or a column of times")
+    return np.array([expiry_time(value, now, f"{name}: row {row}") for row, value in enumerate(listed)], np.int64)
+
+
+def times_in(chunk: pa.Array, name: str, first_row: int) -> I64Array:
+    """An Arrow array of timestamps with a time zone, as times; errors as `expiry_times`."""
+    kind = chunk.type
+    if pa.types.is_null(kind):
+        return np.full(len(chunk), NEVER)
+    if not pa.types.is_timestamp(kind):
+        raise InvalidTypeError(f"{name} must be timestamps with a time zone, not {kind}")
+    if kind.tz is None:
+        raise InvalidValueError(
+            f"{name} are timestamps without a time zone; say which it is, as in "
+            'pyarrow.compute.assume_timezone(column, "UTC")'
+        )
+    return _in_microseconds(chunk, name, first_row)
+
+
+def _from_numpy(values: npt.NDArray[Any], name: str) -> I64Array:
+    if values.dtype.kind != "M" or values.ndim != 1:
+        raise InvalidTypeError(f"{name} must be a one-dimensional array of datetime64, not of {values.dtype}")
+    if np.datetime_data(values.dtype)[0] not in (*_UNITS, "ns"):
+        values = values.astype("datetime64[s]")
+    return _in_microseconds(pa.array(values), name, 0)
+
+
+def _in_microseconds(times: pa.Array, name: str, first_row: int) -> I64Array:
+    known = times.is_valid().to_numpy(zero_copy_only=False)
+    numbers = times.cast(pa.int64()).fill_null(0).to_numpy()
+    if times.type.unit == "ns":
+        return np.where(known, numbers // 1_000, NEVER)
+    factor = _UNITS[times.type.unit]
+    beyond = numbers > _LATEST // factor
+    if beyond.any():
+        raise InvalidValueError(f"{name}: row {first_row + int(np.argmax(beyond))} {_TOO_FAR}")
+    return np.where(known, np.maximum(numbers, -_LATEST // factor) * factor, NEVER)

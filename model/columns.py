@@ -18,9 +18,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
-from tagmatch.model.arrow_input import as_table, plain_strings, reject_no_utf8, reject_nulls, rows_of, strings_in
+from tagmatch.model.arrow_input import (
+    as_table,
+    plain_column,
+    plain_strings,
+    reject_no_utf8,
+    reject_nulls,
+    rows_of,
+    strings_in,
+)
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.extensions import plain_column
 from tagmatch.model.kernels.tag_table import row_with_reserved
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.constraints import Where
@@ -35,8 +42,8 @@ _STRING_KEYS_HINT = (
 _TABLES = ", or a table of Arrow or a DataFrame of pandas, polars or DuckDB"
 
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
-#: What can be iterated over, but not in an order that rows could go by
-NO_SEQUENCES = (str, bytes, bytearray, Mapping, set, frozenset)
+# What can be iterated over, but not in an order that rows could go by
+_NO_SEQUENCES = (str, bytes, bytearray, Mapping, set, frozenset)
 
 
 def tag_list(tags: object, name: str = "tags") -> list[str]:
@@ -171,11 +178,9 @@ def key_values(keys: object, name: str = "keys", *, first_row: int = 0) -> U64Ar
             return _unsigned(keys, name, first_row)
         if keys.dtype.kind != "O":
             raise InvalidTypeError(f"{name} must be integers, not a NumPy array of {keys.dtype}")
-    if isinstance(keys, NO_SEQUENCES) or not isinstance(keys, Iterable):
-        raise InvalidTypeError(f"{name} must be a sequence of integers, not {shown(keys)}")
     if isinstance(keys, range):
         return _keys_from_range(keys, name, first_row)
-    listed = list(keys)
+    listed = listed_in(keys, f"{name} must be a sequence of integers")
     if set(map(type, listed)) <= {int}:
         try:
             return np.array(listed, np.uint64)
@@ -213,9 +218,7 @@ def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Stri
             parts.append(plain.cast(pa.large_string()))
             first_row += len(chunk)
         return strings_in(pa.concat_arrays(parts))
-    if isinstance(keys, NO_SEQUENCES) or not isinstance(keys, Iterable):
-        raise _null_or_type(keys, f"{name} must be a sequence of strings, not {shown(keys)}")
-    listed = list(keys)
+    listed = listed_in(keys, f"{name} must be a sequence of strings")
     if all(issubclass(kind, str) for kind in set(map(type, listed))):
         try:
             return strings_in(pa.array(listed, pa.large_string()))
@@ -273,9 +276,7 @@ def arrow_chunks(data: object, name: str) -> list[pa.Array] | None:
 
 
 def _from_python(rows: object, name: str, first_row: int, instead: str) -> TagLists:
-    if rows is None or isinstance(rows, NO_SEQUENCES) or not isinstance(rows, Iterable):
-        raise _null_or_type(rows, f"{name} must be a sequence of tag lists{instead}, not {shown(rows)}")
-    listed = rows.tolist() if isinstance(rows, np.ndarray) else list(rows)
+    listed = listed_in(rows, f"{name} must be a sequence of tag lists{instead}")
     if not set(map(type, listed)) <= _SEQUENCES:
         listed = [_strings_in(row, f"{name}: row {first_row + i}") for i, row in enumerate(listed)]
     flat = list(chain.from_iterable(listed))
@@ -313,6 +314,13 @@ def _strings_in(tags: object, name: str) -> list[Any]:
     if isinstance(tags, bytes | bytearray | memoryview) or not isinstance(tags, Iterable):
         raise _null_or_type(tags, f"{name} must be an iterable of strings, not {shown(tags)}")
     return list(tags)
+
+
+def listed_in(values: object, must: str) -> list[Any]:
+    """What is iterated over, in an order that rows can go by; `must` begins the message of an InvalidTypeError."""
+    if isinstance(values, _NO_SEQUENCES) or not isinstance(values, Iterable):
+        raise _null_or_type(values, f"{must}, not {shown(values)}")
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
 
 
 def _null_or_type(value: object, message: str) -> InvalidTypeError:

@@ -1,30 +1,65 @@
-"""What a layout has to say for itself.
+"""Layouts: how stored sets are ordered and grouped, and what all that stands for one of them has to hold.
 
-The layout `rarest`: sets by their ranks, rarest tag first; those that share their rarest tag are a cluster.
-
-The layout `balanced`: partitions with a mask each, as Algorithm 1 makes them, in which sets come by signature.
-
-Layouts: how stored sets are ordered and grouped. What one of them alone knows stands in a module of its own.
-
-The segment that holds no set.
+`rarest` has sets by their ranks, rarest tag first; those that share their rarest tag are a cluster. `balanced` has
+partitions with a mask each, as Algorithm 1 makes them, in which sets come by signature.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, U64Array, UIntArray
 from tagmatch.model.arrow import from_words, to_numbers, to_words
-from tagmatch.model.invariants import fail, first_out_of_order, require
+from tagmatch.model.errors import InvariantError
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, contains, signatures_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import compare_to, count_firsts
 from tagmatch.model.options import KeyType, Layout, LayoutOptions
 from tagmatch.model.tables import ClusterTable, KeyTable, Partitions, PartitionTable, Segment, TagsetTable, Vocabulary
+
+
+def fail(table: str, row: int | None, invariant: str) -> NoReturn:
+    """Raise `InvariantError`."""
+    place = table if row is None else f"{table}, row {row}"
+    raise InvariantError(f"{place}: {invariant}; build the index again from its source")
+
+
+def require(good: npt.NDArray[np.bool_], table: str, invariant: str, first_row: int = 0) -> None:
+    """See that each row is good, or `fail` with the first that is not."""
+    if not good.all():
+        fail(table, first_row + int(np.argmin(good)), invariant)
+
+
+@kernel
+def _compare_rows(offsets, values, a, b):
+    """-1, 0 or 1 as list `a` is before, equal to or after list `b` in lexicographic order."""
+    shared = min(offsets[a + 1] - offsets[a], offsets[b + 1] - offsets[b])
+    for i in range(shared):
+        x, y = values[offsets[a] + i], values[offsets[b] + i]
+        if x != y:
+            return -1 if x < y else 1
+    return np.sign((offsets[a + 1] - offsets[a]) - (offsets[b + 1] - offsets[b]))
+
+
+@kernel
+def first_out_of_order(signatures, offsets, values, first, last):
+    """First row from `first + 1` on that is not after the row before it by words and ranks, -1 if there is none."""
+    for row in range(first + 1, last):
+        order = 0
+        for w in range(signatures.shape[1]):
+            if signatures[row - 1, w] != signatures[row, w]:
+                order = -1 if signatures[row - 1, w] < signatures[row, w] else 1
+                break
+        if order == 0:
+            order = _compare_rows(offsets, values, row - 1, row)
+        if order >= 0:
+            return row
+    return -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +113,8 @@ class Rules(Protocol):
         """Verify the order of sets and the table; raises `InvariantError`."""
 
 
-class Rarest:
-    """See `Rules`."""
+class Rarest(Rules):
+    """Sets by their rarest tags."""
 
     table = ClusterTable
     compares_tags = True
@@ -91,46 +126,36 @@ class Rarest:
     )
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:  # noqa: ARG002 - sizes make no difference
-        """See `Rules`."""
         return True
 
     def no_signatures(self) -> None:
-        """See `Rules`."""
         return
 
     def no_partitions(self) -> ClusterTable:
-        """See `Rules`."""
         return ClusterTable(np.zeros(1, np.int32))
 
     def to_arrow(self, table: ClusterTable) -> dict[str, pa.Array]:
-        """See `Rules`."""
         return {"first_row": pa.array(table.first_rows)}
 
     def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> ClusterTable:  # noqa: ARG002
-        """See `Rules`."""
         return ClusterTable(to_numbers(columns["first_row"]))
 
     def of_rows(self, table: ClusterTable, edges: IntArray) -> ClusterTable:
-        """See `Rules`."""
         return ClusterTable(edges.astype(table.first_rows.dtype))
 
     def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
-        """See `Rules`."""
         return np.diff(segment.partitions.first_rows).astype(np.int64)
 
     def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray, ...]:
-        """See `Rules`."""
         return (segment.partitions.first_rows,)
 
     def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
-        """See `Rules`."""
         rows = np.empty(len(sets), np.int64)
         ranks = segment.tagsets.ranks
         _rows_of_clusters(ranks.offsets, ranks.values, segment.partitions.first_rows, sets.offsets, sets.values, rows)
         return rows
 
     def check(self, segment: Segment) -> None:
-        """See `Rules`."""
         tagsets, table, tags = segment.tagsets, segment.partitions, len(segment.vocabulary)
         name = "partition table"
         first_rows, ranks = table.first_rows, tagsets.ranks
@@ -165,8 +190,8 @@ def _rows_of_clusters(offsets, values, first_rows, set_offsets, set_ranks, rows)
         rows[i] = low if found else -1
 
 
-class Balanced:
-    """See `Rules`."""
+class Balanced(Rules):
+    """Sets in partitions with a mask each."""
 
     table = PartitionTable
     compares_tags = False
@@ -178,19 +203,15 @@ class Balanced:
     )
 
     def same_tables(self, one: LayoutOptions, other: LayoutOptions) -> bool:
-        """See `Rules`."""
         return one == other
 
     def no_signatures(self) -> U64Array:
-        """See `Rules`."""
         return np.zeros((0, SIGNATURE_WORDS), np.uint64)
 
     def no_partitions(self) -> PartitionTable:
-        """See `Rules`."""
         return PartitionTable(self.no_signatures(), np.zeros(1, np.int64))
 
     def to_arrow(self, table: PartitionTable) -> dict[str, pa.Array]:
-        """See `Rules`."""
         return {
             "mask": from_words(table.masks),
             "first_row": pa.array(table.first_rows[:-1]),
@@ -198,24 +219,19 @@ class Balanced:
         }
 
     def from_arrow(self, columns: dict[str, pa.Array], sets: int) -> PartitionTable:
-        """See `Rules`."""
         return PartitionTable(to_words(columns["mask"]), np.append(to_numbers(columns["first_row"]), sets))
 
     def of_rows(self, table: PartitionTable, edges: IntArray) -> PartitionTable:
-        """See `Rules`."""
         used = np.flatnonzero(np.diff(edges))
         return PartitionTable(table.masks[used], np.append(edges[used], edges[-1]))
 
     def sets_by_rarest_tag(self, segment: Segment) -> I64Array:
-        """See `Rules`."""
         return count_firsts(segment.tagsets.ranks, len(segment.vocabulary))
 
     def saying_rarest_tags(self, segment: Segment) -> tuple[IntArray | UIntArray, ...]:
-        """See `Rules`."""
         return segment.tagsets.ranks.offsets, segment.tagsets.ranks.values
 
     def rows_of(self, segment: Segment, sets: Lists) -> I64Array:
-        """See `Rules`."""
         rows = np.empty(len(sets), np.int64)
         table, ranks, signatures = segment.partitions, segment.tagsets.ranks, segment.tagsets.signatures
         assert isinstance(table, PartitionTable)
@@ -226,7 +242,6 @@ class Balanced:
         return rows
 
     def check(self, segment: Segment) -> None:
-        """See `Rules`."""
         tagsets, table, max_size = segment.tagsets, segment.partitions, segment.options.max_partition_size
         assert isinstance(table, PartitionTable)
         name = "partition table"

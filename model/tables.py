@@ -7,18 +7,31 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, IntArray, Lists, Strings, TagLists, U8Array, U64Array, UIntArray, frozen
+from tagmatch.model.arrays import (
+    BoolArray,
+    I64Array,
+    IntArray,
+    Lists,
+    Strings,
+    TagLists,
+    U8Array,
+    U32Array,
+    U64Array,
+    UIntArray,
+    frozen,
+)
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.errors import TagMatchError
-from tagmatch.model.kernels.jit import inlined
-from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.lists import gather, gather_strings, sort_hashes
 from tagmatch.model.kernels.tag_table import build_slots, build_slots_of, constraints_among
 from tagmatch.model.options import KeyType, LayoutOptions
 
@@ -27,17 +40,30 @@ Rows: TypeAlias = npt.NDArray[np.integer[Any]]
 _U = np.uint64
 
 
+class Table:
+    """A data class whose arrays are read-only, and which says how many bytes of memory they and its tables take."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for each in fields(self):  # type: ignore[arg-type]
+            if isinstance(value := getattr(self, each.name), np.ndarray):
+                object.__setattr__(self, each.name, frozen(value))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        return sum(getattr(getattr(self, each.name), "nbytes", 0) for each in fields(self))  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Deletions:
+class Deletions(Table):
     """Deleted rows of a table."""
 
     # uint8 array: row `r` is deleted where bit `r % 8` of `bits[r // 8]` is 1, as in an Arrow bitmap; those behind the
     # last row are 0
     bits: U8Array
     count: int  # How many rows are deleted
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bits", frozen(self.bits))
 
     @classmethod
     def of(cls, rows: Rows, table_rows: int) -> Deletions:
@@ -79,11 +105,6 @@ class Deletions:
         flags = np.unpackbits(self.bits[begin : (last + 7) >> 3], bitorder="little")
         return flags[first - 8 * begin : last - 8 * begin]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.bits.nbytes
-
 
 @inlined
 def is_deleted(bits, row):
@@ -101,7 +122,7 @@ LONG_AGO = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class Vocabulary(Table):
     """Every stored tag; the row number is the tag's *rank*: rarest first, equal frequencies by hash, then by bytes."""
 
     tags: Strings  # Tag strings, UTF-8
@@ -110,10 +131,6 @@ class Vocabulary:
     seed: int = 0  # 0, but for indexes of older versions, which took another seed where tags had one hash
     _slots: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
     _slots_of_queries: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hashes", frozen(self.hashes))
-        object.__setattr__(self, "frequencies", frozen(self.frequencies))
 
     def __len__(self) -> int:
         return len(self.hashes)
@@ -137,14 +154,9 @@ class Vocabulary:
             )
         return self._slots_of_queries[0]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, without that of the slots."""
-        return self.tags.nbytes + self.hashes.nbytes + self.frequencies.nbytes
-
 
 @dataclass(frozen=True, slots=True)
-class TagsetTable:
+class TagsetTable(Table):
     """One row per distinct stored set, in layout order; the row number is the *set id*.
 
     The empty set, when stored, is row 0 and belongs to no partition.
@@ -156,10 +168,6 @@ class TagsetTable:
     signatures: U64Array | None
     ranks: Lists  # Ranks of each set's tags, ascending
 
-    def __post_init__(self) -> None:
-        if self.signatures is not None:
-            object.__setattr__(self, "signatures", frozen(self.signatures))
-
     def __len__(self) -> int:
         return len(self.ranks)
 
@@ -168,14 +176,9 @@ class TagsetTable:
         """Whether row 0 is the empty set."""
         return len(self) > 0 and self.ranks.offsets[1] == self.ranks.offsets[0]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.ranks.nbytes + (0 if self.signatures is None else self.signatures.nbytes)
-
 
 @dataclass(frozen=True, slots=True)
-class KeyTable:
+class KeyTable(Table):
     """Keys of each set id."""
 
     # Keys of each set, ascending, at least one; 32-bit where all keys of the segment fit. Of keys that are strings,
@@ -187,10 +190,6 @@ class KeyTable:
     # When each of `keys.values` stops being an answer of its set, in microseconds since 1970, UTC; `NEVER` if it does
     # not. `None` if none does.
     expires: I64Array | None = None
-
-    def __post_init__(self) -> None:
-        if self.expires is not None:
-            object.__setattr__(self, "expires", frozen(self.expires))
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -224,13 +223,6 @@ class KeyTable:
         """Answers to queries: the lists as they are to be, and their values as Arrow has them."""
         return keys, self.column(keys.values)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        names, expires = self.names, self.expires
-        times = 0 if expires is None else expires.nbytes
-        return self.keys.nbytes + (0 if names is None else names.nbytes) + times
-
 
 def if_any(expires: I64Array) -> I64Array | None:
     """When keys expire; `None` if none does."""
@@ -238,43 +230,26 @@ def if_any(expires: I64Array) -> I64Array | None:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionTable:
+class PartitionTable(Table):
     """Partitions of the `balanced` layout: contiguous runs of rows of the tagset table (§3.1, Figure 1)."""
 
     masks: U64Array  # uint64[p, 3] array: bits that all signatures of the partition share by construction; never empty
     first_rows: I64Array  # int64 array, length p + 1: partition `i` has rows `first_rows[i]` to `first_rows[i + 1]`
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "masks", frozen(self.masks))
-        object.__setattr__(self, "first_rows", frozen(self.first_rows))
-
     def __len__(self) -> int:
         return len(self.masks)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.masks.nbytes + self.first_rows.nbytes
-
 
 @dataclass(frozen=True, slots=True)
-class ClusterTable:
+class ClusterTable(Table):
     """Clusters of the `rarest` layout: the sets whose rarest tag has rank `r` are adjacent rows."""
 
     # int32 or int64 array, length vocabulary + 1: cluster `r` has rows `first_rows[r]` to `first_rows[r + 1]`; it may
     # be empty
     first_rows: IntArray
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "first_rows", frozen(self.first_rows))
-
     def __len__(self) -> int:
         return int(np.count_nonzero(np.diff(self.first_rows)))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.first_rows.nbytes
 
 
 def _nothing() -> None:
@@ -286,7 +261,7 @@ Partitions = PartitionTable | ClusterTable
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class Segment(Table):
     """Stored sets in tables of their own; immutable."""
 
     options: LayoutOptions  # The layout the tables are in
@@ -344,12 +319,6 @@ class Segment:
             return self
         known = self.deletions
         return replace(self, deletions=Deletions.of(rows, len(self)) if known is None else known.and_also(rows))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all tables."""
-        deleted = 0 if self.deletions is None else self.deletions.nbytes
-        return self.vocabulary.nbytes + self.tagsets.nbytes + self.keys.nbytes + self.partitions.nbytes + deleted
 
     def sets(self, rows: UIntArray) -> TagLists:
         """The tags of the sets with these ids."""
@@ -432,3 +401,93 @@ class Snapshot:
         """The segment of a snapshot that has one."""
         (segment,) = self.segments
         return segment
+
+
+class ChangeCounts(NamedTuple):
+    """What became of changes, each of one key of one set, in order.
+
+    Attributes
+    ----------
+    added : int
+        Additions of keys that the sets did not have.
+    already_there : int
+        Additions of keys that the sets had. When such a key expires may have changed.
+    removed : int
+        Removals of keys that the sets had; and additions of such keys until a time that is past.
+    missing : int
+        Removals of keys that the sets did not have, which change nothing; and additions of such keys until a time that
+        is past.
+
+    Examples
+    --------
+    >>> from tagmatch import TagMatch
+    >>> tm = TagMatch()
+    >>> tm.add_sets([["cat"], ["dog"]], [7, 8])
+    2
+    >>> tm.remove_set(["cow"], 9)
+    1
+    >>> tm.consolidate()
+    ChangeCounts(added=2, already_there=0, removed=0, missing=1)
+    """
+
+    added: int = 0
+    already_there: int = 0
+    removed: int = 0
+    missing: int = 0
+
+    def and_also(self, others: ChangeCounts) -> ChangeCounts:
+        """These and others."""
+        return ChangeCounts(*(one + other for one, other in zip(self, others, strict=True)))
+
+    def __str__(self) -> str:
+        """As the command line says it: what there is, such as `2 added, 1 already there`."""
+        counted = ((count, name.replace("_", " ")) for name, count in zip(self._fields, self, strict=True))
+        return ", ".join(f"{count} {name}" for count, name in counted if count) or "no changes"
+
+
+# -- the order of tags: by hash, and by their bytes where hashes are equal ---------------------------------------------
+
+# What a tag is to the one before it
+_OTHER_HASH, _SAME_TAG, _SAME_HASH = 0, 1, 2
+
+
+def by_hash(tags: Strings, hashes: U64Array) -> U32Array:
+    """Places of tags in ascending order of their hashes, equal hashes in the order of the tags' bytes."""
+    return grouped_by_hash(tags, hashes)[0]
+
+
+def grouped_by_hash(tags: Strings, hashes: U64Array) -> tuple[U32Array, BoolArray]:
+    """The same, and whether each tag equals the one before it."""
+    order = sort_hashes(frozen(hashes))
+    found = _compared(tags, hashes, order)
+    if (found == _SAME_HASH).any():
+        # Tags that share a hash with another one, and with how many it may be: anybody can make these
+        twins = np.flatnonzero(np.isin(hashes[order], hashes[order[found == _SAME_HASH]]))
+        some = order[twins]
+        # There may be more of their text than a `string` array holds
+        texts = from_strings(tags).cast(pa.large_string()).take(pa.array(some))
+        table = pa.table({"hash": pa.array(hashes[some]), "tag": texts})
+        order[twins] = some[pc.sort_indices(table, [("hash", "ascending"), ("tag", "ascending")]).to_numpy()]
+        found = _compared(tags, hashes, order)
+    return order, found == _SAME_TAG
+
+
+def _compared(tags: Strings, hashes: U64Array, order: U32Array) -> U8Array:
+    found = np.zeros(len(order), np.uint8)
+    _compare(tags.offsets, tags.data, hashes[order], order, found)
+    return found
+
+
+@kernel
+def _compare(offsets, data, hashes, order, out):
+    for i in range(1, len(order)):
+        if hashes[i] != hashes[i - 1]:
+            continue
+        first, other = offsets[order[i]], offsets[order[i - 1]]
+        length = offsets[order[i] + 1] - first
+        same = length == offsets[order[i - 1] + 1] - other
+        at = 0
+        while same and at < length:
+            same = data[first + at] == data[other + at]
+            at += 1
+        out[i] = _SAME_TAG if same else _SAME_HASH

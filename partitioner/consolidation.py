@@ -15,12 +15,11 @@ from dataclasses import replace
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, offsets_of
-from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.kernels.lists import gather, relabel
 from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.layouts import empty_segment, has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import NEVER, Segment, Snapshot
+from tagmatch.model.tables import NEVER, ChangeCounts, Segment, Snapshot
 from tagmatch.partitioner.local import (
     MISSING,
     Changes,

@@ -24,7 +24,6 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.arrow import from_strings, in_order, to_strings
-from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.kernels.jit import kernel
@@ -41,8 +40,18 @@ from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.parallel import even_ranges, even_work, run_rows
-from tagmatch.model.tables import LONG_AGO, NEVER, ClusterTable, KeyTable, Segment, TagsetTable, Vocabulary, if_any
-from tagmatch.model.tag_order import by_hash
+from tagmatch.model.tables import (
+    LONG_AGO,
+    NEVER,
+    ChangeCounts,
+    ClusterTable,
+    KeyTable,
+    Segment,
+    TagsetTable,
+    Vocabulary,
+    by_hash,
+    if_any,
+)
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 
 MAX_ROWS = 2**32 - 2

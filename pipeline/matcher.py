@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array, UIntArray
 from tagmatch.model.columns import joined_tags
-from tagmatch.model.input.packed import NO_ATTRIBUTES, packed
 from tagmatch.model.input.places import NO_PLACE
+from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.tables import Deletions, KeyTable
 
 #: Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -16,7 +15,6 @@ import numpy as np
 from tagmatch.background import Expiring, Following, Merging, renew_in_forks
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
-from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import (
     ClosedError,
     IndexChangedError,
@@ -28,13 +26,12 @@ from tagmatch.model.errors import (
 from tagmatch.model.kernels.tag_table import areas_among
 from tagmatch.model.options import Durability, KeyType, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.files import Entry
-from tagmatch.model.storage.format import Manifest, first_log_of, staged_of
-from tagmatch.model.storage.history import Commit
+from tagmatch.model.storage.format import Commit, Manifest, first_log_of, staged_of
 from tagmatch.model.storage.log import Journal
 from tagmatch.model.storage.log_files import changes_in, left_behind
 from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.storage.repository import Repository, open_with
-from tagmatch.model.tables import NEVER, Segment, Snapshot
+from tagmatch.model.tables import NEVER, ChangeCounts, Segment, Snapshot
 from tagmatch.model.where.tag_columns import check_geometry, shapes_of
 from tagmatch.partitioner.consolidation import (
     consolidated,
@@ -76,7 +73,7 @@ class Staging:
         renew_in_forks(self, "lock")
         self._location, self._key_type, self._options = location, key_type, options
         self._of_single, self._of_many = options.of_single, options.of_many
-        self._folder: Path | None = None if location is None else location.log_folder
+        self._files = None if location is None else location.changeable
         self._threads, self._plane, self._changes = threads, plane, StagedChanges(threads)
         self._journal: Journal | None = None
         self._closed = False
@@ -89,12 +86,12 @@ class Staging:
     @property
     def lost_at_the_end(self) -> int:
         """Changes that are lost when this program ends."""
-        lasts = self._folder is not None and self._options.durability != "none"
+        lasts = self._files is not None and self._options.durability != "none"
         return 0 if lasts else len(self._changes)
 
     def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
         """Stage one change of a validated set and key, which expires at a time as in `Changes`."""
-        if self._folder is None:  # there is no log
+        if self._files is None:  # there is no log
             with self.lock:
                 if self._closed:
                     raise ClosedError
@@ -169,7 +166,7 @@ class Staging:
         check: Check | None = None,
     ) -> None:
         """Log a change and stage it, or neither; returns when it is as durable as the options say."""
-        logged = record() if durability != "none" and self._folder is not None else None
+        logged = record() if durability != "none" and self._files is not None else None
         with self.lock:
             if self._closed:
                 raise ClosedError
@@ -196,26 +193,26 @@ class Staging:
 
     def _reject_if_replaced(self, journal: Journal) -> None:
         """Raise IndexChangedError unless the next program finds this log at the path of the index."""
-        assert self._folder is not None
+        assert self._files is not None
         if not journal.counts(self._manifest):
             raise IndexChangedError(
-                f"the folder {self._folder} was moved, removed or replaced while this program had changes staged for "
+                f"the folder {self._files} was moved, removed or replaced while this program had changes staged for "
                 "the index in it: nothing was staged now; earlier staged changes are in memory, and consolidate() "
                 "saves them to the folder that is there then, after reload() if that has another snapshot"
             )
 
     def _acquire(self) -> None:
         """Take the log, and stage its changes before all others."""
-        assert self._folder is not None
+        assert self._files is not None
         left = StagedChanges(self._threads)
-        journal = Journal.acquire(self._folder, lambda: first_log_of(self._manifest()))
+        journal = Journal.acquire(self._files, lambda: first_log_of(self._manifest()))
         try:
-            came_with_it = changes_in(self._folder, staged_of(self._manifest()))
+            came_with_it = changes_in(self._files, staged_of(self._manifest()))
             for chunks, keys, removed, expires in chain(came_with_it, journal.replay()):
                 if isinstance(keys, Strings) != (self._key_type == "string"):
                     other = "string" if isinstance(keys, Strings) else "integer"
                     raise InvalidValueError(
-                        f'the changes that are staged in {self._folder} have keys of key_type "{other}", and this '
+                        f'the changes that are staged in {self._files} have keys of key_type "{other}", and this '
                         f'index has key_type "{self._key_type}": open it with key_type="{other}", or restore it from a '
                         "copy if it was consolidated with these keys"
                     )
@@ -223,7 +220,7 @@ class Staging:
                     places = np.flatnonzero(areas_among(chunk.tags)).astype(np.uint32)
                     check_geometry(
                         shapes_of(chunk.tags, places).kinds,
-                        f"the changes that are staged in {self._folder} have areas",
+                        f"the changes that are staged in {self._files} have areas",
                         plane=self._plane,
                     )
                 left.extend(chunks, keys, removed=removed, expires=expires)
@@ -235,7 +232,7 @@ class Staging:
         self._journal, self._left = journal, None
 
     def _left_behind(self) -> int | None:
-        return None if self._folder is None else left_behind(self._folder, self._manifest)
+        return None if self._files is None else left_behind(self._files, self._manifest)
 
     def _manifest(self) -> Manifest:
         """What the index says of staged changes."""
@@ -452,7 +449,7 @@ class Changing:
     @property
     def _can_be_changed(self) -> bool:
         """Whether this is no index on a store, whose keys that have expired are dropped in memory alone."""
-        return self._location is None or self._location.log_folder is not None
+        return self._location is None or self._location.changeable is not None
 
     def _saved(self, snapshot: Snapshot, ahead: Sequence[Entry] = (), log: int | None = None) -> Snapshot:
         """A snapshot, saved if the index has a location and this is not saved yet."""

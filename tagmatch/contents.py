@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_strings
+from tagmatch.model.clock import TIME
 from tagmatch.model.errors import ResultTooLargeError
-from tagmatch.model.expiry import TIME
 from tagmatch.model.kernels.tag_table import has_reserved, reserved_among
 from tagmatch.model.tables import NEVER, Segment, Snapshot
 from tagmatch.model.where.constraints import Where

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tagmatch.engine import LocalEngine
     from tagmatch.model.options import Channel, Device, Durability, KeyType, Layout, NewOptions, OpenOptions, Order
-    from tagmatch.model.storage.history import SnapshotInfo
+    from tagmatch.model.storage.format import SnapshotInfo
 
 
 class TagMatch(Index[K]):
@@ -307,7 +307,7 @@ class TagMatch(Index[K]):
         ...     tm.match(["cow", "dog"])
         [1]
         """
-        from tagmatch.model.storage.history import snapshots_in
+        from tagmatch.model.storage.format import snapshots_in
         from tagmatch.model.storage.repository import location_of
 
         return snapshots_in(location_of(path, "path").manifest())

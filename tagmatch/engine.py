@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from itertools import compress
-from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, get_args
 
 import numpy as np
@@ -22,8 +21,8 @@ from tagmatch.contents import every_set, explained, is_among, missing_text, pair
 from tagmatch.messages import area_has, coordinates, message, queries_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
-from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.check import check_segment
+from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list
 from tagmatch.model.errors import (
     ClosedError,
@@ -32,14 +31,14 @@ from tagmatch.model.errors import (
     ResultTooLargeError,
     StagedChangesWarning,
 )
-from tagmatch.model.expiry import expiry_time
 from tagmatch.model.input.places import NO_PLACE, checked_location, location_tags, packed_place
 from tagmatch.model.layouts import empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
+from tagmatch.model.storage.byte_store import ChangeableStore
 from tagmatch.model.storage.log_files import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.storage.repository import Repository, location_of, open_with
-from tagmatch.model.tables import NEVER, Snapshot
+from tagmatch.model.tables import NEVER, ChangeCounts, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.consolidation import count_tags, missing_rows, rows_with, to_merge
@@ -122,7 +121,7 @@ class LocalEngine:
             location.check_writable()
             if location.has_index():
                 return cls(location, open_with(location, key_type), layout_options, staging, options)
-            key_type = key_type or _key_type_in(location.log_folder)
+            key_type = key_type or _key_type_in(location.changeable)
         snapshot = Snapshot((empty_segment(layout_options, key_type or "integer"),))
         return cls(location, snapshot, layout_options, staging, options)
 
@@ -207,8 +206,9 @@ class LocalEngine:
     def consolidate(self, *, full: bool) -> ChangeCounts:
         _ = self.changing.held
         # Before the changes take effect: what fails then changes nothing
-        if self.clients.version != self._positions_saved and self._positions_folder is not None:
-            self._save_positions(self._positions_folder)
+        files = None if self._location is None else self._location.changeable
+        if self.clients.version != self._positions_saved and files is not None:
+            self._save_positions(files)
         return self.changing.consolidate(full=full)
 
     @_interrupted_plainly
@@ -293,24 +293,20 @@ class LocalEngine:
     @_interrupted_plainly
     def save_positions(self) -> None:
         _ = self.changing.held
-        folder = self._positions_folder
-        if folder is None:
+        files = None if self._location is None else self._location.changeable
+        if files is None:
             raise InvalidValueError(
                 "there is no folder to save positions to: this TagMatch is in memory only, or its index is read-only"
             )
-        self._save_positions(folder)
+        self._save_positions(files)
 
-    def _save_positions(self, folder: Path) -> None:
+    def _save_positions(self, files: ChangeableStore) -> None:
         with self._saving:  # so that none replaces later ones
             version = self.clients.version
             assert self._location is not None
             self._location.has_index()
-            save_positions(folder, self.clients.positions(), plane=self._options.plane)
+            save_positions(files, self.clients.positions(), plane=self._options.plane)
             self._positions_saved = version
-
-    @property
-    def _positions_folder(self) -> Path | None:
-        return None if self._location is None else self._location.log_folder
 
     def _message(self, tags: Iterable[str], attributes: object, place: Place) -> list[str]:
         """One query with its attributes and its place as tags."""
@@ -446,16 +442,16 @@ class LocalEngine:
 def _clients_of(location: Repository | None, key_type: KeyType, *, plane: bool) -> Clients:
     """Clients, where they were when that was saved."""
     clients = Clients(has_strings=key_type == "string")
-    folder = None if location is None else location.log_folder
-    saved = None if folder is None else open_positions(folder, key_type, plane=plane)
+    files = None if location is None else location.changeable
+    saved = None if files is None else open_positions(files, key_type, plane=plane)
     if saved is not None:
         clients.place(saved)
     return clients
 
 
-def _key_type_in(folder: Path | None) -> KeyType | None:
+def _key_type_in(files: ChangeableStore | None) -> KeyType | None:
     """The type of the keys that an earlier program has staged, or moved, before anything was consolidated."""
-    return None if folder is None else key_type_of_logs(folder) or key_type_of_positions(folder)
+    return None if files is None else key_type_of_logs(files) or key_type_of_positions(files)
 
 
 def _paths_of(part: Part, rows: Any) -> list[str | None]:

@@ -16,8 +16,8 @@ from tagmatch.model.arrow import from_tag_lists
 from tagmatch.model.arrow_input import as_table
 from tagmatch.model.columns import repeated, shown, tag_list, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.input.areas import shapes_in
 from tagmatch.model.input.attributes import AttributeColumns, check_columns, map_column, rows_of_columns
+from tagmatch.model.input.conditions import shapes_in
 from tagmatch.model.input.places import Locations
 from tagmatch.model.input.values import NO_BYTES, TAG, Column, places
 from tagmatch.model.kernels.sphere import boxes_have, circles_have

@@ -12,11 +12,10 @@ import pyarrow as pa
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.arrow_input import as_table, without_null_lists
+from tagmatch.model.clock import expiry_times
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.expiry import expiry_times
-from tagmatch.model.input.areas import area_tag
-from tagmatch.model.input.conditions import keys_of, with_conditions
+from tagmatch.model.input.conditions import area_tag, keys_of, with_conditions
 from tagmatch.model.names import check_names
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.areas import Near

@@ -22,7 +22,7 @@ import numpy as np
 from numba.core import event
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
-from tagmatch.model.version import VERSION
+from tagmatch.model import VERSION
 
 config: Any = numba.config
 
@@ -188,6 +188,13 @@ class KeptByCode:
         used: list[Any] = []
         types = _described(sig, used)
         return *map(code_digest, [self._function, *used]), *parent._index_key(types, codegen)
+
+    def load_overload(self, sig: Any, context: Any) -> Any:
+        """Return machine code, if there is some, and the modules that it was made from are."""
+        parent: Any = super()
+        with contextlib.suppress(ImportError):
+            return parent.load_overload(sig, context)
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code, if that can be."""

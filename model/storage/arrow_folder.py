@@ -86,27 +86,22 @@ class ArrowFolder(ByteStore):
 
     @property
     def address(self) -> str:
-        """See `ByteStore`."""
         return self.uri
 
     @property
     def digest(self) -> str:
-        """See `ByteStore`."""
         place = "" if self.options is None else self.options.place
         return xxhash.xxh3_64_hexdigest(f"{self.uri}\n{self.below}{place}".encode())
 
     def folder(self, name: str) -> ArrowFolder:
-        """See `ByteStore`."""
         return replace(self, below=f"{self.below}{name}/")
 
     def kind(self, name: str = "") -> Kind | None:
-        """See `ByteStore`."""
         files, path = self._reached(name)
         with self._errors("read"):
             return _KINDS.get(files.get_file_info(path).type)
 
     def names(self) -> list[str]:
-        """See `ByteStore`."""
         files, path = self._reached()
         with self._errors("read"):
             found = files.get_file_info(pa.fs.FileSelector(path, allow_not_found=True))
@@ -121,13 +116,11 @@ class ArrowFolder(ByteStore):
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[Any]:
-        """See `ByteStore`."""
         files, path = self._reached(name)
         with self._errors("read", name), files.open_input_file(path) as source:
             yield source
 
     def write(self, name: str, text: bytes) -> None:
-        """See `ByteStore`."""
         files, path = self._reached(name)
         with self._errors("write", name), files.open_output_stream(path) as sink:
             sink.write(text)
@@ -168,7 +161,6 @@ class ArrowFolder(ByteStore):
             files.move(path, self._reached(there)[1])
 
     def remove(self, name: str) -> None:
-        """See `ByteStore`."""
         with contextlib.suppress(TagMatchError):
             self._remove(name)
 
@@ -181,7 +173,6 @@ class ArrowFolder(ByteStore):
                 files.delete_dir(path)
 
     def create(self) -> None:
-        """See `ByteStore`."""
         files, path = self._reached()
         with self._errors("write"):
             files.create_dir(path, recursive=True)

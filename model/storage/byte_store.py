@@ -1,7 +1,8 @@
 """A place for the files of an index, as the repository sees it: all that a folder and a store can do.
 
 What is abstract here is all that a new kind of place has to have. The rest has a default for stores that other machines
-keep, whose files are copied to this one: they have no locks, and their files appear whole.
+keep, whose files are copied to this one: they have no locks and no logs, and their files appear whole. A place in which
+indexes can be changed is a `ChangeableStore`.
 """
 
 from __future__ import annotations
@@ -13,25 +14,63 @@ import tempfile
 import textwrap
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
 import pyarrow as pa
 import xxhash
 
-from tagmatch.model.errors import TagMatchError
+from tagmatch.model.errors import IndexCorruptError, TagMatchError
 from tagmatch.model.parallel import reject_given_up
-from tagmatch.model.storage.files import Entry, checksum_of, locked, remove
+from tagmatch.model.storage.files import (
+    Check,
+    Entry,
+    check_contents,
+    checksum_of,
+    locked,
+    open_plain,
+    remove,
+    telling_errors,
+)
 
 #: "other" is neither a file nor a folder, such as a pipe
 Kind: TypeAlias = Literal["file", "folder", "other"]
 
+# Large, as each block is asked for
 _BLOCK = 1 << 24
 
 # Folders for copies of this process and those that it was forked from; the last one is in use
 _made: list[Path] = []
+
+
+class Lock(Protocol):
+    """A lock that is held until it is closed."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether others still find it in its place."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Log(Protocol):
+    """A file that grows; each call is done wholly, or raises OSError."""
+
+    def put(self, pieces: list[Any], at: int) -> None:
+        """Write buffers one behind the other, from a byte on."""
+
+    def cut(self, end: int) -> None:
+        """Leave out what is behind a byte."""
+
+    @property
+    def sync(self) -> Callable[[], object]:
+        """Waits until what was written lasts; in one step of C, if Ctrl-C is not to leave the outcome open."""
+
+    def close(self) -> None:
+        """Let go of it."""
 
 
 class ByteStore(ABC):
@@ -41,6 +80,14 @@ class ByteStore(ABC):
     """
 
     __slots__ = ()
+
+    #: Whether this machine reads files in their places, and not from copies
+    in_place: ClassVar[bool] = False
+
+    @property
+    def changeable(self) -> ChangeableStore | None:
+        """The place itself, if indexes can be changed in it."""
+        return None
 
     @property
     @abstractmethod
@@ -61,7 +108,7 @@ class ByteStore(ABC):
 
     @abstractmethod
     def open(self, name: str) -> AbstractContextManager[Any]:
-        """Open a file, which has `read`, `readinto` and `seek`; FileNotFoundError."""
+        """Open a file, which has `read`, `readinto`, `seek` and `tell`; FileNotFoundError."""
 
     @abstractmethod
     def write(self, name: str, text: bytes) -> None:
@@ -76,10 +123,6 @@ class ByteStore(ABC):
         """Take files of a folder in this one, by their names there; they are here, or in `made` for `put`."""
 
     @abstractmethod
-    def holds(self, files: Mapping[str, Entry]) -> bool:
-        """Whether these files are here with their sizes or checksums in a manifest; none is copied for that."""
-
-    @abstractmethod
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with all in it, or leave it to the next that comes by."""
 
@@ -91,12 +134,7 @@ class ByteStore(ABC):
     def remove_if_empty(self) -> None:
         """Remove the folder, if nothing is in it."""
 
-    # -- what folders of this machine can do besides -------------------------------------------------------------------
-
-    @property
-    def path(self) -> Path | None:
-        """The folder, if it is one of this machine: files are read in their places, and locks hold off others."""
-        return None
+    # -- what folders of this machine do otherwise ---------------------------------------------------------------------
 
     def absolute(self) -> ByteStore:
         """The same one for processes that work in another folder."""
@@ -104,10 +142,6 @@ class ByteStore(ABC):
 
     def lock(self) -> AbstractContextManager[object]:
         """Be the only program that changes files here."""
-        return contextlib.nullcontext()
-
-    def lock_at_once(self, name: str) -> AbstractContextManager[object] | None:  # noqa: ARG002
-        """Hold the lock of a file, or get `None` if another program has it."""
         return contextlib.nullcontext()
 
     def writing(self, *, new: bool) -> AbstractContextManager[Path]:  # noqa: ARG002
@@ -128,9 +162,6 @@ class ByteStore(ABC):
     def sync(self) -> None:  # noqa: B027
         """Make it last that files were put here or removed."""
 
-    def check_sizes(self, files: Mapping[str, Entry]) -> None:  # noqa: B027
-        """Check that files are still here with their sizes in a manifest; IndexCorruptError."""
-
     @contextlib.contextmanager
     def pinned(self, names: Iterable[str]) -> Iterator[ByteStore]:  # noqa: ARG002
         """Files of one moment, which stay readable though others remove them, if that can be; FileNotFoundError."""
@@ -141,7 +172,7 @@ class ByteStore(ABC):
         """A name for copies of its files, without passwords."""
         return xxhash.xxh3_64_hexdigest(self.address.encode())
 
-    # -- what follows --------------------------------------------------------------------------------------------------
+    # -- reading -------------------------------------------------------------------------------------------------------
 
     def read(self, name: str, first: int = 0, last: int | None = None) -> bytes:
         """The bytes of a file from `first` to `last`, or up to its end; FileNotFoundError."""
@@ -160,7 +191,27 @@ class ByteStore(ABC):
     def checksum(self, name: str) -> str:
         """As manifests have it; FileNotFoundError."""
         with self.open(name) as file:
-            return checksum_of(file)
+            return checksum_of(file) if self.in_place else checksum_of(file, _BLOCK)
+
+    def has_whole(self, files: Mapping[str, Entry]) -> bool:
+        """Whether files are here with their checksums in a manifest: then readers may be using them."""
+        try:
+            return all(self.checksum(name) == expected["xxh3_64"] for name, expected in files.items())
+        except (OSError, IndexCorruptError):
+            return False
+
+    def holds(self, files: Mapping[str, Entry]) -> bool:
+        """The same, if that is known without a copy of each, by their sizes."""
+        return self.has_whole(files)
+
+    def check(self, name: str, expected: Entry, check: Check = check_contents) -> None:
+        """See that a file is as a manifest says; IndexCorruptError."""
+        with telling_errors(f"{self}/{name}"):
+            opened = self.descriptor(name, expected)
+            try:
+                check(opened, f"{self}/{name}", expected)
+            finally:
+                os.close(opened)
 
     def fetch(self, name: str, file: Path) -> None:
         """Copy a file to this machine, in blocks so that Ctrl-C need not wait for all of it; FileNotFoundError."""
@@ -190,20 +241,85 @@ class ByteStore(ABC):
         finally:
             file.unlink(missing_ok=True)
 
-    def kept(self, name: str) -> Path:
+    def descriptor(self, name: str, expected: Entry) -> int:
+        """A file of an index, or a copy with the checksum of the manifest, opened to be mapped; OSError."""
+        while True:
+            try:
+                file = self.kept(name, expected)
+            except FileNotFoundError as error:
+                raise IndexCorruptError(f"{self} lacks a file: {in_a_line(error)}") from None
+            except IndexCorruptError as error:
+                raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
+            except OSError as error:
+                raise TagMatchError(
+                    f"cannot copy {self} to this machine: {in_a_line(error)}; the variable TMPDIR says in which folder"
+                ) from error
+            with contextlib.suppress(FileNotFoundError):  # another process follows a newer snapshot
+                return open_plain(file.parent, file.name)
+
+    def kept(self, name: str, expected: Entry | None = None) -> Path:
         """The path on this machine of a file, or of a copy, that other processes here need, too."""
-        file = self.local_folder() / f"{self.digest}-{name}"
+        file = self._copies / name
         if not file.exists():
-            with one_process(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with locked(file.parent, f"{file.name}.lock"):  # one process of this machine at a time
                 if not file.exists():
                     part = file.with_name(uuid.uuid4().hex)
-                    self.fetch(name, part)
-                    os.replace(part, file)
+                    try:
+                        self.fetch(name, part)
+                        if expected is not None:
+                            with part.open("rb") as opened:
+                                check_contents(opened.fileno(), name, expected)
+                        os.replace(part, file)
+                    finally:
+                        remove(part)
         return file
+
+    def forget(self, names: set[str]) -> None:
+        """Remove copies on this machine of all but the files and folders with these names."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._copies):
+                if name.removesuffix(".lock") not in names:
+                    remove(self._copies / name)
+
+    @property
+    def _copies(self) -> Path:
+        return self.local_folder() / f"copies-{self.digest}"
 
     def local_folder(self) -> Path:
         """A folder of this machine with room for files, which their maker removes."""
         return folder_for_copies()
+
+
+class ChangeableStore(ByteStore):
+    """A place that has locks, and logs of staged changes."""
+
+    __slots__ = ()
+
+    @property
+    def changeable(self) -> Self:
+        """See `ByteStore`."""
+        return self
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the folder, if it is not there."""
+
+    @abstractmethod
+    def lock_at_once(self, name: str) -> Lock | None:
+        """Hold the lock of a file, or get `None` if another program has it."""
+
+    @abstractmethod
+    def is_locked(self, name: str) -> bool:
+        """Whether a program holds the lock of a file; FileNotFoundError, PermissionError."""
+
+    @abstractmethod
+    def log(self, name: str, *, new: bool = False) -> Log:
+        """A log to write to, empty if it is `new`; OSError."""
+
+    @abstractmethod
+    def state(self) -> tuple[int, int] | None:
+        """Which folder it is, and when names in it changed last, in nanoseconds of the clock; `None` if it is gone."""
 
 
 class Written(NamedTuple):
@@ -256,8 +372,3 @@ def temporary_folder() -> Iterator[Path]:
 def _remove_own(folder: Path, maker: int) -> None:
     if os.getpid() == maker:
         remove(folder)
-
-
-def one_process(path: Path) -> AbstractContextManager[None]:
-    """Let one process of this machine at a time make what belongs at a path."""
-    return locked(path.parent, f"{path.name}.lock")

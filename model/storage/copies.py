@@ -21,21 +21,23 @@ from typing import TypeAlias
 
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexExistsError, IndexLockedError
 from tagmatch.model.storage.byte_store import ByteStore, in_a_line
-from tagmatch.model.storage.files import ADVICE, Entry, checksum_in, remove, sync, write_file
+from tagmatch.model.storage.files import ADVICE, Entry, remove, sync, write_file
 from tagmatch.model.storage.format import (
     POSITIONS,
     WRITER,
     Manifest,
+    alone,
     files_in,
     first_log_of,
     names_of,
     number_of,
     staged_of,
+    succeed,
     within,
 )
-from tagmatch.model.storage.history import alone, succeed
-from tagmatch.model.storage.log_files import generations_in, log_path, logs_as_files, remove_logs
-from tagmatch.model.storage.positions import check_positions
+from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.log_files import generations_in, log_name, logs_as_files, remove_logs
+from tagmatch.model.storage.positions import read_positions
 from tagmatch.model.storage.repository import Repository
 
 #: How many earlier snapshots the target is to keep (default: as it does), and what its manifest says besides
@@ -66,10 +68,7 @@ class Copied:
 
 
 def backup(source: Repository, target: Repository, keep: int | None = None) -> Copied:
-    """Copy an index to an empty place or an earlier backup; see `tagmatch.backup`.
-
-    `keep` says how many earlier backups stay, as snapshots of the target; default: as it has it, at first none.
-    """
+    """Copy an index to an empty place or an earlier backup, which keeps `keep` others; see `tagmatch.backup`."""
 
     def terms(place: _Target, found: Manifest) -> _Terms:
         if place.is_taken and (place.has_logs or "backup" not in (place.current or {})):
@@ -94,7 +93,7 @@ def restore(source: Repository, target: Repository, *, replace: bool = False) ->
         return (_kept_by(found) if place.current is None else None), {}
 
     with _original(source) as original:
-        if source.files.path is not None:  # else to check all files would be to copy them
+        if source.files.in_place:  # else to check all files would be to copy them
             for path, expected in files_in(original.manifest).items():
                 original.check(path, expected, original.files.checksum(path))
         return _copy(original, target, terms)
@@ -121,7 +120,7 @@ def _copy(original: _Original, target: Repository, terms: Callable[[_Target, Man
                 file = made / path
                 file.parent.mkdir(exist_ok=True)
                 original.fetch(path, file)
-                original.check(path, expected, checksum_in(made, path))
+                original.check(path, expected, LocalFolder(made).checksum(path))
                 sync(file)
             if name not in own:
                 sync(made / name)
@@ -132,7 +131,7 @@ def _copy(original: _Original, target: Repository, terms: Callable[[_Target, Man
             place.put(entry["name"])
             new += entry["bytes"]
         if original.positions is not None:
-            check_positions(original.positions, f"the positions in {original.index}/{POSITIONS}")
+            read_positions(original.positions, f"the positions in {original.index}/{POSITIONS}")
             new += len(original.positions)
         manifest, kept = succeed(alone(found), place.current, keep, least=number_of(found))
         manifest |= marks
@@ -181,17 +180,14 @@ def _original(index: Repository) -> Iterator[_Original]:
         while True:
             manifest, missing = index.manifest(), ""
             # What was staged when there was an earlier snapshot is in later ones
-            folder, first = index.log_folder, first_log_of(manifest)
-            paths = (
-                [] if folder is None else [log_path(folder, each) for each in generations_in(folder) if each >= first]
-            )
-            logs = [path.name for path in paths]
+            numbers, first = generations_in(index.files) if index.changeable else [], first_log_of(manifest)
+            logs = [log_name(number) for number in numbers if number >= first]
             try:
                 files = stack.enter_context(index.files.pinned([*files_in(manifest), *logs]))
             except FileNotFoundError as error:
                 missing = str(error.filename)
             # A log without changes goes when its program has nothing staged any more; another may take its name
-            if index.files.path is None or (index.manifest() == manifest and missing not in map(str, paths)):
+            if index.manifest() == manifest and not missing.endswith(tuple(logs)):
                 break
             stack.close()
         if missing:
@@ -209,12 +205,13 @@ def _original(index: Repository) -> Iterator[_Original]:
 @contextlib.contextmanager
 def _target(index: Repository) -> Iterator[_Target]:
     """The place for a copy, for the one that writes there and stages no changes."""
-    with index.writing() as made:
-        lock = index.files.lock_at_once(WRITER)
-        if lock is None:
-            raise IndexLockedError(f"a program has changes staged for the index {index}; close it there")
-        with lock:
-            yield _Target(index, made)
+    with index.writing() as made, contextlib.ExitStack() as stack:
+        if (files := index.files.changeable) is not None:
+            lock = files.lock_at_once(WRITER)
+            if lock is None:
+                raise IndexLockedError(f"a program has changes staged for the index {index}; close it there")
+            stack.callback(lock.close)
+        yield _Target(index, made)
 
 
 class _Target:
@@ -222,8 +219,7 @@ class _Target:
 
     def __init__(self, index: Repository, made: Path) -> None:
         self._index, self.made = index, made
-        folder = index.files.path
-        self._logs = [] if folder is None else generations_in(folder)
+        self._logs = generations_in(index.files)
         self.current = index.replaceable()
         #: Whether changes are staged there; and whether there is an index, or changes are staged for one
         self.has_logs = any(generation >= first_log_of(self.current or {}) for generation in self._logs)
@@ -231,7 +227,7 @@ class _Target:
 
     def put(self, name: str) -> None:
         """Put what was made under this name there, if that is another machine: then this one needs less room."""
-        if self._index.files.path is None:
+        if not self._index.files.in_place:
             self._index.files.put(self.made / name, name)
             remove(self.made / name)
 
@@ -245,8 +241,7 @@ class _Target:
         if positions is not None:
             write_file(ready, positions)
         self._index.commit(self.made, manifest, kept)
-        if files.path is not None:
-            remove_logs(files.path, log)
+        remove_logs(files, log)
         if positions is not None:
             files.put(ready, POSITIONS)
         else:

@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -26,14 +26,14 @@ from tagmatch.model.parallel import reject_given_up
 #: What a manifest says of a file, or of a segment
 Entry: TypeAlias = dict[str, Any]
 
-#: Accepts an open file with this path as a manifest describes it, or raises IndexCorruptError
-Check: TypeAlias = Callable[[int, Path, Entry], None]
+#: Accepts an open file, with the name that messages have, as a manifest describes it, or raises IndexCorruptError
+Check: TypeAlias = Callable[[int, object, Entry], None]
 
 #: What to do about damage
 ADVICE = "build the index again or restore it from a copy"
 
-# Large for stores, where each block is asked for; to clear a small one takes no longer than to read a small file
-_REMOTE_BLOCK, _LOCAL_BLOCK = 1 << 24, 1 << 20
+# To clear a small one takes no longer than to read a small file
+_BLOCK = 1 << 20
 
 # Of a link or, opened for writing, of a pipe without a reader, a socket or a folder
 _NO_PLAIN_FILE = {errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR}
@@ -118,8 +118,7 @@ def make_folder(path: Path) -> list[Path]:
 def open_plain(folder: Path, name: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Open a file by its name below a folder, `keys.arrow` or `segment/keys.arrow`; returns the descriptor.
 
-    The path of the folder itself may have links in it. IndexCorruptError: the file is a link or no plain file, or the
-    folder that it should be in is a link; OSError.
+    IndexCorruptError: the file is a link or no plain file, or the folder below that it is in is a link; OSError.
     """
     *above, last = name.split("/")
     try:
@@ -163,17 +162,32 @@ def _rejected(folder: Path, name: str) -> IndexCorruptError:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str) -> Iterator[None]:
-    """Hold the lock of a file below a folder, which is made if need be; wait for another holder.
+    """Hold the lock of a file below a folder, which is made if need be and stays; wait for another holder.
 
-    The lock goes with the process that holds it, however it ends; the file stays. Errors as `open_plain`, or the file
-    system has no locks.
+    The lock goes with the process that holds it, however it ends. Errors as `open_plain`.
     """
     with _opened(folder, name) as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield
 
 
-def lock_at_once(folder: Path, name: str) -> FileIO | None:
+class FileLock(FileIO):
+    """The lock of a file; see `Lock`."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        super().__init__(name, "ab", opener=partial(open_plain, folder))
+        self._path = folder / name
+
+    @property
+    def is_there(self) -> bool:
+        """See `Lock`."""
+        try:
+            return os.path.samestat(os.fstat(self.fileno()), self._path.stat())
+        except OSError:
+            return False
+
+
+def lock_at_once(folder: Path, name: str) -> FileLock | None:
     """`locked` until the file that this returns is closed; `None` if another holds the lock."""
     opened = _opened(folder, name)
     try:
@@ -206,9 +220,9 @@ def _lock(opened: FileIO, kind: int) -> bool:
     return True
 
 
-def _opened(folder: Path, name: str) -> FileIO:
+def _opened(folder: Path, name: str) -> FileLock:
     """A lock's file, closed to users without the right to write it: to open a file is enough to lock it."""
-    opened = plain_file(folder, name, "ab")
+    opened = FileLock(folder, name)
     try:
         found = os.fstat(opened.fileno())
         mode = stat.S_IMODE(found.st_mode)
@@ -225,7 +239,7 @@ def _opened(folder: Path, name: str) -> FileIO:
 # -- checksums ---------------------------------------------------------------------------------------------------------
 
 
-def checksum_of(source: Any, block_size: int = _REMOTE_BLOCK) -> str:
+def checksum_of(source: Any, block_size: int = _BLOCK) -> str:
     """XXH3-64 of the rest of an open file, as manifests have it."""
     digest = xxhash.xxh3_64()
     block = bytearray(block_size)
@@ -236,53 +250,38 @@ def checksum_of(source: Any, block_size: int = _REMOTE_BLOCK) -> str:
     return digest.hexdigest()
 
 
-def checksum_in(folder: Path, name: str) -> str:
-    """The checksum of a file below a folder; errors as `open_plain`."""
-    with plain_file(folder, name) as source:
-        return checksum_of(source, _LOCAL_BLOCK)
-
-
 def checksum_of_descriptor(descriptor: int) -> str:
     """The checksum of an open file, from its first byte on."""
     with open(descriptor, "rb", buffering=0, closefd=False) as source:
         source.seek(0)
-        return checksum_of(source, _LOCAL_BLOCK)
+        return checksum_of(source)
 
 
-def check_size(descriptor: int, file: Path, expected: Entry) -> None:
-    """Reject an open file, which has this path, of another size than a manifest says; IndexCorruptError."""
+def check_size(descriptor: int, name: object, expected: Entry) -> None:
+    """Reject an open file of another size than a manifest says; IndexCorruptError."""
     size = os.fstat(descriptor).st_size
     if size != expected["bytes"]:
-        raise IndexCorruptError(f"{file} has {size} bytes instead of {expected['bytes']}; {ADVICE}")
+        raise IndexCorruptError(f"{name} has {size} bytes instead of {expected['bytes']}; {ADVICE}")
 
 
-def check_contents(descriptor: int, file: Path, expected: Entry) -> None:
+def check_contents(descriptor: int, name: object, expected: Entry) -> None:
     """Reject an open file of another size or checksum than a manifest says; IndexCorruptError."""
-    check_size(descriptor, file, expected)
-    if checksum_of_descriptor(descriptor) != expected["xxh3_64"]:
-        raise IndexCorruptError(f"{file} does not have the checksum that it was written with; {ADVICE}")
+    check_size(descriptor, name, expected)
+    check_checksum(checksum_of_descriptor(descriptor), name, expected)
 
 
-def check_file(folder: Path, name: str, expected: Entry, check: Check) -> None:
-    """See that a file below a folder is there, and that `check` accepts it; IndexCorruptError, TagMatchError."""
-    with telling_errors(folder / name), plain_file(folder, name) as file:
-        check(file.fileno(), folder / name, expected)
+def check_checksum(found: str, name: object, expected: Entry) -> None:
+    """Reject a file with another checksum than a manifest says; IndexCorruptError."""
+    if found != expected["xxh3_64"]:
+        raise IndexCorruptError(f"{name} does not have the checksum that it was written with; {ADVICE}")
 
 
 @contextlib.contextmanager
-def telling_errors(file: Path) -> Iterator[None]:
+def telling_errors(name: object) -> Iterator[None]:
     """Tell which file of an index is missing or cannot be read."""
     try:
         yield
     except FileNotFoundError:
-        raise IndexCorruptError(f"{file} is missing; {ADVICE}") from None
+        raise IndexCorruptError(f"{name} is missing; {ADVICE}") from None
     except OSError as error:
-        raise TagMatchError(f"cannot read {file}: {error}") from error
-
-
-def are_whole(files: Mapping[str, Entry], checksum: Callable[[str], str]) -> bool:
-    """Whether files are there with their checksums in a manifest: then readers may be using them."""
-    try:
-        return all(checksum(name) == expected["xxh3_64"] for name, expected in files.items())
-    except (OSError, IndexCorruptError):
-        return False
+        raise TagMatchError(f"cannot read {name}: {error}") from error

@@ -1,38 +1,33 @@
-"""The format of an index: the names of its files, and its manifest; `docs/format.md` describes it.
-
-Layout of an index folder ::
-
-    MANIFEST.json            format version, options, counts, and size and XXH3-64 of every file; its own checksum
-    MANIFEST-<number>.json   the same of an earlier snapshot that is kept; history.py
-    segment-<checksum>/      vocabulary.arrow, tagsets.arrow, keys.arrow, partitions.arrow
-                             key_names.arrow where keys are strings, expires.arrow where some expire
-                             tagsets.arrow.00000, tagsets.arrow.00001, ... where one is large; table_files.py
-    deleted-<checksum>.arrow which rows of a segment are deleted
-    LOCK                     empty; held by the program that writes; stores have none
-    staged-<generation>.log  changes that are staged; log_files.py has their format
-    changes-<checksum>.log   changes that were staged when the index was copied; copies.py
-    WRITER                   empty; held by the program that stages changes, from opening to closing
+"""The format of an index: the names of its files, its manifest, and its snapshots by number; see `docs/format.md`.
 
 New files are written under other names, synced, and only then named by a new manifest that replaces the old one in one
 step: a reader sees the old snapshot or the new one, wholly. Names come from contents, so writing the same snapshot
 twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`. Format 4 is format 3
 with keys that expire, format 5 with constraints, and perhaps such keys, and format 6 with areas among the constraints:
 what older versions would not notice. Format 7 has tables of several files, and perhaps all of that.
+
+A commit that changes what an index holds gets the next number, from 1 on; one that only merges segments, or saves what
+is there already, changes no set and keeps it. Where earlier snapshots are kept, the manifest names them and says since
+when each is no longer the current one; theirs are in the files `MANIFEST-<number>.json`.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar
 
 import xxhash
 
-from tagmatch.model.errors import IndexCorruptError, IndexVersionError
+from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, IndexVersionError, TagMatchError
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.files import ADVICE, Entry
+from tagmatch.model.storage.byte_store import ByteStore
+from tagmatch.model.storage.files import ADVICE, Entry, check_checksum, telling_errors
+
+T = TypeVar("T")
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
 FORMAT_VERSION = 7
@@ -199,94 +194,95 @@ def within(files: dict[str, Entry], name: str) -> dict[str, Entry]:
 
 # -- whether it says what one can say: a stranger's has a right checksum, too ------------------------------------------
 
+_COUNT = range(2**63)
+_TIME = datetime.fromisoformat
 # Names above all: they are joined to the path of the index, and what they name is read, moved and removed. Only names
 # of the forms in which we write them are taken, which have no separators, so that none leads out of the folder.
 _SUM = r"[0-9a-f]{16}"
-_SUMS = re.compile(_SUM)
-_SNAPSHOTS = re.compile(rf"snapshot-{_SUM}")
-_SEGMENTS = re.compile(rf"(segment|snapshot)-{_SUM}")
-_DELETIONS = re.compile(rf"deleted-{_SUM}\.arrow")
-_CHANGES = re.compile(rf"changes-{_SUM}\.log")
-_KEPT = re.compile(r"MANIFEST-[0-9]{1,19}\.json")
+_FILE = {"bytes": _COUNT, "xxh3_64": re.compile(_SUM)}
 _TABLES = re.compile(r"(vocabulary|tagsets|keys|key_names|partitions|expires)\.arrow(\.[0-9]{5,9})?")
-
-_LARGEST = 2**63 - 1
+_SEGMENT = {
+    "name": re.compile(rf"(segment|snapshot)-{_SUM}"),
+    "rows": _COUNT,
+    "tags": _COUNT,
+    "seed": range(2**64),
+    "files": {_TABLES: _FILE},
+    "deleted?": {"name": re.compile(rf"deleted-{_SUM}\.arrow"), "rows": _COUNT, **_FILE},
+    "constraints?": True,
+    "areas?": True,
+}
+_KEPT = {"name": re.compile(r"MANIFEST-[0-9]{1,19}\.json"), "number": _COUNT, "sets": _COUNT, "until": _TIME, **_FILE}
+#: What each field may have: text of a pattern, an integer of a range, one of several values, a time, a list, or an
+#: object of fields, all of which have names of a pattern or which are named; those with a `?` need not be there
+_MANIFEST = {
+    "snapshot": re.compile(rf"snapshot-{_SUM}"),
+    "layout": ("balanced", "rarest"),
+    "max_partition_size": range(1, 2**63),
+    "key_type": ("integer", "string"),
+    "sets": _COUNT,
+    "segments": [_SEGMENT],
+    "number?": _COUNT,
+    "log?": range(1, 2**63),
+    "keep_snapshots?": _COUNT,
+    "kept?": [_KEPT],
+    "staged?": [{"name": re.compile(rf"changes-{_SUM}\.log"), "changes": _COUNT, **_FILE}],
+    "backup?": {"keep_snapshots?": _COUNT},
+    "epochs?": {re.compile(".*", re.DOTALL): _COUNT},
+}
 _ALWAYS = ("vocabulary", "tagsets", "keys", "partitions")
-
-#: Accepts a value, or raises ValueError
-_Check = Callable[[Any], None]
 
 
 def check_manifest(manifest: Any) -> None:
     """Reject what has not the form of a manifest of format 3 or newer; ValueError says which value is wrong."""
-    _fields(
-        manifest,
-        "manifest",
-        snapshot=_name(_SNAPSHOTS),
-        layout=_one_of("balanced", "rarest"),
-        max_partition_size=_number(1),
-        key_type=_one_of("integer", "string"),
-        sets=_number(),
-        segments=_several(_segment),
-    )
+    _check(manifest, _MANIFEST, "manifest")
     if not manifest["segments"]:
         raise ValueError("segments are none")
-    _fields(
-        manifest,
-        "manifest",
-        optional=True,
-        number=_number(),
-        log=_number(1),
-        keep_snapshots=_number(),
-        kept=_several(_kept),
-        staged=_several(_staged),
-        backup=lambda found: _fields(found, "backup", optional=True, keep_snapshots=_number()),
-        epochs=lambda found: _each(found, _number()),
-    )
     for segment in manifest["segments"]:
         _check_tables(segment["files"], manifest["key_type"])
+    for kept in _kept(manifest):
+        if kept["name"] != f"{KEPT_PREFIX}{kept['number']}.json":
+            raise ValueError(f"kept: {kept['name']!r} is not of snapshot {kept['number']}")
+    for staged in staged_of(manifest):
+        _check(staged["changes"], range(staged["bytes"] + 1), "staged: changes")
 
 
-def _segment(found: Any) -> None:
-    _fields(
-        found, "segment",
-        name=_name(_SEGMENTS), rows=_number(), tags=_number(), seed=_number(0, 2**64 - 1), files=_files,
-    )  # fmt: skip
-    _fields(found, "segment", optional=True, deleted=_deleted, constraints=_flag, areas=_flag)
+def _check(found: Any, form: Any, what: str) -> None:
+    good: object
+    match form:
+        case re.Pattern():
+            good, told = isinstance(found, str) and form.fullmatch(found), "not of the form that is written"
+        case range():
+            good, told = type(found) is int and found in form, f"no number from {form[0]} to {form[-1]}"
+        case bool():
+            good, told = found is form, "not true"
+        case tuple():
+            good, told = found in form, f"not one of {', '.join(form)}"
+        case list() | dict():
+            good, told = isinstance(found, type(form)), "no list" if isinstance(form, list) else "no object"
+        case _:
+            good, told = isinstance(found, str) and form(found).tzinfo, "no time with a zone"
+    if not good:
+        text = repr(found)
+        raise ValueError(f"{what}: {text if len(text) <= 80 else f'{text[:77]}...'} is {told}")
+    if isinstance(form, list):
+        for one in found:
+            _check(one, form[0], what)
+    for name, inner in form.items() if isinstance(form, dict) else ():
+        if isinstance(name, re.Pattern):
+            for own, value in found.items():
+                _check(own, name, what)
+                _check(value, inner, f"{what}: {own}")
+        elif (plain := name.removesuffix("?")) in found:
+            _check(found[plain], inner, f"{what}: {plain}")
+        elif plain == name:
+            raise ValueError(f"{what}: {name} is missing")
 
 
-def _deleted(found: Any) -> None:
-    _fields(found, "deleted", name=_name(_DELETIONS), rows=_number())
-    _file(found)
-
-
-def _kept(found: Any) -> None:
-    _fields(found, "kept", name=_name(_KEPT), number=_number(), sets=_number(), until=_time)
-    _file(found)
-    if found["name"] != f"MANIFEST-{found['number']}.json":
-        raise ValueError(f"kept: {found['name']!r} is not of snapshot {found['number']}")
-
-
-def _staged(found: Any) -> None:
-    _file(found)
-    _fields(found, "staged", name=_name(_CHANGES), changes=_number(most=found["bytes"]))
-
-
-def _file(found: Any) -> None:
-    _fields(found, "file", bytes=_number(), xxh3_64=_name(_SUMS))
-
-
-def _files(found: Any) -> None:
-    _each(found, _file)
-    for name in found:
-        _name(_TABLES)(name)
-
-
-def _check_tables(files: Mapping[str, Any], key_type: str) -> None:
+def _check_tables(files: Iterable[str], key_type: str) -> None:
     """See that a segment has all tables, each as one file or as parts from the first to the last."""
     parts: dict[str, list[str]] = {}
     for name in sorted(files):
-        table, _, part = name.partition(".arrow")
+        table, _, part = name.partition(TABLE_SUFFIX)
         parts.setdefault(table, []).append(part)
     for table in [*_ALWAYS, *(["key_names"] if key_type == "string" else [])]:
         if table not in parts:
@@ -296,76 +292,166 @@ def _check_tables(files: Mapping[str, Any], key_type: str) -> None:
             raise ValueError(f"parts of the table {table} of a segment are missing")
 
 
-def _fields(found: Any, what: str, *, optional: bool = False, **checks: _Check) -> None:
-    fields = _mapping(found)
-    for name, check in checks.items():
-        if optional and name not in fields:
-            continue
+# -- snapshots by number -----------------------------------------------------------------------------------------------
+
+#: What a manifest says of streams: the number of the last micro-batch of each whose changes the index has
+EPOCHS = "epochs"
+#: What a manifest says that is no part of the snapshot: of the log, of other snapshots, of who wrote it, of streams
+_OF_THE_INDEX = ("log", "staged", "kept", "keep_snapshots", "backup", "current", "checksum", EPOCHS)
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What the manifest says besides the new current snapshot."""
+
+    ahead: Sequence[Entry] = ()  # of `written_ahead`, for segments that others were merged into: no set changes, then
+    log: int | None = None  # the first log whose changes are not in the snapshot; default: as the index has it
+    keep: int | None = None  # how many earlier snapshots to keep from now on; default: as until now, at first none
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotInfo:
+    """A snapshot that can be opened by its number.
+
+    Attributes
+    ----------
+    number : int
+    sets : int
+        How many sets are stored.
+    until : datetime, optional
+        When a newer one took its place, in UTC; `None` of the current one.
+    """
+
+    number: int
+    sets: int
+    until: datetime | None
+
+
+def alone(manifest: Manifest) -> Manifest:
+    """What a manifest says of its snapshot."""
+    return {name: value for name, value in manifest.items() if name not in _OF_THE_INDEX}
+
+
+def snapshots_in(manifest: Manifest) -> list[SnapshotInfo]:
+    """The snapshots of the index with this manifest, oldest first."""
+    kept = [
+        SnapshotInfo(each["number"], each["sets"], datetime.fromisoformat(each["until"])) for each in _kept(manifest)
+    ]
+    return [*kept, SnapshotInfo(number_of(manifest), manifest["sets"], None)]
+
+
+def succeed(
+    made: Manifest, current: Manifest | None, keep: int | None = None, *, same_sets: bool = False, least: int = 1
+) -> tuple[Manifest, dict[str, bytes]]:
+    """The manifest with which a snapshot takes the place of the current one, and the new files that it names, by name.
+
+    `made` is that of the snapshot alone, `keep` as in `Commit`; `same_sets`: it has the sets of the current one, laid
+    out in another way; `least` is the number that it gets, if that is not too small.
+    """
+    before: Manifest = current or {}
+    keep = before.get("keep_snapshots", 0) if keep is None else keep
+    kept, files, number = _kept(before), {}, least
+    if current is not None:
+        is_next = not (same_sets or made["snapshot"] == current["snapshot"])
+        number = max(least, number_of(current) + is_next)
+        if is_next and keep:
+            entry, text = _to_keep(current)
+            kept, files = [*kept, entry], {entry["name"]: text}
+    epochs = {EPOCHS: before[EPOCHS]} if EPOCHS in before else {}
+    manifest = {**epochs, **made, "number": number}
+    if keep:
+        manifest["keep_snapshots"] = keep
+        if kept:
+            manifest["kept"] = kept[-keep:]
+    return manifest, files
+
+
+def with_staged(manifest: Manifest, current: Manifest | None, log: int | None = None) -> Manifest:
+    """The manifest with all changes staged in the current one, or only those in logs from `log` on."""
+    before: Manifest = current or {}
+    first = max(log or 0, before.get("log", 0))
+    staged = staged_of(before) if log is None else []
+    return manifest | ({"log": first} if first else {}) | ({"staged": staged} if staged else {})
+
+
+def _to_keep(current: Manifest) -> tuple[Entry, bytes]:
+    """What manifests say of the current snapshot from now on, and its own manifest."""
+    number = number_of(current)
+    # Marked, so that it cannot be taken for that of the current one
+    text = manifest_text({**alone(current), "number": number, "current": False})
+    entry = {
+        "name": f"{KEPT_PREFIX}{number}.json",
+        "number": number,
+        "sets": current["sets"],
+        "until": datetime.now(UTC).isoformat(timespec="seconds"),
+        "bytes": len(text),
+        "xxh3_64": xxhash.xxh3_64_hexdigest(text),
+    }
+    return entry, text
+
+
+def _kept(manifest: Manifest) -> list[Entry]:
+    return list(manifest.get("kept", ()))
+
+
+# -- reading earlier ones from a store ---------------------------------------------------------------------------------
+
+
+def of_one_moment(read_current: Callable[[], Manifest], use: Callable[[Manifest], T]) -> T:
+    """Use the current manifest, and again if files were missing because a newer snapshot was saved since."""
+    while True:
+        current = read_current()
         try:
-            check(fields[name])
-        except KeyError:
-            raise ValueError(f"{what}: {name} is missing") from None
-        except ValueError as error:
-            raise ValueError(f"{what}: {name}: {error}") from None
+            return use(current)
+        except TagMatchError:
+            if read_current() == current:
+                raise
 
 
-def _mapping(found: Any) -> Mapping[str, Any]:
-    if not isinstance(found, dict):
-        raise ValueError(f"{_shown(found)} is no object")
-    return found
+def manifest_by_number(number: int | None, current: Manifest, files: ByteStore) -> Manifest:
+    """The manifest of the snapshot with a number, or of the current one; IndexNotFoundError, IndexCorruptError."""
+    if number is None or number == number_of(current):
+        return current
+    entry = next((each for each in _kept(current) if each["number"] == number), None)
+    if entry is None:
+        raise IndexNotFoundError(f"the index {files} does not keep a snapshot {number}; it has {_listed(current)}")
+    return _manifest_kept(entry, files)
 
 
-def _each(found: Any, check: _Check) -> None:
-    for one in _mapping(found).values():
-        check(one)
+def _listed(manifest: Manifest) -> str:
+    """The numbers that an index has, as messages have them."""
+    *earlier, current = (info.number for info in snapshots_in(manifest))
+    if not earlier:
+        return f"{current} only; keep_snapshots says how many earlier ones are to be kept from now on"
+    return f"{', '.join(map(str, earlier))} and {current}, the current one"
 
 
-def _several(check: _Check) -> _Check:
-    def each(found: Any) -> None:
-        if not isinstance(found, list):
-            raise ValueError(f"{_shown(found)} is no list")
-        for one in found:
-            check(one)
-
-    return each
-
-
-def _name(form: re.Pattern[str]) -> _Check:
-    def check(found: Any) -> None:
-        if not isinstance(found, str) or not form.fullmatch(found):
-            raise ValueError(f"{_shown(found)} is not of the form that is written")
-
-    return check
+def _manifest_kept(entry: Entry, files: ByteStore) -> Manifest:
+    where = f"{files}/{entry['name']}"
+    with telling_errors(where):
+        text = files.read(entry["name"])
+    check_checksum(xxhash.xxh3_64_hexdigest(text), where, entry)
+    try:
+        return checked_manifest(alone(json.loads(text)), where)
+    except (ValueError, AttributeError, RecursionError):
+        raise IndexCorruptError(f"{where} is damaged; {ADVICE}") from None
 
 
-def _number(least: int = 0, most: int = _LARGEST) -> _Check:
-    def check(found: Any) -> None:
-        if type(found) is not int or not least <= found <= most:
-            raise ValueError(f"{_shown(found)} is no number from {least} to {most}")
-
-    return check
-
-
-def _one_of(*values: str) -> _Check:
-    def check(found: Any) -> None:
-        if found not in values:
-            raise ValueError(f"{_shown(found)} is not one of {', '.join(values)}")
-
-    return check
+def names_needed(manifest: Manifest, files: ByteStore) -> set[str] | None:
+    """Names within an index of all that its snapshots need; `None` if a manifest cannot be read, so none can tell."""
+    try:
+        earlier = [_manifest_kept(entry, files) for entry in _kept(manifest)]
+    except TagMatchError:
+        return None
+    names = names_of(manifest).union(*(names_of(each) for each in earlier))
+    return names | {entry["name"] for entry in _kept(manifest)} | {MANIFEST}
 
 
-def _flag(found: Any) -> None:
-    if found is not True:
-        raise ValueError(f"{_shown(found)} is not true")
-
-
-def _time(found: Any) -> None:
-    if not isinstance(found, str):
-        raise ValueError(f"{_shown(found)} is no time")
-    if datetime.fromisoformat(found).tzinfo is None:
-        raise ValueError(f"{found!r} has no time zone")
-
-
-def _shown(found: Any) -> str:
-    text = repr(found)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def check_kept(current: Manifest, files: ByteStore) -> None:
+    """Check that files of earlier snapshots, which the current one lacks, have their checksums; IndexCorruptError."""
+    checked = files_in(current)
+    for entry in _kept(current):
+        for name, expected in files_in(_manifest_kept(entry, files)).items():
+            if checked.setdefault(name, expected) is expected:
+                with telling_errors(f"{files}/{name}"):
+                    check_checksum(files.checksum(name), f"{files}/{name}", expected)

@@ -5,76 +5,62 @@ from __future__ import annotations
 import contextlib
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
 from tagmatch.model.errors import IndexCorruptError, TagMatchError
-from tagmatch.model.storage.byte_store import ByteStore, Kind
+from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Kind, Lock, Log
 from tagmatch.model.storage.files import (
     Entry,
-    are_whole,
-    check_file,
-    check_size,
-    checksum_in,
-    checksum_of,
+    is_locked,
     lock_at_once,
     locked,
     make_folder,
+    open_plain,
     plain_file,
     remove,
     replace_file,
     sync,
 )
-from tagmatch.model.storage.format import (
-    LOCK,
-    OWNER,
-    POSITIONS,
-    SCRATCH_PREFIX,
-    UNFINISHED_PREFIX,
-    WRITER,
-)
+from tagmatch.model.storage.format import LOCK, OWNER, POSITIONS, SCRATCH_PREFIX, UNFINISHED_PREFIX, WRITER
+
+# The most buffers that Linux takes at once
+_MOST_PIECES = 1024
 
 # Folders that this process is about to write
 _unfinished: set[Path] = set()
 
 
 @dataclass(frozen=True, slots=True)
-class LocalFolder(ByteStore):
+class LocalFolder(ChangeableStore):
     """A folder whose files are read in their places."""
 
     place: Path
+    in_place: ClassVar[bool] = True
 
     def __str__(self) -> str:
         return str(self.place)
 
     @property
-    def path(self) -> Path:
-        """See `ByteStore`."""
-        return self.place
-
-    @property
     def address(self) -> str:
-        """See `ByteStore`."""
         return str(self.place)
 
     def absolute(self) -> LocalFolder:
-        """See `ByteStore`."""
         return LocalFolder(self.place.absolute())
 
     def folder(self, name: str) -> LocalFolder:
-        """See `ByteStore`."""
         return LocalFolder(self.place / name)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def kind(self, name: str = "") -> Kind | None:
-        """See `ByteStore`."""
         path = self.place / name
         with self._looking():
             if path.is_dir():
@@ -82,7 +68,6 @@ class LocalFolder(ByteStore):
             return "file" if path.is_file() else "other" if path.exists() else None
 
     def names(self) -> list[str]:
-        """See `ByteStore`."""
         with self._looking(), contextlib.suppress(FileNotFoundError):
             return os.listdir(self.place)
         return []
@@ -98,18 +83,9 @@ class LocalFolder(ByteStore):
         """See `ByteStore`; OSError."""
         return plain_file(self.place, name)
 
-    def checksum(self, name: str) -> str:
-        """See `ByteStore`; OSError."""
-        return checksum_in(self.place, name)
-
-    def holds(self, files: Mapping[str, Entry]) -> bool:
-        """See `ByteStore`: by their checksums."""
-        return are_whole(files, self.checksum)
-
-    def check_sizes(self, files: Mapping[str, Entry]) -> None:
-        """See `ByteStore`."""
-        for name, expected in files.items():
-            check_file(self.place, name, expected, check_size)
+    def descriptor(self, name: str, expected: Entry) -> int:  # noqa: ARG002
+        """See `ByteStore`: the file itself."""
+        return open_plain(self.place, name)
 
     @contextlib.contextmanager
     def pinned(self, names: Iterable[str]) -> Iterator[ByteStore]:
@@ -124,12 +100,13 @@ class LocalFolder(ByteStore):
             yield _Opened(self.place, opened)
 
     def map(self, name: str, *, keep: bool = False) -> pa.MemoryMappedFile:  # noqa: ARG002
-        """See `ByteStore`."""
         return pa.memory_map(str(self.place / name))
 
-    def kept(self, name: str) -> Path:
-        """See `ByteStore`."""
+    def kept(self, name: str, expected: Entry | None = None) -> Path:  # noqa: ARG002
         return self.place / name
+
+    def forget(self, names: set[str]) -> None:
+        """See `ByteStore`: there are no copies."""
 
     def local_folder(self) -> Path:
         """See `ByteStore`: the folder itself, which this machine may lack."""
@@ -165,11 +142,9 @@ class LocalFolder(ByteStore):
             sync(parent)
 
     def sync(self) -> None:
-        """See `ByteStore`."""
         sync(self.place)
 
     def remove(self, name: str) -> None:
-        """See `ByteStore`."""
         remove(self.place / name)
 
     def create(self) -> None:
@@ -179,17 +154,35 @@ class LocalFolder(ByteStore):
         self.place.chmod(0o777)
 
     def remove_if_empty(self) -> None:
-        """See `ByteStore`."""
         with contextlib.suppress(OSError):
             self.place.rmdir()  # which only an empty folder lets be done to it
+
+    def prepare(self) -> None:
+        """See `ByteStore`: its name is on the disk then."""
+        make_folder(self.place)
 
     def lock(self) -> AbstractContextManager[object]:
         """See `ByteStore`: waits for another holder."""
         return locked(self.place, LOCK)
 
-    def lock_at_once(self, name: str) -> AbstractContextManager[object] | None:
-        """See `ByteStore`."""
+    def lock_at_once(self, name: str) -> Lock | None:
         return lock_at_once(self.place, name)
+
+    def is_locked(self, name: str) -> bool:
+        return is_locked(self.place, name)
+
+    def log(self, name: str, *, new: bool = False) -> Log:
+        """See `ByteStore`: whatever has the name of a new one goes, and is not written to: it may be a link."""
+        if new:
+            remove(self.place / name)
+        return _Log(name, "x+" if new else "r+", opener=partial(open_plain, self.place))
+
+    def state(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.place)
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     @contextlib.contextmanager
     def writing(self, *, new: bool) -> Iterator[Path]:
@@ -241,9 +234,34 @@ class _Opened(LocalFolder):
         self.files[name].seek(0)
         yield self.files[name]
 
-    def checksum(self, name: str) -> str:
-        with self.open(name) as file:
-            return checksum_of(file)
+
+class _Log(FileIO):
+    """See `Log`."""
+
+    def put(self, pieces: list[Any], at: int) -> None:
+        while pieces:
+            written = os.pwritev(self.fileno(), pieces[:_MOST_PIECES], at)
+            if written == 0:
+                raise OSError("the file takes no more bytes")
+            at += written
+            pieces = _rest(pieces, written)
+
+    def cut(self, end: int) -> None:
+        os.ftruncate(self.fileno(), end)
+
+    @property
+    def sync(self) -> Callable[[], object]:
+        return partial(os.fsync, self.fileno())
+
+
+def _rest(pieces: list[Any], count: int) -> list[Any]:
+    """Pieces without their first bytes."""
+    for i, piece in enumerate(pieces):
+        view = memoryview(piece)
+        if count < view.nbytes:
+            return [view.cast("B")[count:], *pieces[i + 1 :]]
+        count -= view.nbytes
+    return []
 
 
 def _is_abandoned(unfinished: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Staged changes that last: a log of them in the folder of an index.
+"""Staged changes that last: a log of them in the place of an index.
 
 One program at a time has the log, which is the file `staged-<generation>.log`, or several that follow each other.
 `log_files` has the format of the files and `log_records` that of the records in them.
@@ -6,7 +6,6 @@ One program at a time has the log, which is the file `staged-<generation>.log`, 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import threading
@@ -14,91 +13,71 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from io import FileIO
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
+from itertools import starmap
 
 from tagmatch.model.errors import ClosedError, IndexLockedError, InvalidValueError, TagMatchError
-from tagmatch.model.storage.files import lock_at_once, make_folder, open_plain, remove, sync
+from tagmatch.model.storage.byte_store import ChangeableStore, Lock, Log
 from tagmatch.model.storage.format import WRITER, Manifest, first_log_of
 from tagmatch.model.storage.log_files import (
     LOG_HEADER_BYTES,
     LogFile,
     LogHeader,
     failing,
-    log_path,
+    log_name,
     records_of,
     remove_logs,
-    told,
     whole_logs,
 )
 from tagmatch.model.storage.log_records import HEADER_BYTES, Logged, Record, decoded
 
-# The most pieces that Linux takes at once
-_MOST_PIECES = 1024
-
 
 class LogWriter:
-    """A log to which records are appended. Its owner holds a lock, except while it is synced.
+    """A log to which records are appended; its owner holds a lock, except while it is synced."""
 
-    Ctrl-C may come at any moment at which the interpreter looks for it, which it does after calls of functions that are
-    written in C. A record is in the log from the assignment on that moves the log's end behind it, and until then,
-    bytes beyond the end count as waste, which is cut before the next record is written.
-    """
+    # Ctrl-C may come after each call of C. A record is in the log from the assignment on that moves the end of the log
+    # behind it; until then, bytes beyond the end are waste, which is cut before the next record is written.
 
-    def __init__(self, file: FileIO, log: LogFile, header: LogHeader) -> None:
-        self._header = header
-        self.path = log.path
-        self.records = log.records
-        self.end = log.end
+    def __init__(self, file: Log, log: LogFile) -> None:
+        assert log.header is not None
+        self._file, self._log, self.header = file, log, log.header
+        self.records, self.end = log.records, log.end
         #: So many bytes are known to be on disk
         self.on_disk = LOG_HEADER_BYTES
-        self._file = file
         # Where the last record begins, if it was appended here and not taken back
         self._last = log.end
         self._has_waste = False
         self._is_in_doubt = False
 
     @classmethod
-    def create(cls, folder: Path, generation: int, before: int, version: int) -> LogWriter:
-        """Begin a log, which is on disk then, as is its name; `before` bytes of the log before it are.
-
-        It takes records that need this format version, or an older one.
-        """
-        path = log_path(folder, generation)
-        header = LogHeader(generation, secrets.randbits(64), before, version)
+    def create(cls, files: ChangeableStore, generation: int, before: int, version: int) -> LogWriter:
+        """Begin a log of a format version, which is on disk then; so are `before` bytes of the one before."""
+        name, header = log_name(generation), LogHeader(generation, secrets.randbits(64), before, version)
         file = None
         try:
-            # Whatever has the name goes, and is not written to: it may be a link
-            remove(path)
-            file = FileIO(path, "x+")
-            _write(file.fileno(), [header.packed()], 0)
-            os.fsync(file.fileno())
-            sync(folder)
-            return cls(file, LogFile(path, header, end=LOG_HEADER_BYTES), header)
+            file = files.log(name, new=True)
+            file.put([header.packed()], 0)
+            file.sync()
+            files.sync()
+            return cls(file, LogFile(files, name, header, end=LOG_HEADER_BYTES))
         except BaseException:
             if file is not None:
                 file.close()
-            with contextlib.suppress(OSError):
-                path.unlink()
+            files.remove(name)
             raise
 
     @classmethod
     def reopen(cls, log: LogFile) -> LogWriter:
         """Go on with a log, which has a header and no torn tail."""
-        assert log.header is not None
-        return cls(FileIO(log.path.name, "r+", opener=partial(open_plain, log.path.parent)), log, log.header)
+        return cls(log.files.log(log.name), log)
+
+    def __str__(self) -> str:
+        return str(self._log)
 
     @property
     def is_usable(self) -> bool:
         """Whether records can be appended, as far as is known."""
         return not (self._is_in_doubt or self._has_waste)
-
-    @property
-    def version(self) -> int:
-        """The format version that records may need."""
-        return self._header.version
 
     @property
     def has_last(self) -> bool:
@@ -107,17 +86,17 @@ class LogWriter:
 
     def contents(self) -> LogFile:
         """What the log has now."""
-        return LogFile(self.path, self._header, records=self.records, end=self.end)
+        return replace(self._log, records=self.records, end=self.end)
 
     def append(self, record: Record) -> None:
         """Write a record wholly, or not at all: OSError, or TagMatchError if the log takes no more records."""
         self._reject_if_in_doubt()
         self._cut_waste()
-        pieces: list[Any] = [record.sealed(self._header.id, self.records, self.on_disk), *record.body]
+        pieces = [record.sealed(self.header.id, self.records, self.on_disk), *record.body]
         records, last, end = self.records + 1, self.end, self.end + HEADER_BYTES + record.nbytes
         self._has_waste = True
         try:
-            _write(self._file.fileno(), pieces, self.end)
+            self._file.put(pieces, self.end)
         except BaseException:
             self.try_to_cut_waste()
             raise
@@ -130,32 +109,26 @@ class LogWriter:
 
     def try_to_cut_waste(self) -> None:
         """Cut the waste beyond the end, or leave that to the next call of `append`."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._cut_waste()
 
     def sync(self, end: int) -> None:
-        """Put the log on disk up to a byte.
-
-        A log that the disk did not take wholly is not gone on with. Linux tells an error once, and may then hold the
-        pages that were not written for clean: a later sync that succeeds says nothing about them. Nor could it be
-        repaired by writing the records again, as the same disk has just failed, and the changes in memory are staged
-        anyway: `consolidate` writes them to new files. OSError; TagMatchError if it failed before.
-        """
+        """Put the log on disk up to a byte: OSError; TagMatchError if it failed before."""
+        # A log that the disk did not take wholly is not gone on with. Linux tells an error once, and may then hold the
+        # pages that were not written for clean: a later sync that succeeds says nothing about them.
         self._reject_if_in_doubt()
-        done: list[None] = []
-        calls = map(os.fsync, (self._file.fileno(),))
+        done: list[object] = []
+        calls = starmap(self._file.sync, [()])
         try:
             done.extend(calls)  # in one step: Ctrl-C comes before the sync, or after its outcome is known
         finally:
-            if not done:
-                self._is_in_doubt = True
+            self._is_in_doubt = not done
         self.on_disk = end
 
     def close(self, *, remove: bool) -> None:
         """Let go of the file, and remove it if wanted; waste at its end is cut if that can be done."""
         if remove:
-            with contextlib.suppress(OSError):
-                self.path.unlink(missing_ok=True)
+            self._log.files.remove(self._log.name)
         else:
             self.try_to_cut_waste()
         self._file.close()
@@ -166,34 +139,15 @@ class LogWriter:
 
     def _cut_waste(self) -> None:
         if self._has_waste:
-            os.ftruncate(self._file.fileno(), self.end)
+            self._file.cut(self.end)
             self._has_waste = False
 
     def _reject_if_in_doubt(self) -> None:
         if self._is_in_doubt:
             raise TagMatchError(
-                f"{self.path} takes no more changes, as the disk has failed to take some and does not say which; those "
+                f"{self} takes no more changes, as the disk has failed to take some and does not say which; those "
                 "that are staged are still in memory: consolidate() saves them and begins another log"
             )
-
-
-def _write(descriptor: int, pieces: list[Any], offset: int) -> None:
-    while pieces:
-        written = os.pwritev(descriptor, pieces[:_MOST_PIECES], offset)
-        if written == 0:
-            raise OSError("the file takes no more bytes")
-        offset += written
-        pieces = _rest(pieces, written)
-
-
-def _rest(pieces: list[Any], count: int) -> list[Any]:
-    """Pieces without their first bytes."""
-    for i, piece in enumerate(pieces):
-        view = memoryview(piece)
-        if count < view.nbytes:
-            return [view.cast("B")[count:], *pieces[i + 1 :]]
-        count -= view.nbytes
-    return []
 
 
 # Changes within this many nanoseconds may have one time
@@ -201,21 +155,19 @@ _CLOCK_NS = 50_000_000
 
 
 class Journal:
-    """The log of an index, for the one program that may write it.
+    """The log of an index, for the one program that may write it; its threads share it.
 
-    Threads may share it: `write` gives the order of the changes, `sync` waits for the disk. Group commit: threads that
-    wait while the disk is busy form a group, and its first one syncs for all.
+    `write` gives the order of the changes, `sync` waits for the disk: threads that wait while that is busy form a
+    group, and the first one syncs for all.
     """
 
-    def __init__(self, folder: Path, lock: FileIO, generation: int, logs: list[LogFile]) -> None:
-        self._folder = folder
-        self._lock = lock
-        self._path = os.fspath(folder)
+    def __init__(self, files: ChangeableStore, lock: Lock, generation: int, logs: list[LogFile]) -> None:
+        self._files, self._lock = files, lock
         self._generation = generation
         # Before the one that is written to
         self._older = logs
         self._log: LogWriter | None = None
-        # Inode and time of the folder when its manifest counted these logs
+        # The state of the folder when its manifest counted these logs
         self._seen: tuple[int, int] | None = None
         # The format version of logs: what one record has needed, later ones may need, too
         self._version = 1
@@ -231,32 +183,29 @@ class Journal:
         _JOURNALS.add(self)
 
     @classmethod
-    def acquire(cls, folder: Path, first: int | Callable[[], int]) -> Journal:
+    def acquire(cls, files: ChangeableStore, first: int | Callable[[], int]) -> Journal:
         """Take the log of an index, whose logs count from generation `first` on; older ones are removed.
 
-        A function is asked for `first` once no other program can change it any more.
-
-        A torn tail, which a program or machine leaves that ended while it wrote, is cut, with a `StagedChangesWarning`.
-        IndexLockedError if a program has the log, perhaps this one; IndexCorruptError or IndexVersionError of a log;
-        TagMatchError if the folder cannot be written.
+        A function is asked for `first` once no other program can change it any more. A torn tail is cut, with a
+        `StagedChangesWarning`; IndexLockedError if a program has the log, perhaps this one; errors as `scan`.
         """
-        with failing(f"cannot write the index {folder}"):
-            make_folder(folder)
-            lock = lock_at_once(folder, WRITER)
+        with failing(f"cannot write the index {files}"):
+            files.prepare()
+            lock = files.lock_at_once(WRITER)
             if lock is None:
                 raise IndexLockedError(
-                    f"another program, or another object of this one, has changes staged for the index {folder}; "
+                    f"another program, or another object of this one, has changes staged for the index {files}; "
                     "consolidate or close it there first"
                 )
             try:
                 generation = first if isinstance(first, int) else first()
-                remove_logs(folder, generation)
-                logs = whole_logs(folder, generation)
-                journal = cls(folder, lock, generation, logs[:-1])
+                remove_logs(files, generation)
+                logs = whole_logs(files, generation)
+                journal = cls(files, lock, generation, logs[:-1])
                 if logs:
                     journal._log = LogWriter.reopen(logs[-1])
                     journal._generation = logs[-1].generation
-                    journal._version = journal._log.version
+                    journal._version = journal._log.header.version
                 return journal
             except BaseException:
                 lock.close()
@@ -267,27 +216,18 @@ class Journal:
     @property
     def is_there(self) -> bool:
         """Whether the folder still is the one whose lock this journal holds."""
-        try:
-            return os.path.samestat(os.fstat(self._lock.fileno()), (self._folder / WRITER).stat())
-        except OSError:
-            return False
+        return self._lock.is_there
 
     def counts(self, manifest: Callable[[], Manifest]) -> bool:
-        """Whether the next program finds records written now: the folder is this one, and its manifest counts the logs.
-
-        That is looked at if anything has come into the folder since, or has gone.
-        """
-        try:
-            folder = os.stat(self._path)
-        except OSError:
-            return False
-        if self._seen == (folder.st_ino, folder.st_mtime_ns):
-            return True
+        """Whether the next program finds records written now: the folder is this one, its manifest counts the logs."""
+        state = self._files.state()
+        if state is None or state == self._seen:  # nothing has come into the folder since, or has gone
+            return state is not None
         first = self._older[0].generation if self._older else self._generation
         if not (self.is_there and first <= first_log_of(manifest()) <= self._generation):
             return False
-        if time.time_ns() - folder.st_mtime_ns > _CLOCK_NS:
-            self._seen = folder.st_ino, folder.st_mtime_ns
+        if time.time_ns() - state[1] > _CLOCK_NS:
+            self._seen = state
         return True
 
     @property
@@ -301,30 +241,26 @@ class Journal:
         return self._written
 
     def write(self, record: Record) -> int:
-        """Write a record behind all others; returns the position behind it, up to which `sync` waits for the disk.
-
-        TagMatchError: the record was not written; what was before, was.
-        """
+        """Write a record behind all others, or not: TagMatchError; returns the position up to which to `sync`."""
         self._version = max(self._version, record.version)
-        if self._log is not None and self._log.version < record.version:
+        if self._log is not None and self._log.header.version < record.version:
             self.rotate()
         with self._writing:
             self._reject_if_closed()
             written = self._written + 1
             try:
                 if self._log is None:
-                    self._log = LogWriter.create(self._folder, self._generation, 0, self._version)
+                    self._log = LogWriter.create(self._files, self._generation, 0, self._version)
                 self._log.append(record)
                 self._written = written
             except OSError as error:
-                raise told(f"cannot stage changes of the index {self._folder}", error) from error
+                raise TagMatchError(
+                    f"cannot stage changes of the index {self._files}: {error.strerror or error}"
+                ) from error
             return written
 
     def sync(self, position: int) -> None:
-        """Wait until all records up to a position are on disk.
-
-        TagMatchError: they may not be; they count as written, but nothing more is until `rotate` has begun another log.
-        """
+        """Wait until all records up to a position are on disk; TagMatchError: they may not be, `rotate` comes next."""
         while not self._is_on_disk(position):
             group = self._group
             with group:
@@ -335,7 +271,7 @@ class Journal:
         on_disk = self._on_disk  # which `rotate` raises after it has said what is in doubt
         if any(position in lost for lost in self._in_doubt):
             raise TagMatchError(
-                f"the disk has failed to take a staged change of the index {self._folder}; it is still staged in "
+                f"the disk has failed to take a staged change of the index {self._files}; it is still staged in "
                 "memory: consolidate() saves it"
             )
         return position <= on_disk
@@ -352,15 +288,12 @@ class Journal:
                 log, written = self._log, self._written
                 end = 0 if log is None else log.end
             if log is not None:
-                with failing(f"{log.path} may not be on disk"):
+                with failing(f"{log} may not be on disk"):
                     log.sync(end)
             self._on_disk = written
 
     def back_to(self, position: int) -> None:
-        """Take back the last record, if one was written since the journal had this position.
-
-        For a call that wrote a record and then failed, or was interrupted. InvalidValueError: it wrote more.
-        """
+        """Take back the record that a call wrote which failed then; InvalidValueError if it wrote more."""
         with self._syncing, self._writing:
             if self._written == position:
                 return
@@ -376,14 +309,11 @@ class Journal:
     # -- generations ---------------------------------------------------------------------------------------------------
 
     def rotate(self) -> int:
-        """Begin another generation for later records; returns it, or the one that there is if that has no records.
-
-        TagMatchError: no log could be begun; the one that there is stays.
-        """
+        """Begin another generation for later records, unless this one has none; returns the one that there is then."""
         with self._syncing, self._writing:
             self._reject_if_closed()
             log = self._log
-            if log is None or (log.is_usable and log.records == 0 and log.version == self._version):
+            if log is None or (log.is_usable and log.records == 0 and log.header.version == self._version):
                 return self._generation
             with suppress(TagMatchError, OSError):
                 # Else a crash could leave a torn tail in this log, and the next one whole
@@ -392,13 +322,10 @@ class Journal:
             generation = self._generation + 1
             older = [*self._older, log.contents()]
             in_doubt = [*self._in_doubt, range(self._on_disk + 1, self._written + 1)]
-            try:
-                self._log = LogWriter.create(self._folder, generation, log.on_disk, self._version)
+            with failing(f"cannot begin another log of staged changes of the index {self._files}"):
+                self._log = LogWriter.create(self._files, generation, log.on_disk, self._version)
                 self._generation, self._older = generation, older
                 self._in_doubt, self._on_disk = in_doubt, self._written
-            except OSError as error:
-                what = f"cannot begin another log of staged changes of the index {self._folder}"
-                raise told(what, error) from error
             log.close(remove=False)
             return generation
 
@@ -408,8 +335,8 @@ class Journal:
             self._reject_if_closed()
             before = min(before, self._generation)
             self._older = [log for log in self._older if log.generation >= before]
-            with suppress(OSError):  # what stays no longer counts, and goes with the next
-                remove_logs(self._folder, before)
+            with suppress(TagMatchError):  # what stays no longer counts, and goes with the next
+                remove_logs(self._files, before)
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -418,8 +345,8 @@ class Journal:
         with self._writing:
             self._reject_if_closed()
             logs = [*self._older, *([] if self._log is None else [self._log.contents()])]
-        with failing(f"cannot read the staged changes of the index {self._folder}"):
-            yield from decoded((record for log in logs for record in records_of(log)), self._folder)
+        with failing(f"cannot read the staged changes of the index {self._files}"):
+            yield from decoded((record for log in logs for record in records_of(log)), self._files)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -1,38 +1,8 @@
-"""Changes as bytes, and back: the records of a log of staged changes.
+"""Changes as bytes, and back: the records of a log of staged changes, as `docs/format.md` has them.
 
-A record is a header of 64 bytes and a body. Numbers are unsigned and little-endian; checksums are XXH3-64, the most
-significant byte first. The header ::
-
-    offset  bytes
-         0      4  `TMr1`
-         4      4  kind: 1 if the changes are removals, plus 2 if keys are strings, plus 4 if some expire, plus 8 if
-                   some sets may have constraints, plus 16 if these may be areas
-         8      8  the id of the log, from the header of its file
-        16      8  the record's number in the file, from 0 on
-        24      8  how many bytes of the file were known to be on disk when the record was written
-        32      8  changes in the record
-        40      8  bytes of the body
-        48      8  checksum of the body
-        56      8  checksum of the 56 bytes before
-
-The body has the changes of one call in columns: chunks of rows, whose tags are in tables of strings. A chunk with
-indices has a dictionary as its table, which other chunks may share; one without has its table, with a string
-for each tag ::
-
-    u64        chunks
-    u64        tables
-    u64        bytes of all keys that are strings
-    u64 x 4    for each chunk: rows, tags, the number of its table, 1 if it has indices or else 0
-    u64 x 2    for each table: strings, their bytes
-    i64        when the key of each row expires, if some do, in microseconds since 1970, UTC; 2**63 - 1: never
-    u64        the key of each row, if keys are integers
-    u32        bytes of the key of each row, if keys are strings
-    u32        for each chunk: tags of each row, then the index of each tag if it has indices
-    u32        for each table: bytes of each string
-    u8         for each table: its strings
-    u8         the keys, if they are strings
-
-Nothing lies between these, so a body has as many bytes as its counts say.
+A record is a header of 64 bytes and a body, which has the changes of one call in columns: chunks of rows, whose tags
+are in tables of strings. A chunk with indices has a dictionary as its table, which other chunks may share; one without
+has its table, with a string for each tag.
 """
 
 from __future__ import annotations

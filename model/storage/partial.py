@@ -29,8 +29,7 @@ from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.byte_store import ByteStore, in_a_line
 from tagmatch.model.storage.files import ADVICE, Entry
 from tagmatch.model.storage.format import CONSTRAINTS, DELETED_PREFIX, Manifest, number_of, parts_of
-from tagmatch.model.storage.table_files import columns_of
-from tagmatch.model.storage.tables import reject_reserved, segments_of
+from tagmatch.model.storage.tables import checked_columns, reject_reserved, segments_of
 from tagmatch.model.tables import LONG_AGO, Segment, Snapshot
 
 #: Fetched as a whole: what a store gives in the time that it takes to answer at all
@@ -76,7 +75,7 @@ class SparseTable:
         end = self.size - _BEHIND_FOOTER
         self._fetch_bytes(end - self._length(end), self.size)
         with threads_of_arrow():
-            return columns_of(name, pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all())
+            return checked_columns(name, pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all(), is_sparse=True)
 
     def _length(self, place: int) -> int:
         """The length that stands there."""
@@ -203,11 +202,7 @@ def _address(table: SparseTable) -> int:
 class InPlace:
     """A snapshot whose tables are not looked at before they are fetched.
 
-    All calls raise ::
-
-        IndexCorruptError   A file is missing or cut short, or says what cannot be.
-        IndexNotFoundError  The index has another snapshot by now, and files of this one are gone.
-        TagMatchError       The store does not answer, or this machine has no room.
+    All calls raise IndexCorruptError, TagMatchError, and IndexNotFoundError if the index has another snapshot by now.
     """
 
     snapshot: Snapshot

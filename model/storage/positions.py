@@ -5,7 +5,6 @@ It is an Arrow IPC file with columns `key`, `lon` and `lat`, or `key`, `x` and `
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,12 +15,15 @@ from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
-from tagmatch.model.storage.files import locked, make_folder, plain_file, replace_file
-from tagmatch.model.storage.format import LOCK, POSITIONS
+from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore
+from tagmatch.model.storage.format import POSITIONS
 from tagmatch.model.where.areas import MAX_LAT, MAX_LON
 
 _CHECKSUM = b"xxh64"
-_TYPES: dict[KeyType, pa.DataType] = {"integer": pa.uint64(), "string": pa.large_string()}
+_TYPES: dict[pa.DataType, KeyType] = {pa.uint64(): "integer", pa.large_string(): "string"}
+# On the sphere, and on the plane: columns, and how great coordinates may be
+_NAMES = (["key", "lon", "lat"], ["key", "x", "y"])
+_LIMITS = ((MAX_LON, MAX_LAT), (np.finfo(np.float64).max,) * 2)
 
 
 class Positions(NamedTuple):
@@ -46,107 +48,81 @@ def _checksum(keys: pa.Array, lon: pa.Array, lat: pa.Array) -> bytes:
     return found.hexdigest().encode()
 
 
-def save_positions(folder: Path, positions: Positions, *, plane: bool) -> None:
-    """Write positions to the folder of an index in one step; they are on the disk when this returns.
-
-    The folder is made if need be. Another writer is waited for.
-    """
+def save_positions(files: ChangeableStore, positions: Positions, *, plane: bool) -> None:
+    """Write positions to the place of an index, which is made if need be, in one step; they last when this returns."""
     columns = [positions.keys, pa.array(positions.lon), pa.array(positions.lat)]
-    schema = pa.schema([(name, column.type) for name, column in zip(_names(plane=plane), columns, strict=True)])
-    schema = schema.with_metadata({_CHECKSUM: _checksum(*columns)})
+    batch = pa.record_batch(columns, _NAMES[plane]).replace_schema_metadata({_CHECKSUM: _checksum(*columns)})
     sink = pa.BufferOutputStream()
     try:
-        with pa.ipc.new_file(sink, schema) as writer:
-            writer.write_batch(pa.record_batch(columns, schema=schema))
-        make_folder(folder)
-        with locked(folder, LOCK):
-            replace_file(folder / POSITIONS, sink.getvalue().to_pybytes())
+        with pa.ipc.new_file(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        files.prepare()
+        with files.lock():
+            files.write(POSITIONS, sink.getvalue().to_pybytes())
     except (OSError, pa.ArrowException) as error:
-        raise TagMatchError(f"cannot write the positions to {folder / POSITIONS}: {error}") from error
+        raise TagMatchError(f"cannot write the positions to {files}/{POSITIONS}: {error}") from error
 
 
-def open_positions(folder: Path, key_type: KeyType, *, plane: bool) -> Positions | None:
-    """The positions in the folder of an index; else `None`; IndexCorruptError, TagMatchError.
+def open_positions(files: ByteStore, key_type: KeyType, *, plane: bool) -> Positions | None:
+    """The positions in the place of an index; else `None`; IndexCorruptError, TagMatchError.
 
     InvalidValueError: they are on the plane, and not on the sphere, or the other way round; or have other keys.
     """
-    found = _found_in(folder)
-    if found is None:
+    if (found := _found_in(files)) is None:
         return None
-    names, positions = found
-    where = f"the positions in {folder / POSITIONS}"
-    if len(positions.keys) and names != _names(plane=plane):
+    positions, on_plane = found
+    saved, wanted = positions.keys.type, next(kind for kind, own in _TYPES.items() if own == key_type)
+    where = f"the positions in {files}/{POSITIONS}"
+    if not len(positions.keys):
+        return positions._replace(keys=pa.array([], wanted))
+    if on_plane != plane:
         raise InvalidValueError(
             f"{where} are on the {'sphere' if plane else 'plane'}: open the index with plane={not plane}, or remove "
             "the file"
         )
-    if positions.keys.type != _TYPES[key_type]:
-        if len(positions.keys):
-            raise InvalidValueError(
-                f'{where} are of clients whose keys have key_type "{_key_type(positions)}", not "{key_type}": open the '
-                f'index with key_type="{_key_type(positions)}", or remove the file and have the clients move again'
-            )
-        return positions._replace(keys=pa.array([], _TYPES[key_type]))
+    if saved != wanted:
+        raise InvalidValueError(
+            f'{where} are of clients whose keys have key_type "{_TYPES[saved]}", not "{key_type}": open the '
+            f'index with key_type="{_TYPES[saved]}", or remove the file and have the clients move again'
+        )
     return positions
 
 
-def key_type_of_positions(folder: Path) -> KeyType | None:
-    """What the keys are of clients in the folder of an index; `None` if none are. Errors as `open_positions`."""
-    found = _found_in(folder)
-    return None if found is None or not len(found[1].keys) else _key_type(found[1])
+def key_type_of_positions(files: ByteStore) -> KeyType | None:
+    """What the keys are of clients in the place of an index; `None` if none are. Errors as `open_positions`."""
+    found = _found_in(files)
+    return None if found is None or not len(found[0].keys) else _TYPES[found[0].keys.type]
 
 
-def check_positions(text: bytes, where: str) -> None:
-    """Check that a file has positions, of any keys; IndexCorruptError says where it is."""
-    _read(text, where)
-
-
-def _key_type(positions: Positions) -> KeyType:
-    return next(key_type for key_type, kind in _TYPES.items() if kind == positions.keys.type)
-
-
-def _found_in(folder: Path) -> tuple[list[str], Positions] | None:
-    file = folder / POSITIONS
+def _found_in(files: ByteStore) -> tuple[Positions, bool] | None:
     try:
-        with plain_file(folder, POSITIONS) as opened:
-            text = opened.readall()
-    except (FileNotFoundError, NotADirectoryError):
+        text = files.read(POSITIONS)
+    except FileNotFoundError:
         return None
-    except OSError as error:
-        raise TagMatchError(f"cannot read the positions in {file}: {error}") from error
-    return _read(text, f"the positions in {file}")
+    return read_positions(text, f"the positions in {files}/{POSITIONS}")
 
 
-def _read(text: bytes, where: str) -> tuple[list[str], Positions]:
-    """The names of the columns, and their contents."""
+def read_positions(text: bytes, where: str) -> tuple[Positions, bool]:
+    """What a file has, and whether that is on the plane; IndexCorruptError says where it is."""
     try:
         with threads_of_arrow(), pa.ipc.open_file(pa.BufferReader(text)) as reader:
             schema = reader.schema
             (batch,) = (reader.get_batch(number) for number in range(reader.num_record_batches))
         batch.validate(full=True)
         keys, lon, lat = batch.columns
-        names = list(schema.names)
-        sound = names in (_names(plane=False), _names(plane=True)) and lon.type == lat.type == pa.float64()
-        sound = sound and keys.type in _TYPES.values() and not any(column.null_count for column in batch.columns)
+        plane = bool(_NAMES.index(list(schema.names)))
+        sound = lon.type == lat.type == pa.float64() and keys.type in _TYPES
+        sound = sound and not any(column.null_count for column in batch.columns)
         sound = sound and (schema.metadata or {}).get(_CHECKSUM) == _checksum(keys, lon, lat)
-        sound = sound and _are_somewhere(np.asarray(lon), np.asarray(lat), plane=names == _names(plane=True))
+        found = Positions(keys, np.asarray(lon), np.asarray(lat))
+        for values, most in zip(found[1:], _LIMITS[plane], strict=True):
+            sound = sound and bool((np.abs(values) <= most).all())  # as those that are given to `move`
     except MemoryError:
         raise
-    except (pa.ArrowException, KeyError, ValueError, OSError):
+    except (pa.ArrowException, KeyError, ValueError, TypeError, OSError):
         sound = False
     if not sound:
         raise IndexCorruptError(
             f"{where} are damaged: remove the file to go on without them, and have the clients move again"
         )
-    return names, Positions(keys, np.asarray(lon), np.asarray(lat))
-
-
-def _are_somewhere(lon: F64Array, lat: F64Array, *, plane: bool) -> bool:
-    """Whether all coordinates are in range, as those that are given to `move` have to be."""
-    if plane:
-        return bool(np.isfinite(lon).all() and np.isfinite(lat).all())
-    return bool((np.abs(lon) <= MAX_LON).all() and (np.abs(lat) <= MAX_LAT).all())
-
-
-def _names(*, plane: bool) -> list[str]:
-    return ["key", "x", "y"] if plane else ["key", "lon", "lat"]
+    return found, plane

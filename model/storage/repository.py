@@ -1,7 +1,6 @@
 """An index in a byte store: opened, saved, followed by newer snapshots; written once for folders and stores.
 
-A store is read from copies on this machine, made once for all processes of an executor. A writer puts the files of a
-snapshot there, and the manifest last: then it has become the current one.
+A writer puts the files of a snapshot there, and the manifest last: then it has become the current one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import contextlib
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -28,8 +27,14 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.options import KeyType, check_snapshot_number
 from tagmatch.model.storage.arrow_folder import ArrowFolder, StoreOptions
-from tagmatch.model.storage.byte_store import ByteStore, Written, folder_for_copies, in_a_line, one_process
-from tagmatch.model.storage.files import Check, Entry, are_whole, check_contents, check_file, check_size, write_file
+from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Written, folder_for_copies
+from tagmatch.model.storage.files import (
+    Check,
+    Entry,
+    check_contents,
+    check_size,
+    write_file,
+)
 from tagmatch.model.storage.format import (
     LOCK,
     MANIFEST,
@@ -40,24 +45,22 @@ from tagmatch.model.storage.format import (
     STAGED_PREFIX,
     UNFINISHED_PREFIX,
     WRITER,
+    Commit,
     Manifest,
+    check_kept,
     files_in,
     files_of,
+    manifest_by_number,
     manifest_text,
+    names_needed,
+    names_of,
     number_of,
+    of_one_moment,
     parse_manifest,
     staged_of,
-    within,
-)
-from tagmatch.model.storage.history import (
-    Commit,
-    alone,
-    check_kept,
-    manifest_by_number,
-    names_needed,
-    of_one_moment,
     succeed,
     with_staged,
+    within,
 )
 from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.partial import InPlace, fetched_from, gone, in_place
@@ -95,9 +98,9 @@ class Repository:
         return self.files.address
 
     @property
-    def log_folder(self) -> Path | None:
-        """The folder in which staged changes are logged; `None` if none can be staged."""
-        return self.files.path if self.number is None else None
+    def changeable(self) -> ChangeableStore | None:
+        """The place, if the index can be changed in it: it has logs of staged changes, and positions of clients."""
+        return self.files.changeable if self.number is None else None
 
     def absolute(self) -> Repository:
         """The same location for processes that work in another folder."""
@@ -131,117 +134,63 @@ class Repository:
         except FileNotFoundError:
             pass
         told = f"it has no {MANIFEST}; it is not an index, or its build did not finish"
-        if self.files.path is not None and (kind := self.files.kind()) != "folder":
+        if self.files.in_place and (kind := self.files.kind()) != "folder":
             told = "it is a file, not a folder" if kind else "no such folder"
         raise IndexNotFoundError(f"there is no index at {self}: {told}")
 
     def open(self) -> Snapshot:
-        """The current snapshot, or the one by its number, its files memory-mapped and their checksums verified.
-
-        IndexNotFoundError, IndexVersionError, IndexCorruptError; TagMatchError if a file cannot be read or copied.
-        """
-        here = self._here()
-        return of_one_moment(here.manifest, here._verified)
+        """The snapshot, verified; IndexNotFoundError, IndexVersionError, IndexCorruptError, TagMatchError."""
+        return of_one_moment(self.manifest, self._verified)
 
     def _verified(self, manifest: Manifest) -> Snapshot:
-        self.verify({entry["name"]: entry for entry in staged_of(manifest)})
+        for entry in staged_of(manifest) if self.files.changeable else ():
+            self.files.check(entry["name"], entry)
         return self._snapshot(manifest, check_contents)
 
     def open_unverified(self, name: str) -> Snapshot:
-        """The snapshot of that name, its files memory-mapped but not read, so that damage may go unnoticed.
-
-        Errors as `open`, and IndexNotFoundError if the index has another snapshot by now.
-        """
-        here = self._here()
-        manifest = here.manifest()
-        if manifest["snapshot"] == name:
-            try:
-                return here._snapshot(manifest, check_size)
-            except IndexCorruptError:
-                if here.manifest() == manifest:
-                    raise
-        raise gone(here, name)
+        """The snapshot of that name, mapped but not read, so that damage may go unnoticed; errors as `open`."""
+        return of_one_moment(self._manifest_of(name), lambda manifest: self._snapshot(manifest, check_size))
 
     def in_place(self, name: str) -> InPlace:
-        """The snapshot of that name, whose rows are read as needed; errors as `open_unverified`.
-
-        No checksum is verified, only that tables have the form of such tables. Fetched parts stay on this machine,
-        for as long as copies do.
-        """
-        manifest = self.manifest()
-        if manifest["snapshot"] != name:
-            raise gone(self, name)
-        if self.files.path is not None:  # mapped files are read when they are looked at
+        """The snapshot of that name, whose rows are read as needed; no checksum is verified. Errors as `open`."""
+        manifest = self._manifest_of(name)()
+        if self.files.in_place:  # mapped files are read when they are looked at
             return in_place(self.open_unverified(name), manifest)
-        return fetched_from(self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self._name_of_copy}")
+        number = "" if self.number is None else f"-{self.number}"
+        return fetched_from(
+            self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self.files.digest}{number}"
+        )
+
+    def _manifest_of(self, name: str) -> Callable[[], Manifest]:
+        """Gives the manifest of the snapshot of that name, for as long as the index has it."""
+
+        def current() -> Manifest:
+            manifest = self.manifest()
+            if manifest["snapshot"] != name:
+                raise gone(self, name)
+            return manifest
+
+        return current
 
     def verify(self, files: Mapping[str, Entry]) -> None:
         """Verify the checksums of some files, by their paths in the index, with what manifests say of each."""
-        folder = self._here().files.path
-        assert folder is not None
         for name, expected in files.items():
-            check_file(folder, name, expected, check_contents)
+            self.files.check(name, expected)
 
     def check_kept(self) -> None:
         """Verify the checksums of all files of the earlier snapshots that the index keeps; errors as `open`."""
         of_one_moment(self.manifest, lambda current: check_kept(current, self.files))
 
     def _snapshot(self, manifest: Manifest, check: Check) -> Snapshot:
-        assert self.files.path is not None
-        return Snapshot(read_segments(self.files.path, manifest, check), str(manifest["snapshot"]), number_of(manifest))
-
-    def _here(self) -> Repository:
-        """The index itself or, of a store, a copy in a folder of this machine, made anew for a newer snapshot."""
-        if self.files.path is not None:
-            return self
-        try:
-            copy = Repository.at(folder_for_copies() / f"index-{self._name_of_copy}")
-            if copy._holds(alone(self.manifest())):
-                return copy
-            assert copy.files.path is not None
-            with one_process(copy.files.path):
-                while not copy._holds(manifest := alone(self.manifest())):
-                    try:
-                        self._copy(manifest, copy, copy.files.path)
-                    except (FileNotFoundError, TagMatchError) as error:
-                        # The writer of a newer snapshot has removed the files of this one.
-                        if alone(self.manifest()) != manifest:
-                            continue
-                        if isinstance(error, FileNotFoundError):
-                            raise IndexCorruptError(f"{self} lacks a file: {in_a_line(error)}") from None
-                        if isinstance(error, IndexCorruptError):
-                            raise IndexCorruptError(f"a copy of {self} is damaged: {error}") from None
-                        raise
-            return copy
-        except OSError as error:
-            raise TagMatchError(
-                f"cannot copy {self} to this machine: {in_a_line(error)}; the variable TMPDIR says in which folder"
-            ) from error
-
-    @property
-    def _name_of_copy(self) -> str:
-        return self.files.digest + ("" if self.number is None else f"-{self.number}")
-
-    def _holds(self, manifest: Manifest) -> bool:
-        return self.files.kind(MANIFEST) is not None and self.manifest() == manifest
-
-    def _copy(self, manifest: Manifest, copy: Repository, folder: Path) -> None:
-        """Copy the files that the copy does not have yet of an earlier snapshot."""
-        folder.mkdir(exist_ok=True)
-        there = os.listdir(folder)
-        with copy.files.making() as made:
-            for path, expected in files_of(manifest["segments"]).items():
-                if path.partition("/")[0] not in there:
-                    (made / path).parent.mkdir(exist_ok=True)
-                    self.files.fetch(path, made / path)
-                    check_file(made, path, expected, check_contents)
-            copy.commit(made, manifest, {})
+        found = Snapshot(read_segments(self.files, manifest, check), str(manifest["snapshot"]), number_of(manifest))
+        self.files.forget(names_of(manifest))
+        return found
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
         """See that `update` can be called; InvalidValueError if the index is read-only here."""
-        if self.files.path is None:  # stores have no locks, so that no program can tell whether another one writes
+        if self.files.changeable is None:  # without locks, no program can tell whether another one writes
             raise InvalidValueError(
                 f"cannot change {self}: an index on a store is read-only; change one in a folder and put it there with "
                 "save(), or build it with tagmatch.spark.partition or `tagmatch-partition`"
@@ -263,18 +212,16 @@ class Repository:
     def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
         """Make `snapshot` the current one of the index, which is created if need be; its old contents are lost.
 
-        `keep` is as in `Commit`. All files are written, and replace those that are there and damaged; in a folder,
-        another writer is waited for. IndexExistsError if something that is not an index is there; TagMatchError if the
-        files cannot be written, and the index stays as it was.
+        All files are written, and replace those that are there and damaged. IndexExistsError if something that is not
+        an index is there; TagMatchError if the files cannot be written, and the index stays as it was.
         """
         self._save(snapshot, None, Commit(keep=keep))
 
     def update(self, snapshot: Snapshot, known: set[str], commit: Commit) -> Snapshot:
-        """`save`, but not where the index has got a snapshot that `snapshot` does not come from: IndexChangedError.
+        """`save` what the index lacks, unless it has got a snapshot that is not `known`: IndexChangedError.
 
-        Returns `snapshot` as it is saved, with names and its number. Only what the index does not have is written.
-        `known` are names of the snapshots that it comes from, and gets that of `snapshot` just before that becomes the
-        current one: should this be interrupted, either may be.
+        Returns `snapshot` as it is saved, with names and its number. `known` are names of those that it comes from, and
+        gets its own just before it becomes the current one: should this be interrupted, either may be.
         """
         self.check_writable()
         return self._save(snapshot, known, commit)
@@ -305,10 +252,7 @@ class Repository:
                 self.files.remove(name)
 
     def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> Manifest:
-        """Write the files of a snapshot that an index, which has these segments, lacks; returns what `switch` takes.
-
-        Nothing has changed then, and any process may `switch`. Done twice, it comes to the same.
-        """
+        """Write the files of a snapshot that an index with these segments lacks, for any process to `switch` to it."""
         with self._telling(), self.files.making(as_job=True) as made:
             manifest = write_snapshot(snapshot, made, there)
             with self.files.lock():
@@ -318,9 +262,8 @@ class Repository:
     def switch(self, manifest: Manifest, base: str | None, written: Written | None = None) -> None:
         """Make the snapshot that `prepare` or `manifest_of` gave the current one; staged changes stay staged.
 
-        `base` is the name of the snapshot that the index still has to have, `None`: there is no index; else an
-        IndexChangedError. `written` are files of the snapshot that the index does not have yet; they are moved there.
-        On a store, only one program at a time may.
+        IndexChangedError unless the index still has the snapshot named `base`, or none. `written` are files of the
+        snapshot, which are moved there. On a store, only one program at a time may.
         """
         with self.writing() as made:
             current = self.manifest() if self.has_index() else None
@@ -362,15 +305,16 @@ class Repository:
             yield made
 
     def commit(self, made: Path, manifest: Manifest, kept: Mapping[str, bytes]) -> None:
-        """Make a snapshot of files in the folder `made`, and of some that are here, the current one.
+        """Make a snapshot of files that are made, and of some that are here, the current one; remove all others.
 
-        Others are removed, except segments that are written ahead. `kept` has the manifest of the one before, if that
-        is kept.
+        `kept` has the manifest of the one before, if that is kept. Segments that are written ahead stay.
         """
         for name, text in kept.items():
             write_file(made / name, text)
         self._put(made, files_in(manifest))
-        self.files.check_sizes(files_in(manifest))  # one written ahead may have been removed by another program
+        if self.files.in_place:  # one written ahead may have been removed by another program
+            for name, expected in files_in(manifest).items():
+                self.files.check(name, expected, check_size)
         self.files.write(MANIFEST, manifest_text(manifest))
         needed = names_needed(manifest, self.files)
         if needed is None:
@@ -387,7 +331,7 @@ class Repository:
 
     def _replaced(self) -> Manifest | None:
         """`replaceable`, but where changes may be staged, a damaged manifest that counts them is an error."""
-        if self.files.path is None:
+        if self.files.changeable is None:
             return self.replaceable()
         return self.manifest() if self.has_index() else None
 
@@ -424,7 +368,7 @@ class Repository:
     def _has(self, files: dict[str, Entry], name: str) -> bool:
         """Whether those of the files that have this name, or are in the folder with it, are there undamaged."""
         own = within(files, name)
-        return bool(own) and are_whole(own, self.files.checksum)
+        return bool(own) and self.files.has_whole(own)
 
     def _put(self, made: Path, files: dict[str, Entry]) -> None:
         """Put files that are made in their places, unless those of a snapshot are there; positions come later."""

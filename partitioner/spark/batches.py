@@ -33,7 +33,7 @@ from tagmatch.model.arrays import (
 from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_strings
 from tagmatch.model.kernels.lists import gather, gather_strings, group_by
 from tagmatch.model.storage.byte_store import ByteStore
-from tagmatch.model.storage.table_files import OpenFile, checked_columns, read_table_file
+from tagmatch.model.storage.tables import OpenFile, checked_columns, read_table_file
 from tagmatch.model.tables import LONG_AGO, Segment
 
 if TYPE_CHECKING:

@@ -35,8 +35,7 @@ from tagmatch.model.kernels.lists import gather, group_by, sort_groups
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.files import Entry
-from tagmatch.model.storage.table_files import TableFile
-from tagmatch.model.storage.tables import segment_entry
+from tagmatch.model.storage.tables import TableFile, segment_entry
 from tagmatch.model.tables import KeyTable
 from tagmatch.partitioner.balanced_partitioning import Root, balanced_partitions, count_bits
 from tagmatch.partitioner.spark.batches import (

@@ -32,12 +32,10 @@ from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import compare_to, gather_strings, relabel
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage import table_files
+from tagmatch.model.storage import tables
 from tagmatch.model.storage.files import Entry
-from tagmatch.model.storage.table_files import Piece, TableFile
-from tagmatch.model.storage.tables import kinds_of, table_file, table_of
-from tagmatch.model.tables import NEVER, KeyTable
-from tagmatch.model.tag_order import grouped_by_hash
+from tagmatch.model.storage.tables import Piece, TableFile, kinds_of, table_file, table_of
+from tagmatch.model.tables import NEVER, KeyTable, grouped_by_hash
 from tagmatch.partitioner.local import by_frequency
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
@@ -183,7 +181,7 @@ def _offsets_and_values(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[
 def write_files(spark: SparkSession, scratch: Scratch, files: Sequence[TableFile]) -> list[dict[str, Entry]]:
     """Have the files of tables written to the scratch folder, by as many tasks as there are large parts."""
     parts = [(table, number) for table, file in enumerate(files) for number in range(file.parts)]
-    groups = grouped(parts, [files[table].part_size(number) for table, number in parts], table_files.PART_BYTES)
+    groups = grouped(parts, [files[table].part_size(number) for table, number in parts], tables.PART_BYTES)
     rows = for_each(spark, range(len(groups)), partial(_write_parts, scratch, tuple(files), groups), _WRITTEN).collect()
     # In the order of the parts
     entries = iter([json.loads(row.entry) for row in sorted(rows, key=lambda row: row.part)])

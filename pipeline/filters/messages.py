@@ -16,11 +16,16 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array, frozen
 from tagmatch.model.columns import strings_of
 from tagmatch.model.input.attributes import AttributeColumns
-from tagmatch.model.input.packed import BEGIN, BITS, END, KIND, NAME_BEGIN, NAME_END
 from tagmatch.model.input.values import (
+    BEGIN,
+    BITS,
     BOOL,
+    END,
     FLOAT,
     INTEGER,
+    KIND,
+    NAME_BEGIN,
+    NAME_END,
     NO_BYTES,
     TEXT,
     Column,

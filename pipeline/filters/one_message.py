@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
-from tagmatch.model.input.packed import COLUMNS, read_values
+from tagmatch.model.input.values import COLUMNS, read_values
 from tagmatch.model.kernels.intrinsics import arrays_at, own_array_at
 from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.tables import Segment

@@ -199,7 +199,7 @@ class _Reading:
         import pyarrow as pa
 
         from tagmatch.files.rows import read_sets, rows_in
-        from tagmatch.model.expiry import TIME
+        from tagmatch.model.clock import TIME
 
         stats = tm.stats()
         options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all}

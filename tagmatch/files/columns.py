@@ -30,6 +30,7 @@ from tagmatch.messages import (
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import reject_no_utf8, without_null_lists
+from tagmatch.model.clock import TIME, check_text, times_in
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import (
     FilterError,
@@ -39,10 +40,20 @@ from tagmatch.model.errors import (
     NullError,
     TagMatchError,
 )
-from tagmatch.model.expiry import TIME, check_text, check_times
-from tagmatch.model.input.areas import KIND, NUMBERS, PLACE, area_rows, shapes_in
-from tagmatch.model.input.conditions import conditions_of
-from tagmatch.model.input.constraints import ATTRIBUTE, LIST, OPERATOR, UPPER, VALUES, constraint_rows
+from tagmatch.model.input.conditions import (
+    ATTRIBUTE,
+    KIND,
+    LIST,
+    NUMBERS,
+    OPERATOR,
+    PLACE,
+    UPPER,
+    VALUES,
+    area_rows,
+    conditions_of,
+    constraint_rows,
+    shapes_in,
+)
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.language import stored_rows
@@ -379,7 +390,7 @@ def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all:
         FileColumn("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
         FileColumn(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=area_structs, is_optional=True),
     )
-    return (*columns, FileColumn("expires", (TIME,), check_times, check_text, is_optional=True)) if expires else columns
+    return (*columns, FileColumn("expires", (TIME,), times_in, check_text, is_optional=True)) if expires else columns
 
 
 def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[FileColumn, ...]:

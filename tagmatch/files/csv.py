@@ -23,9 +23,9 @@ from tagmatch.files.json import MARK, concatenated, in_place, json_lists, json_v
 from tagmatch.files.lines import Block, block_of, lines_of
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+from tagmatch.model.clock import TIME
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
-from tagmatch.model.expiry import TIME
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.subscriptions import WHERE
 

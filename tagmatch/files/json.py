@@ -25,8 +25,8 @@ from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_
 from tagmatch.files.formats import Read, whole_lines
 from tagmatch.files.lines import Block, block_of, lines_of
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+from tagmatch.model.clock import TIME
 from tagmatch.model.errors import InputFileError, InvalidValueError
-from tagmatch.model.expiry import TIME
 from tagmatch.model.parallel import threads_of_arrow
 
 #: How deep arrays and objects may be nested

@@ -35,8 +35,8 @@ from tagmatch.files.csv import CsvLines, csv_blocks, csv_cells, header_of
 from tagmatch.files.json import JsonLines, concatenated, json_blocks, json_values, object_lines, text_of
 from tagmatch.files.lines import TextReader, first_line
 from tagmatch.messages import TAGS
+from tagmatch.model.arrow_input import without_extensions
 from tagmatch.model.errors import InputFileError, TagMatchError
-from tagmatch.model.extensions import without_extensions
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.format import MANIFEST

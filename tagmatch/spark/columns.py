@@ -38,7 +38,7 @@ from tagmatch.messages import (
 )
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
-from tagmatch.model.input.areas import shapes_in
+from tagmatch.model.input.conditions import shapes_in
 from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.repository import Repository
 

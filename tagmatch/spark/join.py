@@ -20,8 +20,7 @@ from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, Intege
 
 from tagmatch.messages import LOCATION, WITHIN
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
-from tagmatch.model.input.areas import area_rows
-from tagmatch.model.input.constraints import constraint_rows
+from tagmatch.model.input.conditions import area_rows, constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
 from tagmatch.model.options import Layout

@@ -481,7 +481,7 @@ class _Bucket:
 
     def _place_clients(self, keys: KeyTable, plan: Shuffle) -> None:
         """Have the clients of these keys be where the folder says, if a message asks for that."""
-        folder = plan.index.log_folder
+        folder = plan.index.changeable
         saved = open_positions(folder, plan.key_type, plane=False) if plan.asked.is_located and folder else None
         if saved is not None:
             here = pc.is_in(saved.keys, keys.column(keys.keys.values))

@@ -37,8 +37,7 @@ from tagmatch.model.arrays import BoolArray
 from tagmatch.model.errors import IndexChangedError, InvalidTypeError, InvalidValueError
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, available_threads
-from tagmatch.model.storage.format import CONSTRAINTS, Manifest, files_of, key_type_of
-from tagmatch.model.storage.history import EPOCHS
+from tagmatch.model.storage.format import CONSTRAINTS, EPOCHS, Manifest, files_of, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import consolidated

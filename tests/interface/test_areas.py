@@ -16,6 +16,7 @@ from support.waiting import wait_until
 
 import tagmatch
 from tagmatch import Circle, IndexCorruptError, InvalidTypeError, InvalidValueError, Near, TagMatch, backup, restore
+from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.positions import open_positions
 
 pytest_plugins = ["support.s3_bucket"]
@@ -89,7 +90,7 @@ def test_damaged_positions_are_noticed(tmp_path):
     for place in range(0, len(text), 11):
         file.write_bytes(text[:place] + bytes([text[place] ^ 1]) + text[place + 1 :])
         try:
-            found = open_positions(file.parent, "integer", plane=False)
+            found = open_positions(LocalFolder(file.parent), "integer", plane=False)
             assert (found.keys.to_pylist(), found.lon.tolist(), found.lat.tolist()) == ([1, 2], [9, 10], [45, 46])
         except IndexCorruptError:
             noticed += 1
@@ -127,7 +128,7 @@ def test_positions_are_saved_by_several_at_once(path):
             for _ in range(10):
                 tm.move(range(1000), number, number)
                 tm.save_positions()
-                saved = open_positions(path, "integer", plane=False)
+                saved = open_positions(LocalFolder(path), "integer", plane=False)
                 assert len(set(saved.lon.tolist())) == 1
 
     with ThreadPoolExecutor(4) as pool:

@@ -23,7 +23,7 @@ from support.pipelines import TIMEOUT
 from support.segments import all_in
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
-from tagmatch.model.input import packed
+from tagmatch.model.input import values
 from tagmatch.pipeline import matcher
 from tagmatch.pipeline.areas import index
 from tagmatch.pipeline.filters.index import Path
@@ -98,7 +98,7 @@ def as_column(value: Any) -> pa.Table | None:
 @pytest.mark.parametrize("is_read", [True, False], ids=["packed", "not packed"])
 def test_a_value_of_each_kind(path: Path, is_read: bool, is_alone: list[bool], rng: Any, monkeypatch: Any) -> None:
     """As in a table, and as the oracle says; and so they are where Python's bytes are not as they are read."""
-    monkeypatch.setattr(packed, "_IS_READ", is_read)
+    monkeypatch.setattr(values, "_IS_READ", is_read)
     with all_in(path), TagMatch(device="cpu", threads=1) as tm:
         tm.add_sets([[]] * len(TREES), range(len(TREES)), where=[text_of(tree, rng) for tree in TREES])
         tm.consolidate()
@@ -115,8 +115,8 @@ def test_a_value_of_each_kind(path: Path, is_read: bool, is_alone: list[bool], r
 
 def test_which_bytes_are_read() -> None:
     """Version 2 of `marshal`; newer ones write texts and what is there twice in another way."""
-    assert packed.writes_as_read(2)
-    assert not any(map(packed.writes_as_read, (0, 3, 4)))
+    assert values.writes_as_read(2)
+    assert not any(map(values.writes_as_read, (0, 3, 4)))
 
 
 @pytest.mark.slow

@@ -13,18 +13,18 @@ model/storage/log_files.py: tests/model/storage/test_storage_journal.py
 +        if has_been_on_disk:
 # journal: a torn tail stays before the next record
 model/storage/log_files.py: tests/model/storage/test_storage_journal.py
--            os.ftruncate(file.fileno(), log.end)
+-        file.cut(log.end)
 # manifest: a name may go on behind its form
 model/storage/format.py: tests/model/storage/test_strangers_indexes.py
--not form.fullmatch(found)
-+not form.match(found)
+-form.fullmatch(found)
++form.match(found)
 # checksums: a manifest has any
 model/storage/format.py: tests/model/storage/test_storage_snapshot.py tests/model/storage/test_storage_formats.py
 -if checksum is None or checksum != _checksum_without_its_line(text) or
 +if checksum is None or
 # checksums: a file has any
 model/storage/files.py: tests/model/storage/test_storage_snapshot.py
--    if checksum_of_descriptor(descriptor) != expected["xxh3_64"]:
+-    if found != expected["xxh3_64"]:
 +    if False:
 # bounds: numbers in tables may point out of them
 model/check.py: tests/model/storage/test_crafted_tables.py
@@ -35,7 +35,7 @@ model/storage/repository.py: tests/interface/test_writers.py
 -            if known is not None and current is not None and current["snapshot"] not in known:
 +            if False:
 # snapshots by number: the oldest ones are kept, and not the newest
-model/storage/history.py: tests/interface/test_snapshots_by_number.py
+model/storage/format.py: tests/interface/test_snapshots_by_number.py
 -            manifest["kept"] = kept[-keep:]
 +            manifest["kept"] = kept[:keep]
 # backups: staged changes are missing

@@ -13,6 +13,7 @@ from support.dictionaries import encoded
 from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
 from tagmatch.model.options import Durability
+from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.log import Journal
 from tagmatch.model.storage.log_files import scan
 from tagmatch.model.storage.log_records import Logged, Record, bulk_record, single_record
@@ -41,6 +42,10 @@ def bulk(chunks: list[TagLists], rows: list[list[str]], keys: list[Any], *, remo
     return Call(changes, bulk_record(chunks, checks.many(keys, "keys"), removed=removed))
 
 
+def journal_in(folder: Path, first: int = FIRST) -> Journal:
+    return Journal.acquire(LocalFolder(folder), first)
+
+
 def append(journal: Journal, record: Record, durability: Durability) -> None:
     position = journal.write(record)
     if durability == "fsync":
@@ -58,7 +63,9 @@ class Staged(NamedTuple):
 
 
 def peek(folder: Path, first: int) -> Staged:
-    logs = [(log.rows, log.records, log.end, log.torn_bytes, log.torn_records) for log in scan(folder, first)]
+    logs = [
+        (log.rows, log.records, log.end, log.torn_bytes, log.torn_records) for log in scan(LocalFolder(folder), first)
+    ]
     return Staged(*map(sum, zip(*[(0,) * 5, *logs], strict=True)))
 
 
@@ -100,7 +107,7 @@ def changes_of(calls: Iterable[Call]) -> list[Change]:
 
 def acquired(folder: Path) -> list[Change]:
     """What the program that opens an index next replays."""
-    journal = Journal.acquire(folder, FIRST)
+    journal = journal_in(folder)
     try:
         return changes_in(journal.replay())
     finally:
@@ -108,7 +115,7 @@ def acquired(folder: Path) -> list[Change]:
 
 
 def write_all(folder: Path, calls: Iterable[Call]) -> None:
-    journal = Journal.acquire(folder, FIRST)
+    journal = journal_in(folder)
     for call in calls:
         append(journal, call.record, "os")
     journal.close()

@@ -18,7 +18,7 @@ def segments_stay(few: int = 0) -> Iterator[None]:
 
 def cut_every(nbytes: int = mmap.PAGESIZE) -> AbstractContextManager[object]:
     """Tables that are written meanwhile are cut into parts of so many bytes."""
-    return patch("tagmatch.model.storage.table_files.PART_BYTES", nbytes)
+    return patch("tagmatch.model.storage.tables.PART_BYTES", nbytes)
 
 
 def all_in(path: Path) -> AbstractContextManager[object]:

@@ -23,7 +23,7 @@ from tagmatch.model.arrow import to_strings
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
 from tagmatch.model.options import Layout
-from tagmatch.model.tag_order import by_hash, grouped_by_hash
+from tagmatch.model.tables import by_hash, grouped_by_hash
 
 
 def intern(interner: TagInterner, tags: list[bytes]) -> list[int]:

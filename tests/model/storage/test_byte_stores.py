@@ -10,10 +10,10 @@ import pytest
 from support.agreement import assert_agree, loaded
 
 from tagmatch import TagMatch, backup, restore
-from tagmatch.model.errors import IndexExistsError, IndexNotFoundError, InvalidValueError
+from tagmatch.model.errors import IndexExistsError, IndexLockedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.storage import byte_store
-from tagmatch.model.storage.byte_store import ByteStore, Kind, Written
-from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Kind, Written
+from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.positions import open_positions
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import manifest_of, segment_entry, table_file, tables_of
@@ -63,9 +63,6 @@ class Memory(ByteStore):
         for name, there in names.items():
             self.files[self.below + there] = self.files.pop(source.below + name)
 
-    def holds(self, files: Mapping[str, Entry]) -> bool:
-        return all(len(self.files.get(self.below + name, b"")) == each["bytes"] for name, each in files.items())
-
     def remove(self, name: str) -> None:
         path = self.below + name
         for each in [each for each in self.files if each == path or each.startswith(f"{path}/")]:
@@ -76,6 +73,55 @@ class Memory(ByteStore):
 
     def remove_if_empty(self) -> None:
         """Nothing is left of it."""
+
+
+class Held:
+    """A name among others, which is a lock and a log for as long as it is held."""
+
+    def __init__(self, files: dict[str, bytes], path: str) -> None:
+        self.files, self.path, self.sync = files, path, lambda: None
+
+    @property
+    def is_there(self) -> bool:
+        return self.path in self.files
+
+    def put(self, pieces: list[Any], at: int) -> None:
+        self.files[self.path] = self.files[self.path][:at] + b"".join(pieces)
+
+    def cut(self, end: int) -> None:
+        self.files[self.path] = self.files[self.path][:end]
+
+    def close(self) -> None:
+        """Only locks are taken away."""
+
+
+class HeldLock(Held):
+    def close(self) -> None:
+        self.files.pop(self.path, None)
+
+
+class Changeable(Memory, ChangeableStore):
+    """One in which indexes are changed: what a lock is, and a log."""
+
+    def prepare(self) -> None:
+        """Folders are names of files."""
+
+    def lock_at_once(self, name: str) -> Held | None:
+        if self.is_locked(name):
+            return None
+        self.files[self.below + name] = b""
+        return HeldLock(self.files, self.below + name)
+
+    def is_locked(self, name: str) -> bool:
+        return self.below + name in self.files
+
+    def log(self, name: str, *, new: bool = False) -> Held:
+        if new:
+            self.write(name, b"")
+        return Held(self.files, self.below + name)
+
+    def state(self) -> tuple[int, int] | None:
+        return hash(frozenset(self.files)), 0
 
 
 @pytest.fixture
@@ -122,12 +168,36 @@ def test_copies_of_it(place: Repository, tmp_path: Path) -> None:
         backup(tmp_path / "index", place)  # type: ignore[arg-type]
         assert backup(tmp_path / "index", place).old_bytes > 0  # type: ignore[arg-type]
     assert restore(place, tmp_path / "restored").staged == 1  # type: ignore[arg-type]
-    found = open_positions(tmp_path / "restored", "integer", plane=False)
+    found = open_positions(LocalFolder(tmp_path / "restored"), "integer", plane=False)
     assert found is not None
     assert found.keys.to_pylist() == [1]
     with TagMatch(tmp_path / "restored", device="cpu") as tm:
         tm.consolidate()
         assert tm.match(["staged"]) == [4, 7]
+
+
+def test_an_index_is_changed_there() -> None:
+    """What is staged lasts, and so do positions; one program at a time changes an index."""
+    place: Any = Repository(Changeable())
+    oracle = loaded(PAIRS, device="cpu")[1]
+    with TagMatch(place, device="cpu") as tm:
+        tm.add_sets(*zip(*PAIRS, strict=True))
+        with pytest.raises(IndexLockedError, match="has changes staged for the index memory:"):
+            TagMatch(place, device="cpu").add_set(["b"], 1)
+    with TagMatch(place, device="cpu") as tm:
+        assert tm.stats()["staged"] == len(PAIRS)
+        tm.consolidate()
+        assert_agree(tm, oracle, QUERIES)
+        tm.move([1], 2, 3)
+        tm.save_positions()
+        tm.add_set(["new"], 9)
+    with TagMatch(place, device="cpu") as tm:
+        tm.consolidate()
+        assert tm.match(["new"]) == [4, 9]
+    found = open_positions(place.files, "integer", plane=False)
+    assert found is not None
+    assert found.keys.to_pylist() == [1]
+    assert {name.partition("-")[0] for name in place.files.names()} == {"MANIFEST.json", "segment", "POSITIONS.arrow"}
 
 
 def test_a_job_leaves_its_files_there(place: Repository) -> None:

@@ -24,7 +24,7 @@ import tagmatch
 from tagmatch import IndexCorruptError, IndexVersionError, TagMatch, TagMatchError
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.format import FORMAT_VERSION
-from tagmatch.model.storage.table_files import OpenFile, TableFile, read_table_file
+from tagmatch.model.storage.tables import OpenFile, TableFile, read_table_file
 
 EVERYTHING = [tag for tags in SETS for tag in tags]
 QUERIES = [

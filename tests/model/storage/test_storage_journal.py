@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.journals import CALLS, FIRST, acquired, append, changes_in, changes_of, peek, single, write_all
+from support.journals import CALLS, FIRST, acquired, append, changes_in, changes_of, journal_in, peek, single, write_all
 
 from tagmatch import ClosedError, IndexCorruptError, IndexLockedError, IndexVersionError, StagedChangesWarning
 from tagmatch.model.errors import InvalidValueError, TagMatchError
-from tagmatch.model.storage.log import Journal
 from tagmatch.model.storage.log_files import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
 
 
@@ -37,7 +36,7 @@ def outcome(folder: Path) -> tuple[list, bool] | None:
         try:
             found = acquired(folder)
         except IndexCorruptError:
-            for opening in (Journal.acquire, peek):
+            for opening in (journal_in, peek):
                 with pytest.raises(IndexCorruptError, match=r"staged-0000000\d.log .*\(byte \d+\); restore"):
                     opening(folder, FIRST)
             return None
@@ -71,7 +70,7 @@ def test_every_changed_byte_is_noticed(tmp_path, is_last):
     *_, last = records_in(tmp_path, CALLS)
     made = CALLS[:-1]
     if not is_last:
-        journal = Journal.acquire(tmp_path, FIRST)
+        journal = journal_in(tmp_path)
         journal.rotate()
         append(journal, CALLS[0].record, "os")
         journal.close()
@@ -140,7 +139,7 @@ def test_anything_behind_the_records_is_a_torn_tail(waste, count):
 def holed(folder: Path, durability: str) -> tuple[int, list]:
     """A log, which a crash could leave so: a block that was not written, and sound records behind it."""
     made = [single([f"tag number {i}"], i) for i in range(40)]
-    journal = Journal.acquire(folder, FIRST)
+    journal = journal_in(folder)
     for call in made[:-1]:
         append(journal, call.record, "os")
     append(journal, made[-2].record, durability)
@@ -163,7 +162,7 @@ def test_a_block_that_was_not_written_before_a_crash_is_a_torn_tail(tmp_path):
 
 
 def _hold(folder: Path, durability: str, ready) -> None:
-    journal = Journal.acquire(folder, FIRST)
+    journal = journal_in(folder)
     for call in CALLS:
         append(journal, call.record, durability)
     ready.set()
@@ -179,7 +178,7 @@ def test_another_program_has_the_log_until_it_is_killed(tmp_path, durability):
     assert ready.wait(60)
     for _ in range(2):
         with pytest.raises(IndexLockedError, match="close it there"):
-            Journal.acquire(tmp_path, FIRST)
+            journal_in(tmp_path)
     assert peek(tmp_path, FIRST).records == len(CALLS)
     program.kill()
     program.join()
@@ -188,7 +187,7 @@ def test_another_program_has_the_log_until_it_is_killed(tmp_path, durability):
 
 
 def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, CALLS[0].record, "os")
     fork = multiprocessing.get_context("fork")
     has_let_go, goes_on = fork.Event(), fork.Event()
@@ -215,18 +214,18 @@ def test_the_child_of_a_fork_neither_writes_nor_keeps_the_lock(tmp_path):
 def test_the_lock_is_let_go_when_the_log_cannot_be_had(tmp_path, damage):
     log(tmp_path).write_bytes(damage)
     if damage[:1] not in (b"", b"x"):
-        for opening in (Journal.acquire, peek):
+        for opening in (journal_in, peek):
             with pytest.raises(IndexVersionError, match="upgrade"):
                 opening(tmp_path, FIRST)
     else:
         with pytest.raises((StagedChangesWarning, IndexCorruptError)):
-            Journal.acquire(tmp_path, FIRST)
+            journal_in(tmp_path)
     log(tmp_path).unlink(missing_ok=True)
     assert acquired(tmp_path) == []
 
 
 def test_a_closed_journal_says_so_and_a_file_is_no_folder(tmp_path):
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     journal.close()
     journal.close()
     write, replay = lambda: append(journal, CALLS[0].record, "os"), lambda: list(journal.replay())
@@ -235,18 +234,18 @@ def test_a_closed_journal_says_so_and_a_file_is_no_folder(tmp_path):
             use()
     (tmp_path / "file").write_text("mine")
     with pytest.raises(TagMatchError, match="cannot write the index"):
-        Journal.acquire(tmp_path / "file", FIRST)
+        journal_in(tmp_path / "file")
     staged = peek(tmp_path / "none", FIRST)
     assert (staged.changes, staged.records, staged.nbytes, staged.torn_bytes) == (0, 0, 0, 0)
     assert not (tmp_path / "none").exists()
 
 
 def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(tmp_path):
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     assert journal.rotate() == FIRST
     journal.close()
     assert [file.name for file in tmp_path.iterdir()] == ["WRITER"]
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     for number, call in enumerate(CALLS, 1):
         append(journal, call.record, "os")
         assert journal.rotate() == journal.rotate() == FIRST + number
@@ -254,7 +253,7 @@ def test_no_file_is_made_before_the_first_record_and_none_without_records_stays(
     journal.close()
     log(tmp_path).write_bytes(b"damaged, but it no longer counts" * 9)
     assert peek(tmp_path, FIRST + 2).records == 2
-    journal = Journal.acquire(tmp_path, FIRST + 2)
+    journal = journal_in(tmp_path, FIRST + 2)
     assert changes_in(journal.replay()) == changes_of(CALLS[2:])
     assert [log(tmp_path, FIRST + i).exists() for i in range(5)] == [False, False, True, True, False]
     journal.close()
@@ -267,7 +266,7 @@ _steps = [st.sampled_from(["fsync", "os"]), st.sampled_from(["", "rotate", "drop
 def test_generations_that_are_dropped_are_gone_and_no_others(steps):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        journal = Journal.acquire(folder, FIRST)
+        journal = journal_in(folder)
         first = generation = FIRST
         kept: dict[int, list] = {}
         for call, durability, step, more in steps:
@@ -282,7 +281,7 @@ def test_generations_that_are_dropped_are_gone_and_no_others(steps):
             if step == "reopen":
                 journal.close()
                 first = min(first + more, generation)
-                journal = Journal.acquire(folder, first)
+                journal = journal_in(folder, first)
             kept = {number: some for number, some in kept.items() if number >= first}
             expected = changes_of(call for some in kept.values() for call in some)
             assert changes_in(journal.replay()) == expected
@@ -292,7 +291,7 @@ def test_generations_that_are_dropped_are_gone_and_no_others(steps):
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_the_last_record_can_be_taken_back(tmp_path, durability):
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
 
     def refused(position: int) -> None:
         with pytest.raises(InvalidValueError, match="back"):

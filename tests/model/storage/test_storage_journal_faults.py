@@ -15,12 +15,22 @@ from typing import Any
 import pytest
 from faults.failing import Interrupt, interrupted
 from support.journals import CALLS as SOME
-from support.journals import FIRST, ROWS, acquired, append, bulk, changes_in, changes_of, peek, single, write_all
+from support.journals import (
+    FIRST,
+    ROWS,
+    acquired,
+    append,
+    bulk,
+    changes_in,
+    changes_of,
+    journal_in,
+    peek,
+    single,
+    write_all,
+)
 
 from tagmatch import StagedChangesWarning, TagMatchError
 from tagmatch.model.columns import rows_of_tags
-from tagmatch.model.storage import log as journal_log
-from tagmatch.model.storage.log import Journal
 
 LARGE = bulk([rows_of_tags([row] * 40) for row in ROWS], [row for row in ROWS for _ in range(40)], list(range(120)))
 CALLS = [*SOME[:3], LARGE, SOME[3]]
@@ -36,7 +46,7 @@ class Disk:
         self.calls: list[str] = []
         self.work()
         for name in ("pwritev", "fsync", "ftruncate"):
-            monkeypatch.setattr(journal_log.os, name, self._counted(name, getattr(os, name)))
+            monkeypatch.setattr(os, name, self._counted(name, getattr(os, name)))
 
     def fail(self, at: int, code: int, *, on: bool = False, short: int = 0) -> None:
         self.calls.clear()
@@ -86,7 +96,7 @@ def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability
     """What is replayed is what was written, whether it could then be synced or not; a log is begun, or it is not."""
     for at, short in itertools.product(range(1, 40), (0, 1, 50, 64, 100)):
         folder = tmp_path / f"{at} {short}"
-        journal = Journal.acquire(folder, FIRST)
+        journal = journal_in(folder)
         disk.fail(at, code, on=on, short=short)
         written, refused = [], 0
         for i, call in enumerate(CALLS):
@@ -113,7 +123,7 @@ def test_whatever_fails_a_call_changes_all_or_nothing(tmp_path, disk, durability
 
 
 def test_a_log_that_cannot_be_truncated_takes_nothing_until_it_can_or_another_is_begun(tmp_path, disk):
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, CALLS[0].record, "os")
     good = logs(tmp_path)[0].stat().st_size
     disk.fail(1, errno.EIO, on=True, short=70)
@@ -138,13 +148,13 @@ def test_a_log_that_cannot_be_truncated_takes_nothing_until_it_can_or_another_is
 def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
     write, rows = os.pwritev, [[f"t{i}"] for i in range(3_000)]
     many = bulk([rows_of_tags([row]) for row in rows], rows, list(range(3_000)))
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, many.record, "os")
     with monkeypatch.context() as patch:
-        patch.setattr(journal_log.os, "pwritev", lambda fd, pieces, at: write(fd, [b"".join(pieces)[:7]], at))
+        patch.setattr(os, "pwritev", lambda fd, pieces, at: write(fd, [b"".join(pieces)[:7]], at))
         for call in CALLS:
             append(journal, call.record, "os")
-        patch.setattr(journal_log.os, "pwritev", lambda *_: 0)
+        patch.setattr(os, "pwritev", lambda *_: 0)
         with pytest.raises(TagMatchError, match="no more bytes"):
             append(journal, CALLS[1].record, "os")
     journal.close()
@@ -153,7 +163,7 @@ def test_writes_of_some_bytes_only_go_on(tmp_path, monkeypatch):
 
 def test_after_a_sync_that_failed_nothing_is_acknowledged_before_another_log_is_begun(tmp_path, disk):
     """And what the disk did not take is a torn tail, though another log follows."""
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, CALLS[0].record, "fsync")
     on_disk, size = journal.position, logs(tmp_path)[0].stat().st_size
     early, late = (journal.write(call.record) for call in CALLS[1:3])
@@ -195,7 +205,7 @@ def test_logs_are_on_disk_before_the_next_one_is_begun_and_after_a_torn_tail_is_
 
     monkeypatch.setattr("os.fsync", noted)
     with pytest.warns(StagedChangesWarning, match="bytes"):
-        journal = Journal.acquire(tmp_path, FIRST)
+        journal = journal_in(tmp_path)
     assert changes_in(journal.replay()) == changes_of(CALLS[:-1])
     assert (str(log), 1, good) in synced
     append(journal, CALLS[0].record, "os")
@@ -222,7 +232,7 @@ def open_files_are_closed() -> Iterator[None]:
 def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
     for at in itertools.count(1):
         folder = tmp_path / f"{at}"
-        journal = Journal.acquire(folder, FIRST)
+        journal = journal_in(folder)
         *first, durability = what.split("-")
         expected = [] if first else CALLS[:2]
         for call in expected:
@@ -233,7 +243,7 @@ def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
             "drop": lambda journal=journal: journal.drop(FIRST),
             "close": journal.close,
             "back_to": lambda journal=journal: journal.back_to(1),
-            "acquire": lambda folder=folder: Journal.acquire(folder, FIRST),
+            "acquire": lambda folder=folder: journal_in(folder),
         }
         act = calls.get(what, lambda journal=journal, how=durability: append(journal, CALLS[2].record, how))
         if what == "acquire":
@@ -246,11 +256,11 @@ def test_ctrl_c_at_every_place_leaves_a_call_whole_or_undone(tmp_path, what):
         except KeyboardInterrupt:
             if what not in calls and at % 2:
                 journal.back_to(before)
-        journal = opened or Journal.acquire(folder, FIRST)
+        journal = opened or journal_in(folder)
         if what == "close":
             with open_files_are_closed():
                 journal.close()
-            journal = Journal.acquire(folder, FIRST)
+            journal = journal_in(folder)
         elif what == "back_to":
             expected = expected[: journal.position]
         elif what not in calls:
@@ -284,7 +294,7 @@ class Ordered:
 
 @pytest.mark.slow
 def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_path, monkeypatch):
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, single(["first"], 0).record, "fsync")
     ordered, lock, orders = Ordered(monkeypatch, 0.0005), threading.Lock(), [single(["first"], 0)]
 
@@ -307,7 +317,7 @@ def test_threads_share_syncs_and_none_returns_before_the_one_that_covers_it(tmp_
 
 def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
     """What is written in place of what was taken back is not on disk before it is synced."""
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, CALLS[0].record, "fsync")
     begin = logs(tmp_path)[0].stat().st_size
     append(journal, CALLS[3].record, "fsync")
@@ -324,7 +334,7 @@ def test_one_thread_syncs_each_record_once(tmp_path, monkeypatch):
 
 
 def test_all_threads_are_told_when_the_sync_that_they_wait_for_fails(tmp_path, monkeypatch):
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, CALLS[0].record, "fsync")
     fail, fsync = threading.Event(), os.fsync
 

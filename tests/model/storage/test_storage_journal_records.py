@@ -18,6 +18,7 @@ from support.journals import (
     bulk,
     changes_in,
     changes_of,
+    journal_in,
     peek,
     single,
     sliced_chunks,
@@ -74,11 +75,11 @@ def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_for
     ways = [data.draw(st.tuples(st.booleans(), st.sampled_from(["fsync", "os"]))) for _ in made]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        journal = Journal.acquire(folder, FIRST)
+        journal = journal_in(folder)
         for (_, record), (is_opened_again, durability) in zip(made, ways, strict=True):
             if is_opened_again:
                 journal.close()
-                journal = Journal.acquire(folder, FIRST)
+                journal = journal_in(folder)
             append(journal, record, durability)
         expected = [change for timed, _ in made for change in timed]
         assert timed_in(journal) == expected
@@ -89,14 +90,14 @@ def test_what_is_replayed_is_what_was_logged_and_only_logs_with_times_have_a_for
         assert found == sorted(found)
         assert (2 in found) == any(record.version == 2 for _, record in made)
         assert 1 not in found[1:]
-        journal = Journal.acquire(folder, FIRST)
+        journal = journal_in(folder)
         assert timed_in(journal) == expected
         journal.close()
 
 
 def test_a_time_is_not_logged_where_no_log_for_it_can_be_begun(tmp_path, monkeypatch):
     """Nor later, though the log that there is takes changes without times."""
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     append(journal, single_record(["a"], 1, removed=False), "os")
 
     def full(*_, **__):
@@ -117,7 +118,7 @@ def test_a_time_is_not_logged_where_no_log_for_it_can_be_begun(tmp_path, monkeyp
 def test_single_changes_come_back_as_one_chunk_and_large_ones_between_them_in_order(tmp_path):
     made = [single([f"t{i}", "é" * (i % 3)][: i % 3], i, removed=i % 5 == 0) for i in range(2_000)]
     write_all(tmp_path / "small", made)
-    journal = Journal.acquire(tmp_path / "small", FIRST)
+    journal = journal_in(tmp_path / "small")
     (logged,) = journal.replay()
     journal.close()
     assert (len(logged.chunks), changes_in([logged])) == (1, changes_of(made))
@@ -136,7 +137,7 @@ def test_chunks_share_a_dictionary_in_the_log_and_when_they_come_back(tmp_path):
     rows = [texts[i : i + 10] for i in range(0, 1_000, 10)]
     write_all(tmp_path, [bulk(chunks, rows, list(range(100)))])
     assert peek(tmp_path, FIRST).nbytes < 2 * sum(map(len, texts))
-    journal = Journal.acquire(tmp_path, FIRST)
+    journal = journal_in(tmp_path)
     (logged,) = journal.replay()
     journal.close()
     assert changes_in([logged]) == [(row, key, False) for key, row in enumerate(rows)]
