@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, I64Array, Strings, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
@@ -30,8 +31,8 @@ class Names:
     def of(cls, strings: Strings) -> tuple[Names, U32Array]:
         """The different ones among these, and the number of each."""
         interner = TagInterner()
-        numbers = interner.intern(strings, hash_strings(strings))
-        return cls(interner.strings(), interner.slots), numbers
+        numbers, found = interner.intern(strings, hash_strings(strings)), interner.strings()
+        return cls(Strings(found.offsets.astype(np.int64), found.data), interner.slots), numbers
 
     def __len__(self) -> int:
         return len(self.strings)
@@ -44,9 +45,9 @@ class Names:
         return numbers
 
     @property
-    def arrays(self) -> tuple[U64Array, I64Array, np.ndarray]:
+    def arrays(self) -> tuple[U64Array, Any, U8Array]:
         """Slots, offsets and bytes, as `find` takes them."""
-        return self.slots, self.strings.offsets.astype(np.int64), self.strings.data
+        return self.slots, self.strings.offsets, self.strings.data
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,6 +94,11 @@ class Attributes:
     count: int  # of all attributes
     constants: Constants
     patterns: Patterns
+    known: tuple[Any, ...] = field(init=False)  # All of it, as kernels that encode messages take it
+
+    def __post_init__(self) -> None:
+        names = self.names.arrays, self.absent_tags.arrays, self.first_tag
+        object.__setattr__(self, "known", (*names, self.constants.arrays, self.patterns.arrays))
 
     @property
     def has_texts(self) -> bool:

@@ -343,13 +343,9 @@ def _values(
     tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
 ) -> tuple[tuple[U32Array, U32Array, U32Array], int]:
     """See `values_of`, in arrays that may be longer, and how many there are."""
-    constants, patterns = known.constants.arrays, known.patterns.arrays
     indices = _NO_INDICES if tags.indices is None else tags.indices
     given = tags.offsets, indices, tags.tags.offsets, tags.tags.data
-    names = known.names.arrays, known.absent_tags.arrays, known.first_tag
-    found: tuple[tuple[U32Array, U32Array, U32Array], int] = _encode_tags(
-        given, first, last, (*names, constants, patterns)
-    )
+    found: tuple[tuple[U32Array, U32Array, U32Array], int] = _encode_tags(given, first, last, known.known)
     if columns is not None:
-        found = _encode_columns(columns.addresses, columns.heads, first, last, constants, patterns, *found)
+        found = _encode_columns(columns.addresses, columns.heads, first, last, *known.known[-2:], *found)
     return found
