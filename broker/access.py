@@ -21,9 +21,9 @@ from tagmatch.broker.wire import GoneError, UnauthenticatedError
 from tagmatch.model.errors import AccessError, Overloaded
 
 if TYPE_CHECKING:
-    from tagmatch import TagMatch
     from tagmatch.broker.flight import Rpc
     from tagmatch.broker.service import Service
+    from tagmatch.embedded import TagMatch
 
 #: Where no users are configured, everyone is this one
 ANYONE = User("anyone", "0" * 64, "admin")

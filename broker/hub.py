@@ -31,8 +31,8 @@ from tagmatch.model.names import PUBLISHED_COLUMNS, check_names
 from tagmatch.model.options import KeyType, of_channel
 
 if TYPE_CHECKING:
-    from tagmatch import TagMatch
     from tagmatch.broker.gateway import Gateway
+    from tagmatch.embedded import TagMatch
 
 _LOG = logging.getLogger("tagmatch.subscribers")
 #: Columns that are no attributes: what a message is called, what it carries, and when it expires, by both clocks

@@ -42,7 +42,7 @@ from tagmatch.model.names import near_match, near_name
 from tagmatch.model.where.values import attribute_tags
 
 if TYPE_CHECKING:
-    from tagmatch import TagMatch
+    from tagmatch.embedded import TagMatch
 
 _LOG = logging.getLogger("tagmatch.gateways")
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers

@@ -13,15 +13,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
-if TYPE_CHECKING:
-    from tagmatch.model.input.attributes import AttributeColumns
-    from tagmatch.model.input.places import Locations
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -224,11 +220,6 @@ class TagLists:
     indices: U32Array | None = None
     # What has been made of the dictionary, as its ranks; several `TagLists` with the same dictionary share it
     memo: Memo = field(default_factory=Memo, repr=False)
-    # What messages have beside their tags, row by row. Only matchers of sets with constraints look at them; stored sets
-    # have none.
-    attributes: AttributeColumns | None = None
-    # Where messages are, row by row, if their tags do not say so. Only matchers of sets with areas look at it.
-    locations: Locations | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -237,3 +228,13 @@ class TagLists:
         object.__setattr__(self, "offsets", frozen(self.offsets))
         if self.indices is not None:
             object.__setattr__(self, "indices", frozen(self.indices))
+
+    @property
+    def attributes(self) -> Any:
+        """None, and so are `locations`: `Messages` may have some."""
+        return None
+
+    @property
+    def locations(self) -> Any:
+        """See `attributes`."""
+        return None

@@ -15,7 +15,8 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array, UIntArray, offsets_of
 from tagmatch.model.arrow import from_strings, in_order
 from tagmatch.model.errors import DeviceError
-from tagmatch.model.kernels.lists import gather_strings, side_by_side
+from tagmatch.model.input.attributes import with_own_tags
+from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.areas.finder import AreaFinder
 from tagmatch.pipeline.matcher import (
@@ -356,17 +357,6 @@ Result = TypeVar("Result")
 _log = logging.getLogger(__name__)
 
 
-def _with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int, int]:
-    """Rows `first` to `last`; of a dictionary, which would be looked up as a whole, only the strings that they have."""
-    if rows.indices is None:
-        return rows, first, last
-    offsets = rows.offsets[first : last + 1]
-    used, indices = np.unique(rows.indices[offsets[0] : offsets[-1]], return_inverse=True)
-    used = used[used < len(rows.tags)]  # what is beyond the dictionary stays beyond it
-    own = TagLists(offsets - offsets[0], gather_strings(rows.tags, used), indices.astype(np.uint32))
-    return own, 0, last - first
-
-
 class Hybrid:
     """A device's matcher beside the CPU's of the same sets: small packets are the CPU's, and all once the device fails.
 
@@ -453,7 +443,7 @@ class Hybrid:
         if device is None:
             # The device may have all other packets of the call
             few = self._device is not None
-            return self.cpu.preprocess(*(_with_own_tags(tags, first, last) if few else (tags, first, last)))
+            return self.cpu.preprocess(*(with_own_tags(tags, first, last) if few else (tags, first, last)))
         return _Guarded(self, device, self.ask(device, lambda: device.preprocess(tags, first, last)))
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:

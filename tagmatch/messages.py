@@ -16,7 +16,7 @@ from tagmatch.model.arrow import from_tag_lists
 from tagmatch.model.arrow_input import as_table
 from tagmatch.model.columns import repeated, shown, tag_list, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
-from tagmatch.model.input.attributes import AttributeColumns, check_columns, map_column, rows_of_columns
+from tagmatch.model.input.attributes import AttributeColumns, Messages, check_columns, map_column, rows_of_columns
 from tagmatch.model.input.conditions import shapes_in
 from tagmatch.model.input.places import Locations
 from tagmatch.model.input.values import NO_BYTES, TAG, Column, places
@@ -239,7 +239,7 @@ def queries_in(
     chunks = messages_in(table, first_row=first_row, threads=threads)
     if places is None:
         return chunks
-    return [replace(rows, locations=each) for rows, each in zip(chunks, places, strict=True)]
+    return [Messages.of(rows, rows.attributes, each) for rows, each in zip(chunks, places, strict=True)]
 
 
 def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads: int = 1) -> list[TagLists]:
@@ -268,7 +268,7 @@ def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0, threads
         if maps:
             of_maps = (map_column(names[number], batch.column(number), first_row) for number in maps)
             rows = rows_of_columns([_tags(rows), *(each for each in of_maps if each is not None)], len(rows), threads)
-        found.append(replace(rows, attributes=AttributeColumns(batch, numbers, attributes)) if numbers else rows)
+        found.append(Messages.of(rows, AttributeColumns(batch, numbers, attributes), None) if numbers else rows)
         first_row += len(batch)
     return found
 
@@ -310,11 +310,13 @@ def joined(chunks: Sequence[TagLists]) -> TagLists:
     if len(chunks) == 1:
         return chunks[0]
     rows = _joined_tags(chunks)
-    if (first := chunks[0].attributes) is not None:
-        batch = pa.concat_batches([each.attributes.batch for each in chunks if each.attributes is not None])
-        rows = replace(rows, attributes=AttributeColumns(batch, first.numbers, first.names))
+    first: AttributeColumns | None = chunks[0].attributes
+    attributes = None
+    if first is not None:
+        batch = pa.concat_batches([each.attributes.batch for each in chunks])
+        attributes = AttributeColumns(batch, first.numbers, first.names)
     places = [each.locations for each in chunks if each.locations is not None]
-    return replace(rows, locations=_joined_places(places)) if places else rows
+    return Messages.of(rows, attributes, _joined_places(places) if places else None)
 
 
 def _joined_tags(chunks: Sequence[TagLists]) -> TagLists:

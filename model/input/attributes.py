@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, frozen, offsets_of
 from tagmatch.model.arrow_input import plain_strings, strings_in
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.input.places import Locations
 from tagmatch.model.input.values import (
     BOOL,
     NAN,
@@ -33,6 +34,7 @@ from tagmatch.model.input.values import (
     values_of_rows,
 )
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.where.values import ATTRIBUTE, RESERVED, check_name
 
@@ -55,6 +57,10 @@ class AttributeColumns:
         """The values of an attribute, as they were given."""
         return self.batch.column(self.numbers[place])
 
+    def part(self, first: int, last: int) -> AttributeColumns:
+        """Those of messages `first` to `last`."""
+        return AttributeColumns(self.batch.slice(first, last - first), self.numbers, self.names)
+
     def column(self, place: int) -> Column | None:
         """An attribute, which is read once; `None` if it has no value at all."""
         return self.memo.of(place, lambda: (self._read(place), ()))
@@ -68,6 +74,33 @@ class AttributeColumns:
         """All attributes that have a value."""
         columns = (self.column(place) for place in range(len(self.names)))
         return [column for column in columns if column is not None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages(TagLists):
+    """Tags of messages, and what they have besides, row by row."""
+
+    attributes: AttributeColumns | None = None  # Only matchers of sets with constraints look at them
+    locations: Locations | None = None  # If their tags do not say so; only matchers of sets with areas look at them
+
+    @classmethod
+    def of(cls, tags: TagLists, attributes: AttributeColumns | None, locations: Locations | None) -> TagLists:
+        """Messages with these tags, attributes and locations."""
+        if attributes is None and locations is None:
+            return TagLists(tags.offsets, tags.tags, tags.indices, tags.memo)
+        return cls(tags.offsets, tags.tags, tags.indices, tags.memo, attributes, locations)
+
+
+def with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int, int]:
+    """Messages `first` to `last`; of a dictionary, which is looked up as a whole, only the strings that they have."""
+    if rows.indices is None:
+        return rows, first, last
+    offsets, count = rows.offsets[first : last + 1], last - first
+    used, indices = np.unique(rows.indices[offsets[0] : offsets[-1]], return_inverse=True)
+    used = used[used < len(rows.tags)]  # what is beyond the dictionary stays beyond it
+    own = TagLists(offsets - offsets[0], gather_strings(rows.tags, used), indices.astype(np.uint32))
+    attributes = None if rows.attributes is None else rows.attributes.part(first, last)
+    return Messages.of(own, attributes, None if rows.locations is None else rows.locations.part(first, last)), 0, count
 
 
 def check_columns(batch: pa.RecordBatch, numbers: Sequence[int], first_row: int) -> None:

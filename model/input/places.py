@@ -165,8 +165,9 @@ def locations_in(place: bytes) -> Locations:
 
 def locations_of(tags: TagLists, first: int, last: int) -> Locations | None:
     """Where messages `first` to `last` are; `None` if no message says anything of it."""
-    if tags.locations is not None:
-        return tags.locations.part(first, last)
+    given: Locations | None = tags.locations
+    if given is not None:
+        return given.part(first, last)
     count = last - first
     places, shapes = np.full((count, 2), np.nan), np.zeros((count, MOST_NUMBERS), np.uint64)
     kinds = np.zeros(count, np.uint8)

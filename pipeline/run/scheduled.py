@@ -20,7 +20,7 @@ from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions, of_channel
 from tagmatch.model.parallel import join, start
-from tagmatch.pipeline.matcher import Matcher, alone
+from tagmatch.pipeline.matcher import Matcher, PacketSize, alone
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
 from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Keys, Packet, Services, Submitted
@@ -114,14 +114,13 @@ class Cuts:
             self._begun = 0
         return found
 
-    def _ranges(self, chunk: TagLists, size: object, threads: int, step: int | None) -> Iterator[tuple[int, int]]:
+    def _ranges(self, chunk: TagLists, size: PacketSize, threads: int, step: int | None) -> Iterator[tuple[int, int]]:
         if step is not None:
             for first in range(self._begun, len(chunk), step):
                 yield first, min(first + step, len(chunk))
         else:
-            left = replace(chunk, offsets=chunk.offsets[self._begun :], attributes=None, locations=None)
             begun = self._begun
-            for first, last in packet_ranges(left, size, threads):  # type: ignore[arg-type]
+            for first, last in packet_ranges(chunk.offsets[begun:], size, threads):
                 yield begun + first, begun + last
 
 

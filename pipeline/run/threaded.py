@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, TagLists, offsets_of
+from tagmatch.model.arrays import IntArray, Lists, TagLists, offsets_of
 from tagmatch.model.errors import ClosedError, Overloaded
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions
@@ -405,7 +405,7 @@ def match_inline(
     at_once = min(threads, size.at_once or threads)
     # Few threads keep a device busy, and would merge alone
     merged_later = unique and at_once < threads
-    parts = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk, size, at_once)]
+    parts = [(chunk, *ends) for chunk in chunks for ends in packet_ranges(chunk.offsets, size, at_once)]
     answers = Answers([last - first for _, first, last in parts], matcher.memory)
     run(work, range(len(parts)), at_once)
     found = answers.lists(threads)
@@ -416,14 +416,14 @@ def match_inline(
     return found
 
 
-def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple[int, int]]:
-    """Ranges of queries, each of which is to be a packet: as many queries in each, but where they have many tags."""
-    offsets = chunk.offsets
-    wanted = min(PACKETS_PER_THREAD * threads, -(-len(chunk) // size.fewest))
+def packet_ranges(offsets: IntArray, size: PacketSize, threads: int) -> list[tuple[int, int]]:
+    """Ranges of queries, whose tags these offsets cut, for packets: as many in each, unless they have many tags."""
+    count = len(offsets) - 1
+    wanted = min(PACKETS_PER_THREAD * threads, -(-count // size.fewest))
     tags = int(offsets[-1]) - int(offsets[0])
-    if wanted == 1 and len(chunk) <= size.queries and tags <= size.tags:
-        return [(0, len(chunk))]
-    even = np.array(even_ranges(len(chunk), max(wanted, -(-len(chunk) // size.queries), -(-tags // size.tags))))
+    if wanted == 1 and count <= size.queries and tags <= size.tags:
+        return [(0, count)]
+    even = np.array(even_ranges(count, max(wanted, -(-count // size.queries), -(-tags // size.tags))))
     if not len(even):
         return []
     begins, ends = offsets[even[:, 0]].astype(np.int64), offsets[even[:, 1]].astype(np.int64)
@@ -431,5 +431,5 @@ def packet_ranges(chunk: TagLists, size: PacketSize, threads: int) -> list[tuple
     cuts = np.maximum(-(-(ends - begins) // size.tags), 1) - 1
     marks = np.repeat(begins - size.tags * offsets_of(cuts)[:-1], cuts) + size.tags * np.arange(1, cuts.sum() + 1)
     by_tags = np.searchsorted(offsets, marks.astype(offsets.dtype), side="right") - 1
-    edges = np.unique(np.concatenate([even[:, 0], by_tags, [len(chunk)]])).tolist()
+    edges = np.unique(np.concatenate([even[:, 0], by_tags, [count]])).tolist()
     return list(pairwise(edges))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,6 @@ from tagmatch.files.formats import JSON_SUFFIXES
 from tagmatch.model.errors import IndexExistsError
 from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout
 from tagmatch.subscriptions import COLUMNS
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def partition(
@@ -94,7 +91,7 @@ def partition(
     )
 
 
-def _without(sets: DataFrame, ignored: tuple[str, ...] | None) -> DataFrame:
+def _without(sets: Any, ignored: tuple[str, ...] | None) -> Any:
     """The table without columns that are to be left aside."""
     if ignored is None:
         return sets

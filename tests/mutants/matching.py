@@ -23,6 +23,10 @@ pipeline/tags.py: tests/pipeline/test_packets.py -k answers_of_any
 pipeline/combined.py: tests/interface/test_contents.py -k two_segments
 -        if not unique:
 +        if True:
+# small packets: messages whose tags are a dictionary lose their attributes
+model/input/attributes.py: tests/pipeline/cuda/test_gpu_hybrid.py -k small_packets_keep
+-    attributes = None if rows.attributes is None else rows.attributes.part(first, last)
++    attributes = None
 # string keys: the numbers of a segment's keys are those of the first one
 pipeline/combined.py: tests/interface/test_contents.py -k two_segments
 -    return Lists(keys.offsets, keys.values + np.uint64(first)) if first else keys

@@ -25,7 +25,7 @@ from tagmatch.pipeline.tags import merge_unique
 
 def ranges(sizes: list[int], size: PacketSize, threads: int = 1) -> list[tuple[int, int]]:
     (chunk,) = tag_lists([[f"t{i}" for i in range(tags)] for tags in sizes], "queries")
-    return packet_ranges(chunk, size, threads)
+    return packet_ranges(chunk.offsets, size, threads)
 
 
 @given(

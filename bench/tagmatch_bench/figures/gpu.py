@@ -160,7 +160,7 @@ def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
     index = matcher.index._engine.changing.matcher
     seconds = 0.0
     for chunk in tag_lists(queries, "queries"):
-        for first, last in packet_ranges(chunk, index.packet_size, threads=1):
+        for first, last in packet_ranges(chunk.offsets, index.packet_size, threads=1):
             preprocessed = index.preprocess(chunk, first, last)
             cuda.synchronize()
             seconds += seconds_of(preprocessed.subset_match)

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tagmatch import DeviceError, TagMatch
 from tagmatch.messages import locations_of_table, messages_in, without_locations
 from tagmatch.model.arrays import Lists, TagLists
+from tagmatch.model.input.attributes import Messages
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside
@@ -195,7 +196,7 @@ class LocatedMatching(TagmatchMatching):
         places = locations_of_table(table, plane=self._whole.plane)
         (rows,) = messages_in(without_locations(table))
         matcher = self._matcher.located if isinstance(self._matcher, Beside) else self._matcher
-        return EncodedMessages(matcher, replace(rows, locations=None if places is None else places[0]))
+        return EncodedMessages(matcher, Messages.of(rows, rows.attributes, None if places is None else places[0]))
 
     def match_many(self, messages: list[Any], *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the subscriptions that each message satisfies."""

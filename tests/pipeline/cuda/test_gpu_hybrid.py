@@ -8,12 +8,13 @@ from typing import Any
 
 import numba.cuda
 import numpy as np
+import pyarrow as pa
 import pytest
 from support.agreement import assert_agree, assert_keys, loaded
 from support.pipelines import together
 from support.simulator import SIMULATED
 
-from tagmatch import CudaOptions, InvalidValueError
+from tagmatch import Circle, CudaOptions, InvalidValueError, TagMatch
 from tagmatch.pipeline import devices
 from tagmatch.pipeline.cuda.device import kernel
 
@@ -42,6 +43,24 @@ def test_small_packets_are_the_cpus(layout: str) -> None:
             assert tm.stats()["matched_by"] == expected
         assert tm.stats()["device"] == "cuda"
         assert_agree(tm, oracle, QUERIES)
+
+
+def test_small_packets_keep_all_that_messages_have() -> None:
+    """Also where their tags are of a dictionary, which the CPU looks up as far as these messages have them."""
+    tags = pa.array([["x"], ["a"], ["a", "b"], [], ["b"]], pa.list_(pa.string()))
+    encoded = pa.ListArray.from_arrays(tags.offsets, tags.values.dictionary_encode())
+    messages = pa.table({"tags": encoded, "price": [9, 1, 9, 1, 1], "location": [[5.0, 5.0]] * 3 + [[0.0, 0.0]] * 2})
+    found = []
+    for options in ({"device": "cpu"}, {"device": "cuda", "cuda": CudaOptions(fewest_queries=4)}):
+        with TagMatch(threads=1, **options) as tm:
+            tm.add_set(["a"], 1, where="price < 5")
+            tm.add_set([], 2, where="price < 5")
+            tm.add_set(["b"], 3, area=Circle(5, 5, 1000))
+            tm.add_set(["a"], 4)
+            tm.consolidate()
+            answers = [tm.match_many(messages.slice(first, 2)).to_pylist() for first in range(4)]
+            found.append([list(map(sorted, each)) for each in answers])
+    assert found == [[[[], [1, 2, 4]], [[1, 2, 4], [3, 4]], [[3, 4], [2]], [[2], [2]]]] * 2
 
 
 @pytest.mark.parametrize("fewest", [0, 1])
