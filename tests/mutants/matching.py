@@ -54,8 +54,8 @@ partitioner/local.py: tests/interface/test_expiry.py -k leaves_out
 +        removed = removed | (expires < 0)
 # where compiler: `not` of `and` is `and` of `not`
 model/where/language.py: tests/model/test_filter_constraints.py
--isinstance(expression, And) != negated else
-+isinstance(expression, And) else
+-(kind == "and") != negated else
++kind == "and" else
 # operators: `>` is `>=`
 model/where/constraints.py: tests/model/test_filter_constraints.py
 -"]v[e"
