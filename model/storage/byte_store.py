@@ -59,8 +59,8 @@ class Lock(Protocol):
 class Log(Protocol):
     """A file that grows; each call is done wholly, or raises OSError."""
 
-    def put(self, pieces: list[Any], at: int) -> None:
-        """Write buffers one behind the other, from a byte on."""
+    def put(self, pieces: list[Any], at: int, nbytes: int) -> None:
+        """Write buffers, which have so many bytes, one behind the other, from a byte on."""
 
     def cut(self, end: int) -> None:
         """Leave out what is behind a byte."""

@@ -238,13 +238,14 @@ class _Opened(LocalFolder):
 class _Log(FileIO):
     """See `Log`."""
 
-    def put(self, pieces: list[Any], at: int) -> None:
-        while pieces:
-            written = os.pwritev(self.fileno(), pieces[:_MOST_PIECES], at)
-            if written == 0:
-                raise OSError("the file takes no more bytes")
+    def put(self, pieces: list[Any], at: int, nbytes: int) -> None:
+        end = at + nbytes
+        while written := os.pwritev(self.fileno(), pieces[:_MOST_PIECES], at):
             at += written
+            if at == end:
+                return
             pieces = _rest(pieces, written)
+        raise OSError("the file takes no more bytes")
 
     def cut(self, end: int) -> None:
         os.ftruncate(self.fileno(), end)

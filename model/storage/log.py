@@ -56,7 +56,7 @@ class LogWriter:
         file = None
         try:
             file = files.log(name, new=True)
-            file.put([header.packed()], 0)
+            file.put([header.packed()], 0, LOG_HEADER_BYTES)
             file.sync()
             files.sync()
             return cls(file, LogFile(files, name, header, end=LOG_HEADER_BYTES))
@@ -96,7 +96,7 @@ class LogWriter:
         records, last, end = self.records + 1, self.end, self.end + HEADER_BYTES + record.nbytes
         self._has_waste = True
         try:
-            self._file.put(pieces, self.end)
+            self._file.put(pieces, self.end, end - self.end)
         except BaseException:
             self.try_to_cut_waste()
             raise

@@ -85,7 +85,7 @@ class Held:
     def is_there(self) -> bool:
         return self.path in self.files
 
-    def put(self, pieces: list[Any], at: int) -> None:
+    def put(self, pieces: list[Any], at: int, _: int) -> None:
         self.files[self.path] = self.files[self.path][:at] + b"".join(pieces)
 
     def cut(self, end: int) -> None:
