@@ -11,7 +11,6 @@ import fcntl
 import os
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from io import FileIO
@@ -41,9 +40,6 @@ _A_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 # To open a pipe would wait until its other end is open
 _A_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
-# Who only looks holds a lock for a moment
-_PATIENCE_S, _PAUSE_S = 10.0, 0.001
-
 # Of the modes of files, what those may do who do not own them
 _READ, _WRITE = 0o044, 0o022
 
@@ -65,19 +61,6 @@ def write_file(file: Path, text: bytes) -> None:
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as new:
         new.write(text)
     sync(file)
-
-
-def replace_file(file: Path, text: bytes) -> None:
-    """Replace a file's contents in one step."""
-    new = file.with_name(file.name + ".new")
-    try:
-        write_file(new, text)
-        sync(file.parent)
-        new.replace(file)
-    except BaseException:
-        remove(new)
-        raise
-    sync(file.parent)
 
 
 def remove(path: Path) -> None:
@@ -166,7 +149,7 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
     The lock goes with the process that holds it, however it ends. Errors as `open_plain`.
     """
-    with _opened(folder, name) as opened:
+    with open_lock(folder, name) as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield
 
@@ -174,9 +157,17 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 class FileLock(FileIO):
     """The lock of a file; see `Lock`."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        super().__init__(name, "ab", opener=partial(open_plain, folder))
+    def __init__(self, folder: Path, name: str, mode: str = "ab") -> None:
+        super().__init__(name, mode, opener=partial(open_plain, folder))
         self._path = folder / name
+
+    def take(self, kind: int) -> bool:
+        """Take the lock, alone or as one of many, if it can be had at once."""
+        try:
+            fcntl.flock(self, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
 
     @property
     def is_there(self) -> bool:
@@ -187,40 +178,7 @@ class FileLock(FileIO):
             return False
 
 
-def lock_at_once(folder: Path, name: str) -> FileLock | None:
-    """`locked` until the file that this returns is closed; `None` if another holds the lock."""
-    opened = _opened(folder, name)
-    try:
-        end = time.monotonic() + _PATIENCE_S
-        while not _lock(opened, fcntl.LOCK_EX):
-            # The lock that many can have at once is that of those who look, as `is_locked` does
-            if not _lock(opened, fcntl.LOCK_SH) or time.monotonic() > end:
-                opened.close()
-                return None
-            fcntl.flock(opened, fcntl.LOCK_UN)
-            time.sleep(_PAUSE_S)
-    except BaseException:
-        opened.close()
-        raise
-    return opened
-
-
-def is_locked(folder: Path, name: str) -> bool:
-    """Whether a program holds the lock of a file; keeps no other from taking it. FileNotFoundError, and as `locked`."""
-    with plain_file(folder, name) as opened:
-        return not _lock(opened, fcntl.LOCK_SH)
-
-
-def _lock(opened: FileIO, kind: int) -> bool:
-    """Take a lock at once, if it can be had."""
-    try:
-        fcntl.flock(opened, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _opened(folder: Path, name: str) -> FileLock:
+def open_lock(folder: Path, name: str) -> FileLock:
     """A lock's file, closed to users without the right to write it: to open a file is enough to lock it."""
     opened = FileLock(folder, name)
     try:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -19,17 +21,20 @@ from tagmatch.model.errors import IndexCorruptError, TagMatchError
 from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Kind, Lock, Log
 from tagmatch.model.storage.files import (
     Entry,
-    is_locked,
-    lock_at_once,
+    FileLock,
     locked,
     make_folder,
+    open_lock,
     open_plain,
     plain_file,
     remove,
-    replace_file,
     sync,
+    write_file,
 )
 from tagmatch.model.storage.format import LOCK, OWNER, POSITIONS, SCRATCH_PREFIX, UNFINISHED_PREFIX, WRITER
+
+# Who only looks holds a lock for a moment
+_PATIENCE_S, _PAUSE_S = 10.0, 0.001
 
 # The most buffers that Linux takes at once
 _MOST_PIECES = 1024
@@ -121,7 +126,15 @@ class LocalFolder(ChangeableStore):
 
     def write(self, name: str, text: bytes) -> None:
         """See `ByteStore`: the names of all files that were put here before last then, too."""
-        replace_file(self.place / name, text)
+        file, new = self.place / name, self.place / f"{name}.new"
+        try:
+            write_file(new, text)
+            sync(file.parent)
+            new.replace(file)
+        except BaseException:
+            remove(new)
+            raise
+        sync(file.parent)
 
     def put(self, made: Path, name: str) -> None:
         """See `ByteStore`: moves synced files within this file system; their names last from `sync` on."""
@@ -166,10 +179,25 @@ class LocalFolder(ChangeableStore):
         return locked(self.place, LOCK)
 
     def lock_at_once(self, name: str) -> Lock | None:
-        return lock_at_once(self.place, name)
+        lock = open_lock(self.place, name)
+        try:
+            end = time.monotonic() + _PATIENCE_S
+            while not lock.take(fcntl.LOCK_EX):
+                # The lock that many can have at once is that of those who look, as `is_locked` does
+                if not lock.take(fcntl.LOCK_SH) or time.monotonic() > end:
+                    lock.close()
+                    return None
+                fcntl.flock(lock, fcntl.LOCK_UN)
+                time.sleep(_PAUSE_S)
+        except BaseException:
+            lock.close()
+            raise
+        return lock
 
     def is_locked(self, name: str) -> bool:
-        return is_locked(self.place, name)
+        """See `ByteStore`: keeps no other program from taking the lock."""
+        with FileLock(self.place, name, "rb") as lock:
+            return not lock.take(fcntl.LOCK_SH)
 
     def log(self, name: str, *, new: bool = False) -> Log:
         """See `ByteStore`: whatever has the name of a new one goes, and is not written to: it may be a link."""
@@ -268,7 +296,7 @@ def _rest(pieces: list[Any], count: int) -> list[Any]:
 def _is_abandoned(unfinished: Path) -> bool:
     """Whether no program lives that writes to this folder, which was seen with the lock of the index held."""
     try:
-        lock = lock_at_once(unfinished.parent, f"{unfinished.name}/{OWNER}")
+        lock = LocalFolder(unfinished.parent).lock_at_once(f"{unfinished.name}/{OWNER}")
     except (OSError, IndexCorruptError):  # it is gone, or not one that we make, or no one here may write there
         return True
     if lock is not None:

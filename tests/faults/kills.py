@@ -30,7 +30,7 @@ from support.index_files import unnamed_in
 from tagmatch import TagMatch
 from tagmatch.changing import Changing
 from tagmatch.model.options import Durability, KeyType, Layout
-from tagmatch.model.storage import local_folder
+from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.partitioner.consolidation import FEW_SETS, to_merge
 
 _FORK = multiprocessing.get_context("fork")
@@ -61,10 +61,10 @@ class Progress:
         return {name for name, is_done in names.items() if is_done}
 
     def work(self, path: Path, work: Work, few: int, options: dict[str, Any]) -> None:
-        shared, replace, merge = self._shared, local_folder.replace_file, Changing.merge
+        shared, write, merge = self._shared, LocalFolder.write, Changing.merge
 
-        def replaced(file: Path, text: bytes) -> None:
-            replace(file, text)
+        def written(folder: LocalFolder, name: str, text: bytes) -> None:
+            write(folder, name, text)
             shared[3] = 1
 
         def merged(changing: Changing) -> bool:
@@ -78,7 +78,7 @@ class Progress:
             warnings.catch_warnings(),
             patch("tagmatch.partitioner.consolidation.FEW_SETS", few),
             patch.object(Changing, "merge", merged),
-            patch.object(local_folder, "replace_file", replaced),
+            patch.object(LocalFolder, "write", written),
         ):
             warnings.simplefilter("ignore")
             tm: TagMatch[Any] = TagMatch(path, key_type=work.key_type, **options)

@@ -18,7 +18,7 @@ from support.segments import segments_stay
 
 import tagmatch
 from tagmatch import IndexCorruptError, TagMatch, TagMatchError
-from tagmatch.model.storage.files import is_locked
+from tagmatch.model.storage.local_folder import LocalFolder
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 SECRET = b"of the victim"
@@ -258,7 +258,7 @@ def test_who_looks_at_an_index_keeps_no_one_from_writing(index: Path) -> None:
             with TagMatch.open(index, **OPTIONS) as tm:
                 assert tm.stats()["staged"] in (0, *range(2, 200))
             for _ in range(100):  # much more often than by opening
-                is_locked(index, "WRITER")
+                LocalFolder(index).is_locked("WRITER")
 
     with ThreadPoolExecutor(3) as threads:
         looks = [threads.submit(look) for _ in range(3)]
