@@ -42,7 +42,7 @@ from tagmatch.pipeline.areas.chunks import Candidates, Hits, Places, Shapes, all
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas, ShapeTests
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.filters.asked import Asked, Cells, cells_of, records_of, verified
+from tagmatch.pipeline.filters.asked import Asked, TokenCells, cells_of, records_of, verified
 from tagmatch.pipeline.filters.index import FilterIndex, Requirements, encoder_of, index_of, requirements_of
 from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.trie import most_room, tokens_of
@@ -129,7 +129,7 @@ class TokenGroups:
     # The number of the group of sets without a token, which all messages have; that of token `i` is `first + i`
     first: int
     count: int  # How many groups there are
-    cells: Cells  # The tokens by which sets are grouped, and no others
+    cells: TokenCells  # The tokens by which sets are grouped, and no others
     sets: GroupedSets
 
     @property

@@ -31,7 +31,7 @@ from tagmatch.pipeline.cuda.device import (
     typed,
 )
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, PairArrays, QueryArrays, staging
-from tagmatch.pipeline.filters.asked import Cells, verified_in_list
+from tagmatch.pipeline.filters.asked import TokenCells, verified_in_list
 from tagmatch.pipeline.filters.codes import code_of_bits
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.lines import ABSENT, BLOCK, SEVERAL, LineIndex, bucket_of, in_box, with_value
@@ -146,7 +146,7 @@ def _room(messages, places, queries, values, most, rooms):
 
 
 class _Cells(NamedTuple):
-    """The tokens of cells of values and of tags (see `Cells`)."""
+    """The tokens of cells of values and of tags (see `TokenCells`)."""
 
     first_cells: Any
     bits: Any
@@ -202,7 +202,7 @@ class DeviceMessages(DeviceQueries):
 class _TokenIndex:
     """Makes the tokens of messages."""
 
-    def __init__(self, cells: Cells) -> None:
+    def __init__(self, cells: TokenCells) -> None:
         self._most = most_tokens(cells)
         self._cells = sent(_Cells(cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag))
         self._most_there = to_device(self._most)

@@ -375,7 +375,7 @@ def likelihoods(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Cells:
+class TokenCells:
     """Which tokens the values of an attribute are: its name, and cells of values at some levels."""
 
     first_cells: I64Array  # length attributes + 1: where the cells of each attribute begin among all tokens
@@ -394,7 +394,7 @@ class Cells:
 
 def cells_of(
     asked: Asked, constraints: Constraints, likely: Likelihoods, attributes: int, ranks: int
-) -> tuple[Cells, U32Array, int]:
+) -> tuple[TokenCells, U32Array, int]:
     """The tokens of some sets, over so many attributes and ranks; that of each thing that has one; how many.
 
     `likely` is of these sets.
@@ -421,7 +421,7 @@ def cells_of(
     order = different[np.argsort(likely.chances[has_token][first_use], kind="stable")]
     tokens = np.zeros(first_tag + ranks, np.uint32)
     tokens[order] = np.arange(1, len(order) + 1, dtype=np.uint32)
-    return Cells(first_cells, bits, levels, tokens, first_tag), tokens[places], len(order)
+    return TokenCells(first_cells, bits, levels, tokens, first_tag), tokens[places], len(order)
 
 
 # -- how often messages have attributes --------------------------------------------------------------------------------

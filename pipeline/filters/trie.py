@@ -15,7 +15,7 @@ import numpy as np
 from tagmatch.model.arrays import I64Array, IntArray, U8Array, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.kernels.lists import sort_values
-from tagmatch.pipeline.filters.asked import Asked, Cells, Likelihoods, Tests, cells_of, records_of
+from tagmatch.pipeline.filters.asked import Asked, Likelihoods, Tests, TokenCells, cells_of, records_of
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints
 
 # Sets of a leaf, and how many times fewer children than sets a node must have
@@ -191,7 +191,7 @@ class TrieIndex:
 
     attributes: Attributes  # See the classes; the constraints are those that are more than an interval
     constraints: Constraints
-    cells: Cells
+    cells: TokenCells
     trie: Trie  # Over the tokens of each set
     rows: U32Array  # The segment's row of each set, in the order of the trie
     record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message (see `Records`)
@@ -347,7 +347,7 @@ def descend(tokens, ends, signatures, trie, fewest):
 _A_VALUE = 1 + 2 * 64
 
 
-def most_tokens(cells: Cells) -> I64Array:
+def most_tokens(cells: TokenCells) -> I64Array:
     """Of each attribute, how many tokens a value of it has at most: the attribute's, and two for each level."""
     return 1 + 2 * np.bitwise_count(cells.levels).astype(np.int64)
 

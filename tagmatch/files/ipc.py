@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.files.ipc_messages import NO_BYTES, Batch, Body, DictionaryBatch, Shape, aligned, header_of
+from tagmatch.files.ipc_messages import NO_BYTES, Body, DictionaryBatch, RowBatch, Shape, aligned, header_of
 from tagmatch.model.arrays import BoolArray, I64Array, IntArray, offsets_of
 from tagmatch.model.arrow import numpy_type
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -459,7 +459,7 @@ class IpcReader:
                 raise InvalidValueError("a dictionary must have the length that it says")
             known.take(values, body.nbytes, is_delta=header.is_delta)
 
-    def _batch(self, header: Batch, data: pa.Buffer) -> pa.RecordBatch:
+    def _batch(self, header: RowBatch, data: pa.Buffer) -> pa.RecordBatch:
         rows = header.rows
         if rows < 0:
             raise InvalidValueError(f"a batch must have 0 rows or more, not {rows}")

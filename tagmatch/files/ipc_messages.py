@@ -43,7 +43,7 @@ class Shape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class RowBatch:
     """A batch of rows: lengths of its arrays, and where their buffers are in the body."""
 
     rows: int
@@ -57,11 +57,11 @@ class DictionaryBatch(NamedTuple):
     """A dictionary, or what is added to one."""
 
     number: int
-    values: Batch
+    values: RowBatch
     is_delta: bool
 
 
-def header_of(header: bytes) -> list[Shape] | DictionaryBatch | Batch:
+def header_of(header: bytes) -> list[Shape] | DictionaryBatch | RowBatch:
     """The header of a message; of a schema, only the shape is read here."""
     if len(header) > _MOST_BYTES:
         raise InvalidValueError(f"the header of an Arrow message must have at most {_MOST_BYTES:,} bytes")
@@ -71,7 +71,7 @@ def header_of(header: bytes) -> list[Shape] | DictionaryBatch | Batch:
         raise InvalidValueError("the header of an Arrow message is damaged") from None
 
 
-def _read(header: bytes) -> list[Shape] | DictionaryBatch | Batch:
+def _read(header: bytes) -> list[Shape] | DictionaryBatch | RowBatch:
     message = _Table(header, _U32.unpack_from(header, 0)[0])
     version, kind, content = message.number(0, _I16), message.number(1, _U8), message.table(2)
     if version not in (_V4, _V5):
@@ -91,7 +91,7 @@ def _read(header: bytes) -> list[Shape] | DictionaryBatch | Batch:
     return fields.of(content, 1, 1)
 
 
-def _batch(table: _Table | None) -> Batch:
+def _batch(table: _Table | None) -> RowBatch:
     if table is None:
         raise struct.error
     codec, compression = None, table.table(3)
@@ -100,7 +100,7 @@ def _batch(table: _Table | None) -> Batch:
         if not 0 <= number < len(_CODECS) or compression.number(1, _I8):
             raise InvalidTypeError("Arrow data must be compressed by lz4 or zstd, buffer by buffer, or not at all")
         codec = _CODECS[number]
-    return Batch(table.number(0, _I64), table.longs(1, 2), table.longs(2, 2), codec, table.longs(4, 1))
+    return RowBatch(table.number(0, _I64), table.longs(1, 2), table.longs(2, 2), codec, table.longs(4, 1))
 
 
 class _Fields:
@@ -221,7 +221,7 @@ _ALIGNMENT = 8
 class Body:
     """The arrays and buffers of one batch, in their order, each of them checked as it is taken."""
 
-    def __init__(self, header: Batch, data: pa.Buffer, most_bytes: int | None) -> None:
+    def __init__(self, header: RowBatch, data: pa.Buffer, most_bytes: int | None) -> None:
         self._data, self._most, self._codec = data, most_bytes, header.codec
         self._nodes = zip(*[iter(header.nodes)] * 2, strict=True)
         self._buffers = zip(*[iter(header.buffers)] * 2, strict=True)
