@@ -70,7 +70,7 @@ class FileColumn:
     kinds: tuple[pa.DataType, ...]
     # `check(array, name, first_row=row)` raises a `TagMatchError` for values that cannot be used
     check: Callable[..., object]
-    # The same for one Python value, `check_one(value, name)`; without it, for an array of that value
+    # The same for one Python value, `check_one(value, name)`; without it, for what `make` makes of that value
     check_one: Callable[[Any, str], object] | None = None
     # What makes an array of values as JSON has them, of any type in each row, for which Arrow's readers have no type
     make: Callable[[list[Any]], pa.Array] | None = None
@@ -84,17 +84,23 @@ class FileColumn:
             return self.make(values)
         return pa.array(values, pa.string()).cast(TIME) if kind == TIME else pa.array(values, kind)
 
-    def one(self, value: Any, name: str) -> pa.Array:
-        """An array of one value as JSON has it, of the first type that has it; errors begin with the name."""
-        if self.check_one is not None and not (value is None and (self.is_optional or self.instead)):
-            self.check_one(value, name)
-        try:
-            for kind in self.kinds[:-1]:
-                with contextlib.suppress(pa.ArrowException, OverflowError, TypeError):
-                    return self.array([value], kind)
-            return self.array([value], self.kinds[-1])
-        except (InvalidTypeError, InvalidValueError) as error:
-            raise type(error)(f"{name}: {error}") from None
+    def array_of(self, values: list[Any]) -> pa.Array:
+        """The same, of the first type that has all of them."""
+        for kind in self.kinds[:-1]:
+            with contextlib.suppress(pa.ArrowException, OverflowError, TypeError):
+                return self.array(values, kind)
+        return self.array(values, self.kinds[-1])
+
+    def check_value(self, value: Any, label: str, row: int) -> None:
+        """See that a value of JSON can be used; errors begin with what the column is called, and the row."""
+        if self.check_one is not None:
+            self.check_one(value, f"{label}: row {row}")
+        elif self.make is not None:
+            try:
+                made = self.make([value])
+            except (InvalidTypeError, InvalidValueError) as error:
+                raise type(error)(f"{label}: row {row}: {error}") from None
+            self.check(made, label, first_row=row)
 
     @property
     def is_attribute(self) -> bool:

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from tagmatch.files.columns import ATTRIBUTES, ID, FileColumn, refuse_twice
-from tagmatch.files.formats import BLOCK_BYTES, Read
+from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of, lines_of
 from tagmatch.files.json import MARK, concatenated, in_place, json_lists, json_values, read_json, time_texts, utf8_text
-from tagmatch.files.lines import Block, block_of, lines_of
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.clock import TIME

@@ -1,4 +1,4 @@
-"""Formats of files, by name or by the suffix of a path; and bytes of files and streams.
+"""Formats of files, by name or by the suffix of a path; and bytes of files and streams, in blocks of rows of text.
 
 All bytes are written, or an error comes; what is at hand is read at once. Files appear under their names only when they
 are whole.
@@ -21,9 +21,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
+
+if TYPE_CHECKING:
+    from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 
 STANDARD_STREAM = "-"
 
@@ -232,6 +235,55 @@ def whole_lines(read: Read) -> Iterator[bytes]:
             begun.append(more[end:])
     if begun:
         yield b"".join((*begun, b"\n"))
+
+
+_BLANK = b" \t\r\n"
+
+
+class Block(NamedTuple):
+    """Some rows of a text file, without lines that are blank, which are none."""
+
+    data: bytes
+    begins: I64Array  # Where each row begins, and where the next line does
+    ends: I64Array
+    lines: I64Array  # The lines on which rows begin, the first one of the block being 0
+    odd: BoolArray  # Rows that are to be read one by one, as Arrow's readers have other rules for them, or none
+    line_count: int  # Lines of the block
+
+    def part(self, first: int, last: int) -> bytes:
+        """The bytes of rows from one to before another."""
+        return self.data[self.begins[first] : self.ends[last - 1]]
+
+    def rows(self, chosen: BoolArray | slice) -> Block:
+        """The block with some of its rows only."""
+        begins, ends, lines = (each[chosen] for each in (self.begins, self.ends, self.lines))
+        return Block(self.data, begins, ends, lines, self.odd[chosen], self.line_count)
+
+
+def block_of(data: bytes, begins: I64Array, ends: I64Array, lines: I64Array, odd: BoolArray, line_count: int) -> Block:
+    """A block of the rows that are not blank; those with zero bytes are odd."""
+    import numpy as np  # not before: help comes at once
+
+    array = np.frombuffer(data, np.uint8)
+    if b"\0" in data:
+        odd = odd.copy()
+        odd[np.searchsorted(ends, np.flatnonzero(array == 0), side="right")] = True
+    found = Block(data, begins, ends, lines, odd, line_count)
+    is_blank = np.isin(array[begins], list(_BLANK))
+    for place in np.flatnonzero(is_blank).tolist():
+        is_blank[place] = not data[begins[place] : ends[place]].strip(_BLANK)
+    return found.rows(~is_blank) if is_blank.any() else found
+
+
+def lines_of(data: U8Array) -> I64Array:
+    """Where lines end that have a line feed."""
+    ends: I64Array = (data == ord("\n")).nonzero()[0] + 1
+    return ends
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error of Arrow, which may go on with where in Arrow it was raised."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 @contextlib.contextmanager

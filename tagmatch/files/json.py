@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_twice
-from tagmatch.files.formats import Read, whole_lines
-from tagmatch.files.lines import Block, block_of, lines_of
+from tagmatch.files.formats import Block, Read, block_of, lines_of, whole_lines
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.clock import TIME
 from tagmatch.model.errors import InputFileError, InvalidValueError

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Generator, Iterator
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -33,15 +35,176 @@ from tagmatch.files.columns import (
 )
 from tagmatch.files.csv import CsvLines, csv_blocks, csv_cells, header_of
 from tagmatch.files.json import JsonLines, concatenated, json_blocks, json_values, object_lines, text_of
-from tagmatch.files.lines import TextReader, first_line
 from tagmatch.messages import TAGS
+from tagmatch.model.arrays import BoolArray
 from tagmatch.model.arrow_input import without_extensions
-from tagmatch.model.errors import InputFileError, TagMatchError
+from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.format import MANIFEST
 
 _BATCH_ROWS = 65_536
+# In so small a part, Python may look at each row
+_SMALL_BYTES = 1 << 16
+# So few rows between such as are looked at one by one are looked at, too, as a part of their own is some work
+_FEW_ROWS = 16
+# The name of the column, also where it is written with escapes
+_ID = re.compile(rb'"id"|\\u')
+
+
+class TextFormat(Protocol):
+    """How a row is written."""
+
+    name: str  # What messages call a row that is one
+    ids: type | None  # The type that all ids have, where that does not depend on the file
+
+    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
+        """The columns of a schema that some rows have; no row is odd."""
+
+    def record(self, row: bytes, line: int, place: str, /) -> dict[str, Any]:
+        """The values by column of one row, which messages call `place`; attributes are together in one column.
+
+        `line` is the number of its first line, from 1. ValueError says why these bytes are none.
+        """
+
+
+class TextReader:
+    """Rows of text.
+
+    What is a row, and whether it can be used, depends on its own bytes only, and on the ids before it: those of a file
+    are all integers or all strings. `TextFormat.record` decides. Arrow's readers, which are fast, only read rows of
+    which it would say the same; where they refuse some, each of these is read by itself.
+    """
+
+    def __init__(
+        self, path: str, form: TextFormat, columns: tuple[FileColumn, ...], invalid: InvalidRows, row: int
+    ) -> None:
+        self._path, self._form, self._columns, self._invalid = path, form, columns, invalid
+        self._ids = form.ids
+        self.row, self._line = row, 1
+
+    def rows(self, blocks: Iterable[formats.Block]) -> Iterator[FileRows]:
+        """The rows of blocks, in parts between those that cannot be used."""
+        for block in blocks:
+            yield from joined(rows for run in _runs(block.odd) for rows in self._some(block, *run))
+            self.row += len(block.begins)
+            self._line += block.line_count
+
+    def _some(self, block: formats.Block, first: int, last: int, odd: bool) -> Iterator[FileRows]:
+        """Rows, in parts between those that cannot be used."""
+        data = block.part(first, last)
+        if not odd:
+            try:
+                yield rows_from(self._together(data, last - first, self.row + first), self.row + first)
+            except (pa.ArrowException, TagMatchError):
+                odd = len(data) <= _SMALL_BYTES or last - first == 1
+            else:
+                return
+        if not odd:
+            middle = (first + last) // 2
+            yield from self._some(block, first, middle, False)
+            yield from self._some(block, middle, last, False)
+            return
+        records: dict[int, dict[str, Any]] = {}
+        try:
+            for place in range(first, last):
+                row, line = self.row + place, self._line + int(block.lines[place])
+                try:
+                    records[row] = self._record(block.part(place, place + 1), row, line)
+                except TagMatchError as fault:
+                    self._invalid.found(fault)
+        except TagMatchError:
+            yield from self._of(records)
+            raise
+        yield from self._of(records)
+
+    def _together(self, data: bytes, count: int, first_row: int) -> pa.RecordBatch:
+        *others, last = self._schemas(data)
+        for schema in others:
+            try:
+                batch = self._form.batch(data, schema)
+                break
+            except pa.ArrowException:
+                pass
+        else:
+            batch = self._form.batch(data, last)
+        if len(batch) != count:
+            raise InvalidValueError("Arrow finds other rows")
+        return self._checked(batch, first_row)
+
+    def _schemas(self, data: bytes) -> list[pa.Schema]:
+        """What the columns of these rows may be; only ids have several types."""
+        kinds = ID.kinds
+        if self._ids is not None:
+            kinds = tuple(kind for kind in kinds if pa.types.is_string(kind) == (self._ids is str))
+        elif not (ID in self._columns and _ID.search(data)):
+            kinds = kinds[:1]
+        return [
+            pa.schema([(each.name, kind if each is ID else each.kinds[0]) for each in self._columns]) for kind in kinds
+        ]
+
+    def _checked(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+        batch = with_all_tags(batch, self._columns, self._path, first_row)
+        for column in self._columns:
+            column.check(batch[column.name], column.label(self._path), first_row=first_row)
+        if ID in self._columns and batch[ID.name].null_count < len(batch):
+            self._ids = str if pa.types.is_string(batch[ID.name].type) else int
+        return batch
+
+    # -- one by one ----------------------------------------------------------------------------------------------------
+
+    def _record(self, data: bytes, row: int, line: int) -> dict[str, Any]:
+        """The values of one row; if it cannot be used, an error in words that name line, row and column."""
+        place = f"{self._path}: line {line}"
+        try:
+            record = self._form.record(data, line, f"{place} (row {row})")
+        except ValueError as fault:
+            raise InputFileError(f"{place} (row {row}) is not {self._form.name}: {fault}") from None
+        for column in self._columns:
+            if column.is_missing(record):
+                raise InputFileError(
+                    f"{place} (row {row}) has no column {column.choice}; "
+                    f"it has {', '.join(map(repr, record)) or 'none'}"
+                )
+            value, label = record.get(column.name), column.label(place)
+            if value is not None or not (column.is_optional or column.instead):
+                column.check_value(value, label, row)
+            elif not column.is_optional and all(record.get(name) is None for name in column.instead):
+                raise column.null(f"{label}: row {row}")
+        given = record.get(ID.name) if ID in self._columns else None
+        if given is not None:
+            if self._ids not in (None, type(given)):
+                before = "integers" if self._ids is int else "strings"
+                raise InputFileError(f"{ID.label(place)}: row {row} is {given!r}, but the ids before are {before}")
+            self._ids = type(given)
+        return record
+
+    def _of(self, records: dict[int, dict[str, Any]]) -> Iterator[FileRows]:
+        """Rows by their numbers, of which each can be used."""
+        if not records:
+            return
+        numbers, rows = np.array(list(records)), list(records.values())
+        try:
+            found = {each.name: each.array_of([row.get(each.name) for row in rows]) for each in self._columns}
+            yield FileRows(self._checked(pa.record_batch(found), int(numbers[0])), numbers)
+        except (pa.ArrowException, TagMatchError, OverflowError) as error:
+            if middle := len(rows) // 2:
+                for half in (slice(middle), slice(middle, None)):
+                    yield from self._of(dict(zip(numbers[half].tolist(), rows[half], strict=True)))
+            else:
+                text = f"{self._path}: row {numbers[0]} cannot be read: {formats.first_line(error)}"
+                self._invalid.found(InputFileError(text))
+
+
+def _runs(odd: BoolArray) -> list[tuple[int, int, bool]]:
+    """Runs of rows that are odd, or few between such, or are not: where each begins and ends, and which it is."""
+    if not odd.any():
+        return [(0, len(odd), False)] if len(odd) else []
+    edges = np.flatnonzero(np.diff(odd, prepend=~odd[:1], append=~odd[-1:]))
+    alone = odd[edges[:-1]] | (np.diff(edges) < _FEW_ROWS)
+    firsts = np.flatnonzero(np.diff(alone, prepend=~alone[:1]))
+    ends = edges[np.append(firsts[1:], len(alone))]
+    return list(zip(edges[firsts].tolist(), ends.tolist(), alone[firsts].tolist(), strict=True))
 
 
 class _Reading(NamedTuple):
@@ -88,7 +251,7 @@ class _Reading(NamedTuple):
                 yield from reader.rows(blocks)
                 return reader.row
         except OSError as error:
-            raise InputFileError(f"{name}: cannot be read: {error.strerror or first_line(error)}") from None
+            raise InputFileError(f"{name}: cannot be read: {error.strerror or formats.first_line(error)}") from None
 
     def _parquet(self, path: str, name: str, first_row: int) -> Generator[FileRows, None, int]:
         """The rows of a Parquet file, which messages call `name`; columns that are attributes come after the others."""
@@ -115,7 +278,7 @@ class _Reading(NamedTuple):
         except MemoryError:
             raise
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-            raise InputFileError(f"{name}: not a whole Parquet file: {first_line(error)}") from None
+            raise InputFileError(f"{name}: not a whole Parquet file: {formats.first_line(error)}") from None
 
     def _usable(
         self, batch: pa.RecordBatch, first: int, name: str, columns: tuple[FileColumn, ...]
@@ -253,8 +416,8 @@ def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iter
         raise InputFileError(f"{path}: answers are lists of keys, which CSV cannot hold; write JSON Lines or Parquet")
     with formats.open_output(path, found.compression) as stream:
         if found.kind == formats.Kind.parquet:
-            with contextlib.closing(_ParquetAnswers(stream, keys)) as parquet:
-                yield parquet.write
+            with _parquet_answers(stream, keys) as write_parquet:
+                yield write_parquet
             return
 
         def write(rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
@@ -266,33 +429,30 @@ def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iter
         yield write
 
 
-class _ParquetAnswers:
+@contextlib.contextmanager
+def _parquet_answers(stream: formats.Stream, keys_type: pa.ListType) -> Iterator[WriteAnswers]:
     """One column of ids: numbers, or strings if the first query's id is one."""
+    writer: pq.ParquetWriter | None = None
+    with contextlib.ExitStack() as stack:
 
-    def __init__(self, stream: formats.Stream, keys: pa.ListType) -> None:
-        self._stream = stream
-        self._keys = keys
-        self._writer: pq.ParquetWriter | None = None
+        def write(rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+            nonlocal writer
+            if writer is None:
+                kind = rows.type if ids.slice(0, 1).null_count else ids.type
+                writer = stack.enter_context(pq.ParquetWriter(stream, pa.schema([("id", kind), ("keys", keys_type)])))
+            kind = writer.schema.field("id").type
+            try:
+                missing = pc.if_else(ids.is_null(), rows, pa.scalar(None, rows.type))
+                named = pc.coalesce(ids.cast(kind), missing.cast(kind))
+            except pa.ArrowInvalid as error:
+                raise TagMatchError(
+                    f"the ids of the queries do not fit one Parquet column, of {kind} as the first one's: {error}"
+                ) from None
+            writer.write_batch(pa.record_batch([named, keys], names=["id", "keys"]))
 
-    def write(self, rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
-        if self._writer is None:
-            kind = rows.type if ids.slice(0, 1).null_count else ids.type
-            self._writer = pq.ParquetWriter(self._stream, pa.schema([("id", kind), ("keys", self._keys)]))
-        kind = self._writer.schema.field("id").type
-        try:
-            missing = pc.if_else(ids.is_null(), rows, pa.scalar(None, rows.type))
-            named = pc.coalesce(ids.cast(kind), missing.cast(kind))
-        except pa.ArrowInvalid as error:
-            raise TagMatchError(
-                f"the ids of the queries do not fit one Parquet column, of {kind} as the first one's: {error}"
-            ) from None
-        self._writer.write_batch(pa.record_batch([named, keys], names=["id", "keys"]))
-
-    def close(self) -> None:
-        if self._writer is None:
-            self.write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), self._keys)))
-        assert self._writer is not None
-        self._writer.close()
+        yield write
+        if writer is None:
+            write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), keys_type)))
 
 
 Write = Callable[[pa.RecordBatch], object]
