@@ -395,3 +395,43 @@ class BalancedSubsetMatch:
     def __call__(self, queries: QueryBatch) -> Matches:
         """Sets that each query contains."""
         return grouped_by_query(self.match(self.route(queries)), len(queries), self.has_empty)
+
+
+# Pairs go from a device back to the host as records, which have the number of an item, the number of its pairs, and
+# these pairs: four 8-bit query ids, which count within the item, and then four 32-bit set ids (§3.3.1)
+
+#: Words, of 32 bits, with which a record begins
+RECORD_HEADER = 2
+
+#: Pairs of a group, and the words and bytes that it takes
+GROUP = 4
+GROUP_WORDS = GROUP + 1
+GROUP_BYTES = 4 * GROUP_WORDS
+
+
+@kernel
+def packed_words(pairs):
+    """How many 32-bit words the pairs of a record take."""
+    return pairs + (pairs + GROUP - 1) // GROUP
+
+
+@kernel
+def _unpack(words, firsts, queued, queries, sets):
+    used = 0
+    at = 0
+    while at < len(words):
+        first, count = firsts[words[at]], np.int64(words[at + 1])
+        at += RECORD_HEADER
+        for i in range(count):
+            group, place = at + GROUP_WORDS * (i // GROUP), i % GROUP
+            queries[used] = queued[first + ((words[group] >> np.uint32(8 * place)) & np.uint32(255))]
+            sets[used] = words[group + 1 + place]
+            used += 1
+        at += packed_words(count)
+
+
+def unpack(words: U32Array, pairs: int, firsts: I64Array, queued: I64Array) -> tuple[U32Array, U32Array]:
+    """Query numbers and set ids, `pairs` of each, of the items whose queries begin at `firsts` in `queued`."""
+    queries, sets = np.empty(pairs, np.uint32), np.empty(pairs, np.uint32)
+    _unpack(words, firsts, queued, queries, sets)
+    return queries, sets

@@ -16,12 +16,20 @@ from typing import Any, NamedTuple
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, U32Array, offsets_of
+from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, add_tag
-from tagmatch.model.kernels.jit import kernel as on_cpu
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
-from tagmatch.pipeline.balanced import Blocks, signature_words
+from tagmatch.pipeline.balanced import (
+    GROUP,
+    GROUP_BYTES,
+    GROUP_WORDS,
+    RECORD_HEADER,
+    Blocks,
+    packed_words,
+    signature_words,
+    unpack,
+)
 from tagmatch.pipeline.cuda.device import (
     Workspace,
     bytes_of,
@@ -70,46 +78,6 @@ _STAGE = 256
 #: Bits of a query, of which each rank has one; and the 64-bit words that they take
 CHECK_BITS = 256
 CHECK_WORDS = CHECK_BITS // 64
-
-
-# Pairs go back to the host as records, which have the number of an item, the number of its pairs, and these pairs: four
-# 8-bit query ids, which count within the item, and then four 32-bit set ids (§3.3.1)
-
-#: Words, of 32 bits, with which a record begins
-RECORD_HEADER = 2
-
-#: Pairs of a group, and the words and bytes that it takes
-GROUP = 4
-GROUP_WORDS = GROUP + 1
-GROUP_BYTES = 4 * GROUP_WORDS
-
-
-@on_cpu
-def packed_words(pairs):
-    """How many 32-bit words the pairs of a record take."""
-    return pairs + (pairs + GROUP - 1) // GROUP
-
-
-@on_cpu
-def _unpack(words, firsts, queued, queries, sets):
-    used = 0
-    at = 0
-    while at < len(words):
-        first, count = firsts[words[at]], np.int64(words[at + 1])
-        at += RECORD_HEADER
-        for i in range(count):
-            group, place = at + GROUP_WORDS * (i // GROUP), i % GROUP
-            queries[used] = queued[first + ((words[group] >> np.uint32(8 * place)) & np.uint32(255))]
-            sets[used] = words[group + 1 + place]
-            used += 1
-        at += packed_words(count)
-
-
-def unpack(words: U32Array, pairs: int, firsts: I64Array, queued: I64Array) -> tuple[U32Array, U32Array]:
-    """Query numbers and set ids, `pairs` of each, of the items whose queries begin at `firsts` in `queued`."""
-    queries, sets = np.empty(pairs, np.uint32), np.empty(pairs, np.uint32)
-    _unpack(words, firsts, queued, queries, sets)
-    return queries, sets
 
 
 @inlined

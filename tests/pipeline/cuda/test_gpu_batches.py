@@ -22,9 +22,8 @@ from tagmatch import CudaOptions
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.balanced import BalancedSubsetMatch
+from tagmatch.pipeline.balanced import BalancedSubsetMatch, packed_words, unpack
 from tagmatch.pipeline.cuda import balanced, pairs
-from tagmatch.pipeline.cuda.balanced import packed_words, unpack
 from tagmatch.pipeline.cuda.device import Workspace
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
 from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
