@@ -221,7 +221,7 @@ class Beside(Union):
         super().__init__([self.others, self.located])
         self._segment = segment
         self._first_rows = [0, 0]
-        if finder.finders.device is not None:
+        if finder.device is not None:
             # The CPU has a part in each packet, for which more threads help
             self.packet_size = replace(self.packet_size, at_once=None)
 

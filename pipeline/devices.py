@@ -22,8 +22,8 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, Segment, Snapshot, TagsetTable
 from tagmatch.pipeline.areas.chunks import Places
-from tagmatch.pipeline.areas.finder import AreaFinder
-from tagmatch.pipeline.areas.index import AreaIndex, Finders, Searcher, areas_of
+from tagmatch.pipeline.areas.finder import AreaFinder, Searcher
+from tagmatch.pipeline.areas.index import AreaIndex, areas_of
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Split, Union
 from tagmatch.pipeline.cuda.support import devices
@@ -161,7 +161,7 @@ def _matcher_of(
         return CpuMatcher(segment, [*_finders(segment, filters, options, others), *others], notes=notes)
     if areas is None:
         return device
-    return Beside(segment, device, AreaFinder(areas, _finders_of(areas, device, options, earlier)))
+    return Beside(segment, device, _area_finder(areas, device, options, earlier))
 
 
 def _finders(
@@ -196,11 +196,11 @@ def _device_of(
         return None, (str(error),)
 
 
-def _finders_of(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier: Sequence[Part]) -> Finders:
-    """Who finds areas: the CPU, and beside it the first of the devices that match the other sets, if some do."""
+def _area_finder(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier: Sequence[Part]) -> AreaFinder:
+    """What finds areas: the CPU, and beside it the first of the devices that match the other sets, if some do."""
     kind, _, number = others.devices[0].partition(":")
     if kind != "cuda" or not (len(areas.fixed_rows) or areas.followers is not None):
-        return Finders(areas)
+        return AreaFinder(areas)
     # Importing this needs CUDA
     from tagmatch.pipeline.cuda.areas import CudaAreas
 
@@ -211,7 +211,7 @@ def _finders_of(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier
             fewest = _break_even_of_areas(earlier, len(areas))
         if fewest is None:
             fewest = break_even_of_areas(device, areas)
-        return Finders(areas, device, fewest)
+        return AreaFinder(areas, device, fewest)
     except DeviceError as error:
         is_small = isinstance(error, DeviceMemoryError)
         if options.device == "cuda" and not is_small:
@@ -219,7 +219,7 @@ def _finders_of(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier
         reason = f"{error}; the CPU matches areas"
         if is_small:
             warnings.warn(reason, DeviceWarning, stacklevel=5)
-        return Finders(areas, notes=(reason,))
+        return AreaFinder(areas, notes=(reason,))
 
 
 def _break_even_of(parts: Sequence[Part], rows: int) -> int | None:
@@ -232,7 +232,7 @@ def _break_even_of(parts: Sequence[Part], rows: int) -> int | None:
 def _break_even_of_areas(parts: Sequence[Part], count: int) -> int | None:
     """As `_break_even_of`, of so many areas."""
     larger = (part.matcher for part in parts if part.areas is not None and len(part.areas) > count)
-    finders = (matcher.finder.finders for matcher in larger if isinstance(matcher, Beside))
+    finders = (matcher.finder for matcher in larger if isinstance(matcher, Beside))
     return next((each.fewest_messages for each in finders if each.device is not None), None)
 
 

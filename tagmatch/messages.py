@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from tagmatch.model.input.attributes import AttributeColumns, Messages, check_co
 from tagmatch.model.input.conditions import shapes_in
 from tagmatch.model.input.places import Locations
 from tagmatch.model.input.values import NO_BYTES, TAG, Column, places
-from tagmatch.model.kernels.sphere import boxes_have, circles_have
+from tagmatch.model.kernels.sphere import BOX, CIRCLE, areas_have
 from tagmatch.model.names import MESSAGE_COLUMNS, check_names
-from tagmatch.model.where.areas import MAX_LAT, MAX_LON, Box, Circle, out_of_range
+from tagmatch.model.where.areas import MAX_LAT, MAX_LON, Box, out_of_range
 from tagmatch.model.where.values import attribute_tags
 
 LOCATION, WITHIN = "location", "within"
@@ -51,14 +51,11 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
     return columns[0], columns[1]
 
 
-def area_has(area: object, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
-    """Whether an area, which is a circle or a box, has each of some places."""
-    if isinstance(area, Box):
-        west, south, east, north = (np.full(len(lon), edge) for edge in (area.west, area.south, area.east, area.north))
-        return boxes_have(west, south, east, north, lon, lat, plane=plane)
-    assert isinstance(area, Circle)
-    middle_lon, middle_lat, metres = (np.full(len(lon), field) for field in (area.lon, area.lat, area.metres))
-    return circles_have(middle_lon, middle_lat, metres, lon, lat, plane=plane)
+def area_has(area: Any, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
+    """Whether a circle or a box has each of some places."""
+    kinds = np.full(len(lon), BOX if isinstance(area, Box) else CIRCLE, np.uint8)
+    numbers = (*astuple(area), 0.0)[:4]
+    return areas_have(kinds, np.tile(numbers, (len(lon), 1)), lon, lat, plane=plane)
 
 
 def _plain(given: Any, name: str) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array
+from tagmatch.model.arrays import BoolArray, F64Array, U8Array
 from tagmatch.model.kernels.jit import kernel, lent
 
 #: Mean radius of WGS 84, in metres
@@ -168,6 +168,16 @@ def is_in_box(west, east, south, north, lon, lat, plane):
     return _spans(west, east, one) or _spans(west, east, other)
 
 
+@lent
+def is_in_area(kind, shape, lon, lat, plane):
+    """Whether a box or a circle, of which a row has the numbers, has a place."""
+    if kind == BOX:
+        return is_in_box(shape[0], shape[2], shape[1], shape[3], lon, lat, plane)
+    x, y, z = point_of(shape[0], shape[1], plane)
+    px, py, pz = point_of(lon, lat, plane)
+    return is_near(x, y, z, limit_of(shape[2], plane), px, py, pz, plane)
+
+
 @kernel
 def _points(lon, lat, plane, x, y, z):
     for i in range(len(lon)):
@@ -187,17 +197,9 @@ def _reaches(limits, plane, out):
 
 
 @kernel
-def _circles_have(lon, lat, metres, at_lon, at_lat, plane, out):
+def _areas_have(kinds, shapes, lon, lat, plane, out):
     for i in range(len(out)):
-        x, y, z = point_of(lon[i], lat[i], plane)
-        px, py, pz = point_of(at_lon[i], at_lat[i], plane)
-        out[i] = is_near(x, y, z, limit_of(metres[i], plane), px, py, pz, plane)
-
-
-@kernel
-def _boxes_have(west, south, east, north, at_lon, at_lat, plane, out):
-    for i in range(len(out)):
-        out[i] = is_in_box(west[i], east[i], south[i], north[i], at_lon[i], at_lat[i], plane)
+        out[i] = is_in_area(kinds[i], shapes[i], lon[i], lat[i], plane)
 
 
 def points(lon: F64Array, lat: F64Array, *, plane: bool) -> tuple[F64Array, F64Array, F64Array]:
@@ -221,19 +223,8 @@ def reaches(limits: F64Array, *, plane: bool) -> F64Array:
     return out
 
 
-def circles_have(
-    lon: F64Array, lat: F64Array, metres: F64Array, at_lon: F64Array, at_lat: F64Array, *, plane: bool
-) -> BoolArray:
-    """Whether circle `i` has place `i`; all columns have one length."""
-    out = np.empty(len(lon), np.bool_)
-    _circles_have(lon, lat, metres, at_lon, at_lat, plane, out)
-    return out
-
-
-def boxes_have(
-    west: F64Array, south: F64Array, east: F64Array, north: F64Array, at_lon: F64Array, at_lat: F64Array, *, plane: bool
-) -> BoolArray:
-    """Whether box `i` has place `i`; all columns have one length."""
-    out = np.empty(len(west), np.bool_)
-    _boxes_have(west, south, east, north, at_lon, at_lat, plane, out)
+def areas_have(kinds: U8Array, shapes: F64Array, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
+    """Whether circle or box `i`, with its numbers in row `i` of `shapes`, has place `i`."""
+    out = np.empty(len(kinds), np.bool_)
+    _areas_have(kinds, shapes, lon, lat, plane, out)
     return out

@@ -56,7 +56,6 @@ class Circle:
 
     def __post_init__(self) -> None:
         _make_floats(self)
-        _check_metres(self.metres)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +118,6 @@ class Near:
 
     def __post_init__(self) -> None:
         _make_floats(self)
-        _check_metres(self.metres)
 
 
 Area = Circle | Box | Near
@@ -144,11 +142,8 @@ _PAYLOAD = re.compile(r"([cbnCBN])((?:[0-9a-f]{16})+)")
 def _make_floats(area: Area) -> None:
     for field in FIELDS[_NAMES[type(area)]]:
         object.__setattr__(area, field, finite_number(field, getattr(area, field)))
-
-
-def _check_metres(metres: float) -> None:
-    if metres < 0:
-        raise InvalidValueError(f"metres must be zero or more, not {metres!r}")
+    if not isinstance(area, Box) and area.metres < 0:
+        raise InvalidValueError(f"metres must be zero or more, not {area.metres!r}")
 
 
 def check(area: object, *, plane: bool) -> None:
@@ -195,8 +190,8 @@ def _numbers(area: Area) -> tuple[float, ...]:
 
 def payload_of(area: Area, *, plane: bool) -> str:
     """What stands for an area in a tag, as in the table above; InvalidTypeError if it is none."""
-    letter = _name_of(area)[0]
-    return (letter.upper() if plane else letter) + "".join(struct.pack(">d", each).hex() for each in _numbers(area))
+    letter, numbers = _name_of(area)[0], _numbers(area)
+    return (letter.upper() if plane else letter) + struct.pack(f">{len(numbers)}d", *numbers).hex()
 
 
 def area_in(payload: str) -> Area | None:

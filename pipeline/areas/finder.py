@@ -6,14 +6,16 @@ call finds sets, and entries of clients, and the other one looks up their keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, offsets_of
+from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.kernels.jit import kernel
@@ -21,10 +23,20 @@ from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.sphere import LOWER
 from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.cells import PREPARED
-from tagmatch.pipeline.areas.chunks import NO_PLACES, Candidates, Hits, Places, Shapes, Visits, found_in, visits_of
+from tagmatch.pipeline.areas.chunks import (
+    NO_PLACES,
+    Candidates,
+    Hits,
+    Places,
+    Shapes,
+    Visits,
+    all_frozen,
+    found_in,
+    visits_of,
+)
 from tagmatch.pipeline.areas.clients import ClientCells, find_clients
 from tagmatch.pipeline.areas.fixed import AreaTree, ShapeTests, find_fixed, keep_tested, spread_rows
-from tagmatch.pipeline.areas.index import AreaIndex, Ask, Finders, GroupedSets, keep_asked, write_groups
+from tagmatch.pipeline.areas.index import AreaIndex, GroupedSets, keep_asked, write_groups
 from tagmatch.pipeline.filters.constraint_finder import encoded, rows_found
 from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.one_message import (
@@ -57,26 +69,49 @@ from tagmatch.pipeline.one import (
 from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import TagIndex
 
+_log = logging.getLogger(__name__)
+#: Gets places of messages, and the groups of each
+Ask: TypeAlias = Callable[[Places, Lists], Lists]
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sought:
+
+class Searcher(Protocol):
+    """What finds the areas and the clients of an index by where messages are. Any number of threads may share it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+
+    def holding(self, places: Places, groups: Lists) -> Lists:
+        """Areas that stay, which have each message's place."""
+
+    def near(self, places: Places, groups: Lists) -> Lists:
+        """Entries of clients near each message's place."""
+
+
+class Sought(NamedTuple):
     """The groups that the areas of each message are looked for in, and the messages, of which sets may ask more."""
 
     groups: Lists
     messages: MessageTable
     locations: Locations | None
-    asks: tuple[Ask, Ask]  # What finds areas, and clients
-
-    def __len__(self) -> int:
-        return len(self.groups)
+    device: Searcher | None  # What is asked for areas and clients, if it is not the CPU
 
 
 class AreaFinder(Finder):
-    """Finds sets with areas: contents on the CPU, areas on the CPU or a device, whatever matches other sets."""
+    """Finds sets with areas, contents first: areas and clients on the CPU, or a device, which sees all earlier moves.
 
-    def __init__(self, index: AreaIndex, finders: Finders | None = None) -> None:
-        self.index = index
-        self.finders = Finders(index) if finders is None else finders
+    Small packets are the CPU's, and each that the device cannot answer; all are once it fails (`DeviceError`).
+    """
+
+    def __init__(
+        self, index: AreaIndex, device: Searcher | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.index, self.device, self.fewest_messages, self._notes = index, device, fewest, notes
+        if device is not None and fewest > 1:
+            few = f"areas are matched on the CPU for packets of fewer than {fewest} messages, which is faster for few"
+            self._notes = (*notes, few)
+        self._counting = threading.Lock()
+        self._matched_by = {} if device is None else {"cuda": 0, "cpu": 0}
 
     def __len__(self) -> int:
         return len(self.index)
@@ -84,17 +119,19 @@ class AreaFinder(Finder):
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        return self.index.nbytes + self.finders.nbytes
+        device = self.device
+        return self.index.nbytes + (0 if device is None else device.nbytes)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """As `Finder` says."""
-        return self.finders.notes
+        return self._notes
 
     @property
     def matched_by(self) -> dict[str, int]:
-        """Messages whose areas were looked for."""
-        return self.finders.matched_by
+        """How many messages went to the device and how many to the CPU; empty if there was no device."""
+        with self._counting:
+            return dict(self._matched_by)
 
     def prepare(self, messages: SegmentMessages) -> Sought:
         """Where messages are, and the groups whose areas each is looked for in."""
@@ -105,30 +142,49 @@ class AreaFinder(Finder):
         else:
             table = encoded(filters, messages)
         locations = locations_of(messages.tags, messages.first, messages.last)
-        return Sought(groups_of(self.index, table), table, locations, self.finders.of_packet(count))
+        device = self.device if count >= self.fewest_messages else None
+        with self._counting:
+            if self._matched_by:
+                self._matched_by["cpu" if device is None else "cuda"] += count
+        return Sought(groups_of(self.index, table), table, locations, device)
 
     def find(self, prepared: Sought) -> RowsFound:
         """As `Finder` says; of sets that follow clients, it finds the keys of those that a message is for."""
-        index, groups, locations, count = self.index, prepared.groups, prepared.locations, len(prepared)
-        holding, near = prepared.asks
-        nowhere = np.full(count, np.nan)
-        places = Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat)
+        index, (groups, _, locations, device) = self.index, prepared
+        count, nowhere = len(groups), np.full(len(groups), np.nan)
+        places = all_frozen(Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat))
         parts = [Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))]
         if len(index.fixed_rows):
-            entries = holding(places, groups)
+            entries = self._ask(device, "holding", places, groups)
             parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
         if len(index.loose.values):
-            parts.append(_spread(index.loose, groups))
+            visits, ends = visits_of(NO_PLACES, groups), np.zeros(count + 1, np.int64)
+            loose, _ = spread_rows(index.loose.offsets, index.loose.values, visits, ends, np.iinfo(np.int64).max)
+            parts.append(Lists(ends, loose))
         rows = parts[-1] if len(parts) < 3 else side_by_side(parts)
         rows = _kept(index, prepared, rows, None, places)
         followers = index.followers
         if followers is None or locations is None:
             return RowsFound(rows)
+        near = partial(self._ask, device, "near")
         entries = _entries_for(followers.cells, near, places, locations, groups)
         entries = _kept(index, prepared, entries, followers.rows, places)
         if not len(entries.values):
             return RowsFound(rows)
         return RowsFound(rows, key_places=Lists(entries.offsets, followers.places[entries.values].astype(np.uint64)))
+
+    def _ask(self, device: Searcher | None, what: Literal["holding", "near"], places: Places, groups: Lists) -> Lists:
+        """Ask a device, or the CPU instead, which goes on with a packet or, if the device has failed, with all."""
+        try:
+            if device is not None:
+                return getattr(device, what)(places, groups)  # type: ignore[no-any-return]
+        except DeviceMemoryError as error:
+            _log.warning("%s; the CPU matches the areas of a packet", error)
+        except DeviceError as error:
+            if self.device is device:
+                self.device = None
+                _log.error("%s; the CPU goes on with areas", error)
+        return getattr(self.index, what)(places, groups)  # type: ignore[no-any-return]
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneLocated:
         """As `Finder` says."""
@@ -165,16 +221,6 @@ def _only(lists: Lists, chosen: BoolArray) -> Lists:
     """The lists chosen; others are empty."""
     lengths = lists.lengths()
     return Lists(offsets_of(np.where(chosen, lengths, 0)), lists.values[np.repeat(chosen, lengths)])
-
-
-def _spread(rows: Lists, groups: Lists) -> Lists:
-    """The rows of all groups of each message."""
-    out, visits = Hits(np.zeros(0, np.uint32), np.zeros(len(groups) + 1, np.int64)), visits_of(NO_PLACES, groups)
-    count = spread_rows(rows.offsets, rows.values, visits, out)
-    if count:
-        out = out._replace(values=np.empty(count, np.uint32))
-        spread_rows(rows.offsets, rows.values, visits, out)
-    return found_in(out)
 
 
 def _kept(index: AreaIndex, sought: Sought, found: Lists, rows: U32Array | None, places: Places) -> Lists:
@@ -279,14 +325,9 @@ def _loose_rows(tables, groups, most):
     """The rows, of these groups, that have no area which a message's place must be in; whether these are `most`."""
     rows, values = arrays_at(tables, _LOOSE, _OF_LOOSE)
     nowhere = np.empty(0, np.float64)
-    visits, out = Visits(nowhere, nowhere, np.array([0, len(groups)]), groups), _room_for(0)
-    count = spread_rows(rows, values, visits, out)
-    if count > most:
-        return out.values, False
-    if count:
-        out = Hits(np.empty(count, np.uint32), out.ends)
-        spread_rows(rows, values, visits, out)
-    return out.values, True
+    visits = Visits(nowhere, nowhere, np.array([0, len(groups)]), groups)
+    found, count = spread_rows(rows, values, visits, np.zeros(2, np.int64), most)
+    return found, count <= most
 
 
 @kernel

@@ -22,13 +22,10 @@ from tagmatch.model.kernels.lists import leading_zeros, trailing_zeros
 from tagmatch.model.kernels.sphere import (
     BOX,
     CIRCLE,
-    is_in_box,
-    is_near,
-    limit_of,
+    is_in_area,
     limits,
     longitudes,
     point_like,
-    point_of,
     points,
     reach_of,
     reaches,
@@ -509,28 +506,19 @@ class ShapeTests(NamedTuple):
 
 
 @kernel
-def spread_rows(offsets, values, visits, out):
-    """Write the rows of all groups of each message, if there is room, and where each message's end; how many."""
-    (_, _, group_offsets, groups), (found, ends), used = visits, out, 0
-    for message in range(len(ends) - 1):
-        for i in range(group_offsets[message], group_offsets[message + 1]):
-            group = np.int64(groups[i])
-            for place in range(offsets[group], offsets[group + 1]):
-                if len(found):
-                    found[used] = values[place]
+def spread_rows(offsets, rows, visits, ends, most):
+    """The rows of all groups of each message, unless there are more than `most`, and how many; where each's end."""
+    count, groups = 0, visits.groups
+    for i in range(visits.offsets[0], visits.offsets[len(ends) - 1]):
+        count += offsets[np.int64(groups[i]) + 1] - offsets[np.int64(groups[i])]
+    found, used = np.empty(count if count <= most else 0, np.uint32), 0
+    for message in range(len(ends) - 1 if count <= most else 0):
+        for i in range(visits.offsets[message], visits.offsets[message + 1]):
+            for place in range(offsets[np.int64(groups[i])], offsets[np.int64(groups[i]) + 1]):
+                found[used] = rows[place]
                 used += 1
         ends[message + 1] = used
-    return used
-
-
-@lent
-def _has(kind, shape, lon, lat, plane):
-    """Whether an area, which is a row of `Shapes`, has a place that is somewhere."""
-    if kind == BOX:
-        return is_in_box(shape[0], shape[2], shape[1], shape[3], lon, lat, plane)
-    x, y, z = point_of(shape[0], shape[1], plane)
-    px, py, pz = point_of(lon, lat, plane)
-    return is_near(x, y, z, limit_of(shape[2], plane), px, py, pz, plane)
+    return found, count
 
 
 @kernel
@@ -544,7 +532,7 @@ def keep_tested(found, tests, lon, lat, plane, out):
             number, holds = of_rows[np.int64(rows[i])], True
             if number >= 0:
                 for test in range(test_offsets[number], test_offsets[number + 1]):
-                    has = somewhere and _has(kinds[test], shapes[test], lon[message], lat[message], plane)
+                    has = somewhere and is_in_area(kinds[test], shapes[test], lon[message], lat[message], plane)
                     holds &= has != negated[test]
             if holds:
                 kept[used] = values[i]

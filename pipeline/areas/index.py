@@ -10,12 +10,9 @@ likely token of each (`tagmatch.pipeline.filters.asked`).
 
 from __future__ import annotations
 
-import logging
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +28,6 @@ from tagmatch.model.arrays import (
     frozen,
     offsets_of,
 )
-from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import kernel, with_room
 from tagmatch.model.kernels.sphere import LOWER, NEAR
@@ -61,11 +57,10 @@ _CLEARLY = 1e-3
 # -- contents ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Contents:
+class Contents(NamedTuple):
     """The different contents of some sets."""
 
-    count: int
+    size: int
     numbers: I64Array  # The content of each set
     asked: Asked  # What each content asks, but for the one that asks nothing; its `rows` are their numbers
     of_nothing: int  # The content that asks nothing; -1 if no set has it
@@ -284,8 +279,7 @@ def keep_asked(found, sets, messages, first_codes, out):
 # -- the index ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Followers:
+class Followers(NamedTuple):
     """Keys of sets that ask for what is near the client."""
 
     cells: ClientCells
@@ -342,8 +336,7 @@ class AreaIndex:
         return self.followers.cells.near(places, groups)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
+class _Asked(NamedTuple):
     """The areas that sets ask for, set by set: `owners` are their numbers among `rows`."""
 
     rows: I64Array
@@ -388,18 +381,17 @@ def areas_of(
     rows = asked.rows.astype(np.uint32)
     return AreaIndex(
         plane, groups.filters, groups.of_tokens, groups.every,
-        FixedAreas.of(groups.numbers[some], groups.count, shapes, plane=plane), rows[some],
-        _by_group(groups.numbers[loose], groups.count, rows[loose]),
+        FixedAreas.of(groups.numbers[some], groups.size, shapes, plane=plane), rows[some],
+        _by_group(groups.numbers[loose], groups.size, rows[loose]),
         _tests(asked, np.flatnonzero(left), len(segment)),
         _followers(segment, asked, groups, np.flatnonzero(is_near), clients, plane=plane) if follows.any() else None,
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Groups:
+class _Groups(NamedTuple):
     """The group of each set, and how messages get to groups; see `AreaIndex`."""
 
-    count: int
+    size: int
     numbers: I64Array
     filters: FilterIndex | None
     of_tokens: TokenGroups | None
@@ -412,10 +404,10 @@ def _groups(
     """Group sets; `likely` says how likely a message's place is in the area of each."""
     if required is None:
         # There is one content, that which asks nothing, or none that can hold
-        all_have = np.flatnonzero(np.arange(contents.count) == contents.of_nothing).astype(np.uint32)
-        return _Groups(contents.count, contents.numbers, None, None, frozen(all_have))
-    at_a_place = np.bincount(contents.numbers, weights=likely, minlength=contents.count).astype(np.float64, copy=False)
-    later = np.zeros(contents.count, np.bool_)
+        all_have = np.flatnonzero(np.arange(contents.size) == contents.of_nothing).astype(np.uint32)
+        return _Groups(contents.size, contents.numbers, None, None, frozen(all_have))
+    at_a_place = np.bincount(contents.numbers, weights=likely, minlength=contents.size).astype(np.float64, copy=False)
+    later = np.zeros(contents.size, np.bool_)
     later[contents.asked.rows] = areas_come_first(required, at_a_place[contents.asked.rows])
     number_of = np.cumsum(~later) - 1
     first = int(np.count_nonzero(~later))
@@ -426,7 +418,7 @@ def _groups(
     filters = index_of(found_first) if len(found_first) else encoder_of(required)
     if later.any():
         some = required.only(later[contents.asked.rows])
-        number = np.full(contents.count, _NONE)
+        number = np.full(contents.size, _NONE)
         number[some.asked.rows] = np.arange(len(some))
         of_rows = np.full(len(segment), _NONE)
         of_rows[asked.rows] = number[contents.numbers]
@@ -508,80 +500,5 @@ def _followers(
     places = np.arange(int(starts[-1])) + np.repeat(offsets[rows] - starts[:-1], sizes)
     keys = segment.keys.column(segment.keys.keys.values[places])
     numbers = np.repeat(groups.numbers[sets], sizes)
-    cells = clients.cells_of(keys, numbers, groups.count, np.repeat(metres[sets], sizes), plane=plane)
+    cells = clients.cells_of(keys, numbers, groups.size, np.repeat(metres[sets], sizes), plane=plane)
     return Followers(cells, np.repeat(rows, sizes).astype(np.uint32), places)
-
-
-# -- who finds areas ---------------------------------------------------------------------------------------------------
-
-_log = logging.getLogger(__name__)
-#: Gets places of messages, and the groups of each
-Ask: TypeAlias = Callable[[Places, Lists], Lists]
-
-
-class Searcher(Protocol):
-    """What finds the areas and the clients of an index by where messages are. Any number of threads may share it."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-
-    def holding(self, places: Places, groups: Lists) -> Lists:
-        """Areas that stay, which have each message's place."""
-
-    def near(self, places: Places, groups: Lists) -> Lists:
-        """Entries of clients near each message's place."""
-
-
-class Finders:
-    """The CPU's finder, the index, and perhaps a device's, which sees all moves of clients made before it is asked.
-
-    Small packets are the CPU's, and each that the device cannot answer; all are once it fails (`DeviceError`).
-    """
-
-    def __init__(
-        self, index: AreaIndex, device: Searcher | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
-    ) -> None:
-        self.cpu: Searcher = index
-        self.device, self.fewest_messages = device, fewest
-        self.notes = notes
-        if device is not None and fewest > 1:
-            few = f"areas are matched on the CPU for packets of fewer than {fewest} messages, which is faster for few"
-            self.notes = (*notes, few)
-        self._counting = threading.Lock()
-        self._matched_by = {} if device is None else {"cuda": 0, "cpu": 0}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the device's memory."""
-        device = self.device
-        return 0 if device is None else device.nbytes
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """How many messages went to the device and how many to the CPU; empty where there was no device."""
-        with self._counting:
-            return dict(self._matched_by)
-
-    def of_packet(self, messages: int) -> tuple[Ask, Ask]:
-        """What finds the areas, and the clients, that a packet of so many messages asks for."""
-        device = self.device if messages >= self.fewest_messages else None
-        with self._counting:
-            if self._matched_by:
-                self._matched_by["cpu" if device is None else "cuda"] += messages
-        if device is None:
-            return self.cpu.holding, self.cpu.near
-        guarded = partial(self._ask, device)
-        return partial(guarded, device.holding, self.cpu.holding), partial(guarded, device.near, self.cpu.near)
-
-    def _ask(self, device: Searcher, there: Ask, here: Ask, places: Places, groups: Lists) -> Lists:
-        """Ask a device, or the CPU instead, which goes on with a packet or, if the device has failed, with all."""
-        try:
-            return there(places, groups)
-        except DeviceMemoryError as error:
-            _log.warning("%s; the CPU matches the areas of a packet", error)
-        except DeviceError as error:
-            if self.device is device:
-                self.device = None
-                _log.error("%s; the CPU goes on with areas", error)
-        return here(places, groups)

@@ -8,10 +8,10 @@ import pytest
 from support.distances import has
 from support.finders import *  # noqa: F403
 from support.finders import Finders, Modelled, both
-from support.places import NOWHERE, Box, Circle, Place, lists_of, place_at_edge, places_of, random_area, random_place
+from support.places import NOWHERE, Place, lists_of, place_at_edge, places_of, random_area, random_place, shapes_of
 
 from tagmatch import TagMatch
-from tagmatch.model.kernels.sphere import CIRCLE, boxes_have, circles_have
+from tagmatch.model.kernels.sphere import CIRCLE, areas_have
 from tagmatch.pipeline.areas.chunks import Shapes
 from tagmatch.pipeline.areas.fixed import FixedAreas
 
@@ -23,16 +23,12 @@ def finders() -> Finders:
 
 @both
 def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
-    """`circles_have` and `boxes_have`, for all else that asks."""
+    """`areas_have`, for all else that asks."""
     drawn = [random_area(rng, plane) for _ in range(3000)]
     asked = [rng.choice([random_place(rng, plane), place_at_edge(rng, area)]) for area in drawn]
-    for kind, ask in ((Circle, circles_have), (Box, boxes_have)):
-        pairs = [(area, place) for area, place in zip(drawn, asked, strict=True) if isinstance(area, kind)]
-        values = np.array([area for area, _ in pairs]).T
-        columns = [np.ascontiguousarray(column) for column in [*values, *np.array([place for _, place in pairs]).T]]
-        got = ask(*columns, plane=plane).tolist()
-        want = [has(area, place, plane=plane) for area, place in pairs]
-        assert all(w is None or w == g for w, g in zip(want, got, strict=True))
+    got = areas_have(*shapes_of(drawn), *places_of(asked), plane=plane).tolist()
+    want = [has(area, place, plane=plane) for area, place in zip(drawn, asked, strict=True)]
+    assert all(w is None or w == g for w, g in zip(want, got, strict=True))
 
 
 @pytest.mark.slow

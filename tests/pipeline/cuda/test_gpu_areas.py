@@ -180,7 +180,7 @@ def test_small_packets_are_the_cpus() -> None:
 
 def test_closing_gives_back_what_areas_have() -> None:
     tm = index(fewest_queries=1)
-    there = weakref.ref(tm._engine.changing.matcher.finder.finders.device)  # type: ignore[attr-defined]
+    there = weakref.ref(tm._engine.changing.matcher.finder.device)  # type: ignore[attr-defined]
     assert there() is not None
     tm.close()
     del tm
@@ -218,5 +218,5 @@ def test_break_even_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_MOST_QUERIES", 4)
     monkeypatch.setattr(devices, "break_even_of_areas", lambda *each: found.append(break_even_of_areas(*each)) or 2)
     with index(fewest_queries=None) as tm:
-        assert tm._engine.changing.matcher.finder.finders.fewest_messages == 2  # type: ignore[attr-defined]
+        assert tm._engine.changing.matcher.finder.fewest_messages == 2  # type: ignore[attr-defined]
     assert [each in (1, 2, 4) for each in found] == [True]
