@@ -27,12 +27,10 @@ from tagmatch.model.kernels.sphere import (
     point_like,
     points,
     reach_of,
-    unit_vector,
 )
 from tagmatch.pipeline.areas.cells import FREE, STRIPES, Cells, Entries, Mover, Moves, move_clients
 from tagmatch.pipeline.areas.chunks import (
     ALL_SLOTS,
-    NO_PLACES,
     NUMBERS,
     SLOTS,
     WORDS,
@@ -124,17 +122,14 @@ def _range_of_box(origin, west, south, east, north):
 
 
 @lent
-def _range_of_shape(origin, shapes, message):
+def _range_of_shape(origin, wanted):
     """Ranges of the points that can be in a message's area."""
-    values = shapes.values
-    a, b, c, d = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
-    if shapes.kinds[message] != CIRCLE:
-        return _range_of_box(origin, a, b, c, d)
-    reach = reach_of(limit_of(c, len(origin) == 2), len(origin) == 2)
-    if len(origin) == 2:
-        return around(a, reach), around(b, reach), (0.0, 0.0)
-    x, y, z = unit_vector(a, b)
-    return around(x, reach), around(y, reach), around(z, reach)
+    middle, (west, south, east, north) = wanted.middle, wanted.box
+    if wanted.kind == BOX:
+        return _range_of_box(origin, west, south, east, north)
+    reach = reach_of(wanted.limit, len(origin) == 2)
+    z = 0.0 if len(origin) == 2 else middle[len(origin) - 1]
+    return around(middle[0], reach), around(middle[1], reach), around(z, reach)
 
 
 @lent
@@ -182,44 +177,40 @@ def _most_cells(known, visits, begin, end):
 
 
 @lent
-def _fetch_message(origin, known, visits, shapes, message, work, queued):
-    """Add the cells that can have what a message looks for, and have them fetched."""
-    whole = (-math.inf, math.inf)
-    of_shape = whole, whole, whole
-    point, near = point_like(origin, 0.0, 0.0), len(visits.lon) > 0
-    if len(shapes.kinds):
-        if np.isnan(shapes.values[message, 0]):
-            return queued
-        of_shape = _range_of_shape(origin, shapes, message)
+def _wanted_of(origin, visits, shapes, message):
+    """The clients that a message looks for."""
+    point = middle = point_like(origin, 0.0, 0.0)
+    kind, limit, box = np.int64(_NO_AREA), 0.0, (0.0, 0.0, 0.0, 0.0)
+    near = not (np.isnan(visits.lon[message]) or np.isnan(visits.lat[message]))
     if near:
-        if np.isnan(visits.lon[message]) or np.isnan(visits.lat[message]):
-            return queued
         point = point_like(origin, visits.lon[message], visits.lat[message])
+    if len(shapes.kinds) and (shapes.kinds[message] == CIRCLE or shapes.kinds[message] == BOX):
+        kind, values = np.int64(shapes.kinds[message]), shapes.values
+        box = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
+        middle, limit = point_like(origin, box[0], box[1]), limit_of(box[2], len(origin) == 2)
+    return _Wanted(near, kind, point, middle, limit, box)
+
+
+@lent
+def _fetch_message(origin, known, visits, message, wanted, work, queued):
+    """Add the cells that can have what a message looks for, and have them fetched."""
+    whole, point = (-math.inf, math.inf), wanted.point
+    of_shape = whole, whole, whole
+    if wanted.kind != _NO_AREA:
+        of_shape = _range_of_shape(origin, wanted)
+    elif not wanted.near:
+        return queued
     for i in range(visits.offsets[message], visits.offsets[message + 1]):
         group = np.int64(visits.groups[i])
         for space in range(known.group_spaces[group], known.group_spaces[group + 1]):
             xs, ys, zs = of_shape
-            if near:
+            if wanted.near:
                 reach = known.reaches[space]
                 xs, ys = _common(xs, around(point[0], reach)), _common(ys, around(point[1], reach))
                 if len(origin) == 3:
                     zs = _common(zs, around(point[len(origin) - 1], reach))
             queued = _fetch_cells(known, space, (xs, ys, zs), len(origin), work, queued)
     return queued
-
-
-@lent
-def _wanted_of(origin, visits, shapes, message):
-    """The clients that a message looks for."""
-    point = middle = point_like(origin, 0.0, 0.0)
-    near, kind, limit, box = len(visits.lon) > 0, np.int64(_NO_AREA), 0.0, (0.0, 0.0, 0.0, 0.0)
-    if near:
-        point = point_like(origin, visits.lon[message], visits.lat[message])
-    if len(shapes.kinds):
-        kind, values = np.int64(shapes.kinds[message]), shapes.values
-        box = values[message, 0], values[message, 1], values[message, 2], values[message, 3]
-        middle, limit = point_like(origin, box[0], box[1]), limit_of(box[2], len(origin) == 2)
-    return _Wanted(near, kind, point, middle, limit, box)
 
 
 @lent
@@ -301,8 +292,7 @@ def _read_in_peace(marked, known, wanted, work, first, last, out, used):
 def find_clients(marked, origin, known, visits, shapes, asks, begin, out):
     """Write which entries each message looks for, and where each message's end, from one on, while there is room.
 
-    Messages have no areas if `shapes` are empty, and no places if their arrays are. Returns the message for which there
-    was no room.
+    No message has an area if `shapes` are empty. Returns the message for which there was no room.
     """
     none, stack = np.empty(0, np.int64), np.empty((64, 2), np.int64)
     work, cell_ends = _Work(none, none, stack, asks), np.zeros(_TOGETHER + 1, np.int64)
@@ -318,7 +308,8 @@ def find_clients(marked, origin, known, visits, shapes, asks, begin, out):
             if queued > _FETCHED:
                 end = message
                 break
-            queued = _fetch_message(origin, known, visits, shapes, message, work, queued)
+            wanted = _wanted_of(origin, visits, shapes, message)
+            queued = _fetch_message(origin, known, visits, message, wanted, work, queued)
             cell_ends[message - begin + 1] = queued
         for message in range(begin, end):
             first, last = cell_ends[message - begin], cell_ends[message - begin + 1]
@@ -339,7 +330,8 @@ _FEW_MORE, _PART_OF_CELLS, _PATIENCE, _MOST_PATIENCE = 16, 0.5, 0.5, 16.0
 # What helps leaves less than such a part of the chunks beside the first ones
 _HELPS = 0.75
 
-_NO_AREAS = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
+#: Of messages of which none has an area
+NO_AREAS = Shapes(np.empty(0, np.uint8), np.empty((0, 4)))
 
 
 class Points(NamedTuple):
@@ -435,18 +427,11 @@ class ClientCells:
         """Bytes of memory."""
         return self.entries.nbytes + self.now.nbytes
 
-    def near(self, places: Places, groups: Lists) -> Lists:
-        """Entries whose client is within their radius of each message's place, in no order."""
-        return self._find(None, places, groups)
-
-    def inside(self, shapes: Shapes, places: Places | None, groups: Lists) -> Lists:
-        """Entries whose client is in each message's area, and near its place, if there are places; in no order."""
-        return self._find(shapes, places, groups)
-
-    def _find(self, shapes: Shapes | None, places: Places | None, groups: Lists) -> Lists:
+    def near(self, places: Places, groups: Lists, shapes: Shapes = NO_AREAS) -> Lists:
+        """Entries whose client is within their radius of each message's place, and in its area, whichever it has."""
         entries, cells = self.entries, self.now  # of one moment: both stay as they are, but for moves
-        areas = all_frozen(_NO_AREAS if shapes is None else shapes)
-        messages, done, visits = len(groups), 0, visits_of(NO_PLACES if places is None else places, groups)
+        areas = all_frozen(shapes)
+        messages, done, visits = len(groups), 0, visits_of(places, groups)
         origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
         out = room_for(messages)
         while messages:

@@ -211,10 +211,8 @@ def _entries_for(cells: ClientCells, near: Ask, places: Places, locations: Locat
         return near(places, groups)
     has_area = locations.kinds != 0
     shapes = Shapes(locations.kinds | LOWER, locations.values)
-    has_place = ~np.isnan(locations.lon)
-    within = cells.inside(shapes, None, _only(groups, has_area & ~has_place))
-    near_and_within = cells.inside(shapes, places, _only(groups, has_area & has_place))
-    return side_by_side([within, near_and_within, near(places, _only(groups, ~has_area))])
+    within = cells.near(places, _only(groups, has_area), shapes)
+    return side_by_side([within, near(places, _only(groups, ~has_area))])
 
 
 def _only(lists: Lists, chosen: BoolArray) -> Lists:
@@ -362,11 +360,8 @@ def _entries_near(origin, cells, numbers, groups, most):
 
     And whether there are no more than `most`.
     """
-    has_place, has_area = not np.isnan(numbers[0]), numbers[_KIND] != 0
-    kinds = np.full(int(has_area), np.uint8(numbers[_KIND]))
-    shapes = Shapes(kinds, numbers[_SHAPE:].reshape((1, 4)))
-    lon, lat = numbers[: int(has_place)], numbers[1 : 1 + int(has_place)]
-    visits, out = Visits(lon, lat, np.array([0, len(groups)]), groups), _room_for(_ROOM)
+    shapes = Shapes(numbers[_KIND:_SHAPE].astype(np.uint8), numbers[_SHAPE:].reshape((1, 4)))
+    visits, out = Visits(numbers[:1], numbers[1:2], np.array([0, len(groups)]), groups), _room_for(_ROOM)
     known, asks = arrays_at(cells, 0, PREPARED), own_array_at(cells, _ASKS, np.int64)
     while not find_clients(True, origin, known, visits, shapes, asks, 0, out):
         if len(out.values) >= most:

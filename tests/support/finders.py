@@ -93,22 +93,21 @@ class Modelled:
         at, asked = self.at[entry[1]], []
         if area is not None:
             asked.append(has(area, at, plane=self.plane))
-        if place is not None:
+        if place is not None and (area is None or not math.isnan(sum(place))):
             asked.append(not math.isnan(sum(at)) and has(Circle(*at, entry[2]), place, plane=self.plane))
         return False if False in asked else None if None in asked else True
 
     def assert_found(self, messages: list[tuple[Area | None, Place | None, list[int]]]) -> int:
-        """Messages all have areas, or none has; likewise places. How many entries they find."""
+        """Messages all have areas, or none has. How many entries they find."""
         areas, places, groups = [a for a, _, _ in messages], [p for _, p, _ in messages], [g for _, _, g in messages]
-        where = None if places[0] is None else places_of([place for place in places if place is not None])
+        where = places_of([place or NOWHERE for place in places])
         if areas[0] is None:
-            assert where is not None
             found = self.finder.near(where, lists_of(groups))
             # to the last digit
             on_cpu = rows_of(self.cells.near(where, lists_of(groups)))
             assert list(map(sorted, rows_of(found))) == list(map(sorted, on_cpu))
         else:
-            found = self.cells.inside(shapes_of([area for area in areas if area]), where, lists_of(groups))
+            found = self.cells.near(where, lists_of(groups), shapes_of([area for area in areas if area]))
         for (area, place, asked), row in zip(messages, rows_of(found), strict=True):
             answers = {i: self._answer(e, area, place) for i, e in enumerate(self.entries) if e[0] in asked}
             _assert_right(row, answers)

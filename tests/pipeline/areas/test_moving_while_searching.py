@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.pipelines import together
-from support.places import Box, Circle, lists_of, places_of, shapes_of
+from support.places import NOWHERE, Box, Circle, lists_of, places_of, shapes_of
 
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.areas.clients import ClientCells
@@ -81,7 +81,9 @@ def near(jumping: Jumping, messages: int) -> Lists:
 
 def within(jumping: Jumping, messages: int) -> Lists:
     circle, box = Circle(FAR / 2, 0.0, EVERYWHERE), Box(-EVERYWHERE, -EVERYWHERE, EVERYWHERE, EVERYWHERE)
-    return jumping.cells.inside(shapes_of([circle, box] * (messages // 2)), None, lists_of([[0]] * messages))
+    return jumping.cells.near(
+        places_of([NOWHERE] * messages), lists_of([[0]] * messages), shapes_of([circle, box] * (messages // 2))
+    )
 
 
 def assert_each_once(jumping: Jumping, way: Callable[[Jumping, int], Lists]) -> None:
