@@ -227,17 +227,15 @@ class Memory:
         with self._limits._freed:
             if not self._is_closed:
                 self._held -= nbytes
-                self._return(nbytes)
+                _less(self._limits._bytes, self._user, nbytes)
+                self._limits._freed.notify_all()
 
     def close(self) -> None:
         """Give all back."""
         with self._limits._freed:
             self._is_closed = True
-            self._return(self._held)
-
-    def _return(self, nbytes: int) -> None:
-        _less(self._limits._bytes, self._user, nbytes)
-        self._limits._freed.notify_all()
+            _less(self._limits._bytes, self._user, self._held)
+            self._limits._freed.notify_all()
 
 
 def _less(counts: Counter[str], name: str, count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import threading
 import time
@@ -178,7 +179,15 @@ class RemoteEngine:
 
     def __init__(self, connection: Connection, wait: float) -> None:
         self.connection, self._closed = connection, False
-        info = _first_answer(connection, wait)
+        until = time.monotonic() + wait
+        while True:
+            try:
+                info = connection.act("info")
+                break
+            except UnavailableError:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(_AGAIN_S)
         self.key_type: KeyType = info["key_type"]
         self._plane = bool(info["plane"])
         self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
@@ -391,17 +400,6 @@ class RemoteEngine:
         return self.connection.open_stream(schema, command if channel is None else {**command, "channel": channel})
 
 
-def _first_answer(connection: Connection, wait: float) -> dict[str, Any]:
-    until = time.monotonic() + wait
-    while True:
-        try:
-            return connection.act("info")
-        except UnavailableError:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(_AGAIN_S)
-
-
 def _stored(tags: Iterable[str], where: Iterable[Where], keys: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:
     return frozenset(itertools.chain(tags, where)), tuple(keys)
 
@@ -467,11 +465,9 @@ def _match_stream(open_stream: partial[MessageStream], batches: Sequence[pa.Reco
     rows = sum(map(len, batches))
     if not rows:
         return pa.array([], kind)
-    stream = open_stream()
-    try:
+    with contextlib.closing(open_stream()) as stream:
         if len(batches) == 1:
-            stream.write(batches[0])
-            stream.done_writing()
+            _write(stream, batches)
             found = _answers(stream, rows)
         else:
             # What is written waits until it is read, and so must go on by itself
@@ -481,8 +477,6 @@ def _match_stream(open_stream: partial[MessageStream], batches: Sequence[pa.Reco
                 found = _answers(stream, rows)
             finally:
                 writer.join()
-    finally:
-        stream.close()
     if sum(len(keys.values) for keys in found) >= 2**31:
         raise ResultTooLargeError(f"{rows} queries have more keys than one Arrow list array can hold; ask with fewer")
     return pa.concat_arrays(found) if len(found) > 1 else found[0]

@@ -337,13 +337,7 @@ _UNSAFE = "\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff\\ufdd0-\\ufdef" + "".join(
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    r"""How a kind of broker names its places.
-
-    >>> MQTT.level("a/b\n"), MQTT.level(""), NATS.level("a b")
-    ('a%2Fb%0A', '%', 'a%20b')
-    >>> MQTT.overlap("in/#", "in/+"), MQTT.overlap("$share/group/in/+", "out/+"), NATS.overlap(">", "out.*")
-    (True, False, True)
-    """
+    """How a kind of broker names its places."""
 
     place: str  # What one is called
     separator: str  # Stands between levels

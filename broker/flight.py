@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -54,21 +55,14 @@ class Threads(Executor):
         self._most = most
         self._lock = threading.Lock()
         self._some = threading.Condition(self._lock)
-        self._work: deque[Callable[[], None]] = deque()
+        self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._count = self._idle = 0
 
     def submit(self, act: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Future[Any]:
         """Call `act(*arguments, **keywords)` in a thread."""
         future: Future[Any] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(act(*arguments, **keywords))
-            except BaseException as error:
-                future.set_exception(error)
-
         with self._lock:
-            self._work.append(work)
+            self._work.append((future, partial(act, *arguments, **keywords)))
             if self._idle >= len(self._work):
                 self._some.notify()
             elif self._count < self._most:
@@ -79,16 +73,18 @@ class Threads(Executor):
     def _run(self) -> None:
         while True:
             with self._lock:
-                while not self._work:
-                    self._idle += 1
-                    is_needed = self._some.wait(_IDLE_S)
-                    self._idle -= 1
-                    if not is_needed and not self._work:
-                        self._count -= 1
-                        return
-                work = self._work.popleft()
-            work()
-            del work
+                self._idle += 1
+                is_needed = self._some.wait_for(lambda: self._work, _IDLE_S)
+                self._idle -= 1
+                if not is_needed:
+                    self._count -= 1
+                    return
+                future, act = self._work.popleft()
+            try:
+                future.set_result(act())
+            except BaseException as error:
+                future.set_exception(error)
+            del future, act
 
 
 class Rpc:

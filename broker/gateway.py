@@ -68,7 +68,7 @@ class Sending:
         self._lock = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
-        self._session: SessionConnection | None = None
+        self._session: SessionConnection  # where notifications go out
         # Notifications that are taken together; fewer up to an offset, where a connection has ended
         self._most, self._fewer_until = self._options.batch_messages, 0
         # How many times the connection has ended after the notification of this offset and number
@@ -84,7 +84,7 @@ class Sending:
     def end(self, timeout: float) -> bool:
         """End when everything is sent, or without a connection; whether it has ended within `timeout` seconds."""
         self._ending.set()
-        if self._session is not None:
+        if self._thread.is_alive():
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -96,7 +96,7 @@ class Sending:
 
     def when_sent(self, act: Callable[[], None]) -> None:
         """Call this when every notification that is in the outbox by now has left it."""
-        if self._session is None or self._options.guarantee == "at_most_once":
+        if not self._options.notifications or self._options.guarantee == "at_most_once":
             act()
             return
         with self._lock:
@@ -104,8 +104,6 @@ class Sending:
         self._settle()
 
     def _settle(self) -> None:
-        if not self._awaiting or self._session is None:
-            return
         done, _ = self._session.outbox.progress()
         while True:
             with self._lock:
@@ -115,50 +113,44 @@ class Sending:
             act()
 
     def _run(self) -> None:
-        assert self._session is not None
         while True:
             is_last = self._ending.is_set()
             try:
-                if not self._send_next(self._session) and is_last:
-                    break
+                if self._send_next() or not is_last:
+                    continue
+                break
             except SlowSubscriberError:
-                self._session = self._connect()
+                pass
+            except Unsent as error:
+                _LOG.warning("notifications were not sent: %s", error)
             except Exception:  # none is foreseen; what it is of comes again, or is gone if it comes at most once
                 if is_last:
                     break
                 _LOG.exception("notifications were not sent")
                 self._ending.wait(_PAUSE_S)
-                self._begin_again()
+            try:
+                self._session = self._connect()  # so that unacknowledged notifications are delivered again
+            except Exception as error:  # the service ends
+                _LOG.warning("notifications cannot be sent: %s", error)
         self._session.close()
 
-    def _begin_again(self) -> None:
-        try:
-            self._session = self._connect()
-        except Exception as error:  # the service ends
-            _LOG.warning("notifications cannot be sent: %s", error)
-
-    def _send_next(self, session: SessionConnection) -> bool:
+    def _send_next(self) -> bool:
         """Send the next notifications; whether there is more to do at once."""
         self._settle()
-        if not self._connected.wait(_LOOK_S):
+        most, session = self._most, self._session
+        if not self._connected.wait(_LOOK_S) or (taken := session.take(most, timeout=_LOOK_S)) is None:
             return False
-        most = self._most
-        taken = session.take(most, timeout=_LOOK_S)
-        if taken is None:
-            return False
-        last = taken["offset"][-1].as_py()
+        last, outgoing = taken["offset"][-1].as_py(), self._outgoing(taken)
         try:
             if most == 1:
-                self._send_one_by_one(self._outgoing(taken), last)
+                self._send_one_by_one(outgoing, last)
             else:
-                for some in _parts(self._outgoing(taken), self._options.batch_messages):
+                for some in _parts(outgoing, self._options.batch_messages):
                     self._send(some)
         except Unsent as error:
-            _LOG.warning("notifications were not sent: %s", error)
             if error.is_suspect:
                 self._most, self._fewer_until = max(most // _FEWER, 1), max(self._fewer_until, last)
-            self._begin_again()
-            return True
+            raise
         if last >= self._fewer_until:
             self._most = min(2 * most, self._options.batch_messages)
         if session.outbox.guarantee == "at_least_once":
@@ -246,14 +238,9 @@ class Gateway(ABC):
         if options.notifications:
             most_bytes = min(most_bytes, sessions.options.max_bytes // 2)
         self._handing_over = HandingOver(
-            hub,
-            options,
-            most_bytes,
-            self._letters,
-            self._sending.when_sent,
-            plane=bool(index.stats()["plane"]),
-            steady=sessions.steady,
-        )
+            hub, options, most_bytes, self._letters, self._sending.when_sent,
+            plane=bool(index.stats()["plane"]), steady=sessions.steady,
+        )  # fmt: skip
         self._most_bytes = most_bytes
         self._connections = self._failures = 0
         self._is_new, self._since = True, time.monotonic()

@@ -346,7 +346,7 @@ class Subscribers:
         self.sessions = Sessions(key_type, config.sessions)
         self.hub = Hub(index, self.sessions, config.hub, [each.name for each in config.channel])
         self.gateways: list[Gateway] = []
-        self._quiet = threading.Event()
+        self.is_quiet = False  # the service ends, and no new notifications come
         self._ending: threading.Thread | None = None
 
     def start(self) -> None:
@@ -367,11 +367,6 @@ class Subscribers:
         """Of each gateway, by its session, whether it is connected, in words."""
         return {gateway.options.session: gateway.condition for gateway in self.gateways}
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the service ends, and no new notifications come."""
-        return self._quiet.is_set()
-
     def begin_to_end(self) -> None:
         """End gateways and the hub, when they have done what they can; returns at once."""
         self._ending = threading.Thread(target=self._end, name="tagmatch-subscribers-end", daemon=True)
@@ -384,7 +379,7 @@ class Subscribers:
                 _LOG.warning("a gateway has not sent everything in time")
         if not self.hub.close(seconds):
             _LOG.warning("messages were dropped, as they were not matched in time")
-        self._quiet.set()
+        self.is_quiet = True
 
     def end(self, timeout: float) -> None:
         """Wait so long for gateways and for what is published, and end all sessions."""

@@ -48,7 +48,6 @@ _LOG = logging.getLogger("tagmatch.gateways")
 #: Properties that have a meaning, and the prefixes of names of attributes; NATS has no colon in names of headers
 TAG, TAG_LIST, LON, LAT, CHANNEL = "tag", "tags", "lon", "lat", "channel"
 ATTRIBUTES = ("attribute:", "attribute-")
-_OBJECT = ("attributes", "location", "tags")
 _LONGEST_NEAR = 16
 # The memory that each part of a message takes besides its text, about
 _EACH_BYTES = 64
@@ -64,11 +63,6 @@ class GatewayMessage:
     until: int | None = None  # When it expires, in microseconds of `steady_us`
     done: Callable[[], object] | None = None  # Called once, when the message needs not come again
     topic: str = ""  # Where it came from: a topic or a subject
-
-    def is_same(self, other: GatewayMessage) -> bool:
-        """Whether another one says the same, except when it expires."""
-        mine, its = ((each.topic, each.id, each.payload, [*each.properties]) for each in (self, other))
-        return mine == its
 
     @property
     def nbytes(self) -> int:
@@ -109,7 +103,12 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
         raise InvalidValueError("properties lon and lat must be given together")
     location: Any = (place[LON], place[LAT]) if place else None
     if form == "json":
-        found = _object(came.payload)
+        found = read_json(came.payload, "the payload")
+        if not isinstance(found, dict):
+            raise InvalidTypeError(f"the payload must be a JSON object, not {type(found).__name__}")
+        _check_known(found, ("attributes", "location", "tags"), "the payload has no")
+        if not isinstance(found.get("attributes", {}), dict):
+            raise InvalidTypeError("attributes in the payload must be an object")
         tags += tag_list(found.get("tags", []), "tags in the payload")
         for name, value in found.get("attributes", {}).items():
             given.setdefault(name, []).append(value)
@@ -162,16 +161,6 @@ def _read(read: Callable[[str], Any], name: str, text: str, wrong: str) -> Any:
     except ValueError as error:
         why = wrong.format(text=text[:60], error=str(error)[:200])
         raise InvalidValueError(f"property {name[:60]!r}: {why}") from None
-
-
-def _object(payload: bytes) -> dict[str, Any]:
-    found = read_json(payload, "the payload")
-    if not isinstance(found, dict):
-        raise InvalidTypeError(f"the payload must be a JSON object, not {type(found).__name__}")
-    _check_known(found, _OBJECT, "the payload has no")
-    if not isinstance(found.get("attributes", {}), dict):
-        raise InvalidTypeError("attributes in the payload must be an object")
-    return found
 
 
 def _check_known(found: dict[str, Any], known: Sequence[str], what: str) -> None:

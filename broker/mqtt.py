@@ -109,14 +109,22 @@ class MqttGateway(Gateway):
         self._acknowledging = threading.Lock()
 
     def _run_connection(self) -> None:
-        client = self._new_client()
+        options = self.options
+        client = _Client(options.client_id, self._on_unreadable)
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_subscribe = self._on_subscribe
+        client.on_message, client.on_publish = self._on_message, self._on_publish
+        if options.username is not None:
+            client.username_pw_set(options.username, options.password)
+        if (context := options.tls_context) is not None:
+            client.tls_set_context(context)
+        client.max_inflight_messages_set(_MOST_RECEIVED)
+        self._why = ""
         properties = _new_properties(PacketTypes.CONNECT)
-        properties.SessionExpiryInterval = self.options.session_expiry
+        properties.SessionExpiryInterval = options.session_expiry
         properties.ReceiveMaximum = self._receive_now
         self._left_now = self._sizes = self._came = 0
-        client.connect(
-            self.options.host, self.options.port, self.options.keepalive, clean_start=False, properties=properties
-        )
+        client.connect(options.host, options.port, options.keepalive, clean_start=False, properties=properties)
         self._client = client
         client.loop_start()
         began = time.monotonic()
@@ -131,20 +139,6 @@ class MqttGateway(Gateway):
         if self._left_now:
             return
         raise NoConnection(self._why or client.failure or "the connection was lost")
-
-    def _new_client(self) -> _Client:
-        options = self.options
-        client = _Client(options.client_id, self._on_unreadable)
-        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
-        client.on_subscribe = self._on_subscribe
-        client.on_message, client.on_publish = self._on_message, self._on_publish
-        if options.username is not None:
-            client.username_pw_set(options.username, options.password)
-        if (context := options.tls_context) is not None:
-            client.tls_set_context(context)
-        client.max_inflight_messages_set(_MOST_RECEIVED)
-        self._why = ""
-        return client
 
     def _on_connect(self, client: Any, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         if reason.is_failure:
@@ -236,7 +230,7 @@ class MqttGateway(Gateway):
         """Whether the broker sends a message again that the gateway has, as it has not heard of it."""
         with self._acknowledging:
             held = self._unacknowledged.get(message.mid)
-            if not message.dup or held is None or not held.came.is_same(came):
+            if not message.dup or held is None or replace(held.came, until=came.until) != came:
                 return False
             held.client = client
             is_done = held.is_done

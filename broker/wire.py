@@ -92,27 +92,17 @@ _KINDS: dict[str, type[TagMatchError]] = {
 }
 
 #: What gRPC says where there is no connection, and what that means to who has asked for one
-_NO_CONNECTION = (
-    (
-        "wrong version number",
-        "what is there speaks no TLS: connect with grpc://, or give the service tls_cert and tls_key; and see that "
-        "this is the port of [server], not that of [metrics]",
-    ),
-    (
-        "Failed parsing HTTP/2",
-        "what is there is no such service, but perhaps its metrics: give the port of [server], by default 8815",
-    ),
-    (
-        "certificate verify failed",
-        "its certificate is signed by nobody known here: give the authority's as tls_root_certs, as bytes of PEM",
-    ),
-    (
-        "Socket closed",
-        "it has closed the connection at once; if it has TLS, connect with grpc+tls://, and if it has client_ca, show "
-        "cert_chain and private_key",
-    ),
-    ("Connection refused", "nothing listens there; is the service started, and is the port right?"),
-)
+_NO_CONNECTION = {
+    "wrong version number": "what is there speaks no TLS: connect with grpc://, or give the service tls_cert and "
+    "tls_key; and see that this is the port of [server], not that of [metrics]",
+    "Failed parsing HTTP/2": "what is there is no such service, but perhaps its metrics: give the port of [server], by "
+    "default 8815",
+    "certificate verify failed": "its certificate is signed by nobody known here: give the authority's as "
+    "tls_root_certs, as bytes of PEM",
+    "Socket closed": "it has closed the connection at once; if it has TLS, connect with grpc+tls://, and if it has "
+    "client_ca, show cert_chain and private_key",
+    "Connection refused": "nothing listens there; is the service started, and is the port right?",
+}
 
 INTERNAL = "the service has failed; its log says why"
 _MOST = 2000
@@ -204,7 +194,7 @@ def error_of_flight(error: BaseException, url: str) -> TagMatchError:
     if isinstance(error, flight.FlightTimedOutError):
         return UnavailableError(f"the service at {url} has not answered in time")
     if isinstance(error, flight.FlightUnavailableError | flight.FlightCancelledError | flight.FlightInternalError):
-        why = next((why for mark, why in _NO_CONNECTION if mark in line), None)
+        why = next((why for mark, why in _NO_CONNECTION.items() if mark in line), None)
         return UnavailableError(f"the service at {url} does not answer, or went away: {why or line}")
     if isinstance(error, TypeError | pa.ArrowTypeError):
         return InvalidTypeError(line)

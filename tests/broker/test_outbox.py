@@ -190,14 +190,6 @@ def test_bytes_that_are_taken_at_once_are_bounded():
     assert len(outbox.take(connection, most_bytes=1)) == 1  # at least one
 
 
-def test_the_oldest_make_room():
-    outbox = outbox_of(when_full="drop_oldest", most=3)
-    for some in ([b"a", b"b"], [b"c", b"d"], [b"e"]):
-        outbox.offer(notifications(some))
-    assert outbox.take(outbox.connect())["payload"].to_pylist() == [b"c", b"d", b"e"]
-    assert outbox.stats()["dropped"] == 2
-
-
 def test_what_waits_does_not_keep_the_memory_of_others():
     """A session that gets one notification of each large batch."""
     outbox = outbox_of(most=1_000)
@@ -223,14 +215,3 @@ def test_an_outbox_that_is_closed_takes_nothing():
     assert counts["dropped"] == 2
     with pytest.raises(SessionError):
         outbox.connect()
-
-
-def test_what_an_earlier_connection_got_can_be_acknowledged():
-    outbox = outbox_of("at_least_once")
-    outbox.offer(notifications([b"a", b"b", b"c"]))
-    outbox.take(outbox.connect())
-    assert outbox.take(outbox.connect(), 1)["redelivered"].to_pylist() == [True]
-    outbox.acknowledge(1)
-    assert outbox.progress() == (1, 3)
-    outbox.acknowledge(3)
-    assert (outbox.stats()["delivered"], outbox.stats()["waiting"]) == (3, 0)

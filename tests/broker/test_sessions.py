@@ -145,13 +145,6 @@ def test_a_session_lingers_for_a_bounded_time():
     assert few[1:] == [5, 1]
 
 
-def test_a_connection_may_end_its_session():
-    sessions = Sessions("integer", SessionOptions(linger=86_400))
-    sessions.connect("b", linger=0).close()
-    sessions.connect("a").close(end=True)
-    assert sessions.stats()["sessions"] == 0
-
-
 def test_a_connection_takes_a_session_over():
     sessions = Sessions("integer")
     first = sessions.connect("phone", "ana", keys=[7], guarantee="at_least_once")
