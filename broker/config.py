@@ -34,7 +34,6 @@ _MAX_COUNT, _MAX_BYTES = 2**31, 2**40
 #: Bytes of any text of MQTT, and what it cannot have
 _LONGEST, _CONTROLS = 65_535, re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 
-# -- fields, each with its check ---------------------------------------------------------------------------------------
 
 #: In the metadata of a field: `check(name, value)` raises an error; the value is a file, by default beside the
 #: configuration's own
@@ -82,11 +81,6 @@ def _check_range(name: str, value: float, low: float, high: float) -> None:
         raise InvalidValueError(f"{name} must be from {low:g} to {high:g}, not {value:g}")
 
 
-def in_url(host: str) -> str:
-    """A host as it stands before a port."""
-    return f"[{host}]" if ":" in host else host
-
-
 def check_not_negative(name: str, value: float) -> None:
     """See that an option is zero or more seconds, and not endless; InvalidTypeError, InvalidValueError."""
     check_seconds(name, value)
@@ -129,9 +123,6 @@ def read_file(name: str, path: str) -> bytes:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InvalidValueError(f"{name} {path}: cannot be read: {reason}") from None
-
-
-# -- the service -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +270,6 @@ class User:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-# -- subscribers -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class SessionOptions(Section):
     """What a session may have, unless its subscriber asks for less."""
@@ -348,7 +336,11 @@ class Naming:
 
     def level(self, key: str) -> str:
         """A key as one level: what a level cannot have, and `%`, is written as `%2F`, `%25`, ...: its UTF-8 so."""
-        return _unsafe(self.special).sub(_percent, key) if key else "%"
+
+        def percent(found: re.Match[str]) -> str:
+            return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
+
+        return _unsafe(self.special).sub(percent, key) if key else "%"
 
     def is_usable(self, name: str, *, wildcards: bool) -> bool:
         """Whether a name is one of a place, or a filter of places."""
@@ -390,10 +382,6 @@ NATS = Naming("subject", ".", "*", ">", ".*>\\s", rest_is_optional=False)
 @cache
 def _unsafe(special: str) -> re.Pattern[str]:
     return re.compile(f"[%{special}{_UNSAFE}]")
-
-
-def _percent(found: re.Match[str]) -> str:
-    return "".join(f"%{byte:02X}" for byte in found[0].encode("utf-8", "surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,11 +443,6 @@ class GatewayOptions(Section):
         below = f"{self.notifications}{self.naming.separator}{self.naming.one}" if self.notifications else ""
         found = {"messages": self.messages, "control": self.control, "notifications": below}
         return {name: place for name, place in found.items() if place}
-
-    def check_dead_letters(self) -> None:
-        """See that the file of dead letters has a folder; InvalidValueError."""
-        if self.dead_letters is not None and not Path(self.dead_letters).parent.is_dir():
-            raise InvalidValueError(f"dead_letters {self.dead_letters}: cannot be written: its folder is not there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -533,9 +516,6 @@ class NatsOptions(BrokerOptions):
 
     naming: ClassVar[Naming] = NATS
     gateway: ClassVar[str] = "tagmatch.broker.nats:NatsGateway"
-
-
-# -- all of it ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,13 +200,18 @@ def check_files(config: Config, path: str | None = None) -> None:
         if isinstance(gateway, BrokerOptions):
             checks.append((section, number, "password_file", partial(getattr, gateway, "password")))
             checks.append((section, number, "tls_ca", partial(_certificates, "tls_ca", gateway.tls_ca)))
-        checks.append((section, number, "dead_letters", gateway.check_dead_letters))
+        checks.append((section, number, "dead_letters", partial(_check_dead_letters, gateway.dead_letters)))
     for section, number, name, check in checks:
         try:
             check()
         except TagMatchError as error:
             text = str(error)
             raise _Text(Path(path)).error(text, section, number, name) if path else ConfigError(text) from None
+
+
+def _check_dead_letters(path: str | None) -> None:
+    if path is not None and not Path(path).parent.is_dir():
+        raise InvalidValueError(f"dead_letters {path}: cannot be written: its folder is not there")
 
 
 def _certificates(name: str, path: str | None) -> None:

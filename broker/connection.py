@@ -11,8 +11,9 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -28,6 +29,7 @@ from tagmatch.model.errors import (
     InvalidTypeError,
     InvalidValueError,
     Overloaded,
+    ResultTooLargeError,
     TagMatchError,
     UnavailableError,
 )
@@ -227,6 +229,63 @@ class MessageStream:
         return known
 
 
+def split(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Batches that a service takes, half as large as they may be, or of one row."""
+    for batch in batches:
+        if batch.nbytes <= most_bytes // 2 or len(batch) < 2:
+            yield batch
+        else:
+            half = len(batch) // 2
+            yield from split([batch.slice(0, half), batch.slice(half)], most_bytes)
+
+
+def match_stream(open_stream: partial[MessageStream], batches: Sequence[pa.RecordBatch], kind: Any) -> pa.ListArray:
+    """The keys of all rows, in order: batches go out while answers come in."""
+    rows = sum(map(len, batches))
+    if not rows:
+        return pa.array([], kind)
+    with contextlib.closing(open_stream()) as stream:
+        if len(batches) == 1:
+            _write(stream, batches)
+            found = _answers(stream, rows)
+        else:
+            # What is written waits until it is read, and so must go on by itself
+            writer = threading.Thread(target=_write, args=[stream, batches], name="tagmatch-write", daemon=True)
+            writer.start()
+            try:
+                found = _answers(stream, rows)
+            finally:
+                writer.join()
+    if sum(len(keys.values) for keys in found) >= 2**31:
+        raise ResultTooLargeError(f"{rows} queries have more keys than one Arrow list array can hold; ask with fewer")
+    return pa.concat_arrays(found) if len(found) > 1 else found[0]
+
+
+def _write(stream: MessageStream, batches: Sequence[pa.RecordBatch]) -> None:
+    try:
+        for batch in batches:
+            stream.write(batch)
+        stream.done_writing()
+    except TagMatchError:
+        pass  # who reads gets it, too
+
+
+def _answers(stream: MessageStream, rows: int) -> list[pa.ListArray]:
+    found, count = [], 0
+    while count < rows:
+        batch = stream.read()
+        if batch is None:
+            if stream.is_draining and not stream.was_told:
+                stream.was_told = True  # all that is sent will still be answered
+                continue
+            raise UnavailableError(f"the service ended with {rows - count} of {rows} queries not answered; ask again")
+        if stream.refused is not None:
+            raise stream.refused
+        found.append(batch.column("keys"))
+        count += len(batch)
+    return found
+
+
 class Reply(Future[Any]):
     """The future of one message, which is made a future only if a caller needs more than its answer.
 
@@ -302,7 +361,7 @@ class Pipelined:
         """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds."""
         future = Reply()
         with self._lock:
-            if not self._room.wait_for(lambda: self._in_flight < self._most or self._closed, timeout):
+            if self._in_flight >= self._most and not self._room.wait_for(self._has_room, timeout):
                 raise Overloaded(f"{self._most:,} messages are on their way to the service; try again later")
             if self._closed:
                 raise ClosedError("this connection is closed; connect again")
@@ -316,6 +375,9 @@ class Pipelined:
                 self._sender = threading.Thread(target=self._send_all, name="tagmatch-send", daemon=True)
                 self._sender.start()
         return future
+
+    def _has_room(self) -> bool:
+        return self._in_flight < self._most or self._closed
 
     def _send_all(self) -> None:
         """Send what gathers; the body of a thread, which alone writes."""

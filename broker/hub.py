@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.broker.config import HUB_DEFAULTS, Config, HubOptions, WhenBusy
-from tagmatch.broker.outbox import KEY_TYPES, NEVER, Notifications, notifications_of
+from tagmatch.broker.outbox import KEY_TYPES, NEVER, Notifications, lengths_of, notifications_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import from_tag_lists
@@ -68,9 +68,7 @@ def messages_of(
     if expiry is not None:
         until = np.where((expires == NEVER) & (until == NEVER), steady + int(expiry * 1e6), until)
     columns = _binary(table, ID, pa.binary()), _binary(table, PAYLOAD, pa.large_binary()), expires, until
-    for name, column in zip(_OWN, columns, strict=True):
-        found = found.append_column(name, pa.array(column))
-    return found
+    return pa.Table.from_arrays([*found.columns, *map(pa.array, columns)], [*found.column_names, *_OWN])
 
 
 def table_of(messages: Any, payloads: Iterable[bytes | None] | None, name: str = "messages") -> pa.Table:
@@ -246,7 +244,7 @@ class Hub:
         found = [0] * len(group)
         if answers is not None:
             ends = np.cumsum(counts)
-            totals = np.concatenate([[0], np.cumsum(_lengths(answers) > 0)])
+            totals = np.concatenate([[0], np.cumsum(lengths_of(answers) > 0)])
             found = (totals[ends] - totals[ends - counts]).tolist()
         with self._lock:
             self._waiting -= sum(counts)
@@ -266,7 +264,7 @@ class Hub:
     def _notify(self, messages: pa.Table, answers: pa.ListArray) -> None:
         self._sessions.end_expired()
         (own,) = messages.select(_OWN).combine_chunks().to_batches()
-        lengths, keys = _lengths(answers), answers.flatten().cast(KEY_TYPES[self._sessions.key_type])
+        lengths, keys = lengths_of(answers), answers.flatten().cast(KEY_TYPES[self._sessions.key_type])
         offered = 0
         rows = np.flatnonzero(lengths)
         if len(rows) and (followers := self._sessions.following_all()):
@@ -331,11 +329,6 @@ def _made(own: pa.RecordBatch, rows: Any, offsets: Any, keys: pa.Array) -> Notif
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), keys)
     ids, payloads, expires, until = own.take(pa.array(rows)).columns
     return notifications_of(ids, payloads, lists, expires.to_numpy(), until.to_numpy())
-
-
-def _lengths(answers: pa.ListArray) -> I64Array:
-    lengths: I64Array = np.diff(answers.offsets.to_numpy()).astype(np.int64)
-    return lengths
 
 
 class Subscribers:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any
 
-from tagmatch.broker.config import NatsOptions, in_url
+from tagmatch.broker.config import NatsOptions
 from tagmatch.broker.gateway import Gateway, KeyNotification, NoConnection, Unsent
 from tagmatch.broker.hub import Hub
 from tagmatch.broker.incoming import GatewayMessage
 from tagmatch.broker.sessions import Sessions
+from tagmatch.broker.wire import in_url
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 
 try:

@@ -19,7 +19,8 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
 
-from tagmatch.broker.config import LogOptions, MetricsOptions, in_url
+from tagmatch.broker.config import LogOptions, MetricsOptions
+from tagmatch.broker.wire import in_url
 from tagmatch.model.errors import ClosedError, TagMatchError
 
 try:
@@ -233,9 +234,12 @@ class HttpEndpoint:
             oldest.cancel()
         try:
             async with asyncio.timeout(MAX_SECONDS):
-                request = await reader.readuntil(b"\r\n\r\n")
+                words = (await reader.readuntil(b"\n")).split()
+                is_http = len(words) == 3 and words[2].startswith(b"HTTP/")
+                while is_http and (await reader.readuntil(b"\n")).strip():
+                    pass
                 # In another thread, as the index may be at work
-                writer.write(await asyncio.to_thread(self._found, *request.split(b" ", 2)[:2]))
+                writer.write(await asyncio.to_thread(self._found, *(words[:2] if is_http else (b"", b""))))
                 writer.transport.set_write_buffer_limits(0)
                 await writer.drain()
         except (OSError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
@@ -246,10 +250,10 @@ class HttpEndpoint:
             del self.open[own]
             writer.close()
 
-    def _found(self, method: bytes, target: bytes = b"") -> bytes:
+    def _found(self, method: bytes, target: bytes) -> bytes:
         path, status, kind = target.partition(b"?")[0], 200, "text/plain; charset=utf-8"
         if method != b"GET":
-            status, body = 501, b"there is only GET\n"
+            status, body = 501 if method else 400, b"there is only GET\n"
         elif path == b"/metrics":
             body, kind = self._text(), "text/plain; version=0.0.4; charset=utf-8"
         elif path == b"/livez":

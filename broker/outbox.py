@@ -91,18 +91,19 @@ def notifications_of(
     """New notifications, which no outbox has numbered yet."""
     marks = np.zeros(len(ids), _MARKS)
     marks["expires"], marks["until"] = expires, until
-    values, lists = keys.flatten(), _lengths(keys)
+    values, lists = keys.flatten(), lengths_of(keys)
     if pa.types.is_large_string(values.type):
         ends = np.cumsum(lists)
-        totals = np.concatenate([[0], np.cumsum(_lengths(values))])
+        totals = np.concatenate([[0], np.cumsum(lengths_of(values))])
         of_keys = totals[ends] - totals[ends - lists]
     else:
         of_keys = 8 * lists
-    marks["size"] = FIXED_BYTES + _lengths(ids) + _lengths(payloads) + of_keys
+    marks["size"] = FIXED_BYTES + lengths_of(ids) + lengths_of(payloads) + of_keys
     return _in_own_memory(pa.RecordBatch.from_arrays([ids, payloads, keys], ["id", "payload", "keys"]), marks)
 
 
-def _lengths(array: pa.Array) -> I64Array:
+def lengths_of(array: pa.Array) -> I64Array:
+    """Of lists, or of strings in bytes; 0 for nulls."""
     lengths = pc.list_value_length(array) if pa.types.is_list(array.type) else pc.binary_length(array)
     found: I64Array = pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False).astype(np.int64)
     return found

@@ -20,13 +20,13 @@ from pyarrow import flight
 from tagmatch.broker import flight as wire
 from tagmatch.broker.access import RESERVED, ClientCall, Memory, UserLimits, require, user_of
 from tagmatch.broker.actions import ACTIONS, CONTENTS, Stream, options_of
-from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User, in_url
+from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User
 from tagmatch.broker.config_file import check_files
 from tagmatch.broker.flight import IncomingStream, Method, OutgoingStream, Rpc, Transport
 from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, HttpEndpoint, Metrics, Span, set_up_logs, spans
 from tagmatch.broker.streams import EXCHANGES, PUTS
-from tagmatch.broker.wire import GoneError, UnauthenticatedError, is_expected, name_of, read_json, write_json
+from tagmatch.broker.wire import GoneError, UnauthenticatedError, in_url, is_expected, name_of, read_json, write_json
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import (
     AccessError,

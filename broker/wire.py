@@ -64,6 +64,11 @@ def _plain(value: object) -> object:
     raise InvalidTypeError(f"a value must be a bool, a number or a string, not {type(value).__name__}")
 
 
+def in_url(host: str) -> str:
+    """A host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
 def area_row(area: Area | None) -> dict[str, Any] | None:
     """An area as a struct of `AREA_TYPE`, or in JSON."""
     if area is None:

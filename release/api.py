@@ -19,8 +19,7 @@ import typer
 
 import tagmatch
 import tagmatch.spark
-from tagmatch.broker.client import RemoteTagMatch
-from tagmatch.broker.subscriber import Subscriber
+from tagmatch.broker.client import RemoteTagMatch, Subscriber
 from tagmatch.cli.app import app
 from tagmatch.cli.partition import partition
 from tagmatch.workloads.commands import app as workload_app

@@ -51,17 +51,17 @@ broker/hub.py: tests/broker/test_hub.py
 +            if False:
 # offsets: those of dropped notifications are used again
 broker/outbox.py: tests/broker/test_outbox.py
--            new = new.marked("offset", np.arange(self._offered + 1,
-+            new = new.marked("offset", np.arange(self._offered - self._dropped + 1,
+-            marks["offset"] = np.arange(self._offered + 1,
++            marks["offset"] = np.arange(self._offered - self._dropped + 1,
 # acknowledgements: of notifications that were not handed over
 -            if not 0 <= offset <= self._handed_over:
 +            if not 0 <= offset <= self._offered:
 # acknowledgements: the last one is not let go of
--self.first_offset <= offset:
-+self.first_offset < offset:
+-part.marks["offset"], offset, "right")
++part.marks["offset"], offset, "left")
 # outbox: notifications without acknowledgement do not come again
--            if self._in_flight.count:
-+            if self._in_flight.take_all() is None:
+-            parts = [*self._in_flight.clear(), *self._waiting.clear()]
++            parts = [*self._in_flight.clear()][:0] + [*self._waiting.clear()]
 # outbox: notifications that have expired by one clock are handed over
 broker/outbox.py: tests/broker/test_outbox.py
 -(part.marks["expires"] > now) & (
