@@ -109,17 +109,7 @@ class MqttGateway(Gateway):
         self._acknowledging = threading.Lock()
 
     def _run_connection(self) -> None:
-        options = self.options
-        client = _Client(options.client_id, self._on_unreadable)
-        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
-        client.on_subscribe = self._on_subscribe
-        client.on_message, client.on_publish = self._on_message, self._on_publish
-        if options.username is not None:
-            client.username_pw_set(options.username, options.password)
-        if (context := options.tls_context) is not None:
-            client.tls_set_context(context)
-        client.max_inflight_messages_set(_MOST_RECEIVED)
-        self._why = ""
+        options, client = self.options, self._new_client()
         properties = _new_properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = options.session_expiry
         properties.ReceiveMaximum = self._receive_now
@@ -139,6 +129,20 @@ class MqttGateway(Gateway):
         if self._left_now:
             return
         raise NoConnection(self._why or client.failure or "the connection was lost")
+
+    def _new_client(self) -> _Client:
+        options = self.options
+        client = _Client(options.client_id, self._on_unreadable)
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_subscribe = self._on_subscribe
+        client.on_message, client.on_publish = self._on_message, self._on_publish
+        if options.username is not None:
+            client.username_pw_set(options.username, options.password)
+        if (context := options.tls_context) is not None:
+            client.tls_set_context(context)
+        client.max_inflight_messages_set(_MOST_RECEIVED)
+        self._why = ""
+        return client
 
     def _on_connect(self, client: Any, _data: Any, flags: Any, reason: ReasonCode, properties: Any) -> None:
         if reason.is_failure:
