@@ -97,7 +97,7 @@ def ask(served, body, is_path, name) -> None:
     """A command, or the part of it that may be in a path, to everything that takes one; and an action."""
     _, client = served
     descriptor = flight.FlightDescriptor.for_path(body[:100]) if is_path else flight.FlightDescriptor.for_command(body)
-    batch = pa.record_batch({"key": [1], "tags": [["a"]]})
+    batch = pa.record_batch({"key": [9], "tags": [["z"]]})  # a command may remove it
     attempt(exchanged, client, descriptor, batch)
     attempt(put, client, descriptor, batch)
     attempt(client.get_flight_info, descriptor, options())
