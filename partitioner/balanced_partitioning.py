@@ -154,10 +154,7 @@ class Root:
     used: U64Array = field(default_factory=lambda: np.zeros(SIGNATURE_WORDS, np.uint64))
 
     def pivot(self, counts: I64Array, size: int, max_size: int) -> int:
-        """Where `size` sets with these counts of bits, int64[192], are split; -1: `max_size` lets them stay together.
-
-        The sets are those of this root, or a sample of them.
-        """
+        """Where `size` sets of this root, by these counts of bits, int64[192], are split; -1: they stay together."""
         return int(choose_pivot(counts, size, max_size, self.mask.copy(), self.used.copy()))
 
     def halves(self, pivot: int) -> tuple[Root, Root]:
@@ -167,70 +164,60 @@ class Root:
         return Root(self.mask, self.used | bit), Root(self.mask | bit, self.used | bit)
 
 
-@dataclass(frozen=True)
-class _Node:
+class _Node(NamedTuple):
     """Sets, rows `begin` to `end`, that Algorithm 1 has still to split or to make a partition."""
 
     begin: int
     end: int
     root: Root
 
-    @property
-    def size(self) -> int:
-        return self.end - self.begin
+
+def _split(rows: _Rows, swap: _Rows, node: _Node, max_size: int, threads: int) -> list[_Node]:
+    """The halves of a large node, every thread working on a part of its rows; none if it is a leaf."""
+    size = node.end - node.begin
+    ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(size, threads)]
+    counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
+    run(lambda i: count_bits(rows.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
+    pivot = node.root.pivot(counts.sum(axis=0), size, max_size)
+    if pivot < 0:
+        return []
+    ones = counts[:, pivot]
+    zeros = np.array([b - a for a, b in ranges]) - ones
+    middle = node.begin + int(zeros.sum())
+    zeros_at = node.begin + np.cumsum(zeros) - zeros
+    ones_at = middle + np.cumsum(ones) - ones
+    run(lambda i: _scatter(rows, swap, *ranges[i], pivot, zeros_at[i], ones_at[i]), range(len(ranges)), threads)
+    run(lambda i: _move_back(rows, swap, *ranges[i]), range(len(ranges)), threads)
+    without, having = node.root.halves(pivot)
+    return [
+        half for half in (_Node(node.begin, middle, without), _Node(middle, node.end, having)) if half.end > half.begin
+    ]
 
 
-@dataclass(frozen=True)
-class _Sets:
-    """Sets, and room to move them by way of."""
-
-    rows: _Rows
-    swap: _Rows
-
-    def split(self, node: _Node, max_size: int, threads: int) -> list[_Node]:
-        """The halves of a large node, every thread working on a part of its rows; the node itself if it is a leaf."""
-        ranges = [(node.begin + a, node.begin + b) for a, b in even_ranges(node.size, threads)]
-        counts = np.zeros((len(ranges), SIGNATURE_BITS), np.int64)
-        run(lambda i: count_bits(self.rows.signatures, *ranges[i], counts[i]), range(len(ranges)), threads)
-        pivot = node.root.pivot(counts.sum(axis=0), node.size, max_size)
-        if pivot < 0:
-            return [node]
-        ones = counts[:, pivot]
-        zeros = np.array([b - a for a, b in ranges]) - ones
-        middle = node.begin + int(zeros.sum())
-        zeros_at = node.begin + np.cumsum(zeros) - zeros
-        ones_at = middle + np.cumsum(ones) - ones
-        rows, swap = self.rows, self.swap
-        run(lambda i: _scatter(rows, swap, *ranges[i], pivot, zeros_at[i], ones_at[i]), range(len(ranges)), threads)
-        run(lambda i: _move_back(rows, swap, *ranges[i]), range(len(ranges)), threads)
-        without, having = node.root.halves(pivot)
-        halves = _Node(node.begin, middle, without), _Node(middle, node.end, having)
-        return [half for half in halves if half.size]
-
-    def finish(self, node: _Node, max_size: int) -> tuple[U64Array, I64Array]:
-        """Masks and ends of the node's leaves, found by one thread."""
-        leaves: tuple[U64Array, I64Array] = _partition_subtree(
-            self.rows, self.swap, node.begin, node.end, node.root.mask, node.root.used, max_size
-        )
-        return leaves
-
-
-def _leaves(sets: _Sets, first_row: int, root: Root, max_size: int, threads: int) -> tuple[U64Array, I64Array]:
+def _leaves(
+    rows: _Rows, swap: _Rows, first_row: int, root: Root, max_size: int, threads: int
+) -> tuple[U64Array, I64Array]:
     """Masks and first rows (and the end) of all leaves, in row order."""
     # Nodes too large for one thread's fair share are split by all threads together, the others one to a thread.
-    count = len(sets.rows.order)
+    count = len(rows.order)
     share = max(max_size, (count - first_row) // (4 * threads))
     waiting = [_Node(first_row, count, root)] if count > first_row else []
     subtrees: list[_Node] = []
     while waiting:
         node = waiting.pop()
-        halves = [node] if threads == 1 or node.size <= share else sets.split(node, max_size, threads)
-        if halves[0] is node:
-            subtrees.append(node)
-        else:
+        is_small = threads == 1 or node.end - node.begin <= share
+        if not is_small and (halves := _split(rows, swap, node, max_size, threads)):
             waiting += halves
+        else:
+            subtrees.append(node)
     subtrees.sort(key=lambda node: node.begin)
-    leaves = run(lambda node: sets.finish(node, max_size), subtrees, threads)
+
+    def finish(node: _Node) -> tuple[U64Array, I64Array]:
+        mask, used = node.root.mask, node.root.used
+        leaves: tuple[U64Array, I64Array] = _partition_subtree(rows, swap, node.begin, node.end, mask, used, max_size)
+        return leaves
+
+    leaves = run(finish, subtrees, threads)
     masks = np.concatenate([np.zeros((0, SIGNATURE_WORDS), np.uint64), *(masks for masks, _ in leaves)])
     return masks, np.concatenate([np.array([first_row], np.int64), *(ends for _, ends in leaves)])
 
@@ -245,11 +232,11 @@ def balanced_partitions(
     """
     count = len(signatures)
     order = np.arange(count, dtype=np.uint32)
-    sets = _Sets(_Rows(signatures, order), _Rows(np.empty_like(signatures), np.empty_like(order)))
-    masks, first_rows = _leaves(sets, first_row, root or Root(), max_partition_size, threads)
+    swap = _Rows(np.empty_like(signatures), np.empty_like(order))
+    masks, first_rows = _leaves(_Rows(signatures, order), swap, first_row, root or Root(), max_partition_size, threads)
     # The swap array's memory, no longer needed, takes the result: fresh memory would have to be cleared first.
-    columns = sets.swap.signatures.reshape(SIGNATURE_WORDS, count).T
-    del sets
+    columns = swap.signatures.reshape(SIGNATURE_WORDS, count).T
+    del swap
     within = np.arange(count, dtype=np.uint32)
     sort_groups(signatures, within, first_rows, threads=threads)
     return PartitionTable(masks, first_rows), order[within], _columnwise(signatures, within, columns, threads)

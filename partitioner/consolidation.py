@@ -1,5 +1,6 @@
-"""From a snapshot and changes to the next snapshot, at a cost that follows the changes: large segments stay.
+"""Staged changes, and from a snapshot and changes to the next snapshot, at a cost that follows the changes.
 
+Changes that are not yet consolidated are kept as columns of tag numbers. When they are, large segments stay.
 A log-structured merge: changed sets go, with all keys that they have then, to a new segment, and their rows in other
 segments are marked as deleted. So each set is in one segment, and each segment answers by itself. Small segments are
 taken into the new one at once; others are merged by size (`to_merge`), so that there are few.
@@ -11,16 +12,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, offsets_of
-from tagmatch.model.kernels.lists import gather, relabel
-from tagmatch.model.kernels.tag_table import UNKNOWN
+from tagmatch.model.arrays import (
+    BoolArray,
+    I64Array,
+    IntArray,
+    Lists,
+    Strings,
+    TagLists,
+    U32Array,
+    U64Array,
+    list_offsets,
+    offsets_of,
+)
+from tagmatch.model.arrow import from_strings
+from tagmatch.model.columns import rows_of_tags, strings_of
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.kernels.lists import ascending_known, gather, gather_strings, relabel
+from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner
 from tagmatch.model.layouts import empty_segment, has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.tables import NEVER, ChangeCounts, Segment, Snapshot
+from tagmatch.model.parallel import run
+from tagmatch.model.tables import NEVER, ChangeCounts, Segment, Snapshot, if_any
 from tagmatch.partitioner.local import (
+    MAX_ROWS,
     MISSING,
     Changes,
     distinct_sets,
@@ -30,7 +51,6 @@ from tagmatch.partitioner.local import (
     ranks_of,
     segment_after,
 )
-from tagmatch.partitioner.staged import StagedChanges
 
 #: Sets of a segment that is always taken into the new one: to lay these out anew takes some ten milliseconds
 FEW_SETS = 1 << 14
@@ -73,10 +93,7 @@ def consolidated(
 
 
 def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
-    """The snapshot without keys that have expired.
-
-    It keeps its number and, if no key has expired, its name.
-    """
+    """The snapshot without keys that have expired; it keeps its number and, if none has, its name."""
     if snapshot.earliest > now:
         return snapshot
     parts = [(segment, *without_due(segment, now)) for segment in snapshot.segments]
@@ -118,10 +135,7 @@ def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: 
 
 
 def with_merged(snapshot: Snapshot, segments: Sequence[Segment], new: Segment) -> Snapshot:
-    """The snapshot with a segment instead of those, of an earlier snapshot, that were merged to it.
-
-    What has been deleted in these since, is deleted in the new one.
-    """
+    """The snapshot with a segment for those that were merged to it, without what was deleted in these since."""
     for segment in segments:
         now = next((each for each in snapshot.segments if each.tagsets is segment.tagsets), None)
         rows = segment.live_rows(0, len(segment)).astype(np.uint32)
@@ -141,10 +155,8 @@ def _with(segments: Sequence[Segment], new: Segment) -> Snapshot:
 
 
 def to_merge(snapshot: Snapshot) -> list[Segment]:
-    """The segments that are best merged now, or none: each other one has `_RATIO` times the sets of all smaller ones.
-
-    Rows that are deleted count as sets that the segment lacks: a segment with many of them is laid out anew, too.
-    """
+    """The segments to merge now, or none: each other one has `_RATIO` times the sets of all smaller ones."""
+    # Deleted rows count as sets that the segment lacks: one with many of them is laid out anew, too
     by_size = sorted(snapshot.segments, key=lambda segment: segment.live)
     sets, wanted = 0, 0
     for place, segment in enumerate(by_size):
@@ -156,11 +168,8 @@ def to_merge(snapshot: Snapshot) -> list[Segment]:
 
 
 def rest_before_all(snapshot: Snapshot) -> float | None:
-    """Seconds without changes after which all segments are best laid out anew as one; `None` if that is what there is.
-
-    Some ten times what that takes, so that it takes no more than a tenth of the time of an index that changes now and
-    then.
-    """
+    """Seconds without changes after which all segments are best laid out as one; `None` if they are one."""
+    # Some ten times what that takes, so that it takes a tenth of the time of an index that changes now and then
     if snapshot.is_whole:
         return None
     return max(_REST_S, _REST_A_SET_S * len(snapshot))
@@ -252,3 +261,258 @@ def have_more_keys(segment: Segment, rows: U32Array, now: int) -> bool:
     """Whether some of these sets have keys that have not expired."""
     expires = segment.keys.of_sets(rows).expires
     return len(rows) > 0 and (expires is None or bool((expires > now).any()))
+
+
+# -- staged changes ----------------------------------------------------------------------------------------------------
+
+#: Keys that are integers, or strings
+Keys: TypeAlias = U64Array | Strings
+
+# Single changes wait as Python objects until there are this many
+_SINGLE_CHANGES = 4096
+
+# Rows of a bulk change that are hashed and numbered together, which bounds the memory that takes
+_BLOCK_ROWS = 65_536
+
+
+class _Block(NamedTuple):
+    """Some changes, in columns."""
+
+    lengths: U32Array  # how many tags each change's set has
+    numbers: U32Array  # the numbers of these tags, ascending within a set
+    keys: U64Array  # or the numbers of keys that are strings
+    removed: BoolArray
+    expires: I64Array | None  # as in `Changes`
+    end: int  # changes of the log up to the end of the block
+
+
+_NOTHING = _Block(
+    np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.uint64), np.zeros(0, np.bool_), None, 0
+)  # fmt: skip
+
+
+class _Logged(NamedTuple):
+    """What a log holds: blocks, oldest first, and after them single changes, as Python objects."""
+
+    blocks: list[_Block]
+    single: list[tuple[list[str], int | str, bool, int]]
+
+
+class _Log:
+    """Changes, oldest first, with numbers for tags, and for keys that are strings.
+
+    Whatever fails, or is interrupted at any moment, logs a call's changes all or not at all: they are made ready
+    outside the log and appended in one step, which is one operation on a list or one assignment.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._interner = TagInterner()
+        self._names = TagInterner()
+        self.logged = _Logged([], [])
+
+    def __len__(self) -> int:
+        blocks, single = self.logged
+        return (blocks[-1].end if blocks else 0) + len(single)
+
+    def extend(
+        self, chunks: list[TagLists], keys: Keys, *, removed: bool | BoolArray, expires: I64Array | None
+    ) -> None:
+        self.pack()
+        self.logged.blocks.extend(self._blocks_of(chunks, keys, removed, expires, len(self)))
+
+    def extend_by(self, changes: Changes) -> None:
+        tags = changes.tags
+        numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
+        renumbered = numbers[changes.rows.values]
+        keys = self._numbers(changes.names)[changes.keys] if len(changes.names) else changes.keys
+        block = _block_of(changes.rows.offsets, renumbered, keys, changes.removed, changes.expires, len(self))
+        self.logged.blocks.append(block)
+
+    def changes(self) -> Changes:
+        """All changes as one table, whose memory is then that of the log."""
+        self.pack()
+        whole = self._joined()
+        self.logged = _Logged([whole], [])
+        return _changes_of(whole, self._interner.strings(), self._names.strings())
+
+    def add_to(self, other: StagedChanges, keys: Keys) -> None:
+        """Stage there those of these changes that are of some keys."""
+        tags, names, (blocks, single) = self._interner.strings(), self._names.strings(), self.logged
+        for block in blocks:
+            other.extend_some(_changes_of(block, tags, names), keys)
+        if single:
+            for place in np.flatnonzero(_are_among(_column([key for _, key, _, _ in single]), keys)):
+                row, key, removed, expires = single[place]
+                other.append(row, key, removed=removed, expires=expires)
+
+    def pack(self) -> None:
+        """Make a block of the single changes."""
+        blocks, single = self.logged
+        if single:
+            tags, keys, removed, expires = zip(*single, strict=True)
+            times, begin = np.array(expires, np.int64), len(self) - len(single)
+            packed = self._blocks_of([rows_of_tags(tags)], _column(keys), np.array(removed), times, begin)
+            self.logged = _Logged([*blocks, *packed], [])
+
+    def _blocks_of(
+        self, chunks: list[TagLists], keys: Keys, removed: bool | BoolArray, expires: I64Array | None, begin: int
+    ) -> list[_Block]:
+        """Blocks of rows that come after `begin` others."""
+        blocks, done = list[_Block](), 0
+        numbers_of_keys, flags = self._numbers(keys), np.broadcast_to(removed, len(keys))
+        for chunk in chunks:
+            for first in range(0, len(chunk), _BLOCK_ROWS):
+                offsets = chunk.offsets[first : first + _BLOCK_ROWS + 1]
+                numbers = self._interner.intern_tags(chunk, int(offsets[0]), int(offsets[-1]), threads=self._threads)
+                some = slice(done, done + len(offsets) - 1)
+                times = None if expires is None else expires[some]
+                blocks.append(_block_of(offsets, numbers, numbers_of_keys[some], flags[some], times, begin + done))
+                done = some.stop
+        return blocks
+
+    def _numbers(self, keys: Keys) -> U64Array:
+        """Keys that are integers as they are, the numbers of those that are strings."""
+        if not isinstance(keys, Strings):
+            return keys
+        hashes = hash_strings(keys, threads=self._threads)
+        return self._names.intern(keys, hashes, threads=self._threads).astype(np.uint64)
+
+    def _joined(self) -> _Block:
+        """All blocks as one."""
+        blocks = self.logged.blocks
+        if len(blocks) < 2:
+            return blocks[0] if blocks else _NOTHING
+        *columns, times, _ = zip(*blocks, strict=True)
+        lengths, numbers, keys, removed = (_end_to_end(parts, self._threads) for parts in columns)
+        expires = None
+        if any(each is not None for each in times):
+            parts = [np.full(len(each.keys), NEVER) if each.expires is None else each.expires for each in blocks]
+            expires = _end_to_end(parts, self._threads)
+        return _Block(lengths, numbers, keys, removed, expires, len(self))
+
+
+def _changes_of(block: _Block, tags: Strings, names: Strings) -> Changes:
+    rows = Lists(list_offsets(block.lengths), block.numbers)
+    return Changes(tags, rows, block.keys, block.removed, names, block.expires)
+
+
+def _end_to_end(parts: Sequence[npt.NDArray[Any]], threads: int) -> npt.NDArray[Any]:
+    starts = offsets_of(np.array([len(part) for part in parts], np.int64))
+    whole = np.empty(int(starts[-1]), parts[0].dtype)
+
+    def copy(i: int) -> None:
+        whole[starts[i] : starts[i + 1]] = parts[i]
+
+    run(copy, range(len(parts)), threads)
+    return whole
+
+
+def _are_among(some: Keys, keys: Keys) -> BoolArray:
+    """Which of some keys are among others."""
+    if isinstance(some, Strings):
+        assert isinstance(keys, Strings)
+        found = pc.is_in(from_strings(some), from_strings(keys))
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    assert not isinstance(keys, Strings)
+    return np.isin(some, keys)
+
+
+def _column(keys: Sequence[int | str]) -> Keys:
+    return strings_of(map(str, keys)) if isinstance(keys[0], str) else np.array(keys, np.uint64)
+
+
+def _block_of(
+    offsets: IntArray, numbers: U32Array, keys: U64Array, removed: BoolArray, expires: I64Array | None, begin: int
+) -> _Block:
+    """A block of rows of numbers, which are put in order where they stand; before it there are `begin` changes."""
+    new_offsets = np.zeros(len(keys) + 1, np.int64)
+    used = ascending_known(offsets, 0, numbers, new_offsets)
+    return _Block(
+        np.diff(new_offsets).astype(np.uint32),
+        numbers[:used].copy() if used < len(numbers) else numbers,
+        keys.copy(),
+        removed,
+        None if expires is None else if_any(expires.copy()),
+        begin + len(keys),
+    )
+
+
+class StagedChanges:
+    """Additions and removals not yet consolidated. Not thread-safe: its owner holds a lock.
+
+    Attributes are replaced in one step each, so that a call that fails changes nothing.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self._threads = threads
+        self._parts: tuple[Changes | None, _Log] = (None, _Log(threads))
+
+    def __len__(self) -> int:
+        taken, log = self._parts
+        return (0 if taken is None else len(taken)) + len(log)
+
+    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
+        """Stage one change of a validated set and key; all keys are integers, or all are strings."""
+        log = self._parts[1]
+        if len(log.logged.single) >= _SINGLE_CHANGES:
+            self._reject_more_than_fit(_SINGLE_CHANGES)
+            log.pack()
+        log.logged.single.append((tags, key, removed, expires))
+
+    def extend(
+        self, chunks: list[TagLists], keys: Keys, *, removed: bool | BoolArray, expires: I64Array | None = None
+    ) -> None:
+        """Stage a change for each row of all chunks; `keys` has one for each, as have others that are arrays."""
+        self._reject_more_than_fit(len(keys))
+        self._parts[1].extend(chunks, keys, removed=removed, expires=expires)
+
+    def changes(self) -> Changes:
+        """All changes as one table. They stay staged until `drop` lets go of them."""
+        taken, log = self._parts
+        if taken is None or len(log):
+            taken = log.changes() if taken is None else self._after_all_of(taken, log.changes())
+            self._parts = (taken, _Log(self._threads))
+        return taken
+
+    def of_keys(self, keys: Keys) -> StagedChanges:
+        """Those of these changes that are of some keys, in order."""
+        found = StagedChanges(self._threads)
+        taken, log = self._parts
+        if taken is not None:
+            found.extend_some(taken, keys)
+        log.add_to(found, keys)
+        return found
+
+    def extend_some(self, changes: Changes, keys: Keys) -> None:
+        """Stage those of other changes that are of some keys."""
+        if isinstance(keys, Strings):
+            chosen = np.flatnonzero(_are_among(changes.names, keys)[changes.keys]).astype(np.uint32)
+            own: Keys = gather_strings(changes.names, changes.keys[chosen])
+        else:
+            chosen = np.flatnonzero(_are_among(changes.keys, keys)).astype(np.uint32)
+            own = changes.keys[chosen]
+        rows = gather(changes.rows, chosen)
+        times = None if changes.expires is None else changes.expires[chosen]
+        chunk = TagLists(rows.offsets, gather_strings(changes.tags, rows.values))
+        self.extend([chunk], own, removed=changes.removed[chosen], expires=times)
+
+    def stage_before(self, earlier: StagedChanges) -> None:
+        """Stage other changes before all of these."""
+        self._parts = (self._after_all_of(earlier.changes(), self.changes()), _Log(self._threads))
+
+    def _after_all_of(self, earlier: Changes, later: Changes) -> Changes:
+        whole = _Log(self._threads)
+        whole.extend_by(earlier)
+        whole.extend_by(later)
+        return whole.changes()
+
+    def drop(self, changes: Changes) -> None:
+        """Let go of what `changes` returned, which has taken effect; later changes stay."""
+        taken, log = self._parts
+        if taken is changes:
+            self._parts = (None, log)
+
+    def _reject_more_than_fit(self, rows: int) -> None:
+        if len(self) + rows > MAX_ROWS:
+            raise InvalidValueError(f"more than {MAX_ROWS} staged changes; call consolidate() before adding more")

@@ -113,7 +113,7 @@ def held_in(segment: Segment, rows: U32Array) -> HeldSets:
     ranks, known = gather(segment.tagsets.ranks, rows), segment.vocabulary
     used, numbers = np.unique(ranks.values, return_inverse=True)
     tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
-    return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_these(segment.keys.of_sets(rows)))
+    return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), _only_these(segment.keys.of_sets(rows)))
 
 
 def _rank_tags(
@@ -135,10 +135,7 @@ def _rank_tags(
 
 
 def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) -> U32Array:
-    """Places of tags by frequency, equal frequencies in the order given; 2.5 times as fast as a plain sort.
-
-    Nearly all tags are rare, so these are sorted by counting.
-    """
+    """Places of tags by frequency, equal frequencies in the order given; the rare ones, nearly all, by counting."""
     ordered = frequencies[order]
     rare = ordered < _RARE
     if rare.all():
@@ -150,22 +147,15 @@ def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) ->
     ])  # fmt: skip
 
 
-def build_segment(
-    held: Sequence[HeldSets], changes: Changes, options: LayoutOptions, *, now: int = LONG_AGO, threads: int = 1
-) -> Segment:
-    """The segment of what these sets are after the changes, in the layout of `options`. Held twice, a set has all keys.
-
-    Keys that have expired `now`, in microseconds since 1970, are not in it.
-    The result depends on the sets and keys it holds and on the options alone, not on the order in which they came
-    nor on `threads`.
-    """
-    return segment_after(held, changes, options, now=now, threads=threads)[0]
-
-
 def segment_after(
-    held: Sequence[HeldSets], changes: Changes, options: LayoutOptions, *, now: int, threads: int
+    held: Sequence[HeldSets], changes: Changes, options: LayoutOptions, *, now: int = LONG_AGO, threads: int = 1
 ) -> tuple[Segment, ChangeCounts]:
-    """As `build_segment`, and what became of the changes, of whose sets all that are stored are held."""
+    """The segment of what these sets are after the changes, in the layout of `options`, and what became of the changes.
+
+    Held twice, a set has all keys. Keys that have expired `now`, in microseconds since 1970, are not in it. The segment
+    depends on the sets and keys it holds and on the options alone, not on the order in which they came nor on
+    `threads`. What became of changes is told as far as the stored ones of their sets are held.
+    """
     rows = distinct_sets(held, changes, now=now, threads=threads)
     lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
     return lay_out(options, rows, threads), ChangeCounts(*np.bincount(rows.became, minlength=4).tolist())
@@ -174,10 +164,7 @@ def segment_after(
 def distinct_sets(
     held: Sequence[HeldSets], changes: Changes, *, rarest_first: bool = True, now: int = LONG_AGO, threads: int = 1
 ) -> Rows:
-    """What these sets are after the changes, as in `build_segment`, not laid out yet.
-
-    Tags come as in a `Vocabulary`, or else just by their hashes.
-    """
+    """As `segment_after`, not laid out yet, with tags as in a `Vocabulary`, or else just by their hashes."""
     held = [each for each in held if len(each) or each.keys.names is not None]
     names = None
     if any(each.keys.names is not None for each in held):
@@ -197,9 +184,10 @@ def distinct_sets(
     del group_of_row, rows_of_pairs
     first_pairs, by_group = group_by(pair_groups, len(firsts), threads=threads)
     del pair_groups
-    key_offsets, keys, expires, became = keys_left(
-        first_pairs, by_group, keys, removed, expires, len(keys) - len(changes), threads=threads
-    )
+    times = np.zeros(0, np.int64) if expires is None else expires
+    pairs = _Pairs(first_pairs, by_group, keys, removed, times, len(keys) - len(changes))
+    key_offsets, keys, expires, became = _keys_of_groups(pairs, threads)
+    del pairs, times
     del first_pairs, by_group, removed
     alive = np.flatnonzero(np.diff(key_offsets))
     if len(alive) < len(firsts):
@@ -212,7 +200,7 @@ def distinct_sets(
         table = table.of_sets(row_order, threads=threads)
         del row_order
     del firsts, alive, keys, key_offsets, expires
-    table = _narrow(table) if names is None else only_used(table, names, threads=threads)
+    table = _narrow(table) if names is None else _only_used(table, names, threads=threads)
     return Rows(vocabulary, rows, table, first_rows, became)
 
 
@@ -220,8 +208,11 @@ def _with_names_in_common(
     held: Sequence[HeldSets], changes: Changes, threads: int
 ) -> tuple[list[HeldSets], Changes, Strings]:
     """All with the same numbers for the same keys, which are strings; and these, by number."""
-    known = [each.keys.names for each in held if each.keys.names is not None]
-    names, numbers = in_common([*known, changes.names], threads=threads)
+    parts = [*(each.keys.names for each in held if each.keys.names is not None), changes.names]
+    strings = pa.concat_arrays([from_strings(part).cast(pa.large_string()) for part in parts])
+    places, all_numbers = in_order(strings)
+    names = gather_strings(to_strings(strings), places, threads=threads)
+    numbers = np.split(all_numbers, np.cumsum([len(part) for part in parts[:-1]]))
 
     def renumbered(table: KeyTable, numbers: U32Array) -> KeyTable:
         return replace(table, keys=Lists(table.keys.offsets, numbers[table.keys.values]), names=names)
@@ -327,7 +318,7 @@ class Rows:
     ranks: Lists
     keys: KeyTable
     first_rows: I64Array  # as `sort_rows` returns them
-    became: U8Array  # what became of each change, as `keys_left` says it
+    became: U8Array  # what became of each change, as `_keys_of_groups` says it
 
 
 def by_rarest_tag(options: LayoutOptions, rows: Rows, threads: int) -> Segment:  # noqa: ARG001
@@ -431,25 +422,15 @@ def _close_gaps(first_pairs, counts, keys, offsets, out, first, last):
             out[offsets[group] + i] = keys[first_pairs[group] + i]
 
 
-def keys_left(
-    first_pairs: I64Array,
-    order: U32Array,
-    keys: U64Array,
-    removed: BoolArray,
-    expires: I64Array | None,
-    held: int,
-    *,
-    threads: int = 1,
-) -> tuple[I64Array, U64Array, I64Array | None, U8Array]:
-    """Keys of each group, ascending and each once, after its changes; with their offsets and times, if any.
-
-    Changes are grouped as `group_by` has them, and `held` pairs come first, which are no changes. The last array says
-    what became of each change: `ADDED`, `ALREADY_THERE`, `REMOVED` or `MISSING`.
-    """
-    times = np.zeros(0, np.int64) if expires is None else expires
-    pairs, counts = _Pairs(first_pairs, order, keys, removed, times, held), np.empty(len(first_pairs) - 1, np.int64)
-    became = np.empty(len(keys) - held, np.uint8)
-    out = _Left(np.empty(len(keys), np.uint64), np.empty(len(times), np.int64), counts, became)
+def _keys_of_groups(pairs: _Pairs, threads: int) -> tuple[I64Array, U64Array, I64Array | None, U8Array]:
+    """Keys left of each group, ascending, with their offsets and times, and what became of each change."""
+    first_pairs, counts = pairs.first_pairs, np.empty(len(pairs.first_pairs) - 1, np.int64)
+    out = _Left(
+        np.empty(len(pairs.keys), np.uint64),
+        np.empty(len(pairs.expires), np.int64),
+        counts,
+        np.empty(len(pairs.keys) - pairs.held, np.uint8),
+    )
     ranges = even_work(first_pairs, threads)
     run_rows(lambda first, last: _keys_left(pairs, first, last, out), ranges, threads)
     offsets = offsets_of(counts)
@@ -461,24 +442,12 @@ def keys_left(
         run_rows(lambda a, b: _close_gaps(first_pairs, counts, column, offsets, tight, a, b), ranges, threads)
         return tight
 
-    left = without_gaps(out.keys)
-    times_left = None if expires is None else if_any(without_gaps(out.expires.view(np.uint64)).view(np.int64))
-    return offsets, left, times_left, became
+    times = if_any(without_gaps(out.expires.view(np.uint64)).view(np.int64)) if len(out.expires) else None
+    return offsets, without_gaps(out.keys), times, out.became
 
 
-def in_common(parts: Sequence[Strings], *, threads: int = 1) -> tuple[Strings, list[U32Array]]:
-    """The different strings of all parts, in the order of their bytes, and their places there for each part."""
-    strings = pa.concat_arrays([from_strings(part).cast(pa.large_string()) for part in parts])
-    places, numbers = in_order(strings)
-    names = gather_strings(to_strings(strings), places, threads=threads)
-    return names, np.split(numbers, np.cumsum([len(part) for part in parts[:-1]]))
-
-
-def only_used(table: KeyTable, names: Strings, *, threads: int = 1) -> KeyTable:
-    """The key table, whose keys are places in `names`, without the names that do not occur in it.
-
-    Where all names do, nothing is copied but what is of another type.
-    """
+def _only_used(table: KeyTable, names: Strings, *, threads: int = 1) -> KeyTable:
+    """The key table, whose keys are places in `names`, without the names that do not occur in it."""
     keys = table.keys
     used = np.flatnonzero(count_values(keys.values, len(names)))
     values = keys.values.astype(np.uint32, copy=False)
@@ -491,7 +460,7 @@ def only_used(table: KeyTable, names: Strings, *, threads: int = 1) -> KeyTable:
     return replace(table, keys=Lists(keys.offsets, values), names=names)
 
 
-def only_these(table: KeyTable) -> KeyTable:
+def _only_these(table: KeyTable) -> KeyTable:
     """A key table without the names that do not occur in it; takes as long as it is, however many names there are."""
     if table.names is None:
         return table

@@ -34,6 +34,7 @@ from tagmatch.model.storage.repository import Repository, open_with
 from tagmatch.model.tables import NEVER, ChangeCounts, Segment, Snapshot
 from tagmatch.model.where.tag_columns import check_geometry, shapes_of
 from tagmatch.partitioner.consolidation import (
+    StagedChanges,
     consolidated,
     in_layout,
     merged,
@@ -44,7 +45,6 @@ from tagmatch.partitioner.consolidation import (
     without_expired,
 )
 from tagmatch.partitioner.local import Changes
-from tagmatch.partitioner.staged import StagedChanges
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
 from tagmatch.pipeline.matcher import Matcher

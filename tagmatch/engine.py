@@ -41,8 +41,7 @@ from tagmatch.model.storage.repository import Repository, location_of, open_with
 from tagmatch.model.tables import NEVER, ChangeCounts, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
-from tagmatch.partitioner.consolidation import count_tags, missing_rows, rows_with, to_merge
-from tagmatch.partitioner.staged import StagedChanges
+from tagmatch.partitioner.consolidation import StagedChanges, count_tags, missing_rows, rows_with, to_merge
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of

@@ -1,1 +1,137 @@
-"""The Spark job that partitions offline (§3.1): the local partitioner's snapshot, from any DataFrame of sets."""
+"""The offline job (§3.1) on Spark: from a DataFrame of sets to the snapshot that the local partitioner would make.
+
+Steps, each of one or a few Spark jobs ::
+
+    shards      rows by a hash of their set; a task makes its sets distinct, as the local partitioner does
+    stored      where rows are appended: the keys that these sets have in the index already; its small segments
+    keys        where keys are strings: the different ones, sorted; a file that tasks memory-map
+    vocabulary  frequencies added up over shards, ranked; a file that tasks memory-map
+    slices      sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each slice laid out
+    index       the slices one after the other, in files of which each task writes some parts
+
+At last the driver names these files in a new manifest, in one step; what is appended, beside the segments that stay.
+
+Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
+by which Spark sets the bounds of their ranges. What tasks leave for others lies in a folder beside the index's
+snapshots, which readers do not look at, and which is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.options import KeyType, LayoutOptions
+from tagmatch.model.storage.byte_store import Written
+from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.tables import manifest_of
+from tagmatch.partitioner.local import MAX_ROWS
+from tagmatch.partitioner.spark.batches import Scratch
+from tagmatch.partitioner.spark.shards import Appending, Shards, Stored, make_shards
+from tagmatch.partitioner.spark.slices import lay_out_slices, write_slices
+from tagmatch.partitioner.spark.tables import Job, build_vocabulary, number_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# A session hands its settings on to its jobs, in all threads, as their properties; this one is shown on Spark's pages
+_DESCRIPTION = "spark.job.description"
+_OURS = "tagmatch: "
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioned:
+    """What a job has made."""
+
+    # Distinct sets, pairs of a set and a key, different tags, and partitions (clusters, in the layout `rarest`): of the
+    # segment that it has made, which is the whole index, or what was added to it
+    sets: int
+    keys: int
+    tags: int
+    partitions: int
+    skipped: dict[str, int]  # Rows that were left out, by what is wrong with them
+
+
+def partition_sets(
+    rows: DataFrame, stored: Stored, layout: LayoutOptions, *, append: bool, sets_per_task: int, skip_invalid: bool
+) -> Partitioned:
+    """Make the sets of a DataFrame, columns `tags`, `key` and perhaps `where`, the snapshot of an index, or a segment.
+
+    The index has keys that are strings where `key` has. A segment also has what `consolidated` takes in; keys that have
+    expired go. Each task has about `sets_per_task` sets in memory, some 500 bytes each; the outcome does not depend on
+    it. What a job that was killed has left at the index's place goes; so only one job at a time may work on an index.
+    """
+    spark = rows.sparkSession
+    with stored.index.scratch() as files:
+        expire = append and bool(stored.expiring)
+        job = Job(Scratch(files), key_type_of_rows(rows), layout, sets_per_task, expire)
+        with _step(spark, "shards"):
+            shards = make_shards(rows, job, skip_invalid=skip_invalid)
+        _tell_problems(shards, skip_invalid=skip_invalid)
+        entries, written = list[Entry](), dict[str, str]()
+        if append and stored.manifest is not None:
+            if not shards.rows:
+                return Partitioned(0, 0, 0, 0, shards.problems)
+            with _step(spark, "stored"):
+                appending = Appending(job, stored, shards)
+                shards = appending.take_in(spark)
+            entries, written = appending.entries, appending.written
+        if (sets := shards.sets + sum(entry["rows"] for entry in entries)) > MAX_ROWS:
+            raise InvalidValueError(
+                f"an index holds at most {MAX_ROWS} sets, not {sets}; split the rows by a hash of their tags"
+            )
+        if job.key_type == "string":
+            with _step(spark, "keys"):
+                job = replace(job, names=number_names(spark, job.scratch, shards.numbers))
+        with _step(spark, "vocabulary"):
+            tags = build_vocabulary(spark, job, shards.numbers)
+        with _step(spark, "slices"):
+            slices = lay_out_slices(spark, job, shards.numbers, tags)
+        with _step(spark, "index"):
+            partitions, entry = write_slices(spark, job, slices, tags)
+        # By their paths in the index
+        written |= {f"{entry['name']}/{name}": name for name in entry["files"]}
+        manifest = manifest_of([*entries, entry], layout, job.key_type)
+        # Once, whereas tasks may run twice
+        if append:
+            stored.index.switch(manifest, stored.name, Written(files, written))
+        else:
+            stored.index.replace(manifest, Written(files, written))
+        return Partitioned(shards.sets, int(slices["keys"].sum()), tags.count, partitions, shards.problems)
+
+
+def _tell_problems(shards: Shards, *, skip_invalid: bool) -> None:
+    """Warn of rows that were left out; they are an error if they are not to be skipped."""
+    if shards.problems:
+        problems = ", ".join(f"{problem}: {count}" for problem, count in shards.problems.items())
+        if not skip_invalid:
+            raise InvalidValueError(
+                f"there are rows that cannot be stored: {problems}; filter them, or have them skipped (skip_invalid)"
+            )
+        _log.warning("skipped rows: %s", problems)
+
+
+def key_type_of_rows(rows: DataFrame) -> KeyType:
+    """What the keys of an index of these rows are."""
+    return "string" if dict(rows.dtypes)["key"] == "string" else "integer"
+
+
+@contextlib.contextmanager
+def _step(spark: SparkSession, name: str) -> Iterator[None]:
+    """Name the Spark jobs of a step, in Spark's pages and in the log."""
+    _log.info("%s", name)
+    before = spark.conf.get(_DESCRIPTION, None)
+    spark.conf.set(_DESCRIPTION, f"{_OURS}{name}")
+    try:
+        yield
+    finally:
+        if before is None or before.startswith(_OURS):  # by another job, in another thread of the session
+            spark.conf.unset(_DESCRIPTION)
+        else:
+            spark.conf.set(_DESCRIPTION, before)

@@ -31,7 +31,7 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_strings
-from tagmatch.model.kernels.lists import gather, gather_strings, group_by
+from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.storage.byte_store import ByteStore
 from tagmatch.model.storage.tables import OpenFile, checked_columns, read_table_file
 from tagmatch.model.tables import LONG_AGO, Segment
@@ -66,6 +66,11 @@ def grouped(things: Sequence[_T], sizes: Sequence[int], size: int) -> list[list[
         groups[-1].append(thing)
         room -= own
     return groups
+
+
+def chunks_of(rows: Iterable[tuple[int, int]], most: int) -> list[tuple[int, int, int]]:
+    """Cut tables, of which come number and rows, into chunks of `most` rows at most: number, first row, last row."""
+    return [(number, first, min(first + most, last)) for number, last in rows for first in range(0, last, most)]
 
 
 def number_of_task() -> int:
@@ -122,18 +127,10 @@ def _as_rows(rows: Sequence[tuple[int, int, pa.Buffer]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["label", "number", "batch"])
 
 
-def scattered(
-    groups: U32Array, labels: I64Array, numbers: I64Array, rows: Callable[[U32Array], pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Rows `SERIALIZED`: `rows(places)`, each in the batches of its group."""
-    firsts, order = group_by(groups, len(labels))
-    return in_groups(firsts, labels, numbers, rows(order))
-
-
 def in_groups(
     firsts: I64Array, labels: I64Array, numbers: I64Array, records: pa.RecordBatch
 ) -> Iterator[pa.RecordBatch]:
-    """As `scattered`, of records that come group by group; `firsts` has where each group begins, and the end."""
+    """Rows `SERIALIZED` of records that come group by group; `firsts` has where each group begins, and the end."""
     return serialized(
         (int(labels[group]), int(numbers[group]), records[int(firsts[group]) : int(firsts[group + 1])])
         for group in np.flatnonzero(np.diff(firsts)).tolist()
@@ -192,10 +189,8 @@ def _by_number(work: Callable[[int, Iterable[pa.RecordBatch]], Batches], batches
 
 
 def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
-    """Return `each` x `count` different labels, those of a column for one partition of `repartition(count, "label")`.
-
-    Other labels would not be spread evenly: of two, both come to one partition half of the time.
-    """
+    """Give `each` x `count` different labels, those of a column for one partition of `repartition(count, "label")`."""
+    # Other labels would not be spread evenly: of two, both come to one partition half of the time
     if count not in _partitions:
         # With that many numbers, fewer than two for a partition are out of the question. Spark answers without a job,
         # as of a table of constants.
@@ -217,10 +212,7 @@ def labels_for_all(spark: SparkSession) -> I64Array:
 
 
 def sets_at(segment: Segment, rows: UIntArray, now: int = LONG_AGO) -> pa.RecordBatch:
-    """The sets in these rows of a segment: columns `tags`, lists of strings, and `keys`, lists as they are stored.
-
-    Without keys that have expired `now`, in microseconds since 1970.
-    """
+    """The sets in these rows of a segment, without expired keys: `tags` as strings, `keys` as they are stored."""
     ranks, table = gather(segment.tagsets.ranks, rows), segment.keys.of_sets(rows)
     keys = table.keys
     if table.expires is not None:
@@ -240,10 +232,7 @@ def lists_of(offsets: IntArray, values: pa.Array) -> pa.Array:
 
 
 def rows_at(records: pa.RecordBatch, places: U32Array) -> pa.RecordBatch:
-    """The rows with these places, as `records.take` gives them, which is slow where there are lists.
-
-    The columns have no nulls, but elements of lists may be anything.
-    """
+    """The rows, without nulls, with these places: as `records.take` gives them, which is slow where there are lists."""
     columns = [_elements_at(column, places).cast(column.type) for column in records.columns]
     return pa.record_batch(columns, schema=records.schema)
 
@@ -302,12 +291,12 @@ class Scratch:
         """The columns of the table of this name in these files, memory-mapped, as other tasks on this machine do."""
         return checked_columns(name, read_table_file([OpenFile.at(self.files.kept(file)) for file in files]))
 
-    def new_array(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    def new_array(self, count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """An array in a file of this machine that is removed with it; it takes no room but for what is written."""
-        if 0 in shape:
-            return np.zeros(shape, dtype)
+        if not count:
+            return np.zeros(0, dtype)
         file = self.files.local_folder() / f"array-{uuid.uuid4().hex}"
-        array = np.memmap(file, dtype, "w+", shape=shape)
+        array = np.memmap(file, dtype, "w+", shape=(count,))
         file.unlink()  # it stays as long as the array does
         return array
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import decimal
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNot
 from tagmatch.model.input.conditions import have_mistakes, reject_mistakes, with_conditions
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import sort_values
+from tagmatch.model.kernels.lists import group_by, sort_values
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
@@ -38,27 +38,26 @@ from tagmatch.model.storage.format import EXPIRES, files_of, key_type_of, parts_
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import write_deletions
 from tagmatch.model.tables import LONG_AGO, Snapshot, Vocabulary
-from tagmatch.partitioner.consolidation import due_rows, rows_with_ranks, to_take_in
+from tagmatch.partitioner.consolidation import StagedChanges, due_rows, rows_with_ranks, to_take_in
 from tagmatch.partitioner.local import Changes, HeldSets, distinct_sets, held_by, held_in, no_changes
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
     Batches,
-    Scratch,
     are_strings,
+    chunks_of,
     deserialized,
     for_each,
     gathered,
     grouped,
     groups_by_hash,
+    in_groups,
     labels_for_all,
     number_of_task,
     one_row,
     rows_at,
-    scattered,
     serialized,
 )
-from tagmatch.partitioner.spark.tables import ShardKeys
-from tagmatch.partitioner.staged import StagedChanges
+from tagmatch.partitioner.spark.tables import Job
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -97,13 +96,10 @@ class Shards:
     problems: dict[str, int]  # rows that were left out, by what is wrong with them
 
 
-def make_shards(rows: DataFrame, keys: ShardKeys, *, skip_invalid: bool) -> Shards:
-    """Make shards of columns `tags`, array<string>, and `key`, string or an integer or decimal.
-
-    Rows may also have `where`, `constraints` and `area` (see `TagMatch.add_subscriptions`).
-    """
+def make_shards(rows: DataFrame, job: Job, *, skip_invalid: bool) -> Shards:
+    """Make shards of columns `tags`, `key`, perhaps as decimals, and perhaps `where`, `constraints` and `area`."""
     clean = rows.mapInArrow(partial(_clean, labels_for_all(rows.sparkSession), skip_invalid=skip_invalid), SERIALIZED)
-    made = clean.repartition("label").mapInArrow(partial(_write_rows, keys), _MADE).collect()
+    made = clean.repartition("label").mapInArrow(partial(_write_rows, job), _MADE).collect()
     counts = np.sum([np.zeros(len(PROBLEMS), np.int64), *(np.array(shard.problems) for shard in made)], axis=0)
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
@@ -146,8 +142,9 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
             keys = keys.take(pa.array(sources))
         hashes = np.empty(len(rows), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
-        groups, records = groups_by_hash(hashes, len(labels)), pa.record_batch([tags, keys], ["tags", "key"])
-        yield from scattered(groups, labels, np.full(len(labels), _ROWS), partial(rows_at, records))
+        firsts, order = group_by(groups_by_hash(hashes, len(labels)), len(labels))
+        records = rows_at(pa.record_batch([tags, keys], ["tags", "key"]), order)
+        yield from in_groups(firsts, labels, np.full(len(labels), _ROWS), records)
     if found.any():
         yield from serialized([(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))])
 
@@ -168,7 +165,7 @@ def _problems(tags: pa.ListArray, keys: pa.Array) -> U8Array:
     return problems
 
 
-def _write_rows(keys: ShardKeys, batches: Batches) -> Iterator[pa.RecordBatch]:
+def _write_rows(job: Job, batches: Batches) -> Iterator[pa.RecordBatch]:
     staged = StagedChanges()
     problems = np.zeros(len(PROBLEMS), np.int64)
 
@@ -180,30 +177,27 @@ def _write_rows(keys: ShardKeys, batches: Batches) -> Iterator[pa.RecordBatch]:
                 np.add(problems, records["rows"].to_numpy(), out=problems)
 
     for some in gathered(rows(), _RECEIVED_BYTES):
-        staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[keys.type].many(some["key"], "key"), removed=False)
+        staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[job.key_type].many(some["key"], "key"), removed=False)
     if len(staged) or problems.any():
         shard, rows_of_shard = number_of_task(), len(staged)
         # No sets, but they say of what type keys are
-        none = held_by(empty_segment(LayoutOptions(), keys.type))
-        sets = _write_shard(keys, shard, [none], staged.changes())
+        none = held_by(empty_segment(job.layout, job.key_type))
+        sets = _write_shard(job, shard, [none], staged.changes())
         yield one_row(shard=shard, sets=sets, rows=rows_of_shard, problems=problems)
 
 
-def _write_shard(keys: ShardKeys, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO) -> int:
-    """Leave what stored sets are after changes as a shard (see `distinct_sets`); returns how many sets that are.
-
-    Its tags are in the order of their hashes, as the next step takes them.
-    """
+def _write_shard(job: Job, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO) -> int:
+    """Leave what stored sets are after changes as a shard, its tags by their hashes; returns how many sets."""
     sets = distinct_sets(held, changes, rarest_first=False, now=now)
     if len(sets.ranks):
-        keys.scratch.write(
+        job.scratch.write(
             "shard",
             shard,
             tags=from_strings(sets.vocabulary.tags),
             hashes=pa.array(sets.vocabulary.hashes),
             frequencies=pa.array(sets.vocabulary.frequencies),
             ranks=from_lists(sets.ranks),
-            **keys.columns(sets.keys),
+            **job.columns(sets.keys),
         )
     return len(sets.ranks)
 
@@ -221,11 +215,6 @@ _TAGS_AT_ONCE = 1 << 16
 _VERIFIED = "group long"
 _DUE_ROWS = "place long, chunk long, due long"
 _LEFT = "place long, deleted string"
-
-#: Of segments, by place, how many sets have keys that have expired, by the number of the table that has their rows
-_Due: TypeAlias = dict[int, dict[int, int]]
-#: Consecutive rows of segments: the place of the segment, the first row and the last
-_Chunks: TypeAlias = Sequence[tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +283,9 @@ class Stored:
                 raise self._changed() from None
             raise
 
-    def chunks(self, places: Sequence[int], most: int) -> _Chunks:
+    def chunks(self, places: Sequence[int], most: int) -> list[tuple[int, int, int]]:
         """Rows of these segments, `most` at most in each chunk."""
-        rows = [(place, self.segments[place]["rows"]) for place in places]
-        return [(place, first, min(first + most, last)) for place, last in rows for first in range(0, last, most)]
+        return chunks_of([(place, self.segments[place]["rows"]) for place in places], most)
 
     def _changed(self) -> IndexChangedError:
         return IndexChangedError(
@@ -306,104 +294,124 @@ class Stored:
         )
 
 
-def take_in(
-    spark: SparkSession, keys: ShardKeys, stored: Stored, shards: Shards, sets_per_task: int
-) -> tuple[Shards, list[Entry], dict[str, str]]:
-    """Give the sets of shards the keys that they have in an index already, and make shards of its small segments.
+class Appending:
+    """Gives the sets of shards the keys that they have in an index already, and makes shards of its small segments.
 
     In other segments, sets of which some keys have expired are gone; if they have keys left, there are shards of them.
-    Also gives what manifests say of the segments that stay; and of files that the index lacks, by their names there,
-    their names in the scratch folder.
     """
-    files, segments, scratch = files_of(stored.segments), stored.segments, keys.scratch
-    groups = grouped([*files], [expected["bytes"] for expected in files.values()], _VERIFIED_BYTES)
-    for_each(spark, range(len(groups)), partial(_verify, stored, groups), _VERIFIED).collect()
-    due = _find_due(spark, scratch, stored, sets_per_task)
-    live = [
-        each["rows"] - each.get("deleted", {"rows": 0})["rows"] - sum(due.get(place, {}).values())
-        for place, each in enumerate(segments)
-    ]
-    taken = to_take_in(live, shards.rows)
-    free = max(shards.numbers, default=0) + 1
-    looked_up = for_each(spark, shards.numbers, partial(_look_up, keys, stored, free), _SHARD).collect()
-    chunks = stored.chunks([*taken, *(place for place in due if place not in taken)], sets_per_task)
-    small = partial(_take, keys, stored, chunks, taken, shards.numbers, due, 2 * free)
-    made = [*looked_up, *for_each(spark, range(len(chunks)), small, _SHARD).collect()]
-    places = [place for place in range(len(segments)) if place not in taken]
-    left = for_each(spark, places, partial(_delete, scratch, stored, shards.numbers, due), _LEFT).collect()
-    entries, written = list[Entry](), dict[str, str]()
-    for row in sorted(left, key=lambda row: row.place):
-        entries.append(dict(segments[row.place]))
-        if row.deleted is not None:
-            deleted = json.loads(row.deleted)
-            entries[-1]["deleted"], written[deleted["name"]] = deleted, _deletions(row.place)
-    numbers = tuple(sorted(row.shard for row in made))
-    return replace(shards, numbers=numbers, sets=sum(row.sets for row in made)), entries, written
 
+    def __init__(self, job: Job, stored: Stored, shards: Shards) -> None:
+        self._job, self._scratch, self._stored, self._shards = job, job.scratch, stored, shards
+        self._free = max(shards.numbers, default=0) + 1  # numbers of shards from there on
+        # Of segments, by place, how many sets have keys that have expired, by the number of the chunk with their rows
+        self._due: dict[int, dict[int, int]] = {}
+        self.entries: list[Entry] = []  # what manifests say of the segments that stay
+        self.written: dict[str, str] = {}  # names in the scratch folder of files that the index lacks, by those there
 
-def _find_due(spark: SparkSession, scratch: Scratch, stored: Stored, rows_per_task: int) -> _Due:
-    """Find the sets of which keys have expired."""
-    chunks = stored.chunks(stored.expiring, rows_per_task)
-    if not chunks:
-        return {}
-    found = for_each(spark, range(len(chunks)), partial(_write_due, scratch, stored, chunks), _DUE_ROWS).collect()
-    due: _Due = {}
-    for row in sorted(found, key=lambda row: row.chunk):
-        if row.due:
-            due.setdefault(row.place, {})[row.chunk] = row.due
-    return due
+    def take_in(self, spark: SparkSession) -> Shards:
+        """The shards, of which some are others now."""
+        stored, segments, numbers = self._stored, self._stored.segments, self._shards.numbers
+        files = files_of(segments)
+        groups = grouped([*files], [expected["bytes"] for expected in files.values()], _VERIFIED_BYTES)
+        for_each(spark, range(len(groups)), partial(self._verify, groups), _VERIFIED).collect()
+        if chunks := stored.chunks(stored.expiring, self._job.sets_per_task):
+            found = for_each(spark, range(len(chunks)), partial(self._write_due, chunks), _DUE_ROWS).collect()
+            for row in sorted(found, key=lambda row: row.chunk):
+                if row.due:
+                    self._due.setdefault(row.place, {})[row.chunk] = row.due
+        live = [
+            each["rows"] - each.get("deleted", {"rows": 0})["rows"] - sum(self._due.get(place, {}).values())
+            for place, each in enumerate(segments)
+        ]
+        taken = to_take_in(live, self._shards.rows)
+        looked_up = for_each(spark, numbers, self._look_up, _SHARD).collect()
+        due = [place for place in self._due if place not in taken]
+        chunks = stored.chunks([*taken, *due], self._job.sets_per_task)
+        made = for_each(spark, range(len(chunks)), partial(self._take, chunks, taken), _SHARD).collect()
+        places = [place for place in range(len(segments)) if place not in taken]
+        left = for_each(spark, places, self._delete, _LEFT).collect()
+        for row in sorted(left, key=lambda row: row.place):
+            self.entries.append(dict(segments[row.place]))
+            if row.deleted is not None:
+                self.entries[-1]["deleted"] = deleted = json.loads(row.deleted)
+                self.written[deleted["name"]] = _deletions(row.place)
+        made += looked_up
+        sets = sum(row.sets for row in made)
+        return replace(self._shards, numbers=tuple(sorted(row.shard for row in made)), sets=sets)
+
+    # -- tasks ---------------------------------------------------------------------------------------------------------
+
+    def _verify(self, groups: Sequence[Sequence[str]], group: int) -> Iterator[pa.RecordBatch]:
+        files = files_of(self._stored.segments)
+        self._stored.verify({name: files[name] for name in groups[group]})
+        yield one_row(group=group)
+
+    def _write_due(self, chunks: Sequence[tuple[int, int, int]], chunk: int) -> Iterator[pa.RecordBatch]:
+        """Find the rows, of some of a segment, whose sets have keys that have expired."""
+        place, first, last = chunks[chunk]
+        due = due_rows(self._stored.open().segments[place], self._stored.now, first, last)
+        self._scratch.write(_DUE, chunk, rows=pa.array(due))
+        yield one_row(place=place, chunk=chunk, due=len(due))
+
+    def _look_up(self, shard: int) -> Iterator[pa.RecordBatch]:
+        """Find the sets of a shard in all segments; leave the rows and, if there are some, a shard with all keys."""
+        names = ("tags", "hashes", "frequencies", "ranks")
+        tags, hashes, frequencies, ranks = (self._scratch.read("shard", shard, name) for name in names)
+        vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
+        own = HeldSets(vocabulary, to_lists(ranks), self._job.of_shard(shard))
+        held, found = list[HeldSets](), {}
+        for place, segment in enumerate(self._stored.open().segments):
+            rows = rows_with_ranks(segment, _ranks_in(segment.vocabulary, vocabulary), own.ranks)
+            found[f"rows-{place}"] = pa.array(rows)
+            if len(rows):
+                held.append(held_in(segment, rows))
+        self._scratch.write(_FOUND, shard, **found)
+        if held:
+            shard += self._free  # as a twin of this task may be reading the first
+            # What is newer comes last
+            _write_shard(self._job, shard, [*held, own], no_changes(), self._stored.now)
+        yield one_row(shard=shard, sets=len(own))
+
+    def _take(
+        self, chunks: Sequence[tuple[int, int, int]], taken: Sequence[int], chunk: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Make a shard of rows of a segment that no shard has taken keys from: of all or, where it stays, those due."""
+        place, first, last = chunks[chunk]
+        segment, shard = self._stored.open().segments[place].without(self._found(place)), 2 * self._free + chunk
+        rows = segment.live_rows(first, last).astype(np.uint32)
+        if place not in taken:
+            rows = np.intersect1d(rows, self._due_in(place), assume_unique=True)
+        if made := _write_shard(self._job, shard, [held_in(segment, rows)], no_changes(), self._stored.now):
+            yield one_row(shard=shard, sets=made)
+
+    def _delete(self, place: int) -> Iterator[pa.RecordBatch]:
+        """Write which rows of a segment are deleted from now on, if there are more, and if others are left."""
+        segment, gone = self._stored.open().segments[place], np.union1d(self._found(place), self._due_in(place))
+        if segment.live == len(gone):
+            return
+        deleted = None
+        if len(gone) and (deletions := segment.without(gone).deletions) is not None:
+            with self._scratch.files.new(_deletions(place)) as path:
+                deleted = json.dumps(write_deletions(deletions, len(segment), path))
+        yield pa.record_batch({"place": pa.array([place]), "deleted": pa.array([deleted], pa.string())})
+
+    def _found(self, place: int) -> U32Array:
+        """Rows of a segment whose sets are in one of the shards, ascending."""
+        rows = [self._scratch.read(_FOUND, shard, f"rows-{place}", keep=True) for shard in self._shards.numbers]
+        return np.sort(np.concatenate([np.zeros(0, np.uint32), *map(to_numbers, rows)]))
+
+    def _due_in(self, place: int) -> U32Array:
+        """Rows of a segment whose sets have keys that have expired, ascending."""
+        rows = [self._scratch.read(_DUE, chunk, "rows", keep=True) for chunk in self._due.get(place, ())]
+        return np.concatenate([np.zeros(0, np.uint32), *map(to_numbers, rows)])
 
 
 def _deletions(place: int) -> str:
     return f"stored-deletions-{place}"
 
 
-# -- tasks -----------------------------------------------------------------------------------------------------------
-
-
-def _verify(stored: Stored, groups: Sequence[Sequence[str]], group: int) -> Iterator[pa.RecordBatch]:
-    files = files_of(stored.segments)
-    stored.verify({name: files[name] for name in groups[group]})
-    yield one_row(group=group)
-
-
-def _write_due(scratch: Scratch, stored: Stored, chunks: _Chunks, chunk: int) -> Iterator[pa.RecordBatch]:
-    """Find the rows, of some of a segment, whose sets have keys that have expired."""
-    place, first, last = chunks[chunk]
-    due = due_rows(stored.open().segments[place], stored.now, first, last)
-    scratch.write(_DUE, chunk, rows=pa.array(due))
-    yield one_row(place=place, chunk=chunk, due=len(due))
-
-
-def _look_up(keys: ShardKeys, stored: Stored, free: int, shard: int) -> Iterator[pa.RecordBatch]:
-    """Find the sets of a shard in all segments; leave the rows and, where there are some, another shard with all keys.
-
-    Under another number, as a twin of this task may be reading the first.
-    """
-    tags, hashes, frequencies, ranks = (
-        keys.scratch.read("shard", shard, name) for name in ("tags", "hashes", "frequencies", "ranks")
-    )
-    vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
-    own = HeldSets(vocabulary, to_lists(ranks), keys.of_shard(shard))
-    held, found = list[HeldSets](), {}
-    for place, segment in enumerate(stored.open().segments):
-        rows = rows_with_ranks(segment, _ranks_in(segment.vocabulary, vocabulary), own.ranks)
-        found[f"rows-{place}"] = pa.array(rows)
-        if len(rows):
-            held.append(held_in(segment, rows))
-    keys.scratch.write(_FOUND, shard, **found)
-    if held:
-        shard += free
-        # What is newer comes last
-        _write_shard(keys, shard, [*held, own], no_changes(), stored.now)
-    yield one_row(shard=shard, sets=len(own))
-
-
 def _ranks_in(stored: Vocabulary, own: Vocabulary) -> U32Array:
-    """The rank of each tag of a shard in a segment, UNKNOWN if it has none.
-
-    The segment's tags are looked up among the shard's, which are fewer: slots for these are made in no time.
-    """
+    """The rank of each tag of a shard in a segment, whose tags are looked up among the shard's; else UNKNOWN."""
     ranks = np.full(len(own), UNKNOWN)
     tags, known = stored.tags, own.tags
     for first in range(0, len(stored), _TAGS_AT_ONCE):
@@ -415,42 +423,3 @@ def _ranks_in(stored: Vocabulary, own: Vocabulary) -> U32Array:
         found = np.flatnonzero(places != UNKNOWN)
         ranks[places[found]] = first + found
     return ranks
-
-
-def _take(
-    keys: ShardKeys,
-    stored: Stored,
-    chunks: _Chunks,
-    taken: Sequence[int],
-    shards: Sequence[int],
-    due: _Due,
-    free: int,
-    chunk: int,
-) -> Iterator[pa.RecordBatch]:
-    """Make a shard of rows of a segment that no shard has taken keys from: of all or, where it stays, those due."""
-    place, first, last = chunks[chunk]
-    segment = stored.open().segments[place].without(_rows(keys.scratch, _FOUND, shards, f"rows-{place}"))
-    rows = segment.live_rows(first, last).astype(np.uint32)
-    if place not in taken:
-        rows = np.intersect1d(rows, _rows(keys.scratch, _DUE, due[place], "rows"), assume_unique=True)
-    if made := _write_shard(keys, free + chunk, [held_in(segment, rows)], no_changes(), stored.now):
-        yield one_row(shard=free + chunk, sets=made)
-
-
-def _delete(scratch: Scratch, stored: Stored, shards: Sequence[int], due: _Due, place: int) -> Iterator[pa.RecordBatch]:
-    """Write which rows of a segment are deleted from now on, if there are more, and if others are left."""
-    segment = stored.open().segments[place]
-    gone = np.union1d(_rows(scratch, _FOUND, shards, f"rows-{place}"), _rows(scratch, _DUE, due.get(place, ()), "rows"))
-    if segment.live == len(gone):
-        return
-    deleted = None
-    if len(gone) and (deletions := segment.without(gone).deletions) is not None:
-        with scratch.files.new(_deletions(place)) as path:
-            deleted = json.dumps(write_deletions(deletions, len(segment), path))
-    yield pa.record_batch({"place": pa.array([place]), "deleted": pa.array([deleted], pa.string())})
-
-
-def _rows(scratch: Scratch, table: str, numbers: Iterable[int], column: str) -> U32Array:
-    """The rows of a segment that some tables have, ascending."""
-    found = [to_numbers(scratch.read(table, number, column, keep=True)) for number in numbers]
-    return np.sort(np.concatenate([np.zeros(0, np.uint32), *found]))

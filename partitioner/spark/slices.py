@@ -1,16 +1,12 @@
 """Slices, consecutive ranges of the tagset table: sets come together there, one task lays out each; then their files.
 
 Slices of the layout `rarest` are ranges of the order of rank lists, those of `balanced` are subtrees of Algorithm 1
-(§3.1), which splits nodes that are too large for one task by histograms.
-
-In a pass over all signatures every task walks its sets down the splits so far and counts the bits of each node that is
-still to be split. The driver sees a histogram of 192 counts a node, of every task where these are few, else added up by
-tasks, and takes the pivots from them by the rule of the local partitioner.
+(§3.1). Its nodes that are too large for one task are split by histograms: in a pass over all signatures every task
+counts the bits of its sets in each such node, and the driver takes the pivots by the rule of the local partitioner.
 
 A shard's sets are a sample of all sets, as they came there by hash. So the pivot of a shard's own part of a node is
 mostly that of the node. A task goes on with it, and counts the bits of both halves, and of theirs. Where all tasks have
-done so with the pivot that the driver then finds, it has the histograms of these, too, and one pass does for many
-levels. Where some have not, the halves wait for the next pass.
+done so with the pivot that the driver then finds, one pass does for many levels. Else the halves wait for the next.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pkgutil import resolve_name
@@ -33,7 +29,6 @@ from tagmatch.model.kernels.hashing import SIGNATURE_BITS, signatures_of
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import gather, group_by, sort_groups
 from tagmatch.model.layouts import implementations_of
-from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.tables import TableFile, segment_entry
 from tagmatch.model.tables import KeyTable
@@ -44,13 +39,13 @@ from tagmatch.partitioner.spark.batches import (
     Scratch,
     by_number,
     for_each,
+    in_groups,
     labels_for,
     lists_of,
     one_row,
     rows_at,
-    scattered,
 )
-from tagmatch.partitioner.spark.tables import JoinedTable, ShardKeys, ShardTags, write_files
+from tagmatch.partitioner.spark.tables import Job, JoinedTable, ShardTags, write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,22 +66,15 @@ Slices: TypeAlias = dict[str, I64Array]
 LaidOut: TypeAlias = tuple[U32Array | None, U64Array, dict[str, pa.Array]]
 
 
-def lay_out_slices(
-    spark: SparkSession,
-    shards: Sequence[int],
-    options: LayoutOptions,
-    sets_per_task: int,
-    keys: ShardKeys,
-    tags: ShardTags,
-) -> Slices:
+def lay_out_slices(spark: SparkSession, job: Job, shards: Sequence[int], tags: ShardTags) -> Slices:
     """Leave each slice in the scratch folder."""
-    kind: type[Plan] = resolve_name(implementations_of(options).plan)
-    ranked = for_each(spark, shards, partial(_rank, kind, keys.scratch, tags), _RANKED).collect()
-    plan = kind.of(spark, keys.scratch, ranked, options, sets_per_task)
+    kind: type[Plan] = resolve_name(implementations_of(job.layout).plan)
+    ranked = for_each(spark, shards, partial(_rank, kind, job.scratch, tags), _RANKED).collect()
+    plan = kind.of(spark, job, ranked)
     labels = labels_for(spark, len(plan))[0]
-    routed = for_each(spark, shards, partial(_route, keys, plan, labels), SERIALIZED)
+    routed = for_each(spark, shards, partial(_route, job, plan, labels), SERIALIZED)
     schema = ", ".join(f"{name} long" for name in _OF_SLICES)
-    laid_out = by_number(routed, len(plan), partial(_lay_out, keys, tags, plan), schema)
+    laid_out = by_number(routed, len(plan), partial(_lay_out, job, tags, plan), schema)
     rows = sorted(laid_out.collect(), key=lambda row: row.slice)
     return {name: np.array([row[name] for row in rows], np.int64) for name in _OF_SLICES}
 
@@ -104,20 +92,20 @@ def _empty(ranks: Lists) -> int:
     return int(np.count_nonzero(ranks.lengths() == 0))
 
 
-def _route(keys: ShardKeys, plan: Plan, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
+def _route(job: Job, plan: Plan, labels: I64Array, shard: int) -> Iterator[pa.RecordBatch]:
     """Send each set of a shard, and its keys, to the slice that it belongs to."""
     # Large lists, as those of many shards come together
-    ranks, table = keys.scratch.read("ranked", shard, "ranks"), keys.as_numbers(shard)
+    ranks, table = job.scratch.read("ranked", shard, "ranks"), job.as_numbers(shard)
     columns = {"ranks": ranks, "keys": from_lists(table.keys)}
     if table.expires is not None:
         columns["expires"] = lists_of(table.keys.offsets, pa.array(table.expires))
     columns = {name: lists.cast(pa.large_list(lists.type.value_type)) for name, lists in columns.items()}
-    slices = plan.slices(keys.scratch, shard).astype(np.uint32)
-    return scattered(slices, labels, np.arange(len(labels)), partial(rows_at, pa.record_batch(columns)))
+    firsts, order = group_by(plan.slices(job.scratch, shard).astype(np.uint32), len(labels))
+    return in_groups(firsts, labels, np.arange(len(labels)), rows_at(pa.record_batch(columns), order))
 
 
 def _lay_out(
-    keys: ShardKeys, tags: ShardTags, plan: Plan, number: int, batches: Iterable[pa.RecordBatch]
+    job: Job, tags: ShardTags, plan: Plan, number: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Order the sets of one slice and leave them in the scratch folder."""
     ranks, numbers, *times = map(to_lists, pa.concat_batches(list(batches)).columns)
@@ -128,13 +116,8 @@ def _lay_out(
     again, signatures, columns = plan.lay_out(number, ranks, signatures_of(ranks, tags.hashes()))
     if again is not None:
         ranks, table = gather(ranks, again), table.of_sets(again)
-    keys.scratch.write(
-        "slice",
-        number,
-        ranks=from_lists(ranks),
-        **keys.columns(table),
-        signatures=from_words(signatures),
-        **columns,
+    job.scratch.write(
+        "slice", number, ranks=from_lists(ranks), **job.columns(table), signatures=from_words(signatures), **columns
     )
     values, firsts = table.keys.values, columns.get("tags", ())
     yield one_row(
@@ -151,15 +134,10 @@ def _lay_out(
     )
 
 
-def write_slices(
-    spark: SparkSession, options: LayoutOptions, slices: Slices, keys: ShardKeys, tags: ShardTags
-) -> tuple[int, Entry]:
-    """Leave the files of a segment in the scratch folder, under the names that they have in the segment.
-
-    Gives how many partitions, or clusters, there are, and what manifests say of the segment.
-    """
-    kind: type[Plan] = resolve_name(implementations_of(options).plan)
-    table, sets = JoinedTable(keys.scratch, "slice", slices["slice"].tolist()), slices["sets"]
+def write_slices(spark: SparkSession, job: Job, slices: Slices, tags: ShardTags) -> tuple[int, Entry]:
+    """Leave a segment's files in the scratch folder; returns how many partitions, and what manifests say."""
+    kind: type[Plan] = resolve_name(implementations_of(job.layout).plan)
+    table, sets = JoinedTable(job.scratch, "slice", slices["slice"].tolist()), slices["sets"]
     signatures, ranks = table.words("signatures", sets), table.lists("ranks", sets, slices["ranks"], np.uint32)
     files = [table.file("tagsets", signature=signatures, ranks=ranks)]
     greatest = slices["greatest_key"].view(np.uint64).max(initial=0)
@@ -167,10 +145,10 @@ def write_slices(
     files.append(table.file("keys", keys=numbers))
     if slices["expiring"].any():
         files.append(table.file("expires", expires=table.numbers("expires", slices["keys"], np.int64)))
-    partitions, count = kind.partitions(table, keys.scratch, slices, tags.count)
-    of_tagsets, of_keys, *others = write_files(spark, keys.scratch, [*files, partitions])
+    partitions, count = kind.partitions(table, job.scratch, slices, tags.count)
+    of_tagsets, of_keys, *others = write_files(spark, job.scratch, [*files, partitions])
     entries: dict[str, Entry] = {}
-    for some in (tags.files, of_tagsets, of_keys, keys.names or {}, *others):  # in the order of `tables_of`
+    for some in (tags.files, of_tagsets, of_keys, job.names or {}, *others):  # in the order of `tables_of`
         entries |= some
     return count, segment_entry(entries, int(sets.sum()), tags.count, 0) | tags.kinds
 
@@ -198,19 +176,12 @@ class RankRanges:
         return words[np.linspace(0, len(words), min(_SAMPLE, len(words)), endpoint=False).astype(np.int64)]
 
     @classmethod
-    def of(
-        cls,
-        spark: SparkSession,  # noqa: ARG003
-        scratch: Scratch,  # noqa: ARG003
-        ranked: Sequence[Any],
-        options: LayoutOptions,  # noqa: ARG003
-        sets_per_task: int,
-    ) -> RankRanges:
+    def of(cls, spark: SparkSession, job: Job, ranked: Sequence[Any]) -> RankRanges:  # noqa: ARG003
         """Find slices that are about as large, given rows of all shards: `_RANKED`."""
         words = np.array([pair for shard in ranked for pair in zip(shard.first, shard.second, strict=True)], np.int64)
         words = words.reshape(-1, 2).view(np.uint64)
         words = words[np.lexsort((words[:, 1], words[:, 0]))]
-        slices = -(-sum(shard.sets for shard in ranked) // sets_per_task)
+        slices = -(-sum(shard.sets for shard in ranked) // job.sets_per_task)
         edges = np.linspace(0, len(words), slices + 1)[1:-1].astype(np.int64)
         return cls(np.unique(words[edges], axis=0))
 
@@ -320,20 +291,20 @@ class Subtrees:
         return np.zeros((0, 2), np.uint64)
 
     @classmethod
-    def of(
-        cls, spark: SparkSession, scratch: Scratch, ranked: Sequence[Any], options: LayoutOptions, sets_per_task: int
-    ) -> Subtrees:
+    def of(cls, spark: SparkSession, job: Job, ranked: Sequence[Any]) -> Subtrees:
         """Grow the tree, given rows of all shards: `_RANKED`."""
         sets, shards = sum(shard.sets - shard.empty for shard in ranked), [shard.shard for shard in ranked]
-        tree = grow_tree(spark, scratch, shards, sets, options.max_partition_size, sets_per_task)
+        tree = grow_tree(spark, job, shards, sets)
         leaves = tree.leaves()
         places = np.zeros(len(tree.nodes) + 1, np.int64)
         places[leaves] = np.arange(1, len(leaves) + 1)
-        return cls(tree.splits(), places, tuple(tree.nodes[leaf].root for leaf in leaves), options.max_partition_size)
+        return cls(
+            tree.splits(), places, tuple(tree.nodes[leaf].root for leaf in leaves), job.layout.max_partition_size
+        )
 
     def slices(self, scratch: Scratch, shard: int) -> I64Array:
         """Slice of each set of a shard."""
-        slices: I64Array = self.places[self.splits.nodes(to_words(scratch.read("ranked", shard, "signatures")))]
+        slices: I64Array = self.places[nodes_of(to_words(scratch.read("ranked", shard, "signatures")), self.splits)]
         return slices
 
     def lay_out(self, number: int, ranks: Lists, signatures: U64Array) -> LaidOut:  # noqa: ARG002
@@ -370,22 +341,19 @@ class _Node:
     size: int
     root: Root
     pivot: int = -1
-    zeros: int = -1
-    ones: int = -1
+    zeros: int = -1  # the node of the sets without the pivot; the next one has those with it
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Splits:
-    """Which node a signature comes to."""
+#: Which node a signature comes to: the bit by which each node is split, -1 if it is not, and, int64[n, 2], the nodes of
+#: the sets without and with that bit
+Splits: TypeAlias = tuple[I64Array, I64Array]
 
-    pivots: I64Array  # the bit by which each node is split; -1: it is not
-    children: I64Array  # int64[n, 2]: nodes of the sets without and with that bit
 
-    def nodes(self, signatures: U64Array) -> I64Array:
-        """Node of each signature, uint64[n, 3]; -1 for signatures without a bit, which only the empty set has."""
-        out = np.empty(len(signatures), np.int64)
-        _walk(signatures, self.pivots, self.children, out)
-        return out
+def nodes_of(signatures: U64Array, splits: Splits) -> I64Array:
+    """Node of each signature, uint64[n, 3]; -1 for signatures without a bit, which only the empty set has."""
+    out = np.empty(len(signatures), np.int64)
+    _walk(signatures, *splits, out)
+    return out
 
 
 @kernel
@@ -401,17 +369,17 @@ def _walk(signatures, pivots, children, out):
         out[row] = node
 
 
-@dataclass(slots=True, eq=False)
 class Tree:
     """The nodes of Algorithm 1 down to those that one task can split further."""
 
-    nodes: list[_Node] = field(default_factory=list)
+    def __init__(self, sets: int, max_partition_size: int, sets_per_task: int) -> None:
+        self.nodes = [_Node(sets, Root())]
+        self._max_partition_size, self._sets_per_task = max_partition_size, sets_per_task
 
     def splits(self) -> Splits:
-        """Return how signatures come to nodes."""
+        """How signatures come to nodes."""
         pivots = np.array([node.pivot for node in self.nodes], np.int64)
-        children = np.array([(node.zeros, node.ones) for node in self.nodes], np.int64)
-        return Splits(pivots, children.reshape(-1, 2))
+        return pivots, np.array([(node.zeros, node.zeros + 1) for node in self.nodes], np.int64)
 
     def leaves(self) -> list[int]:
         """Nodes that are not split, in the order of the rows: sets without the pivot come first."""
@@ -419,38 +387,29 @@ class Tree:
         while waiting:
             node = self.nodes[number := waiting.pop()]
             if node.pivot >= 0:
-                waiting += [node.ones, node.zeros]
+                waiting += [node.zeros + 1, node.zeros]
             elif node.size:
                 found.append(number)
         return found
 
-    def split(self, number: int, counts: I64Array, max_partition_size: int) -> list[tuple[int, str]]:
-        """Split a node, of whose bits these are the counts.
-
-        Returns its halves, and the step of a path to each; none if it is a partition: the task that gets the node comes
-        to the same end, and to the mask that belongs to it.
-        """
-        node = self.nodes[number]
-        pivot = node.root.pivot(counts, node.size, max_partition_size)
-        if pivot < 0:
-            return []
-        ones = int(counts[pivot])
-        node.pivot, node.zeros, node.ones = pivot, len(self.nodes), len(self.nodes) + 1
-        sizes = (node.size - ones, ones)
-        self.nodes += [_Node(size, root) for size, root in zip(sizes, node.root.halves(pivot), strict=True)]
-        return [*zip((node.zeros, node.ones), _steps(pivot), strict=True)]
-
-    def split_below(self, number: int, counted: _Counted, max_partition_size: int, sets_per_task: int) -> list[int]:
+    def split_below(self, number: int, counted: _Counted) -> list[int]:
         """Split a node and what comes of it, as far as all tasks have counted; returns what is still to be split."""
         left, waiting = list[int](), [(number, "")]
         while waiting:
             below, path = waiting.pop()
-            sets, counts = counted.get((number, path), _NONE)
-            if sets < self.nodes[below].size:
+            node, (sets, counts) = self.nodes[below], counted.get((number, path), _NONE)
+            if sets < node.size:
                 left.append(below)  # some tasks did not come by: their own pivots were others, or their parts too small
                 continue
-            halves = self.split(below, counts, max_partition_size)
-            waiting += [(half, path + step) for half, step in halves if self.nodes[half].size > sets_per_task]
+            pivot = node.root.pivot(counts, node.size, self._max_partition_size)
+            if pivot < 0:  # a partition: the task that gets the node comes to the same end, and to the node's mask
+                continue
+            node.pivot, node.zeros = pivot, len(self.nodes)
+            sizes = (node.size - int(counts[pivot]), int(counts[pivot]))
+            for half, step, size, root in zip(range(2), _steps(pivot), sizes, node.root.halves(pivot), strict=True):
+                self.nodes.append(_Node(size, root))
+                if size > self._sets_per_task:
+                    waiting.append((node.zeros + half, path + step))
         return left
 
 
@@ -459,21 +418,20 @@ def _steps(pivot: int) -> tuple[str, str]:
     return f"{pivot}-", f"{pivot}+"
 
 
-def grow_tree(
-    spark: SparkSession, scratch: Scratch, shards: Sequence[int], sets: int, max_partition_size: int, sets_per_task: int
-) -> Tree:
+def grow_tree(spark: SparkSession, job: Job, shards: Sequence[int], sets: int) -> Tree:
     """Split nodes until each has at most `sets_per_task` sets, or is a partition."""
-    tree = Tree([_Node(sets, Root())])
+    sets_per_task = job.sets_per_task
+    tree = Tree(sets, job.layout.max_partition_size, sets_per_task)
     passes, large = 0, [0] if sets > sets_per_task else []
     while large:
         most = _HISTOGRAMS_AT_ONCE // (len(shards) * len(large))
         wanted = {number: tree.nodes[number] for number in large}
-        count = partial(_count, scratch, tree.splits(), wanted, sets_per_task, max(1, most))
+        count = partial(_count, job.scratch, tree.splits(), wanted, sets_per_task, max(1, most))
         counted = for_each(spark, shards, count, _COUNTS)
         if not most:
             counted = counted.repartition("node").mapInArrow(_add_up, _COUNTS)
         sums = _sums(counted.toArrow().to_batches())
-        large = [left for node in large for left in tree.split_below(node, sums, max_partition_size, sets_per_task)]
+        large = [left for node in large for left in tree.split_below(node, sums)]
         passes += 1
         _log.info("pass %d: %d nodes, %d still to be split", passes, len(tree.nodes), len(large))
     return tree
@@ -484,8 +442,8 @@ def _count(
 ) -> Iterator[pa.RecordBatch]:
     """Count the bits of a shard's sets in each of the wanted nodes, and in `most - 1` others below each of them."""
     signatures = to_words(scratch.read("ranked", shard, "signatures"))
-    nodes = splits.nodes(signatures)
-    place = np.full(len(splits.pivots) + 1, len(wanted), np.uint32)  # the last is for -1
+    nodes = nodes_of(signatures, splits)
+    place = np.full(len(splits[0]) + 1, len(wanted), np.uint32)  # the last is for -1
     place[[*wanted]] = np.arange(len(wanted), dtype=np.uint32)
     firsts, order = group_by(place[nodes], len(wanted) + 1)
     counted: _Counted = {}
@@ -498,10 +456,7 @@ def _count(
 
 
 def _count_below(signatures: U64Array, root: Root, enough: float) -> Iterator[tuple[str, int, I64Array]]:
-    """Count the bits of sets, then those of the halves with enough sets by the pivot of these sets, and of theirs.
-
-    Gives the path to each, and how many sets there are; those that are near the root come first.
-    """
+    """Give paths, sets and counts of bits: of all sets, then of the halves by their pivot, and of theirs."""
     waiting = deque([("", signatures, root)])
     while waiting:
         path, some, root = waiting.popleft()

@@ -31,7 +31,7 @@ from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import compare_to, gather_strings, relabel
-from tagmatch.model.options import KeyType
+from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage import tables
 from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.tables import Piece, TableFile, kinds_of, table_file, table_of
@@ -91,13 +91,10 @@ class _Joined:
 
 
 class JoinedTable:
-    """Puts the columns of a table together, each run from one numbered table of the scratch folder.
-
-    The driver has only the shapes of the columns, in place of their elements.
-    """
+    """Puts columns together, of which it has only the shapes, each run from one table of the scratch folder."""
 
     def __init__(self, scratch: Scratch, source: str, numbers: Sequence[int]) -> None:
-        self._scratch, self._source, self._numbers = scratch, source, tuple(numbers)
+        self._where = scratch, source, tuple(numbers)
         self._pieces: dict[int, Piece] = {}
 
     def array(
@@ -105,7 +102,7 @@ class JoinedTable:
     ) -> npt.NDArray[Any]:
         """An array with the shape of one of runs with these lengths, which are read as `_Joined.read_run` says."""
         joined = _Joined(np.dtype(dtype), offsets_of(np.array(lengths, np.int64)), read_run)
-        array = self._scratch.new_array((int(joined.starts[-1]),), joined.dtype)
+        array = self._where[0].new_array(int(joined.starts[-1]), joined.dtype)
         if len(array):
             self._pieces[array.ctypes.data] = joined
         return array
@@ -136,34 +133,26 @@ class JoinedTable:
     def _values(
         self, column: str, counts: Counts, dtype: npt.DTypeLike, bases: I64Array | None = None
     ) -> npt.NDArray[Any]:
-        return self.array(dtype, counts, partial(_values_of, self._scratch, self._source, self._numbers, column, bases))
+        def read_run(run: int, first: int, last: int) -> npt.NDArray[Any]:
+            values = _offsets_and_values(scratch.read(source, numbers[run], column))[1][first:last]
+            return values if bases is None else values + bases[run]
+
+        scratch, source, numbers = self._where
+        return self.array(dtype, counts, read_run)
 
     def _offsets(self, column: str, counts: Counts, totals: Counts, *, wide: bool = False) -> IntArray:
+        def read_run(run: int, first: int, last: int) -> npt.NDArray[Any]:
+            if run == 0:  # the first offset, which is 0
+                return np.zeros(1, np.int64)
+            ends = _offsets_and_values(scratch.read(source, numbers[run - 1], column))[0][first + 1 : last + 1]
+            return ends + bases[run - 1]  # type: ignore[no-any-return]
+
+        scratch, source, numbers = self._where
         lengths = np.array(totals, np.int64)
-        kind = np.int64 if wide else list_offsets(lengths).dtype
-        read = partial(_ends_of, self._scratch, self._source, self._numbers, column, offsets_of(lengths))
-        offsets: IntArray = self.array(kind, [1, *counts], read)  # the first is 0, and a run of its own
-        offsets[-1] = lengths.sum()  # which Arrow looks at
+        bases = offsets_of(lengths)
+        offsets: IntArray = self.array(np.int64 if wide else list_offsets(lengths).dtype, [1, *counts], read_run)
+        offsets[-1] = bases[-1]  # which Arrow looks at
         return offsets
-
-
-def _values_of(
-    scratch: Scratch, source: str, numbers: Sequence[int], column: str, bases: I64Array | None, *where: int
-) -> npt.NDArray[Any]:
-    run, first, last = where
-    values = _offsets_and_values(scratch.read(source, numbers[run], column))[1][first:last]
-    return values if bases is None else values + bases[run]
-
-
-def _ends_of(
-    scratch: Scratch, source: str, numbers: Sequence[int], column: str, bases: I64Array, *where: int
-) -> npt.NDArray[Any]:
-    run, first, last = where
-    if run == 0:
-        return np.zeros(1, np.int64)
-    offsets = _offsets_and_values(scratch.read(source, numbers[run - 1], column))[0]
-    ends: I64Array = offsets[first + 1 : last + 1] + bases[run - 1]
-    return ends
 
 
 def _offsets_and_values(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -180,22 +169,20 @@ def _offsets_and_values(array: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[
 
 def write_files(spark: SparkSession, scratch: Scratch, files: Sequence[TableFile]) -> list[dict[str, Entry]]:
     """Have the files of tables written to the scratch folder, by as many tasks as there are large parts."""
-    parts = [(table, number) for table, file in enumerate(files) for number in range(file.parts)]
-    groups = grouped(parts, [files[table].part_size(number) for table, number in parts], tables.PART_BYTES)
-    rows = for_each(spark, range(len(groups)), partial(_write_parts, scratch, tuple(files), groups), _WRITTEN).collect()
+    parts = [(file, number) for file in files for number in range(file.parts)]
+    groups = grouped(range(len(parts)), [file.part_size(number) for file, number in parts], tables.PART_BYTES)
+
+    def write(group: int) -> Iterator[pa.RecordBatch]:
+        for place in groups[group]:
+            file, number = parts[place]
+            with scratch.files.new(file.part_name(number)) as path:
+                entry = file.write(number, path)
+            yield one_row(part=place, entry=json.dumps(entry))
+
+    rows = for_each(spark, range(len(groups)), write, _WRITTEN).collect()
     # In the order of the parts
     entries = iter([json.loads(row.entry) for row in sorted(rows, key=lambda row: row.part)])
     return [{file.part_name(number): next(entries) for number in range(file.parts)} for file in files]
-
-
-def _write_parts(
-    scratch: Scratch, files: Sequence[TableFile], groups: Sequence[Sequence[tuple[int, int]]], group: int
-) -> Iterator[pa.RecordBatch]:
-    before = sum(map(len, groups[:group]))
-    for place, (table, number) in enumerate(groups[group], before):
-        with scratch.files.new(files[table].part_name(number)) as path:
-            entry = files[table].write(number, path)
-        yield one_row(part=place, entry=json.dumps(entry))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -209,12 +196,14 @@ _BATCH_NAMES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class ShardKeys:
-    """The keys of the sets of shards."""
+class Job:
+    """What all tasks of a job know, and how they leave keys of sets."""
 
-    scratch: Scratch  # has the shards and, where keys are strings, what `number_names` leaves there
-    type: KeyType
-    expire: bool = False  # whether some may expire: then tables have a time for each key, which of most is `NEVER`
+    scratch: Scratch
+    key_type: KeyType
+    layout: LayoutOptions
+    sets_per_task: int
+    expire: bool = False  # whether keys may expire: then tables have a time for each key, which of most is `NEVER`
     # what manifests say of the files of those that are strings, by their names, once they are numbered for all shards
     names: dict[str, Entry] | None = None
 
@@ -231,7 +220,7 @@ class ShardKeys:
     def of_shard(self, shard: int) -> KeyTable:
         """The keys of each set of a shard, which has numbered those that are strings by itself."""
         read = partial(self.scratch.read, "shard", shard)
-        names = to_strings(read("names")) if self.type == "string" else None
+        names = to_strings(read("names")) if self.key_type == "string" else None
         return KeyTable(to_lists(read("keys")), names, to_numbers(read("expires")) if self.expire else None)
 
     def as_numbers(self, shard: int) -> KeyTable:
@@ -268,33 +257,27 @@ def _find_in_order(offsets, data, known_offsets, known_data, out):
 
 
 def number_names(spark: SparkSession, scratch: Scratch, shards: Sequence[int]) -> dict[str, Entry]:
-    """Number the keys of all shards, which are strings; what manifests say of the files that have them.
+    """Number the keys of all shards, which are strings; what manifests say of the segment's files with them."""
 
-    The files are those that the segment will have, as each string is the key of a set.
-    """
-    different = for_each(spark, shards, partial(_names_of_shard, scratch), _NAME).distinct()
+    def names_of(shard: int) -> Iterator[pa.RecordBatch]:
+        names = scratch.read("shard", shard, "names")
+        for first in range(0, len(names), _BATCH_NAMES):
+            yield pa.record_batch({"name": names.slice(first, _BATCH_NAMES)})
+
+    def write_range(batches: Batches) -> Iterator[pa.RecordBatch]:
+        if chunks := [batch.column(0) for batch in batches if len(batch)]:
+            names, number = string_keys(pa.chunked_array(chunks), "key"), number_of_task()
+            scratch.write(_SORTED, number, strings=from_strings(names))
+            yield one_row(number=number, rows=len(names), bytes=int(names.offsets[-1]))
+
     # Partitions are numbered in the order of their ranges, also where Spark puts small ones together
-    ranges = different.repartitionByRange("name").sortWithinPartitions("name")
-    found = sorted(ranges.mapInArrow(partial(_write_names, scratch), _RANGE).collect(), key=lambda row: row.number)
+    ranges = for_each(spark, shards, names_of, _NAME).distinct().repartitionByRange("name")
+    made = ranges.sortWithinPartitions("name").mapInArrow(write_range, _RANGE).collect()
+    found = sorted(made, key=lambda row: row.number)
     table = JoinedTable(scratch, _SORTED, [row.number for row in found])
     names = table.strings("strings", [row.rows for row in found], [row.bytes for row in found], wide=True)
     (files,) = write_files(spark, scratch, [table.file("key_names", name=names)])
     return files
-
-
-def _names_of_shard(scratch: Scratch, shard: int) -> Iterator[pa.RecordBatch]:
-    names = scratch.read("shard", shard, "names")
-    for first in range(0, len(names), _BATCH_NAMES):
-        yield pa.record_batch({"name": names.slice(first, _BATCH_NAMES)})
-
-
-def _write_names(scratch: Scratch, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Leave a range of the names, which are sorted."""
-    chunks = [batch.column(0) for batch in batches if len(batch)]
-    if chunks:
-        names, number = string_keys(pa.chunked_array(chunks), "key"), number_of_task()
-        scratch.write(_SORTED, number, strings=from_strings(names))
-        yield one_row(number=number, rows=len(names), bytes=int(names.offsets[-1]))
 
 
 # -- vocabulary --------------------------------------------------------------------------------------------------------
@@ -332,8 +315,9 @@ class ShardTags:
         return relabel(to_lists(self.scratch.read("shard", shard, "ranks")), np.concatenate(found))
 
 
-def build_vocabulary(spark: SparkSession, scratch: Scratch, shards: Sequence[int], tags_per_task: int) -> ShardTags:
+def build_vocabulary(spark: SparkSession, job: Job, shards: Sequence[int]) -> ShardTags:
     """Leave the vocabulary in the scratch folder, and where the tags of each shard are in it."""
+    scratch, tags_per_task = job.scratch, job.sets_per_task
     labels = labels_for_all(spark)
     sent = for_each(spark, shards, partial(_tags_of_shard, scratch, labels), SERIALIZED).repartition("label")
     added = sent.mapInArrow(partial(_add_up, scratch, len(labels)), _TOTAL).collect()
@@ -386,10 +370,7 @@ def _tags_of_shard(scratch: Scratch, labels: I64Array, shard: int) -> Iterator[p
 
 
 def _add_up(scratch: Scratch, groups: int, batches: Batches) -> Iterator[pa.RecordBatch]:
-    """Add the frequencies of each tag up: all occurrences of a tag meet in one task.
-
-    Leaves the tags in the order of a vocabulary and, for each shard, the places of those that it has sent.
-    """
+    """Add each tag's frequencies up; leave the tags in a vocabulary's order, and where those of each shard are."""
     shards, firsts, records = _received(batches)
     if not shards:
         return

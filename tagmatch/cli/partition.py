@@ -59,8 +59,7 @@ def partition(
     logging.basicConfig(format="%(message)s")
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
     from tagmatch.spark.join import partition as run_job
-    from tagmatch.spark.session import read_table, spark_session
-    from tagmatch.spark.stores import location_in
+    from tagmatch.spark.session import location_in, read_table, spark_session
 
     if format is None:
         format = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"  # noqa: A001

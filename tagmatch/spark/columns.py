@@ -1,27 +1,17 @@
-"""What every strategy of the join does in the workers: add keys to batches of queries.
-
-What is asked of an index: columns of tags and attributes, and of where messages are.
-
-What Spark's users ask of tagmatch by name: options of the data source, and settings that begin `spark.tagmatch.`.
-
-Errors of tagmatch that are raised in Spark's workers, and that become errors of tagmatch again.
-
-Types of Spark's columns as Arrow has them.
-"""
+"""Columns of queries, what is asked of an index by them, and the columns of keys that answers add."""
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from inspect import signature
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
@@ -39,7 +29,7 @@ from tagmatch.messages import (
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.conditions import shapes_in
-from tagmatch.model.options import KeyType, Layout
+from tagmatch.model.options import KeyType
 from tagmatch.model.storage.repository import Repository
 
 Output = Literal["rows", "lists"]
@@ -103,30 +93,18 @@ def _query_by_query(queries: pa.RecordBatch, offsets: IntArray, keys: pa.Array) 
         yield pa.RecordBatch.from_arrays([*queries[some].columns, lists[some]], schema=schema)
 
 
-#: What `TagMatch.match_many` is asked: a column of tags, or a table of these and attributes
-Messages: TypeAlias = pa.Array | pa.RecordBatch
-
-
 @dataclass(frozen=True, slots=True)
 class AskedColumns:
     """Which columns of the queries are asked for."""
 
     tags: int  # Number of the column of tags
     attributes: tuple[int, ...] = ()  # Numbers of those that are attributes, or structs of them
-    location: int | None = None  # Numbers of those that say where messages are, and for which clients
-    within: int | None = None
+    # Numbers of those that say where messages are, and for which clients: of `location` and `within`
+    places: Mapping[str, int] = field(default_factory=dict)
 
-    @property
-    def is_located(self) -> bool:
-        """Whether a column says where messages are, or for which clients."""
-        return self.location is not None or self.within is not None
-
-    def messages(self, queries: pa.RecordBatch) -> Messages:
-        """What is asked; a column where there are only tags."""
-        tags = queries.column(self.tags)
-        if not self.attributes and not self.is_located:
-            return tags
-        names, columns, own = [TAGS], [tags], queries.schema.names
+    def messages(self, queries: pa.RecordBatch) -> pa.RecordBatch:
+        """What is asked, as `TagMatch.match_many` takes it."""
+        names, columns, own = [TAGS], [queries.column(self.tags)], queries.schema.names
         fields: list[str] = []
         values: list[pa.Array] = []
         for number in self.attributes:
@@ -143,10 +121,8 @@ class AskedColumns:
         if fields:  # whatever they are called
             names.append(ATTRIBUTES)
             columns.append(pa.StructArray.from_arrays(values, fields))
-        for name, place in ((LOCATION, self.location), (WITHIN, self.within)):
-            if place is not None:
-                names.append(name)
-                columns.append(_in_doubles(queries.column(place)))
+        names += self.places
+        columns += [_in_doubles(queries.column(place)) for place in self.places.values()]
         return pa.RecordBatch.from_arrays(columns, names=names)
 
 
@@ -167,9 +143,7 @@ def reject_nulls(tags: pa.Array, name: str) -> None:
 def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str]) -> None:
     """See that columns have types with which they can be asked, and attributes have names of their own."""
     messages = asked.messages(pa.RecordBatch.from_pylist([], schema=schema))
-    if not isinstance(messages, pa.RecordBatch):
-        return
-    places = {of: number for of, number in ((LOCATION, asked.location), (WITHIN, asked.within)) if number is not None}
+    places = asked.places
     there = messages.schema.get_field_index(ATTRIBUTES)
     given = [field.name for field in messages.schema.types[there]] if there >= 0 else []
     if len({*given, TAGS, *places}) < len(given) + 1 + len(places):
@@ -206,86 +180,6 @@ def _without_decimals(kind: pa.DataType, instead: pa.DataType) -> pa.DataType:
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_without_decimals(kind.value_type, instead)))
     return kind
-
-
-Strategy = Literal["auto", "ship", "shuffle"]
-
-#: What makes the value of each option of a text, or raises a ValueError
-Parsers: TypeAlias = Mapping[str, Callable[[str], Any]]
-
-_PREFIX = "spark.tagmatch."
-
-
-def whole(text: str) -> int:
-    """An integer from 1 on; ValueError."""
-    number = int(text)
-    if number < 1:
-        raise ValueError("it must be an integer from 1 on")
-    return number
-
-
-def truth(text: str) -> bool:
-    """`true` or `false`; ValueError."""
-    if text.lower() not in ("true", "false"):
-        raise ValueError("it must be true or false")
-    return text.lower() == "true"
-
-
-def one_of(kind: Any) -> Callable[[str], Any]:
-    """One of the values of a type; ValueError."""
-    allowed = get_args(kind)
-
-    def chosen(text: str) -> Any:
-        if text not in allowed:
-            raise ValueError(f"it must be one of {', '.join(allowed)}")
-        return text
-
-    return chosen
-
-
-def parsed(given: Mapping[str, str], known: Parsers, what: str) -> dict[str, Any]:
-    """The values of options by name, whatever the case of their names."""
-    names = {name.lower(): name for name in known}
-    found = {}
-    for given_name, text in given.items():
-        name = names.get(given_name.lower())
-        if name is None:
-            raise InvalidValueError(f"there is no {what} {given_name!r}; there are {', '.join(known)}")
-        try:
-            found[name] = known[name](text)
-        except ValueError as error:
-            raise InvalidValueError(f"{what} {name!r} is {text!r}: {error}") from None
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What a session says of the arguments that a call of `partition` or `subset_join` leaves out."""
-
-    layout: Layout | None = None  # See `partition`; of the first two, `None` means that nothing is said
-    max_partition_size: int | None = None
-    sets_per_task: int = 1 << 20
-    skip_invalid: bool = False
-    strategy: Strategy = "auto"  # See `subset_join`
-    ship_limit: int = 8 << 30
-
-    @classmethod
-    def of(cls, spark: SparkSession) -> Settings:
-        """Those of a session, classic or Connect."""
-        given = {name: text for name, text in spark.conf.getAll.items() if name.startswith(_PREFIX)}
-        found = parsed(given, _SETTINGS, "setting")
-        return cls(**{_FIELDS[name]: value for name, value in found.items()})
-
-
-_SETTINGS: Parsers = {
-    f"{_PREFIX}layout": one_of(Layout),
-    f"{_PREFIX}maxPartitionSize": whole,
-    f"{_PREFIX}setsPerTask": whole,
-    f"{_PREFIX}skipInvalid": truth,
-    f"{_PREFIX}strategy": one_of(Strategy),
-    f"{_PREFIX}shipLimit": int,
-}
-_FIELDS = dict(zip(_SETTINGS, (field.name for field in fields(Settings)), strict=True))
 
 
 _RAISED = re.compile(r"^(?:.*\s)?tagmatch\.(\w+): (.+)$", re.MULTILINE)

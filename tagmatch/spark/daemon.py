@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyspark.worker  # noqa: F401 - for the forks, as what follows
 from pyspark.daemon import manager
 
-import tagmatch.partitioner.spark.job
 import tagmatch.spark.join  # noqa: F401
 from tagmatch.embedded import TagMatch
 from tagmatch.model.options import Layout

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
-from pyspark.sql.types import ArrayType, MapType, NullType, StructField, StructType
+from pyspark.sql.types import ArrayType, NullType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
@@ -26,7 +26,6 @@ from tagmatch.model.where.areas import Box, Circle
 from tagmatch.spark.columns import (
     KEY_TYPES,
     AskedColumns,
-    Messages,
     arrow_schema,
     arrow_type,
     check_types,
@@ -34,10 +33,9 @@ from tagmatch.spark.columns import (
     signed,
     spark_name,
 )
-from tagmatch.spark.join import check_strings
-from tagmatch.spark.ship import QUERIES, current_index
+from tagmatch.spark.join import QUERIES, check_strings, current_index
+from tagmatch.spark.session import StoreSettings, location_in
 from tagmatch.spark.source import TagMatchSource
-from tagmatch.spark.stores import StoreSettings, location_in
 
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
@@ -138,7 +136,7 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     return arrow_udf(tagmatch_match, answers)
 
 
-def _messages(arguments: Mapping[str, Any]) -> Messages:
+def _messages(arguments: Mapping[str, Any]) -> pa.RecordBatch:
     """What `TagMatch.match_many` is asked, of a batch of arguments, of which some are `None` or only nulls."""
     given = {
         name: values
@@ -146,23 +144,21 @@ def _messages(arguments: Mapping[str, Any]) -> Messages:
         if name == TAGS or not (values is None or pa.types.is_null(values.type))
     }
     reject_nulls(given[TAGS], TAGS)
-    if ATTRIBUTES in given and not (pa.types.is_struct(kind := given[ATTRIBUTES].type) or pa.types.is_map(kind)):
-        raise InvalidTypeError(f"match_udf: argument {ATTRIBUTES} must be a struct or a map, not {spark_name(kind)}")
-    batch, asked = pa.record_batch(given), _asked(list(given))
-    check_types(asked, batch.schema, _called("match_udf"))
-    return asked.messages(batch)
+    batch = pa.record_batch(given)
+    return _asked("match_udf", batch.schema).messages(batch)
 
 
-def _asked(names: list[str]) -> AskedColumns:
-    """The arguments that are given, as columns of these names."""
-    number = {name: place for place, name in enumerate(names)}
-    attributes = (number[ATTRIBUTES],) if ATTRIBUTES in number else ()
-    return AskedColumns(number[TAGS], attributes, number.get(LOCATION), number.get(WITHIN))
-
-
-def _called(function: str) -> dict[str, str]:
-    """What messages of errors call the arguments that say where messages are."""
-    return {name: f"{function}: argument {name}" for name in (LOCATION, WITHIN)}
+def _asked(function: str, schema: pa.Schema, *, by_row: bool = False) -> AskedColumns:
+    """The arguments of a function that are given, as columns; by row, attributes are looked at when they come."""
+    number = {name: place for place, name in enumerate(schema.names)}
+    kind = schema.field(ATTRIBUTES).type if ATTRIBUTES in number else None
+    if not (kind is None or pa.types.is_struct(kind) or pa.types.is_map(kind)):
+        raise InvalidTypeError(f"{function}: argument {ATTRIBUTES} must be a struct or a map, not {spark_name(kind)}")
+    attributes = () if kind is None or by_row else (number[ATTRIBUTES],)
+    places = {name: number[name] for name in (LOCATION, WITHIN) if name in number}
+    asked = AskedColumns(number[TAGS], attributes, places)
+    check_types(asked, schema, {name: f"{function}: argument {name}" for name in places})
+    return asked
 
 
 def _lists(found: pa.ListArray, answers: ArrayType) -> pa.Array:
@@ -199,9 +195,14 @@ class _Match:
         if tags is None or None in tags:
             raise InvalidValueError(f"{MATCH}: the tags have a null; leave such rows out, or array_compact(tags)")
         found = self._index.match(
-            tags, _mapping(attributes), location=_place_of(location), within=within and _area_of(within)
+            tags,
+            attributes.asDict() if isinstance(attributes, Row) else attributes,
+            location=_place_of(location),
+            within=within and _area_of(within),
         )
-        return zip(_as_long(found), strict=True)
+        if found and isinstance(found[0], int) and max(found) >= 2**63:
+            signed(pa.array(found, pa.uint64()))  # an error
+        return zip(found, strict=True)
 
 
 def _analyzed(stores: StoreSettings, index: AnalyzeArgument, arguments: Mapping[str, AnalyzeArgument]) -> _Found:
@@ -210,14 +211,7 @@ def _analyzed(stores: StoreSettings, index: AnalyzeArgument, arguments: Mapping[
     check_strings(arguments[TAGS].dataType, f"{MATCH}: argument tags")
     if not index.isConstantExpression or not isinstance(index.value, str):
         raise InvalidTypeError(f"{MATCH}: argument index must be a constant string, the path or URI of an index")
-    # Looked at row by row
-    attributes = types.pop(ATTRIBUTES, None)
-    if not isinstance(attributes, StructType | MapType | None):
-        raise InvalidTypeError(
-            f"{MATCH}: argument {ATTRIBUTES} must be a struct or a map, not {attributes.simpleString()}"
-        )
-    schema = arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()]))
-    check_types(_asked(list(types)), schema, _called(MATCH))
+    _asked(MATCH, arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()])), by_row=True)
     place = stores.location(index.value, "index")
     key_type = key_type_of(place.manifest())
     answer = StructType([StructField("key", KEY_TYPES[key_type], nullable=False)])
@@ -241,16 +235,3 @@ def _area_of(within: Row) -> Circle | Box:
     except TagMatchError as error:
         raise type(error)(f"{MATCH}: argument {WITHIN}{str(error).removeprefix(': row 0')}") from None
     return Box(*numbers) if letter == BOX else Circle(*numbers[:3])
-
-
-def _mapping(attributes: Any) -> Mapping[str, Any] | None:
-    if attributes is None or isinstance(attributes, Mapping):
-        return attributes
-    found: dict[str, Any] = attributes.asDict()
-    return found
-
-
-def _as_long(keys: list[Any]) -> Iterable[Any]:
-    if keys and isinstance(keys[0], int) and max(keys) >= 2**63:
-        signed(pa.array(keys, pa.uint64()))
-    return keys

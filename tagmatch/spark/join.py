@@ -1,48 +1,57 @@
-"""`subset_join`: the keys of all stored sets that the sets of a Spark DataFrame contain.
+"""The offline job as a function of a DataFrame, and the join: the keys of all stored sets that sets contain.
 
-The offline job as a function of a DataFrame.
-
-A DataFrame of sets in place of an index.
+The join where every worker has the whole index is here: it is opened once, memory-mapped, and asked batch by batch.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, functions
 from pyspark.sql.functions import col
-from pyspark.sql.types import ArrayType, ByteType, DataType, DecimalType, IntegerType, LongType, ShortType, StringType
+from pyspark.sql.types import (
+    ArrayType,
+    ByteType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+)
 
+from tagmatch.embedded import TagMatch
 from tagmatch.messages import LOCATION, WITHIN
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.conditions import area_rows, constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
-from tagmatch.model.options import Layout
+from tagmatch.model.options import KeyType, Layout
 from tagmatch.model.storage.byte_store import folder_of_this_process
 from tagmatch.model.storage.format import files_nbytes, key_type_of
 from tagmatch.model.storage.repository import Repository
-from tagmatch.partitioner.spark.job import Partitioned, key_type_of_rows, partition_sets
+from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.columns import (
     ANSWER_NAMES,
     AskedColumns,
     Output,
-    Settings,
-    Strategy,
+    answer_field,
     arrow_schema,
     arrow_type,
     check_types,
     errors_of_workers,
+    on_plane,
+    reject_nulls,
+    with_keys,
 )
-from tagmatch.spark.ship import ship_join
+from tagmatch.spark.session import Strategy, location_in, with_settings
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
-from tagmatch.spark.stores import location_in
 
 #: What becomes of an index that is there
 Mode = Literal["overwrite", "append", "error"]
@@ -158,14 +167,11 @@ def partition(
     >>> partition(more, "people.index", mode="append").sets
     3
     """
-    if mode not in get_args(Mode):
-        raise InvalidValueError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, not {mode!r}")
-    settings = Settings.of(sets.sparkSession)
+    _check_choice("mode", mode, Mode)
+    spark = sets.sparkSession
     if mode != "append":  # an index has its own
-        layout = settings.layout if layout is None else layout
-        max_partition_size = settings.max_partition_size if max_partition_size is None else max_partition_size
-    sets_per_task = settings.sets_per_task if sets_per_task is None else sets_per_task
-    skip_invalid = settings.skip_invalid if skip_invalid is None else skip_invalid
+        layout, max_partition_size = with_settings(spark, layout=layout, max_partition_size=max_partition_size)
+    sets_per_task, skip_invalid = with_settings(spark, sets_per_task=sets_per_task, skip_invalid=skip_invalid)
     if where is None and "where" in sets.columns:
         where = "where"
     check_strings(column_type(sets, tags), f"column {tags!r}")
@@ -193,10 +199,9 @@ def partition(
             check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")
             columns.append(col(f"`{name}`"))
     rows = sets.select(*columns)
-    location = location_in(sets.sparkSession, index, "index")
+    location, append = location_in(spark, index, "index"), mode == "append"
     if location.has_index() and mode == "error":
         raise IndexExistsError(f"there is an index at {location} already; choose another mode, or another path")
-    append = mode == "append"
     stored = Stored.at(location) if append else Stored(location)
     stored.check_keys(key_type_of_rows(rows))
     options = stored.options(layout, max_partition_size)
@@ -204,17 +209,6 @@ def partition(
         return partition_sets(
             rows, stored, options, append=append, sets_per_task=sets_per_task, skip_invalid=skip_invalid
         )
-
-
-def index_of(interests: DataFrame, folder: str | os.PathLike[str] | None) -> Repository:
-    """Build an index of sets and keys, columns `tags` and `key`, and return where it is."""
-    if folder is None:
-        folder = folder_of_this_process()
-    partition(interests, folder)
-    return location_in(interests.sparkSession, folder, "folder")
-
-
-__all__ = ["Strategy", "subset_join"]
 
 
 def subset_join(
@@ -287,16 +281,20 @@ def subset_join(
     TagMatchError
         The store does not answer, or does not take the credentials.
     """
+    if not isinstance(queries, DataFrame):
+        raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
     _check_choice("output", output, Output)
-    _check_queries(queries, tags, output)
-    settings = Settings.of(queries.sparkSession)
-    strategy = settings.strategy if strategy is None else strategy
-    ship_limit = settings.ship_limit if ship_limit is None else ship_limit
+    clashing = next((name for name in queries.columns if name.lower() == ANSWER_NAMES[output]), None)
+    if clashing is not None:
+        raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")
+    strategy, ship_limit = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit)
     _check_choice("strategy", strategy, Strategy)
     names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
     asked = _asked(queries, tags, names, location, within)
     if isinstance(index, DataFrame):
-        place = index_of(index, folder)
+        folder = folder_of_this_process() if folder is None else folder
+        partition(index, folder)
+        place = location_in(index.sparkSession, folder, "folder")
     elif folder is not None:
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
     else:
@@ -320,40 +318,95 @@ def _asked(
     queries: DataFrame, tags: str, attributes: tuple[str, ...], location: str | None, within: str | None
 ) -> AskedColumns:
     """The columns by number, which are of types that they can have."""
-    places = {LOCATION: location, WITHIN: within}
-    of_places = {of: name for of, name in places.items() if name is not None}
-    given = [*(("attributes", name) for name in attributes), *of_places.items()]
     columns = queries.columns
-    counts, places_of = Counter(columns), {name: number for number, name in enumerate(columns)}
-    for of, name in given:
-        if counts[name] != 1:
-            names = ", ".join(map(repr, columns))
-            raise InvalidValueError(f"{of}: queries must have one column {name!r}; its columns are {names}")
-    number = {name: places_of[name] for _, name in given}
-    asked = AskedColumns(
-        columns.index(tags),
-        tuple(number[name] for name in attributes),
-        *(None if name is None else number[name] for name in places.values()),
-    )
-    if given:
-        called = {of: f"{of}: column {name!r}" for of, name in of_places.items()}
-        check_types(asked, arrow_schema(queries.schema), called)
+
+    def number(of: str, name: str) -> int:
+        if columns.count(name) != 1:
+            near = misspelt(columns, [name])
+            hint = f"; is {near[0]!r} meant?" if near else ""
+            names = ", ".join(map(repr, columns)) or "none"
+            raise InvalidValueError(f"{of}: queries must have one column {name!r}; its columns are {names}{hint}")
+        return columns.index(name)
+
+    own = number("tags", tags)
+    check_strings(queries.schema.fields[own].dataType, f"column {tags!r} of the queries")
+    places = {of: name for of, name in ((LOCATION, location), (WITHIN, within)) if name is not None}
+    of_attributes = tuple(number("attributes", name) for name in attributes)
+    asked = AskedColumns(own, of_attributes, {of: number(of, name) for of, name in places.items()})
+    if attributes or places:
+        check_types(asked, arrow_schema(queries.schema), {of: f"{of}: column {places[of]!r}" for of in places})
     return asked
 
 
-def _check_queries(queries: DataFrame, tags: str, output: Output) -> None:
-    if not isinstance(queries, DataFrame):
-        raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
-    fields = queries.schema.fields
-    found = [field.dataType for field in fields if field.name == tags]
-    if len(found) != 1:
-        names = ", ".join(repr(field.name) for field in fields) or "none"
-        count = "no column" if not found else f"{len(found)} columns"
-        near = misspelt([field.name for field in fields], [tags])
-        hint = f"is {near[0]!r} meant? Say" if near else "say"
-        raise InvalidValueError(f"queries has {count} {tags!r}; its columns are {names}; {hint} which it is with tags=")
-    check_strings(found[0], f"column {tags!r} of the queries")
-    added = ANSWER_NAMES[output]
-    clashing = next((field.name for field in fields if field.name.lower() == added), None)
-    if clashing is not None:
-        raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")
+# -- every worker has the whole index ----------------------------------------------------------------------------------
+
+#: Queries answered together, so that what they have in common, the memory of their answers, stays bounded
+QUERIES = 1024
+
+# The indexes that this worker has opened, by what they are called, and where: for each store or folder the last one,
+# as credentials may change. A worker runs one task at a time.
+_opened: dict[str, tuple[Repository, TagMatch[Any]]] = {}
+
+
+def ship_join(
+    queries: DataFrame, index: Repository, *, key_type: KeyType, asked: AskedColumns, unique: bool, output: Output
+) -> DataFrame:
+    """Join queries, which may be a stream, with an index that all workers reach.
+
+    Every task answers from the snapshot that is current when it begins. Answers depend on the query and the snapshot
+    alone: while the index stays as it is, and none of its keys expires, a task that is run again gives the same rows.
+    """
+
+    def tagmatch_ship(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        opened = current_index(index, key_type)
+        for structs in batches:
+            batch = pa.RecordBatch.from_struct_array(structs.column(0))
+            reject_nulls(batch.column(asked.tags), batch.schema.names[asked.tags])
+            for first in range(0, len(batch), QUERIES):
+                some = batch.slice(first, QUERIES)
+                yield from with_keys(output, some, opened.match_many(asked.messages(some), unique=unique))
+
+    # As structs, since `mapInArrow` does not find columns with a dot in their names
+    structs = queries.select(functions.struct("*").alias("query"))
+    return structs.mapInArrow(tagmatch_ship, StructType([*queries.schema.fields, answer_field(output, key_type)]))
+
+
+def current_index(location: Repository, key_type: KeyType) -> TagMatch[Any]:
+    """The index as it is now; opened where this worker has not opened it, or an older snapshot of it."""
+    try:
+        return _reloaded(location, key_type)
+    except InvalidValueError:
+        found = key_type_of(location.manifest())
+        if found == key_type:
+            _reject_plane(location, key_type)
+            raise
+        raise InvalidValueError(
+            f'the index {location} had key_type "{key_type}" when the join began, and has "{found}" now; begin it anew'
+        ) from None
+
+
+def _reloaded(location: Repository, key_type: KeyType) -> TagMatch[Any]:
+    where, held = _opened.get(str(location), (location, None))
+    if held is not None and where == location and held.snapshot.key_type == key_type:
+        held.reload()
+        return held
+    index = _open(location, key_type)
+    _opened[str(location)] = location, index
+    if held is not None:
+        held.close()
+    return index
+
+
+def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:
+    # With the location's credentials, which no address has
+    found: Any = location
+    return TagMatch.open(found, threads=1, device="cpu", key_type=key_type, plane=plane)
+
+
+def _reject_plane(location: Repository, key_type: KeyType) -> None:
+    """InvalidValueError if an index that cannot be opened on the sphere is one on the plane."""
+    try:
+        _open(location, key_type, plane=True).close()
+    except InvalidValueError:
+        return
+    raise on_plane(location) from None

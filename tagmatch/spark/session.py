@@ -1,4 +1,9 @@
-"""A Spark session where there is none yet, and a clear word where there cannot be one."""
+"""Spark sessions: started where there is none yet; what they say of our arguments, and of credentials of stores.
+
+Settings `spark.tagmatch.…` are arguments that calls leave out. Settings `fs.…`, which are Hadoop's, become what Arrow's
+file systems take: Arrow reads indexes, and knows nothing of these settings. What it finds by itself as Hadoop does,
+such as the role of a machine, is left to it; what it has nothing for is an error that says how to go about it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,20 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from tagmatch.model.errors import InputFileError, SparkUnavailableError
+from tagmatch.model.errors import InputFileError, InvalidValueError, SparkUnavailableError
+from tagmatch.model.options import Layout
+from tagmatch.model.storage.arrow_folder import StoreOptions
+from tagmatch.model.storage.byte_store import in_a_line
+from tagmatch.model.storage.repository import Repository, location_of
 
 OLDEST_JAVA = 17
 
@@ -72,3 +84,360 @@ def check_java() -> None:
         raise SparkUnavailableError(
             f"Spark needs Java {OLDEST_JAVA}, but {found} is {found_version.strip() or 'silent'}; {advice}"
         )
+
+
+# -- settings of ours --------------------------------------------------------------------------------------------------
+
+Strategy = Literal["auto", "ship", "shuffle"]
+
+#: What makes the value of each option of a text, or raises a ValueError
+Parsers: TypeAlias = Mapping[str, Callable[[str], Any]]
+
+
+def whole(text: str) -> int:
+    """An integer from 1 on; ValueError."""
+    number = int(text)
+    if number < 1:
+        raise ValueError("it must be an integer from 1 on")
+    return number
+
+
+def truth(text: str) -> bool:
+    """`true` or `false`; ValueError."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError("it must be true or false")
+    return text.lower() == "true"
+
+
+def one_of(kind: Any) -> Callable[[str], Any]:
+    """One of the values of a type; ValueError."""
+    allowed = get_args(kind)
+
+    def chosen(text: str) -> Any:
+        if text not in allowed:
+            raise ValueError(f"it must be one of {', '.join(allowed)}")
+        return text
+
+    return chosen
+
+
+def parsed(given: Mapping[str, str], known: Parsers, what: str) -> dict[str, Any]:
+    """The values of options by name, whatever the case of their names."""
+    names = {name.lower(): name for name in known}
+    found = {}
+    for given_name, text in given.items():
+        name = names.get(given_name.lower())
+        if name is None:
+            raise InvalidValueError(f"there is no {what} {given_name!r}; there are {', '.join(known)}")
+        try:
+            found[name] = known[name](text)
+        except ValueError as error:
+            raise InvalidValueError(f"{what} {name!r} is {text!r}: {error}") from None
+    return found
+
+
+_SETTINGS: Parsers = {
+    "spark.tagmatch.layout": one_of(Layout),
+    "spark.tagmatch.maxPartitionSize": whole,
+    "spark.tagmatch.setsPerTask": whole,
+    "spark.tagmatch.skipInvalid": truth,
+    "spark.tagmatch.strategy": one_of(Strategy),
+    "spark.tagmatch.shipLimit": int,
+}
+
+
+# Without settings; those of layouts are `LAYOUT_DEFAULTS`
+_DEFAULTS = {"setspertask": 1 << 20, "skipinvalid": False, "strategy": "auto", "shiplimit": 8 << 30}
+
+
+def with_settings(spark: SparkSession, **arguments: Any) -> list[Any]:
+    """These arguments, of which those that are `None` are as a session's settings have them, classic or Connect."""
+    given = {name: text for name, text in spark.conf.getAll.items() if name.startswith("spark.tagmatch.")}
+    found = dict(_DEFAULTS)
+    for name, value in parsed(given, _SETTINGS, "setting").items():
+        found[name.rpartition(".")[2].lower()] = value
+    return [found.get(name.replace("_", "")) if value is None else value for name, value in arguments.items()]
+
+
+# -- stores ------------------------------------------------------------------------------------------------------------
+
+# What is looked at, among a thousand others; Java and Python read this alike
+_S3 = (
+    r"fs\.s3a\.(bucket\..+\.)?(access\.key|secret\.key|session\.token|aws\.credentials\.provider|endpoint"
+    r"|endpoint\.region|connection\.ssl\.enabled|path\.style\.access|security\.credential\.provider\.path)"
+)
+_GCS = (
+    r"(fs\.gs|google\.cloud)\.auth\.(type|null\.enable|access\.token\.provider(\.impl)?"
+    r"|service\.account\.((json\.)?keyfile|private\.key))|fs\.gs\.storage\.root\.url"
+)
+_AZURE = (
+    r"fs\.azure\.(account\.(key|keyprovider|auth\.type|oauth\.provider\.type|oauth2\.client\.(id|secret|endpoint))"
+    r"|sas\.(fixed\.token|token\.provider\.type))(\..+)?"
+)
+_NAMES = rf"^({_S3}|{_GCS}|{_AZURE})$"
+
+# Classes that find credentials, by what Arrow does instead; Hadoop asks them one after the other
+_TEMPORARY, _SIMPLE = _S3_KEYS = ("TemporaryAWSCredentialsProvider", "SimpleAWSCredentialsProvider")
+_S3_ANONYMOUS = ("AnonymousAWSCredentialsProvider", "AnonymousCredentialsProvider")
+_S3_BY_ARROW = (
+    "EnvironmentVariableCredentialsProvider",
+    "IAMInstanceCredentialsProvider",
+    "InstanceProfileCredentialsProvider",
+    "ContainerCredentialsProvider",
+    "EC2ContainerCredentialsProviderWrapper",
+    "ProfileCredentialsProvider",
+    "WebIdentityTokenFileCredentialsProvider",
+    "WebIdentityTokenCredentialsProvider",
+    "DefaultCredentialsProvider",
+    "DefaultAWSCredentialsProviderChain",
+)
+_GCS_BY_HADOOP = (
+    "access.token.provider",
+    "access.token.provider.impl",
+    "service.account.json.keyfile",
+    "service.account.keyfile",
+    "service.account.private.key",
+)
+_AZURE_BY_ARROW = ("MsiTokenProvider", "WorkloadIdentityTokenProvider")
+
+_AWS_REGION = re.compile(r"[.-](?P<region>[a-z]{2}(-[a-z]+)+-\d+)\.")
+_TENANT = re.compile(r"https://login\.microsoftonline\.com/(?P<tenant>[^/]+)/.*")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """What a session says of stores; its text has no secrets."""
+
+    # Hadoop's settings by name, without `spark.hadoop.` before it
+    values: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, spark: SparkSession | None) -> StoreSettings:
+        """Those of a session, if there is one.
+
+        Of a classic one, what Spark's own readers have, from `core-site.xml` as well. Of Connect, which tells no more,
+        the session's own and those with which its server was started, but none whose name looks like a secret's.
+        """
+        if spark is None:
+            return cls()
+        if (session := getattr(spark, "_jsparkSession", None)) is not None:
+            configuration = session.sessionState().newHadoopConf()
+            found = {**configuration.getValByRegex(_NAMES), **_kept_apart(spark, configuration)}
+        else:
+            given = spark.conf.getAll
+            found = {
+                name.removeprefix(prefix): given[name]
+                for prefix in ("spark.hadoop.", "")  # the session's own come last
+                for name in given
+                if name.startswith(prefix) and re.match(_NAMES, name.removeprefix(prefix))
+            }
+        return cls({name: text.strip() for name, text in found.items() if text.strip()})
+
+    def location(self, given: object, name: str, number: int | None = None) -> Repository:
+        """`location_of`, for all processes, with the settings for the store of a URI."""
+        options = self.options(given) if isinstance(given, str) else None
+        return location_of(given, name, number, options).absolute()
+
+    def options(self, uri: str) -> StoreOptions | None:
+        """How Arrow reaches a store; `None` where nothing is set, or the URI says it itself; errors as `location`."""
+        try:
+            parts = urlsplit(uri, allow_fragments=False)
+        except ValueError:
+            return None  # Arrow says what is wrong with it
+        user = parts.netloc.rpartition("@")[0]
+        says_itself = parts.query or ":" in user or (user and not parts.scheme.startswith("abfs"))
+        if parts.scheme not in _STORES or not parts.netloc or says_itself:
+            return None
+        kind, translate = _STORES[parts.scheme]
+        store = _Store(self.values, parts)
+        place, credentials = translate(store)
+        if not place and not credentials:
+            return None
+        # Of `abfss`, the container stands where others have a user
+        path = unquote(f"{user or parts.netloc}{parts.path}")
+        origin = f"Spark's settings {', '.join(dict.fromkeys(store.used))}"
+        return StoreOptions(kind, path, tuple(place.items()), tuple(credentials.items()), origin)
+
+
+def location_in(spark: SparkSession | None, given: object, name: str) -> Repository:
+    """Where an index is, for all processes, with a session's settings for the store of a URI; errors as `location`."""
+    settings = StoreSettings.of(spark) if isinstance(given, str) and "://" in given else StoreSettings()
+    return settings.location(given, name)
+
+
+def _kept_apart(spark: SparkSession, configuration: Any) -> dict[str, str]:
+    """The settings that are in files of their own, which `hadoop.security.credential.provider.path` names."""
+    from py4j.protocol import Py4JJavaError  # which clients of Connect may be without
+
+    jvm: Any = spark._jvm
+    try:
+        providers = jvm.org.apache.hadoop.security.alias.CredentialProviderFactory.getProviders(configuration)
+        names = {alias for provider in providers for alias in provider.getAliases() if re.match(_NAMES, alias)}
+        return {name: "".join(configuration.getPassword(name)) for name in names}
+    except Py4JJavaError as error:
+        raise InvalidValueError(
+            "what Spark's setting hadoop.security.credential.provider.path names cannot be read: "
+            f"{in_a_line(str(error.java_exception))}; set the keys themselves, or another path"
+        ) from None
+
+
+#: What Arrow is given: where the store is, and credentials; nothing where it finds all by itself
+_Found: TypeAlias = tuple[dict[str, Any], dict[str, str]]
+
+
+class _Store:
+    """The store of a URI, and the settings for it."""
+
+    def __init__(self, values: Mapping[str, str], parts: SplitResult) -> None:
+        self._values, self.parts = values, parts
+        self.used = list[str]()
+
+    def get(self, *names: str) -> str | None:
+        """The first of these settings that there is."""
+        name = next((name for name in names if name in self._values), None)
+        if name is None:
+            return None
+        self.used.append(name)
+        return self._values[name]
+
+    def rejected(self, what: str, advice: str, option: str) -> InvalidValueError:
+        """The error that Arrow has nothing for settings. They may be secrets, so their values are not told."""
+        uri = f"{self.parts.scheme}://{self.parts.netloc}{self.parts.path}"
+        return InvalidValueError(
+            f"Arrow, which reads {uri}, has nothing for Spark's setting {what}; {advice}, and write the URI with an "
+            f"option, as in {uri}?{option}: then Spark's settings are left alone, and Arrow looks for credentials "
+            "itself on each machine"
+        )
+
+
+# -- S3 --------------------------------------------------------------------------------------------------------------
+
+
+def _s3(store: _Store) -> _Found:
+    def get(name: str) -> str | None:
+        return store.get(f"fs.s3a.bucket.{store.parts.netloc}.{name}", f"fs.s3a.{name}")
+
+    place, credentials = dict[str, Any](), _s3_credentials(store, get)
+    if credentials is None:
+        place["anonymous"] = True
+    scheme, _, host = (get("endpoint") or "").rstrip("/").rpartition("://")
+    if host == "s3.amazonaws.com":
+        host = ""
+    region = get("endpoint.region")
+    if region in (None, "sdk") and host.endswith(("amazonaws.com", "amazonaws.com.cn")):
+        found = _AWS_REGION.search(host)
+        region = None if found is None else found["region"]
+    if region not in (None, "sdk"):
+        place["region"] = region
+    if host:
+        place["endpoint_override"] = host
+        is_number = re.fullmatch(r"[\d.]+(:\d+)?|\[.*\](:\d+)?", host) is not None
+        if get("path.style.access") != "true" and not is_number:
+            place["force_virtual_addressing"] = True
+    if scheme == "http" or (not scheme and get("connection.ssl.enabled") == "false"):
+        place["scheme"] = "http"
+    return place, credentials or {}
+
+
+def _s3_credentials(store: _Store, get: Callable[[str], str | None]) -> dict[str, str] | None:
+    """Keys; none of them where Arrow finds them by itself, and `None` where there are to be none."""
+    names = ("access.key", "secret.key", "session.token")
+    found = {name.replace(".", "_"): value for name in names if (value := get(name)) is not None}
+    given = get("aws.credentials.provider")
+    providers = [name.strip().rpartition(".")[2] for name in given.split(",")] if given else list(_S3_KEYS)
+    if _SIMPLE in providers and ("access_key" in found) != ("secret_key" in found):
+        there, missing = sorted(("access", "secret"), key=lambda name: f"{name}_key" not in found)
+        raise InvalidValueError(f"Spark has the setting fs.s3a.{there}.key, but no fs.s3a.{missing}.key; set both")
+    for provider in providers:
+        if provider == _TEMPORARY and len(found) == 3:
+            return found
+        if provider == _SIMPLE and "access_key" in found:
+            return {name: found[name] for name in ("access_key", "secret_key")}
+        if provider not in (*_S3_KEYS, *_S3_BY_ARROW, *_S3_ANONYMOUS):
+            raise store.rejected(
+                f"fs.s3a.aws.credentials.provider, with its class {provider}",
+                "set fs.s3a.access.key and fs.s3a.secret.key for classes that use them; or set AWS_… variables, "
+                "~/.aws/config or the instance's role",
+                "region=eu-central-1",
+            )
+    if "access_key" not in found and get("security.credential.provider.path"):
+        raise store.rejected(
+            "fs.s3a.security.credential.provider.path, where keys are to be",
+            "name that place by hadoop.security.credential.provider.path, or set AWS_… variables",
+            "region=eu-central-1",
+        )
+    is_anonymous = not {*_S3_ANONYMOUS}.isdisjoint(providers) and {*_S3_BY_ARROW}.isdisjoint(providers)
+    return None if is_anonymous else {}
+
+
+# -- Google Cloud Storage --------------------------------------------------------------------------------------------
+
+
+def _gcs(store: _Store) -> _Found:
+    def get(name: str) -> str | None:
+        return store.get(f"fs.gs.auth.{name}", f"google.cloud.auth.{name}")
+
+    kind, place = get("type"), dict[str, Any]()
+    advice = "have GOOGLE_APPLICATION_CREDENTIALS name a key file on each machine, or use the machine's account"
+    for name in _GCS_BY_HADOOP:
+        if get(name):
+            raise store.rejected(f"fs.gs.auth.{name}", advice, "scheme=https")
+    if kind == "UNAUTHENTICATED" or get("null.enable") == "true":
+        place["anonymous"] = True
+    elif kind not in (None, "COMPUTE_ENGINE", "APPLICATION_DEFAULT"):
+        raise store.rejected(f"fs.gs.auth.type, which is {kind}", advice, "scheme=https")
+    scheme, _, host = (store.get("fs.gs.storage.root.url") or "").rstrip("/").rpartition("://")
+    if host and host != "storage.googleapis.com":
+        place |= {"endpoint_override": host, "scheme": scheme or "https"}
+    return place, {}
+
+
+# -- Azure -----------------------------------------------------------------------------------------------------------
+
+
+def _azure(store: _Store) -> _Found:
+    container, _, host = store.parts.netloc.rpartition("@")
+    account, _, domain = host.partition(".")
+    if not container or not domain.startswith("dfs."):
+        return {}, {}  # a form of Arrow's own
+    credentials = _azure_credentials(store, lambda name: store.get(f"fs.azure.{name}.{host}", f"fs.azure.{name}"))
+    place: dict[str, Any] = {"account_name": account} if credentials else {}
+    if credentials and domain != "dfs.core.windows.net":
+        place |= {"dfs_storage_authority": f".{domain}", "blob_storage_authority": f".blob{domain[3:]}"}
+    return place, credentials
+
+
+def _azure_credentials(store: _Store, get: Callable[[str], str | None]) -> dict[str, str]:
+    """What Arrow is given; nothing where it finds credentials by itself."""
+    kind = get("account.auth.type") or "SharedKey"
+    advice = "set fs.azure.account.key, or AZURE_… variables, or use the machine's identity"
+
+    def rejected(what: str) -> InvalidValueError:
+        return store.rejected(what, advice, "enable_tls=true")
+
+    if kind == "SharedKey":
+        provider = (get("account.keyprovider") or "SimpleKeyProvider").rpartition(".")[2]
+        if provider != "SimpleKeyProvider":
+            raise rejected(f"fs.azure.account.keyprovider, with its class {provider}")
+        if key := get("account.key"):
+            return {"account_key": key}
+        return {}
+    if kind == "SAS" and (token := get("sas.fixed.token")):
+        return {"sas_token": token.removeprefix("?")}
+    if kind != "OAuth":
+        raise rejected(f"fs.azure.account.auth.type, which is {kind}")
+    provider = (get("account.oauth.provider.type") or "").rpartition(".")[2]
+    if provider in _AZURE_BY_ARROW:
+        return {}
+    tenant = _TENANT.fullmatch(get("account.oauth2.client.endpoint") or "")
+    client, secret = get("account.oauth2.client.id"), get("account.oauth2.client.secret")
+    if provider != "ClientCredsTokenProvider" or tenant is None or not client or not secret:
+        raise rejected(f"fs.azure.account.oauth.provider.type, with {provider or 'no class'} and its client")
+    return {"tenant_id": tenant["tenant"], "client_id": client, "client_secret": secret}
+
+
+_STORES: Mapping[str, tuple[Any, Callable[[_Store], _Found]]] = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), ("S3FileSystem", _s3)),
+    **dict.fromkeys(("gs", "gcs"), ("GcsFileSystem", _gcs)),
+    **dict.fromkeys(("abfs", "abfss"), ("AzureFileSystem", _azure)),
+}

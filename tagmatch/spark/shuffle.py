@@ -1,6 +1,8 @@
 """The join where no worker has more than a part of the index: sets and queries meet in buckets.
 
-A set goes to a bucket by its rarest tag or, if it has conditions only, by an attribute that they need; a query goes to
+A set is met by its rarest tag. One without tags, but with conditions, is met by an attribute that a message must have
+for one of them to hold: only a negated condition holds without. Of an area that is a place, which counts as an
+attribute. What is left has no tags, and only conditions that are negated, if any; it is met by nothing. A query goes to
 the buckets of all its tags and attributes, once to each: every set meets the queries that may satisfy it in one bucket
 only. Buckets are found by hashes, so that no worker needs the vocabulary; within a bucket an index of the bucket's sets
 answers, exactly.
@@ -8,23 +10,16 @@ answers, exactly.
 What goes through the shuffle are batches of sets and of queries, which Spark sorts by bucket, those of sets first. So a
 worker has the sets of one bucket at a time, and queries pass by.
 
-Each query also has a *home*, a bucket with nothing but the sets that need neither tag nor attribute: the empty one, and
-those that only say what must not be. Each home has all of them. A query goes there where such sets are stored, and
-where the answers of all buckets have to be merged: then only the query at home has all columns.
-
-What sets and queries of the shuffled join meet by, and so which buckets they go to.
-
-A set is met by its rarest tag. One without tags, but with conditions, is met by an attribute that a message must have
-for one of them to hold: only a negated condition holds without. Of an area that is a place, which counts as an
-attribute. What is left has no tags, and only conditions that are negated, if any; it is met by nothing.
+Each query also has a *home*, a bucket with nothing but the sets that are met by nothing; each home has all of them. A
+query goes there if such sets are stored, and if the answers of all buckets have to be merged: then only the query at
+home has all columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +36,7 @@ from tagmatch.model.columns import strings_of, tag_lists
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.attributes import entries_of
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
-from tagmatch.model.kernels.lists import gather
+from tagmatch.model.kernels.lists import gather, group_by
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among, reserved_among
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
@@ -51,19 +46,20 @@ from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import KeyTable, Segment, Snapshot
 from tagmatch.model.where.tag_columns import parsed, parts_of, shapes_of
 from tagmatch.model.where.values import ATTRIBUTE
-from tagmatch.partitioner.local import build_segment
+from tagmatch.partitioner.consolidation import StagedChanges
+from tagmatch.partitioner.local import segment_after
 from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
+    chunks_of,
     deserialized,
     groups_by_hash,
+    in_groups,
     labels_for,
-    scattered,
     serialized,
     sets_at,
     sorted_by_number,
 )
-from tagmatch.partitioner.staged import StagedChanges
-from tagmatch.spark.columns import AskedColumns, Messages, Output, answer_field, on_plane, reject_nulls, with_keys
+from tagmatch.spark.columns import AskedColumns, Output, answer_field, on_plane, reject_nulls, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -97,10 +93,7 @@ class Meeting:
 
 
 def meeting_of(index: InPlace, number: int) -> Meeting:
-    """What the sets of a segment, the one with this number, are met by; the same in all tasks.
-
-    Where there are no constraints, only hashes of ranks that are fetched can be looked at.
-    """
+    """What the sets of a segment are met by; without constraints, only hashes of fetched ranks can be looked at."""
     segment = index.snapshot.segments[number]
     if not index.constrained[number]:
         return Meeting(hashes_of(index, segment))
@@ -174,14 +167,9 @@ def hashes_of(index: InPlace, segment: Segment) -> U64Array:
     return hash_strings(known.tags)
 
 
-@dataclass(frozen=True, slots=True)
-class _Met:
-    """How many sets of a segment are met by what: of places by which many are."""
-
-    hashes: U64Array
-    sets: I64Array
-    names: tuple[str, ...]
-    has_others: bool
+#: How many sets of a segment are met by what, of places by which many are: their hashes, and sets; attributes by which
+#: some are, and whether some are by nothing
+_Met: TypeAlias = tuple[U64Array, I64Array, tuple[str, ...], bool]
 
 
 def buckets_for(index: InPlace, bucket_sets: int, *, at_least: int = 1) -> ShuffleBuckets:
@@ -190,18 +178,14 @@ def buckets_for(index: InPlace, bucket_sets: int, *, at_least: int = 1) -> Shuff
     # What is less in every segment is less than too much in all of them
     few = bucket_sets // len(segments)
     met = [_count_met(index, number, few, bucket_sets) for number in range(len(segments))]
-    hashes, numbers = np.unique(np.concatenate([each.hashes for each in met]), return_inverse=True)
+    of_segments, counts, names, others = zip(*met, strict=True)
+    hashes, numbers = np.unique(np.concatenate(of_segments), return_inverse=True)
     sets = np.zeros(len(hashes), np.int64)
-    np.add.at(sets, numbers, np.concatenate([each.sets for each in met]))
+    np.add.at(sets, numbers, np.concatenate(counts))
     salted = sets > bucket_sets
-    rows = sum(map(len, segments))
-    return ShuffleBuckets(
-        max(at_least, -(-rows // bucket_sets), 1),
-        hashes[salted],
-        -(-sets[salted] // bucket_sets),
-        frozenset(name for each in met for name in each.names),
-        any(each.has_others for each in met),
-    )
+    count = max(at_least, -(-sum(map(len, segments)) // bucket_sets), 1)
+    spreads = -(-sets[salted] // bucket_sets)
+    return ShuffleBuckets(count, hashes[salted], spreads, frozenset().union(*names), any(others))
 
 
 def _count_met(index: InPlace, number: int, few: int, at_once: int) -> _Met:
@@ -210,8 +194,7 @@ def _count_met(index: InPlace, number: int, few: int, at_once: int) -> _Met:
     if meeting.places is None:
         return _count_by_tags(index, segment, meeting, few)
     met = np.zeros(len(meeting.hashes) + 1, np.int64)
-    for first in range(0, len(segment), at_once):
-        last = min(first + at_once, len(segment))
+    for _, first, last in chunks_of([(number, len(segment))], at_once):
         index.fetch_sets(segment, first, last)
         rows = segment.live_rows(first, last).astype(np.uint32)
         places, sets = np.unique(meeting.of_sets(segment.tagsets.ranks, rows), return_counts=True)
@@ -219,7 +202,7 @@ def _count_met(index: InPlace, number: int, few: int, at_once: int) -> _Met:
     many = np.flatnonzero(met[:-1] > few)
     of_names = met[len(meeting.hashes) - len(meeting.names) : -1].tolist()
     names = tuple(name for name, sets in zip(meeting.names, of_names, strict=True) if sets)
-    return _Met(meeting.hashes[many], met[many], names, bool(met[-1]))
+    return meeting.hashes[many], met[many], names, bool(met[-1])
 
 
 def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int) -> _Met:
@@ -229,13 +212,13 @@ def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int)
     index.fetch_all(segment.vocabulary.frequencies)
     first = int(np.searchsorted(segment.vocabulary.frequencies, few, "right"))  # they ascend
     if first == len(segment.vocabulary):
-        return _Met(np.zeros(0, np.uint64), np.zeros(0, np.int64), (), has_empty)
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64), (), has_empty
     rules = rules_of(segment.options)
     index.fetch_all(*rules.saying_rarest_tags(segment))
     met = rules.sets_by_rarest_tag(segment)[first:]
     many = np.flatnonzero(met > few)
     index.fetch(meeting.hashes, first + many, first + many + 1)
-    return _Met(meeting.hashes[first + many], met[many], (), has_empty)
+    return meeting.hashes[first + many], met[many], (), has_empty
 
 
 #: Stored sets that a bucket has, about
@@ -263,10 +246,7 @@ class Shuffle:
 def shuffle_join(
     queries: DataFrame, index: Repository, *, asked: AskedColumns, unique: bool, output: Output, bucket_sets: int
 ) -> DataFrame:
-    """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
-
-    A newer snapshot replaces the files of this one, and tasks that still need them fail.
-    """
+    """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets."""
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
     there = index.in_place(name)
@@ -285,7 +265,7 @@ def shuffle_join(
         return sent_queries(batches, plan, merged=merged, at_home=at_home)
 
     def tagmatch_match_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return matched_in_part(batches, plan) if merged else matched(batches, plan)
+        return matched(batches, plan, merged=merged)
 
     # Where answers are not merged, a row of the outcome depends on one query and the snapshot alone, so it does not
     # matter when Spark runs a task again. Else the numbers of queries decide what is merged. They are made once, before
@@ -297,7 +277,7 @@ def shuffle_join(
         functions.xxhash64(_quoted(queries.columns[asked.tags])).alias("spread"),
         functions.monotonically_increasing_id().alias("id"),
     )
-    count = max(1, len(_chunks(snapshot, bucket_sets)))
+    count = max(1, len(chunks_of(enumerate(map(len, snapshot.segments)), bucket_sets)))
     chunks = spark.range(0, count, 1, count)
     sent = chunks.mapInArrow(tagmatch_send_sets, SERIALIZED).union(
         numbered.mapInArrow(tagmatch_send_queries, SERIALIZED)
@@ -329,7 +309,7 @@ def _quoted(column: str) -> str:
 def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
     """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives batches of their sets."""
     index = plan.index.in_place(plan.snapshot)
-    parts = _chunks(index.snapshot, chunk_sets)
+    parts = chunks_of(enumerate(map(len, index.snapshot.segments)), chunk_sets)
     homes = [*zip(plan.labels.tolist(), plan.numbers.tolist(), strict=True)][plan.buckets.count :]
     for batch in chunks:
         for number, first, last in [parts[chunk] for chunk in batch.column(0).to_pylist() if chunk < len(parts)]:
@@ -342,20 +322,8 @@ def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) 
             yield from serialized((label, number, homeless) for label, number in homes)
             rows = rows[is_met]
             buckets = plan.buckets.of_sets(meeting.hashes[places[is_met]], rows).astype(np.uint32)
-            yield from scattered(buckets, plan.labels, plan.numbers, partial(_sets_at, segment, plan.now, rows))
-
-
-def _chunks(snapshot: Snapshot, most: int) -> list[tuple[int, int, int]]:
-    """Consecutive rows of segments, `most` at most in each: the segment's number, the first row and the last."""
-    return [
-        (number, first, min(first + most, len(segment)))
-        for number, segment in enumerate(snapshot.segments)
-        for first in range(0, len(segment), most)
-    ]
-
-
-def _sets_at(segment: Segment, now: int, rows: U32Array, places: U32Array) -> pa.RecordBatch:
-    return sets_at(segment, rows[places], now)
+            firsts, order = group_by(buckets, len(plan.labels))
+            yield from in_groups(firsts, plan.labels, plan.numbers, sets_at(segment, rows[order], plan.now))
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------
@@ -370,42 +338,28 @@ def sent_queries(
         at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
         reject_nulls(at_homes.column(plan.asked.tags), at_homes.schema.names[plan.asked.tags])
         messages = plan.asked.messages(at_homes)
-        if isinstance(messages, pa.RecordBatch):
-            locations_of_table(messages, plane=False)  # also of those that meet no set
+        locations_of_table(messages, plane=False)  # also of those that meet no set
         if merged:
-            names, message = ["id", "message", "query"], _column_of(messages)
+            names, message = ["id", "message", "query"], messages.to_struct_array()
             at_homes = pa.RecordBatch.from_arrays([ids, message, structs], names=names)
             elsewhere = pa.RecordBatch.from_arrays([ids, message, pa.nulls(len(ids), structs.type)], names=names)
         buckets, queries = _buckets_of_queries(messages, plan.buckets)
-        yield from scattered(buckets, plan.labels, plan.numbers + 1, partial(_queries_at, elsewhere, queries))
+        firsts, order = group_by(buckets, len(plan.labels))
+        yield from in_groups(firsts, plan.labels, plan.numbers + 1, elsewhere.take(queries[order]))
         if at_home:
             homes = (spread.to_numpy() % plan.buckets.count + plan.buckets.count).astype(np.uint32)
-            yield from scattered(homes, plan.labels, plan.numbers + 1, at_homes.take)
+            firsts, order = group_by(homes, len(plan.labels))
+            yield from in_groups(firsts, plan.labels, plan.numbers + 1, at_homes.take(order))
 
 
-def _column_of(messages: Messages) -> pa.Array:
-    return messages.to_struct_array() if isinstance(messages, pa.RecordBatch) else messages
-
-
-def _messages_of(records: pa.RecordBatch) -> Messages:
-    """What `_column_of` has made a column."""
-    column = records.column("message")
-    return pa.RecordBatch.from_struct_array(column) if pa.types.is_struct(column.type) else column
-
-
-def _queries_at(records: pa.RecordBatch, queries: I64Array, places: U32Array) -> pa.RecordBatch:
-    return records.take(queries[places])
-
-
-def _buckets_of_queries(messages: Messages, buckets: ShuffleBuckets) -> tuple[U32Array, I64Array]:
+def _buckets_of_queries(messages: pa.RecordBatch, buckets: ShuffleBuckets) -> tuple[U32Array, I64Array]:
     """Pairs of a bucket and a query that has one of its tags or attributes, each once."""
-    (lists,) = tag_lists(messages.column(TAGS) if isinstance(messages, pa.RecordBatch) else messages, TAGS)
+    (lists,) = tag_lists(messages.column(TAGS), TAGS)
     owners, hashes = np.repeat(np.arange(len(lists)), np.diff(lists.offsets)), hash_tags(lists)
     if buckets.names:
-        by_name = [_with_values_among_tags(lists, buckets.names)]
-        if isinstance(messages, pa.RecordBatch):
-            columns = with_own_columns(messages)
-            by_name += [_with_values(columns, buckets.names), *_with_values_in_maps(columns, buckets.names)]
+        columns = with_own_columns(messages)
+        by_name = [_with_values_among_tags(lists, buckets.names), _with_values(columns, buckets.names)]
+        by_name += _with_values_in_maps(columns, buckets.names)
         owners = np.concatenate([owners, *(some for some, _ in by_name)])
         hashes = np.concatenate([hashes, *(some for _, some in by_name)])
     places, numbers = buckets.of_hashes(hashes)
@@ -470,11 +424,11 @@ class _Bucket:
             numbers = np.arange(first, first + len(batch), dtype=np.uint64)
             staged.extend(tag_lists(batch.column("tags"), "tags"), numbers, removed=False)
             first += len(batch)
-        numbered = build_segment([], staged.changes(), LayoutOptions())
+        numbered, _ = segment_after([], staged.changes(), LayoutOptions())
         keys = _key_table([batch.column("keys") for batch in batches], plan.key_type).of_sets(numbered.keys.keys.values)
         snapshot = Snapshot((replace(numbered, keys=keys),))
         try:
-            self._engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
+            self.engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
             self._place_clients(keys, plan)
         except InvalidValueError:  # of areas and places alone
             raise on_plane(plan.index) from None
@@ -482,18 +436,11 @@ class _Bucket:
     def _place_clients(self, keys: KeyTable, plan: Shuffle) -> None:
         """Have the clients of these keys be where the folder says, if a message asks for that."""
         folder = plan.index.changeable
-        saved = open_positions(folder, plan.key_type, plane=False) if plan.asked.is_located and folder else None
+        saved = open_positions(folder, plan.key_type, plane=False) if plan.asked.places and folder else None
         if saved is not None:
             here = pc.is_in(saved.keys, keys.column(keys.keys.values))
             some = here.to_numpy(zero_copy_only=False)
-            self._engine.clients.place(Positions(saved.keys.filter(here), saved.lon[some], saved.lat[some]))
-
-    def answers(self, messages: Messages) -> pa.ListArray:
-        """Keys, uint64 or large_string, of each query."""
-        return self._engine.match_many(messages, unique=False)
-
-    def close(self) -> None:
-        self._engine.close()
+            self.engine.clients.place(Positions(saved.keys.filter(here), saved.lon[some], saved.lat[some]))
 
 
 def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
@@ -507,33 +454,25 @@ def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
     return KeyTable(Lists(offsets, np.arange(len(names), dtype=np.uint32)), names)
 
 
-def answered(
-    batches: Iterable[pa.RecordBatch], plan: Shuffle, messages: Callable[[pa.RecordBatch], Messages]
-) -> Iterator[tuple[pa.RecordBatch, pa.ListArray]]:
-    """One task: batches by bucket, those of sets first; gives each batch of queries and its answers."""
+def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -> Iterator[pa.RecordBatch]:
+    """One task: batches by bucket, sets first; gives rows of the outcome, or what is merged to them."""
     current, sets, bucket = None, list[pa.RecordBatch](), None
     for number, records in deserialized(batches):
         place, queries = divmod(number, 2)
         if place != current:
             if bucket is not None:
-                bucket.close()
+                bucket.engine.close()
             current, sets, bucket = place, [], None
         if not queries:
             sets.append(records)
             continue
         if bucket is None:
             bucket, sets = _Bucket(sets, plan), []
-        yield records, bucket.answers(messages(records))
-
-
-def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle) -> Iterator[pa.RecordBatch]:
-    """One task: batches by bucket; gives rows of the outcome."""
-    for queries, answers in answered(batches, plan, plan.asked.messages):
-        yield from with_keys("rows", queries, answers)
-
-
-def matched_in_part(batches: Iterable[pa.RecordBatch], plan: Shuffle) -> Iterator[pa.RecordBatch]:
-    """One task: batches by bucket; gives the answers that each query has there, and the queries that are at home."""
-    for queries, answers in answered(batches, plan, _messages_of):
-        wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), queries.column("query").is_valid())
-        yield from with_keys("lists", queries.select(["id", "query"]).filter(wanted), answers.filter(wanted))
+        messages = (
+            pa.RecordBatch.from_struct_array(records.column("message")) if merged else plan.asked.messages(records)
+        )
+        answers = bucket.engine.match_many(messages, unique=False)
+        if merged:
+            wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), records.column("query").is_valid())
+            records, answers = records.select(["id", "query"]).filter(wanted), answers.filter(wanted)
+        yield from with_keys("lists" if merged else "rows", records, answers)

@@ -26,8 +26,7 @@ from tagmatch.model.storage.byte_store import Written
 from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.model.storage.tables import manifest_of, segment_entry, table_file, tables_of, write_deletions
 from tagmatch.model.tables import Snapshot
-from tagmatch.partitioner.consolidation import consolidated
-from tagmatch.partitioner.staged import StagedChanges
+from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 
 #: The sets of an index, or `None` where there is none
 Contents = dict[frozenset[str], tuple[Any, ...]] | None

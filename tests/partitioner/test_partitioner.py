@@ -20,11 +20,13 @@ from support.strategies import tag_sets
 
 from tagmatch import TagMatch
 from tagmatch.model.arrow import from_words
+from tagmatch.model.options import LayoutOptions
 from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.tables import tables_of
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.spark import slices
 from tagmatch.partitioner.spark.batches import Scratch
+from tagmatch.partitioner.spark.tables import Job
 
 Bits = frozenset[int]
 
@@ -111,8 +113,9 @@ def assert_split(shards: Sequence[Sequence[Bits]], most: int, size: int, at_once
             scratch.write("ranked", number, signatures=from_words(words_of(sets)))
         patch.setattr(slices, "_HISTOGRAMS_AT_ONCE", at_once)
         patch.setattr(slices, "for_each", lambda _, numbers, work, __: Counted(itertools.chain(*map(work, numbers))))
-        grown = slices.grow_tree(None, scratch, range(len(shards)), len(everything), most, size)  # type: ignore[arg-type]
-    nodes = grown.splits().nodes(words_of(everything))
+        job = Job(scratch, "integer", LayoutOptions("balanced", most), size)
+        grown = slices.grow_tree(None, job, range(len(shards)), len(everything))  # type: ignore[arg-type]
+    nodes = slices.nodes_of(words_of(everything), grown.splits())
     found = defaultdict[int, list[list[int]]](list)
     for node, bits in zip(nodes.tolist(), everything, strict=True):
         found[node].append(sorted(bits))

@@ -17,7 +17,7 @@ from support.expiring import set_clock, times_of
 from support.index_files import contents_as_first, contents_of, files_of, make_index
 from support.spark_functions import settings_of
 
-import tagmatch.partitioner.spark.job as job
+import tagmatch.partitioner.spark as job
 from tagmatch import Circle, IndexChangedError, IndexCorruptError, IndexExistsError, InvalidValueError, TagMatch
 from tagmatch.model.storage.repository import Repository
 from tagmatch.spark import partition, subset_join
@@ -242,7 +242,7 @@ def test_more_than_an_index_holds(spark: Any, tmp_path: Path, monkeypatch: pytes
 
 STEPS: dict[str, tuple[Any, str]] = {
     "before all": (job, "make_shards"),
-    "before stored sets are read": (job, "take_in"),
+    "before stored sets are read": (job, "Appending"),
     "before files are written": (job, "build_vocabulary"),
     "before the end": (Repository, "switch"),
     "before the end, on a store": (Repository, "switch"),

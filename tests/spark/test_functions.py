@@ -14,7 +14,6 @@ from support.spark_functions import called, settings_of
 
 import tagmatch.spark.functions
 import tagmatch.spark.join
-import tagmatch.spark.ship
 from tagmatch import Circle, TagMatch
 from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.spark import partition, register, subset_join
@@ -116,8 +115,13 @@ def test_indexes_that_will_not_do(spark: Any, tmp_path: Path, way: str) -> None:
 
 PLACE, HERE = ", here array<double>", {"location": "here"}
 BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
-    ("words array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'words'"),
-    ("Tag array<string>", {}, InvalidValueError, "no column 'tags'; its columns are 'Tag'; is 'Tag' meant"),
+    (
+        "words array<string>",
+        {},
+        InvalidValueError,
+        "tags: queries must have one column 'tags'; its",
+    ),
+    ("Tag array<string>", {}, InvalidValueError, "one column 'tags'; its columns are 'Tag'; is 'Tag' meant"),
     ("tags string", {}, InvalidTypeError, "column 'tags' of the queries must be array<string>, not string"),
     ("tags array<int>", {}, InvalidTypeError, "must be array<string>, not array<int>"),
     (", key int", {}, InvalidValueError, "column 'key' already"),

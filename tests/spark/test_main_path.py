@@ -111,7 +111,7 @@ def test_workers_have_all_and_no_garbage_is_looked_for_among_it(session: SparkSe
             with TagMatch(threads=1) as tm:
                 tm.add_sets([["a"]], [1])
                 tm.consolidate()
-        modules = {"tagmatch.partitioner.spark.job", "tagmatch.spark.join"} <= sys.modules.keys()
+        modules = {"tagmatch.partitioner.spark", "tagmatch.spark.join"} <= sys.modules.keys()
         yield pa.record_batch({
             "frozen": [gc.get_freeze_count()], "living": [len(gc.get_objects())],
             "modules": [modules], "more": [len(sys.modules) - loaded], "compiled": [len(compiled.buffer)],

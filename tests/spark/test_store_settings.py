@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tagmatch import InvalidValueError, TagMatchError
 from tagmatch.model.storage.repository import location_of
-from tagmatch.spark.stores import StoreSettings
+from tagmatch.spark.session import StoreSettings
 
 KEYS = {"access.key": "AK", "secret.key": "SK"}
 PROVIDERS = "org.apache.hadoop.fs.s3a."

@@ -28,7 +28,7 @@ from pyspark.sql.conversion import ArrowTableToRowsConversion, LocalDataToArrowC
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema, to_arrow_type
 
 from tagmatch.partitioner.spark import batches as serialized
-from tagmatch.spark import join, ship, shuffle
+from tagmatch.spark import join, shuffle
 from tagmatch.spark.source import TagMatchSource
 
 _SIMPLE: dict[str, t.DataType] = {
@@ -385,10 +385,10 @@ def session(seed: int) -> Iterator[Session]:
     """One whose functions tagmatch calls in place of Spark's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join, "col", col)
-        for module in (ship, shuffle):
+        for module in (join, shuffle):
             patch.setattr(module, "functions", FUNCTIONS)
         patch.setattr(serialized, "_partitions", {})
-        patch.setattr(ship, "_opened", {})
+        patch.setattr(join, "_opened", {})
         yield Session(random.Random(seed))
-        for _, opened in ship._opened.values():
+        for _, opened in join._opened.values():
             opened.close()

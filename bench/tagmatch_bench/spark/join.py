@@ -18,7 +18,8 @@ from pyspark.sql import functions as f
 
 from tagmatch import TagMatch
 from tagmatch.model.arrays import BoolArray
-from tagmatch.spark.join import Strategy, subset_join
+from tagmatch.spark.join import subset_join
+from tagmatch.spark.session import Strategy
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.data import Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers

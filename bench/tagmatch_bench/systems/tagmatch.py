@@ -14,8 +14,8 @@ from tagmatch import DeviceError, TagMatch
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
 from tagmatch.model.tables import Snapshot
-from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.staged import StagedChanges
+from tagmatch.partitioner.consolidation import StagedChanges
+from tagmatch.partitioner.local import segment_after
 from tagmatch.pipeline.run.counts import Counts, Histogram
 from tagmatch.pipeline.run.stage import STAGES
 from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
@@ -147,7 +147,7 @@ class Kernels(Plain):
         staged = StagedChanges(threads)
         staged.extend(tag_lists(sets["tags"], "tags", stored=True), key_values(sets["key"]), removed=False)
         options = LayoutOptions(layout)
-        snapshot = build_segment([], staged.changes(), options, threads=threads)
+        snapshot, _ = segment_after([], staged.changes(), options, threads=threads)
         self._matcher = CpuMatcher(snapshot, [TagFinder(snapshot, MatchOptions(threads=threads))])
         self._threads = threads
 

@@ -14,8 +14,8 @@ from tagmatch.model.input.conditions import with_conditions
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment
-from tagmatch.partitioner.local import build_segment
-from tagmatch.partitioner.staged import StagedChanges
+from tagmatch.partitioner.consolidation import StagedChanges
+from tagmatch.partitioner.local import segment_after
 from tagmatch.pipeline.filters.index import Path, filter_index
 from tagmatch.pipeline.filters.messages import messages_of
 from tagmatch.pipeline.filters.one_message import TOO_MANY, match_few, room_for_few
@@ -64,7 +64,7 @@ class TagmatchEncoded(Plain):
         rows, _ = with_conditions(tag_lists(columns["tags"], "tags"), columns, plane=False, threads=threads)
         staged = StagedChanges(threads)
         staged.extend(rows, key_values(columns["key"]), removed=False)
-        self._index(build_segment([], staged.changes(), LayoutOptions(), threads=threads), path)
+        self._index(segment_after([], staged.changes(), LayoutOptions(), threads=threads)[0], path)
 
     @classmethod
     def of(cls, segment: Segment, path: Path) -> TagmatchEncoded:
