@@ -180,24 +180,15 @@ _NAMES = rf"^({_S3}|{_GCS}|{_AZURE})$"
 _TEMPORARY, _SIMPLE = _S3_KEYS = ("TemporaryAWSCredentialsProvider", "SimpleAWSCredentialsProvider")
 _S3_ANONYMOUS = ("AnonymousAWSCredentialsProvider", "AnonymousCredentialsProvider")
 _S3_BY_ARROW = (
-    "EnvironmentVariableCredentialsProvider",
-    "IAMInstanceCredentialsProvider",
-    "InstanceProfileCredentialsProvider",
-    "ContainerCredentialsProvider",
-    "EC2ContainerCredentialsProviderWrapper",
-    "ProfileCredentialsProvider",
-    "WebIdentityTokenFileCredentialsProvider",
-    "WebIdentityTokenCredentialsProvider",
-    "DefaultCredentialsProvider",
+    "EnvironmentVariableCredentialsProvider", "IAMInstanceCredentialsProvider", "InstanceProfileCredentialsProvider",
+    "ContainerCredentialsProvider", "EC2ContainerCredentialsProviderWrapper", "ProfileCredentialsProvider",
+    "WebIdentityTokenFileCredentialsProvider", "WebIdentityTokenCredentialsProvider", "DefaultCredentialsProvider",
     "DefaultAWSCredentialsProviderChain",
-)
+)  # fmt: skip
 _GCS_BY_HADOOP = (
-    "access.token.provider",
-    "access.token.provider.impl",
-    "service.account.json.keyfile",
-    "service.account.keyfile",
+    "access.token.provider", "access.token.provider.impl", "service.account.json.keyfile", "service.account.keyfile",
     "service.account.private.key",
-)
+)  # fmt: skip
 _AZURE_BY_ARROW = ("MsiTokenProvider", "WorkloadIdentityTokenProvider")
 
 _AWS_REGION = re.compile(r"[.-](?P<region>[a-z]{2}(-[a-z]+)+-\d+)\.")

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.documents import NEEDS_JAVA
-from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first, names
+from support.index_files import MANIFEST, contents_as_first, contents_of, make_index, manifest_as_first
 from support.jvm import Jvm
 
 from tagmatch import IndexNotFoundError, TagMatch
-from tagmatch.spark import SparkUnavailableError, partition, subset_join
+from tagmatch.spark import SparkUnavailableError, partition
 from tagmatch.spark.session import check_java
 
 pytest_plugins = ["support.s3_bucket"]
@@ -85,21 +85,6 @@ def test_a_job_that_is_killed_leaves_the_index_as_it_was(
         partition(spark.read.parquet(str(sets)), index, mode=mode)
         assert contents_as_first(index) == contents_as_first(make_index(tmp_path / "local", stored))
         assert sorted(name.partition("-")[0] for name in os.listdir(index)) == ["LOCK", MANIFEST, "segment"]
-
-
-@pytest.mark.nightly
-def test_a_job_to_a_store_that_is_killed(tmp_path: Path, bucket: Any, uri: str, free_jvm: Jvm, builder: Any) -> None:
-    partition(free_jvm.session(builder).createDataFrame(ROWS, SCHEMA), uri)
-    before, sets = set(names(bucket)), tmp_path / "sets.parquet"
-    pq.write_table(pa.table({"tags": [["new"]], "key": [2]}), sets)
-    free_jvm.stop_spark()
-    run_killed_job(sets, uri, "index", free_jvm)
-    spark = free_jvm.session(builder)
-    assert before < set(names(bucket))
-    queries = spark.createDataFrame([(["b", "a"],)], "tags array<string>")
-    assert sorted(row.key for row in subset_join(queries, uri).collect()) == [1, 2, 4]
-    partition(spark.createDataFrame(ROWS, SCHEMA), uri)
-    assert set(names(bucket)) == before
 
 
 CONNECTED = """

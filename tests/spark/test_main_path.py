@@ -43,7 +43,7 @@ def rows_of(rng: random.Random, count: int) -> list[tuple[list[str], str]]:
 def test_partition_and_join(
     session: SparkSession, tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The files are those of the local partitioner, and the answers the oracle's."""
+    """The files are those of the local partitioner, and the answers the oracle's, also of functions; rows are read."""
     monkeypatch.setattr(tagmatch.spark.join, "BUCKET_SETS", 100)
     index, oracle = tmp_path / "index", Oracle()
     for mode in ("overwrite", "append"):
@@ -59,25 +59,18 @@ def test_partition_and_join(
         for row in subset_join(frame, index, strategy=strategy, output=output).collect():
             found[row.id] += [row.key] if output == "rows" else row["keys"]
         assert list(map(sorted, found)) == list(map(oracle.match, queries))
-
-
-def test_data_source_and_functions(session: SparkSession, tmp_path: Path, rng: random.Random) -> None:
-    index, oracle, stored = tmp_path / "index", Oracle(), set[Any]()
-    for mode in ("overwrite", "append"):
-        rows = rows_of(rng, 100)
-        session.createDataFrame(rows, SCHEMA).write.format("tagmatch").mode(mode).save(str(index))
-        oracle.add_sets(*zip(*rows, strict=True))
-        stored |= {(frozenset(tags), key) for tags, key in rows}
-    found = session.read.format("tagmatch").load(str(index)).collect()
-    assert sorted((sorted(row.tags), row.key) for row in found) == sorted((sorted(tags), key) for tags, key in stored)
-    oracle.consolidate()
-    queries = [rng.sample(TAGS, rng.randrange(8)) for _ in range(50)]
-    frame = session.createDataFrame(list(enumerate(queries)), "id int, tags array<string>")
     register(session)
     for way in ("sql", "column"):
         assert called(way, frame, index) == dict(enumerate(map(oracle.match, queries)))
     with pytest.raises(InvalidTypeError, match="argument index must be a constant string"), errors_of_workers():
         session.sql("SELECT key FROM asked, LATERAL tagmatch_match(tags, tags[0])").collect()
+    read = session.read.format("tagmatch").load(str(index))
+    for mode in ("overwrite", "append"):
+        read.write.format("tagmatch").mode(mode).save(str(tmp_path / "copy"))
+    found = session.read.format("tagmatch").load(str(tmp_path / "copy")).collect()
+    assert sorted((sorted(row.tags), row.key) for row in found) == sorted(
+        (sorted(tags), key) for tags, keys in oracle for key in keys
+    )
 
 
 def test_a_stream_of_changes_and_a_stream_that_is_joined(session: SparkSession, tmp_path: Path) -> None:

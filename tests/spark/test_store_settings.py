@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import traceback
 from typing import Any
 
 import pyarrow.fs as fs
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagmatch import InvalidValueError, TagMatchError
+from tagmatch import InvalidValueError
 from tagmatch.model.storage.repository import location_of
 from tagmatch.spark.session import StoreSettings
 
@@ -177,20 +176,3 @@ def test_secrets_are_not_told(key: str, secret: str) -> None:
     assert f"S{secret}" not in shown
     assert pickle.loads(pickle.dumps(location)) == location != location_of("s3a://b/x?region=x", "index")
     assert location_of(location, "index") == location
-
-
-def test_what_arrow_says_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = s3(**{"access.key": "K1234", "secret.key": "S1234", "endpoint": "127.0.0.1:1"})
-    location = StoreSettings(settings).location("s3a://b/x", "index")
-
-    def fail(*_: Any) -> None:
-        raise OSError("the keys K1234 and S1234 will not do for s3a://b/x")
-
-    class Failing:
-        get_file_info = open_input_file = fail
-
-    monkeypatch.setattr("tagmatch.model.storage.arrow_folder._file_system", lambda *_: (Failing(), "b/x"))
-    for call in (location.has_index, location.open):
-        with pytest.raises(TagMatchError, match=r"keys \(access_key\) and \(secret_key\) .*fs\.s3a\.endpoint") as told:
-            call()
-        assert "1234" not in "".join(traceback.format_exception(told.value))
