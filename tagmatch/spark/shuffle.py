@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -52,6 +53,7 @@ from tagmatch.partitioner.spark.batches import (
     SERIALIZED,
     chunks_of,
     deserialized,
+    for_each,
     groups_by_hash,
     in_groups,
     labels_for,
@@ -258,9 +260,6 @@ def shuffle_join(
     schema, merged = queries.schema, unique or output == "lists"
     at_home = merged or buckets.has_others
 
-    def tagmatch_send_sets(chunks: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return sent_sets(chunks, plan, bucket_sets)
-
     def tagmatch_send_queries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return sent_queries(batches, plan, merged=merged, at_home=at_home)
 
@@ -277,11 +276,9 @@ def shuffle_join(
         functions.xxhash64(_quoted(queries.columns[asked.tags])).alias("spread"),
         functions.monotonically_increasing_id().alias("id"),
     )
-    count = max(1, len(chunks_of(enumerate(map(len, snapshot.segments)), bucket_sets)))
-    chunks = spark.range(0, count, 1, count)
-    sent = chunks.mapInArrow(tagmatch_send_sets, SERIALIZED).union(
-        numbered.mapInArrow(tagmatch_send_queries, SERIALIZED)
-    )
+    chunks = range(len(chunks_of(enumerate(map(len, snapshot.segments)), bucket_sets)))
+    sent = for_each(spark, chunks, partial(sent_sets, plan, bucket_sets), SERIALIZED)
+    sent = sent.union(numbered.mapInArrow(tagmatch_send_queries, SERIALIZED))
     met = sorted_by_number(sent, buckets.count)
     if not merged:
         return met.mapInArrow(tagmatch_match_buckets, StructType([*schema.fields, answer_field(output, plan.key_type)]))
@@ -306,24 +303,23 @@ def _quoted(column: str) -> str:
 # -- sets ------------------------------------------------------------------------------------------------------------
 
 
-def sent_sets(chunks: Iterable[pa.RecordBatch], plan: Shuffle, chunk_sets: int) -> Iterator[pa.RecordBatch]:
-    """One task: numbers of chunks, each of `chunk_sets` rows of the tagset table; gives batches of their sets."""
+def sent_sets(plan: Shuffle, chunk_sets: int, chunk: int) -> Iterator[pa.RecordBatch]:
+    """One task: batches of the sets of a chunk, of `chunk_sets` rows of the tagset table, for buckets and homes."""
     index = plan.index.in_place(plan.snapshot)
-    parts = chunks_of(enumerate(map(len, index.snapshot.segments)), chunk_sets)
+    chunks = chunks_of(enumerate(map(len, index.snapshot.segments)), chunk_sets)
     homes = [*zip(plan.labels.tolist(), plan.numbers.tolist(), strict=True)][plan.buckets.count :]
-    for batch in chunks:
-        for number, first, last in [parts[chunk] for chunk in batch.column(0).to_pylist() if chunk < len(parts)]:
-            segment, meeting = index.snapshot.segments[number], meeting_of(index, number)
-            index.fetch_rows(segment, first, last)
-            rows = segment.live_rows(first, last).astype(np.uint32)
-            places = meeting.of_sets(segment.tagsets.ranks, rows)
-            is_met = places < len(meeting.hashes)
-            homeless = sets_at(segment, rows[~is_met], plan.now)
-            yield from serialized((label, number, homeless) for label, number in homes)
-            rows = rows[is_met]
-            buckets = plan.buckets.of_sets(meeting.hashes[places[is_met]], rows).astype(np.uint32)
-            firsts, order = group_by(buckets, len(plan.labels))
-            yield from in_groups(firsts, plan.labels, plan.numbers, sets_at(segment, rows[order], plan.now))
+    for number, first, last in chunks[chunk : chunk + 1]:
+        segment, meeting = index.snapshot.segments[number], meeting_of(index, number)
+        index.fetch_rows(segment, first, last)
+        rows = segment.live_rows(first, last).astype(np.uint32)
+        places = meeting.of_sets(segment.tagsets.ranks, rows)
+        is_met = places < len(meeting.hashes)
+        homeless = sets_at(segment, rows[~is_met], plan.now)
+        yield from serialized((label, number, homeless) for label, number in homes)
+        rows = rows[is_met]
+        buckets = plan.buckets.of_sets(meeting.hashes[places[is_met]], rows).astype(np.uint32)
+        firsts, order = group_by(buckets, len(plan.labels))
+        yield from in_groups(firsts, plan.labels, plan.numbers, sets_at(segment, rows[order], plan.now))
 
 
 # -- queries ---------------------------------------------------------------------------------------------------------

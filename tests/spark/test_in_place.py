@@ -14,7 +14,6 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,10 +93,8 @@ def sets_of(plan: Shuffle, chunk: int, chunk_sets: int) -> list[tuple[tuple[str,
 
     A set that has nothing but tags goes where a message with these looks for it.
     """
-    chunks = [pa.record_batch({"id": [chunk]})]
-    sent = sent_sets(chunks, plan, chunk_sets)
     found = []
-    for number, records in deserialized(sent):
+    for number, records in deserialized(sent_sets(plan, chunk_sets, chunk)):
         if number > 2 * plan.buckets.count:
             continue  # the same once more, for another home
         for tags, keys in zip(records["tags"].to_pylist(), records["keys"].to_pylist(), strict=True):
