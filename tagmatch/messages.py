@@ -118,29 +118,47 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
     """Places of rows, NaN where there are none; messages of errors begin with `name`."""
-    names, there = _NAMES[plane], column.is_valid()
+    names, places = _NAMES[plane], np.full((2, len(column)), np.nan)
+    lon, lat = places
     if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan), np.full(len(column), np.nan)
+        return lon, lat
+    there = column.is_valid().to_numpy(zero_copy_only=False)
     if pa.types.is_struct(column.type):
         fields = [column.type.field(i).name for i in range(column.type.num_fields)]
         if sorted(fields) != sorted(names):
             raise InvalidTypeError(f"{name} must have the fields {' and '.join(names)}, not {fields}")
-        parts = [column.field(field) for field in names]
+        parts = [column.field(field).filter(there) for field in names]
+        numbers = np.stack(
+            [_numbers(part, f"{name}: {field}") for part, field in zip(parts, names, strict=True)], axis=1
+        )
     else:
-        lengths = pc.list_value_length(column)
-        wrong = pc.and_(there, pc.not_equal(lengths, 2)).fill_null(False).to_numpy(zero_copy_only=False)
+        wrong = there & (pc.list_value_length(column).fill_null(2).to_numpy() != 2)
         if wrong.any():
             raise InvalidValueError(
                 f"{name}: row {first_row + int(np.argmax(wrong))} must have two numbers, {' and '.join(names)}"
             )
-        begins = np.cumsum(np.append(0, np.where(there.to_numpy(zero_copy_only=False), 2, 0)))[:-1]
-        flat = column.flatten() if not pa.types.is_fixed_size_list(column.type) else pc.list_flatten(column)
-        places = pa.array(begins, mask=~there.to_numpy(zero_copy_only=False))
-        parts = [flat.take(places), flat.take(pc.add(places, 1))]
-    lon, lat = (_numbers(part, name, field, there, first_row) for part, field in zip(parts, names, strict=True))
+        parts = [pc.list_flatten(column)]
+        numbers = _numbers(parts[0], f"{name}: {names[0]}").reshape(-1, 2)
+    if not np.isfinite(numbers).all():
+        at, field = divmod(int(np.argmax(~np.isfinite(numbers))), 2)
+        row, number = first_row + int(np.flatnonzero(there)[at]), numbers[at, field]
+        is_null = not (parts[field][at] if len(parts) == 2 else parts[0][2 * at + field]).is_valid
+        if is_null:
+            raise NullError(f"{name}: row {row} has no {names[field]}")
+        raise InvalidValueError(f"{name}: row {row}: {names[field]} must be finite, not {number}")
+    places[:, there] = numbers.T
     if not plane:
         _reject_out_of_range(lon, lat, f"{name}: row", first_row)
     return lon, lat
+
+
+def _numbers(values: pa.Array, name: str) -> F64Array:
+    """Numbers as float64, NaN for nulls."""
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidTypeError(f"{name} must be numbers, not {kind}")
+    numbers: F64Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers
 
 
 def _reject_out_of_range(lon: F64Array, lat: F64Array, label: str, first_row: int) -> None:
@@ -152,24 +170,6 @@ def _reject_out_of_range(lon: F64Array, lat: F64Array, label: str, first_row: in
         name, other = ("lon", "lat") if abs(numbers["lon"]) > MAX_LON else ("lat", "lon")
         problem = out_of_range(name, numbers[name], other, numbers[other])
         raise InvalidValueError(f"{label} {first_row + row}: {problem}")
-
-
-def _numbers(values: pa.Array, column: str, name: str, there: pa.Array, first_row: int) -> F64Array:
-    """One number of each place, NaN where there is no place."""
-    kind = values.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise InvalidTypeError(f"{column}: {name} must be numbers, not {values.type}")
-    is_there = there.to_numpy(zero_copy_only=False)
-    missing = is_there & ~values.is_valid().to_numpy(zero_copy_only=False)
-    if missing.any():
-        raise NullError(f"{column}: row {first_row + int(np.argmax(missing))} has no {name}")
-    numbers: F64Array = values.cast(pa.float64()).fill_null(np.nan).to_numpy().copy()
-    wrong = is_there & ~np.isfinite(numbers)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise InvalidValueError(f"{column}: row {first_row + row}: {name} must be finite, not {numbers[row]}")
-    numbers[~is_there] = np.nan
-    return numbers
 
 
 #: The columns of a message's tags, of its attributes by their names, and of what it is called

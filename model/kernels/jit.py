@@ -73,7 +73,8 @@ def _described(value: Any, used: list[Any]) -> str:
     value = getattr(value, "dispatcher", value)  # its type has it
     if hasattr(value, "py_func"):
         used.append(value.py_func)
-        return f"{value.py_func.__qualname__} {value.targetoptions}"
+        # Kept code names the module that each came from
+        return f"{value.py_func.__module__}.{value.py_func.__qualname__} {value.targetoptions}"
     if isinstance(value, type) and hasattr(value, "_fields"):
         return f"{value.__module__}.{value.__qualname__} {value._fields}"
     if isinstance(value, np.ndarray):
@@ -190,11 +191,14 @@ class KeptByCode:
         return *map(code_digest, [self._function, *used]), *parent._index_key(types, codegen)
 
     def load_overload(self, sig: Any, context: Any) -> Any:
-        """Return machine code, if there is some, and the modules that it was made from are."""
+        """Return machine code, if there is some; what cannot be read, as after a loss of power, is forgotten."""
         parent: Any = super()
-        with contextlib.suppress(ImportError):
+        try:
             return parent.load_overload(sig, context)
-        return None
+        except Exception:
+            with contextlib.suppress(OSError):
+                parent.flush()
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code, if that can be."""

@@ -220,14 +220,33 @@ def test_a_kernel_is_compiled_anew_if_what_it_is_made_from_changes_and_no_other(
     (package / "__init__.py").touch()
     program = f"{SHOWN}\nfrom own.kernels import other, total\nfrom own.parts import Pair\n"
     program += "other(); print(total(Pair(1, 2)))"
-    for module, old, new, result, compiled in [*EDITS, ("parts", "", "", 211, []), ("parts", "Pair", "Two", 211, None)]:
+    again = ["one", "total"]
+    moved = [
+        ("parts", "", "", 211, []),
+        ("parts", "Pair", "Two", 211, again),
+        ("kernels", "helpers", "moved", 211, again),
+    ]
+    for module, old, new, result, compiled in [*EDITS, *moved]:
         for name, text in OWN.items():
             (package / f"{name}.py").write_text(text.replace(old, new) if old and name == module else text)
+        if new == "moved":
+            (package / "helpers.py").rename(package / "moved.py")
         code = program.replace("import Pair", "import Two as Pair") if new == "Two" else program
         printed = run(code, tmp_path / "cache", PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}").splitlines()
         assert printed[-1] == str(result), (module, new)
-        names = sorted({line.partition(" ")[0] for line in printed[:-1]})
-        assert names == (["one", "total"] if compiled is None else compiled), (module, new)
+        assert sorted({line.partition(" ")[0] for line in printed[:-1]}) == compiled, (module, new)
+
+
+@pytest.mark.parametrize("ending", ["nbi", "nbc"])
+def test_files_that_cannot_be_read_are_made_anew(tmp_path, ending):
+    """As a computer leaves them that loses its power: without the bytes that were to be in them."""
+    cache = tmp_path / "cache"
+    for compiled in (2, 0):
+        assert len(run(f"{SHOWN}{ONE}", cache).splitlines()) == compiled + 1
+    (damaged, *_) = sorted(cache.rglob(f"*count_values*.{ending}"))
+    damaged.write_bytes(b"")
+    assert 1 <= len(run(f"{SHOWN}{ONE}", cache).splitlines()) - 1 <= 2
+    assert len(run(f"{SHOWN}{ONE}", cache).splitlines()) == 1
 
 
 def test_a_folder_of_another_user_or_that_others_may_write_is_not_trusted(tmp_path):
