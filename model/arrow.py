@@ -61,14 +61,15 @@ def to_lists(array: pa.Array) -> Lists:
     return Lists(offsets, array.values.to_numpy())
 
 
-def to_strings(array: pa.Array) -> Strings:
-    """Strings that share the memory of an Arrow string array, which must not be a slice."""
-    width: type[np.signedinteger[Any]] = np.int32 if pa.types.is_string(array.type) else np.int64
-    if len(array) == 0:
+def to_strings(values: pa.Array) -> Strings:
+    """Strings that share the memory of an Arrow `string` or `large_string` array without nulls."""
+    width: type[np.signedinteger[Any]] = np.int32 if pa.types.is_string(values.type) else np.int64
+    _, offset_buffer, data_buffer = values.buffers()
+    if offset_buffer is None or len(values) == 0:
         return Strings(np.zeros(1, width), np.zeros(0, np.uint8))
-    _, offsets, data = array.buffers()
-    text = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
-    return Strings(np.frombuffer(offsets, width)[: len(array) + 1], text)
+    offsets = np.frombuffer(offset_buffer, width)[values.offset : values.offset + len(values) + 1]
+    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
+    return Strings(np.require(offsets, requirements="A"), data)
 
 
 def in_order(strings: pa.Array) -> tuple[U32Array, U32Array]:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import BoolArray, IntArray, Memo, Strings, TagLists, U32Array, offsets_of
+from tagmatch.model.arrow import to_strings
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 
 # Indices travel as uint32, of which the greatest stands for none
@@ -180,7 +181,7 @@ def _rows_of(part: _Part, dictionaries: dict[_Place, _Dictionary], stored: bool)
     part.reject_null_tags(tags)
     if stored:
         reject_no_utf8(tags, part.name, part.first_row, len(part.offsets) - 1)
-    return TagLists(part.offsets, strings_in(tags))
+    return TagLists(part.offsets, to_strings(tags))
 
 
 # -- dictionaries ------------------------------------------------------------------------------------------------------
@@ -210,7 +211,7 @@ def _dictionaries(columns: Iterable[pa.Array], stored: bool) -> dict[_Place, _Di
             found[place] = column.dictionary
             tags[place] += len(column)
     return {
-        place: _Dictionary(strings_in(_as_plain(dictionary)), Memo())
+        place: _Dictionary(to_strings(_as_plain(dictionary)), Memo())
         for place, dictionary in found.items()
         if len(dictionary) <= min(tags[place], _MOST_STRINGS) and _is_sound(dictionary, stored)
     }
@@ -261,17 +262,6 @@ def _is_plain_type(kind: pa.DataType) -> bool:
 def _as_plain(values: pa.Array) -> pa.Array:
     """Strings as `string` or `large_string`."""
     return values if _is_plain_type(values.type) else values.cast(pa.large_string())
-
-
-def strings_in(values: pa.Array) -> Strings:
-    """The buffers of a `string` or `large_string` array without nulls."""
-    width: type[np.signedinteger[Any]] = np.int32 if pa.types.is_string(values.type) else np.int64
-    _, offset_buffer, data_buffer = values.buffers()
-    if offset_buffer is None or len(values) == 0:
-        return Strings(np.zeros(1, width), np.zeros(0, np.uint8))
-    offsets = np.frombuffer(offset_buffer, width)[values.offset : values.offset + len(values) + 1]
-    data = np.zeros(0, np.uint8) if data_buffer is None else np.frombuffer(data_buffer, np.uint8)
-    return Strings(np.require(offsets, requirements="A"), data)
 
 
 # -- what must not be there --------------------------------------------------------------------------------------------

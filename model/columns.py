@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
+from tagmatch.model.arrow import to_strings
 from tagmatch.model.arrow_input import (
     as_table,
     plain_column,
@@ -25,7 +26,6 @@ from tagmatch.model.arrow_input import (
     reject_no_utf8,
     reject_nulls,
     rows_of,
-    strings_in,
 )
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.kernels.tag_table import row_with_reserved
@@ -116,7 +116,7 @@ def rows_of_tags(rows: Sequence[list[str]]) -> TagLists:
 
 def strings_of(texts: Iterable[str]) -> Strings:
     """A column of these strings, which have been validated."""
-    return strings_in(pa.array(texts, pa.large_string()))
+    return to_strings(pa.array(texts, pa.large_string()))
 
 
 def _offsets_of(parts: Sequence[Sized]) -> I64Array:
@@ -217,11 +217,11 @@ def string_keys(keys: object, name: str = "keys", *, first_row: int = 0) -> Stri
             reject_no_utf8(plain, name, first_row, len(plain))
             parts.append(plain.cast(pa.large_string()))
             first_row += len(chunk)
-        return strings_in(pa.concat_arrays(parts))
+        return to_strings(pa.concat_arrays(parts))
     listed = listed_in(keys, f"{name} must be a sequence of strings")
     if all(issubclass(kind, str) for kind in set(map(type, listed))):
         try:
-            return strings_in(pa.array(listed, pa.large_string()))
+            return to_strings(pa.array(listed, pa.large_string()))
         except UnicodeEncodeError:
             pass  # which the loop below names
     return strings_of([string_key(key, f"{name}: row {first_row + i}") for i, key in enumerate(listed)])
@@ -293,7 +293,7 @@ def _from_python(rows: object, name: str, first_row: int, instead: str) -> TagLi
         row = next(i for i, tags in enumerate(listed) if error.object in tags)
         raise InvalidValueError(_no_utf8(f"{name}: row {first_row + row}", "tag", error.object)) from None
     offsets = offsets_of(np.fromiter(map(len, listed), np.int64, len(listed)))
-    return TagLists(offsets, strings_in(strings))
+    return TagLists(offsets, to_strings(strings))
 
 
 def _strings_in(tags: object, name: str) -> list[Any]:

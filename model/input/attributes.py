@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, frozen, offsets_of
-from tagmatch.model.arrow_input import plain_strings, strings_in
+from tagmatch.model.arrow import to_strings
+from tagmatch.model.arrow_input import plain_strings
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.places import Locations
 from tagmatch.model.input.values import (
@@ -168,7 +169,7 @@ def map_column(name: str, maps: pa.MapArray, first_row: int = 0) -> Column | Non
     if len(values_of):
         names, rows = names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(values_of)))), values_of[rows]
     begin, end, between = (pa.scalar(text, pa.large_string()) for text in (ATTRIBUTE, RESERVED, ""))
-    prefixes = strings_in(pc.binary_join_element_wise(begin, names.cast(pa.large_string()), end, between))
+    prefixes = to_strings(pc.binary_join_element_wise(begin, names.cast(pa.large_string()), end, between))
     column = value_column(values, rows, prefix=prefixes.data)
     return None if column is None else column._replace(prefix_offsets=frozen(prefixes.offsets.astype(np.int64)))
 

@@ -23,8 +23,8 @@ from tagmatch.model.arrays import (
     U64Array,
     offsets_of,
 )
-from tagmatch.model.arrow import from_strings
-from tagmatch.model.arrow_input import plain_strings, reject_no_utf8, strings_in
+from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.arrow_input import plain_strings, reject_no_utf8
 from tagmatch.model.columns import arrow_chunks, listed_in, rows_of_tags, shown
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.attributes import rows_of_columns
@@ -212,7 +212,7 @@ def _joined(left: TagLists, left_rows: I64Array, right: TagLists, right_rows: I6
     indices[of_left] = lefts
     indices[~of_left] = rights + np.uint32(len(left.tags))
     strings = pa.concat_arrays([from_strings(each.tags).cast(pa.large_string()) for each in (left, right)])
-    return TagLists(ends[::2], strings_in(strings), indices)
+    return TagLists(ends[::2], to_strings(strings), indices)
 
 
 def _places(rows: TagLists, numbers: I64Array) -> tuple[I64Array, U32Array]:
@@ -227,7 +227,7 @@ def _places(rows: TagLists, numbers: I64Array) -> tuple[I64Array, U32Array]:
 def keys_of(keys: U64Array | Strings, rows: I64Array) -> U64Array | Strings:
     """The keys of these rows."""
     if isinstance(keys, Strings):
-        return strings_in(from_strings(keys).cast(pa.large_string()).take(pa.array(rows)))
+        return to_strings(from_strings(keys).cast(pa.large_string()).take(pa.array(rows)))
     return keys[rows]
 
 
@@ -258,7 +258,7 @@ def constraint_rows(
     of the constraint there.
     """
     if pa.types.is_null(constraints.type):
-        return TagLists(np.zeros(len(constraints) + 1, np.int64), strings_in(pa.array([], pa.large_string())))
+        return TagLists(np.zeros(len(constraints) + 1, np.int64), to_strings(pa.array([], pa.large_string())))
     kind = constraints.type
     if not is_list(kind) or not pa.types.is_struct(kind.value_type):
         raise InvalidTypeError(f"{name} must be lists of structs with {', '.join(_FIELDS[:3])}, …, not {kind}")
@@ -313,7 +313,7 @@ class _Read:
         """What kernels need."""
         attributes, count = self._text(ATTRIBUTE), len(self._structs)
         operators = pc.index_in(self._text(OPERATOR), pa.array(list(OPERATORS))).fill_null(-1).to_numpy()
-        strings = strings_in(attributes.fill_null("").cast(pa.large_string()))
+        strings = to_strings(attributes.fill_null("").cast(pa.large_string()))
         every = np.arange(count)
         values = self._keys([self._fields[name] for name in VALUES if name in self._fields], "value", every, threads)
         uppers = self._keys([self._fields[name] for name in (UPPER,) if name in self._fields], UPPER, every, threads)

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Strings, U8Array, U64Array, frozen, offsets_of
-from tagmatch.model.arrow import numpy_type
-from tagmatch.model.arrow_input import plain_strings, strings_in
+from tagmatch.model.arrow import numpy_type, to_strings
+from tagmatch.model.arrow_input import plain_strings
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.hashing import read32, read64
 from tagmatch.model.kernels.jit import brief_kernel, kernel, lent
@@ -72,7 +72,7 @@ def value_column(values: pa.Array, rows: I64Array, *, prefix: U8Array = NO_BYTES
         return None
     bits, begins, ends, text = NO_NUMBERS, NO_PLACES, NO_PLACES, NO_BYTES
     if kind == TEXT:
-        texts = strings_in(plain_strings(values, ""))
+        texts = to_strings(plain_strings(values, ""))
         begins, ends, text = *places(texts), texts.data
     elif kind == BOOL:
         bits = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)

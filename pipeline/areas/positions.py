@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, Strings, TagLists, U32Array, U64Array
-from tagmatch.model.arrow import from_strings
-from tagmatch.model.arrow_input import strings_in
+from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.input.places import Locations, locations_in, locations_of
 from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import kernel
@@ -129,7 +128,7 @@ class Clients:
     def place(self, positions: Positions) -> None:
         """Have clients be where they were."""
         keys = positions.keys
-        self.move(strings_in(keys) if self._has_strings else keys.to_numpy(), positions.lon, positions.lat)
+        self.move(to_strings(keys) if self._has_strings else keys.to_numpy(), positions.lon, positions.lat)
 
     def cells_of(
         self, keys: pa.Array, groups: I64Array, group_count: int, metres: F64Array, *, plane: bool
@@ -138,7 +137,7 @@ class Clients:
 
         Moves wait until it is there.
         """
-        strings = self._strings(keys.to_numpy() if not self._has_strings else strings_in(keys.cast(pa.large_string())))
+        strings = self._strings(keys.to_numpy() if not self._has_strings else to_strings(keys.cast(pa.large_string())))
         with self.lock:
             self._finish()
             numbers = self._known(strings)
@@ -262,7 +261,7 @@ class WithinAreas:
     def kept(self, found: Lists, locations: Locations) -> Lists:
         """Of keys that were found, those whose clients are within the area of their message, if it has one."""
         column = self.keys.column(found.values)
-        keys = column.to_numpy() if column.type == "uint64" else strings_in(column)
+        keys = column.to_numpy() if column.type == "uint64" else to_strings(column)
         at = self._clients.where(keys)
         ends, out = np.zeros(len(found) + 1, np.int64), np.empty(len(found.values), found.values.dtype)
         used = _keep(found.offsets, found.values, at, locations.kinds, locations.values, self._plane, ends, out)

@@ -74,12 +74,8 @@ def test_damage(spark: Any, bucket: Any, uri: str) -> None:
         sink.write(b"other bytes")
     index = f"s3a://{bucket[1]}/folder/index"
     message = rf"a copy of {index} is damaged: .*keys.arrow has 11 bytes instead of"
-    for ask in (lambda: subset_join(queries, uri).collect(), lambda: location_of(uri, "index").open()):
-        with pytest.raises(IndexCorruptError, match=message), errors_of_workers():
-            ask()
-    bucket[0].delete_file(keys)
-    with pytest.raises(IndexCorruptError, match=rf"{index} lacks a file: .*keys.arrow"):
-        location_of(uri, "index").open()
+    with pytest.raises(IndexCorruptError, match=message), errors_of_workers():
+        subset_join(queries, uri).collect()
     partition(spark.createDataFrame(ROWS, SCHEMA), uri)
     assert len(subset_join(queries, uri, output="lists").collect()) == 3
     with bucket[0].open_output_stream("folder/index/MANIFEST.json") as sink:
