@@ -217,6 +217,18 @@ class _Cache(KeptByCode, FunctionCache):
     _impl_class = _Files
 
 
+def _named_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, named by what is around it, too, if it is one of several.
+
+    Numba calls the constants of kept code by the name of its function and a number that counts those of a process: of
+    two such functions, compiled by two processes, one would take the constants of the other.
+    """
+    if function.__closure__:
+        around = [_described(cell.cell_contents, []) for cell in function.__closure__]
+        function.__qualname__ += f"_{_digest(repr(around))}"
+    return function
+
+
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile on first use, without the interpreter lock; cached on disk. Integer division by zero is not checked."""
     return _cached(inlined(function), function)
@@ -224,12 +236,12 @@ def kernel(function: Callable[..., Any]) -> Any:
 
 def brief_kernel(function: Callable[..., Any]) -> Any:
     """A kernel that keeps the interpreter lock, as it takes microseconds: to get it back may take longer."""
-    return _cached(numba.njit(error_model="numpy")(function), function)
+    return _cached(numba.njit(error_model="numpy")(_named_apart(function)), function)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
     """A helper, compiled only as part of the kernels that call it, without a call: one that gets arrays costs 50 ns."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(function)
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(_named_apart(function))
 
 
 def lent(function: Callable[..., Any]) -> Any:
@@ -238,7 +250,7 @@ def lent(function: Callable[..., Any]) -> Any:
     To count them takes 5 ns for each array, longer than most helpers do. What makes an array does not compile.
     """
     options: dict[str, Any] = {"_nrt": False}  # of which Numba's type hints do not know
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True, **options)(function)
+    return numba.njit(nogil=True, error_model="numpy", forceinline=True, **options)(_named_apart(function))
 
 
 def _cached(compiled: Any, function: Callable[..., Any]) -> Any:

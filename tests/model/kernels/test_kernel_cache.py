@@ -237,6 +237,18 @@ def test_a_kernel_is_compiled_anew_if_what_it_is_made_from_changes_and_no_other(
         assert sorted({line.partition(" ")[0] for line in printed[:-1]}) == compiled, (module, new)
 
 
+def test_kernels_of_one_name_stay_apart_though_other_processes_compiled_them(tmp_path):
+    """Numba calls the constants of kept code by the name of its function, and by which one of this name it is there."""
+    (tmp_path / "made.py").write_text(
+        "import numpy as np\nfrom tagmatch.model.kernels.jit import kernel\n\ndef of(dtype):\n    @kernel\n"
+        "    def zeros(count): return np.zeros(count, dtype)\n    return zeros\n"
+    )
+    code, path = "from made import of; import numpy as np; ", f"{ROOT}{os.pathsep}{tmp_path}"
+    for types in (["uint8"], ["float64"], ["float64", "uint8"], ["uint8", "float64"]):
+        asked = "; ".join(f"print(of(np.{each})(2).dtype)" for each in types)
+        assert run(code + asked, tmp_path / "cache", PYTHONPATH=path).split() == types
+
+
 @pytest.mark.parametrize("ending", ["nbi", "nbc"])
 def test_files_that_cannot_be_read_are_made_anew(tmp_path, ending):
     """As a computer leaves them that loses its power: without the bytes that were to be in them."""
