@@ -113,7 +113,8 @@ tagmatch/spark/shuffle.py: tests/spark/test_join.py -k oracles
 +        return places, self._first(hashes)[places] % self.count
 # Spark's shuffle: sets that nothing meets go to no home
 tagmatch/spark/shuffle.py: tests/spark/test_join.py -k oracles
--            yield from serialized((label, number, homeless) for label, number in homes)
+-        yield from serialized((label, number, homeless) for label, number in homes)
++        yield from ()
 # Spark's function of columns: a task's batches of answers come in another order
 tagmatch/spark/functions.py: tests/spark/test_join.py -k oracles
 -        return pa.concat_arrays(parts) if parts else
