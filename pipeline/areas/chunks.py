@@ -338,7 +338,8 @@ NO_PLACES = Places(np.empty(0), np.empty(0))
 
 def all_frozen(table: Table) -> Table:
     """A named tuple of read-only arrays, in one piece each."""
-    made: Table = type(table)(*[frozen(np.ascontiguousarray(array)) for array in table])
+    each = [array if array.flags.c_contiguous else np.ascontiguousarray(array) for array in table]
+    made: Table = type(table)(*map(frozen, each))
     return made
 
 

@@ -224,7 +224,7 @@ class _Wanted(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """What is still to be looked at; arrays grow where nothing is done often, as to replace one counts references."""
+    """What is still to be looked at."""
 
     records: I64Array  # Records of the tree, and for which of the messages' groups
     owners: I64Array
@@ -326,23 +326,28 @@ def _order(search, queued, count):
 
 
 @inlined
+def _with_more(search, waiting, queued, more_records, more_chunks):
+    """The same with room for more. It is done rarely, as to replace an array, or to put it into a tuple, takes time."""
+    records, owners = with_room(search.records, waiting, more_records), with_room(search.owners, waiting, more_records)
+    queue = with_room(search.queue, queued, more_chunks)
+    return _Search(records, owners, queue, np.empty(len(queue), np.int64), search.ends)
+
+
+@inlined
 def _candidates(tree, wanted, visits, begin, count, search):
-    """Chunks whose bounds have the places of some messages, which go down the tree together, in a search; how many."""
+    """Chunks whose bounds have the places of some messages, which go down the tree together, in a search."""
     many = visits.offsets[begin + count] - visits.offsets[begin]
-    records, owners = with_room(search.records, 0, 2 * many + SLOTS), with_room(search.owners, 0, 2 * many + SLOTS)
-    search = _Search(records, owners, with_room(search.queue, 0, FLAT * many + SLOTS), search.in_order, search.ends)
+    if 2 * many + SLOTS > len(search.records) or FLAT * many + SLOTS > len(search.queue):
+        search = _with_more(search, 0, 0, 2 * many + SLOTS, FLAT * many + SLOTS)
     waiting, queued = _begin(tree, wanted, visits, begin, count, search)
     looked_at = 0
     while True:
         looked_at, waiting, queued = _descend(tree, wanted, visits.groups, search, looked_at, waiting, queued)
         if looked_at == waiting:
             break
-        records, owners = with_room(search.records, waiting, SLOTS), with_room(search.owners, waiting, SLOTS)
-        search = _Search(records, owners, with_room(search.queue, queued, SLOTS), search.in_order, search.ends)
-    in_order = with_room(search.in_order, 0, queued)
-    search = _Search(search.records, search.owners, search.queue, in_order, search.ends)
+        search = _with_more(search, waiting, queued, SLOTS, SLOTS)
     _order(search, queued, count)
-    return search, queued
+    return search
 
 
 @lent
@@ -381,10 +386,9 @@ def _write_bounds(origin, of_circles, visits, begin, count, wanted):
 
 
 @lent
-def _test(marked, origin, trees, visits, begin, count, searches, out):
-    """Append those areas of the chunks that wait for some messages which have their places."""
-    circles, boxes = trees
-    of_circles, of_boxes = searches
+def _test(marked, origin, trees, visits, part, of_circles, of_boxes, out):
+    """Append those areas of the chunks that wait for a part of the messages which have their places."""
+    (circles, boxes), (begin, count) = trees, part
     circle, box, used = 0, 0, out.ends[begin]
     for i in range(count):
         x, y = visits.lon[begin + i], visits.lat[begin + i]
@@ -428,19 +432,18 @@ def find_fixed(marked, origin, trees, visits, begin, out):
         wanted = 0
         if len(circles.words):
             _write_bounds(origin, True, visits, begin, count, points)
-            of_circles, queued = _candidates(circles, points, visits, begin, count, of_circles)
-            wanted += queued * SLOTS
+            of_circles = _candidates(circles, points, visits, begin, count, of_circles)
+            wanted += of_circles.ends[count - 1] * SLOTS
         if len(boxes.words):
             _write_bounds(origin, False, visits, begin, count, places)
-            of_boxes, queued = _candidates(boxes, places, visits, begin, count, of_boxes)
-            wanted += queued * SLOTS
+            of_boxes = _candidates(boxes, places, visits, begin, count, of_boxes)
+            wanted += of_boxes.ends[count - 1] * SLOTS
         if ends[begin] + wanted > len(found):
             return begin, wanted
-        searches = of_circles, of_boxes
         if marked:
-            _test(True, origin, trees, visits, begin, count, searches, out)
+            _test(True, origin, trees, visits, (begin, count), of_circles, of_boxes, out)
         else:  # a test that asks nothing more, compiled for itself
-            _test(False, origin, trees, visits, begin, count, searches, out)
+            _test(False, origin, trees, visits, (begin, count), of_circles, of_boxes, out)
         begin += count
     return messages, 0
 
