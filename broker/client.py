@@ -24,6 +24,7 @@ from tagmatch.messages import coordinates, message, names_of_places
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
 from tagmatch.model.arrow import from_strings, from_tag_lists
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.clock import TIME, expiry_times
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import (
@@ -36,7 +37,7 @@ from tagmatch.model.errors import (
 from tagmatch.model.input.conditions import area_column, is_area, texts_of
 from tagmatch.model.input.places import location_tags
 from tagmatch.model.options import KeyType, PipelineOptions
-from tagmatch.model.tables import NEVER, ChangeCounts
+from tagmatch.model.tables import NEVER
 from tagmatch.model.where.areas import Place
 from tagmatch.model.where.constraints import Where
 

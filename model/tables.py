@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -401,48 +401,6 @@ class Snapshot:
         """The segment of a snapshot that has one."""
         (segment,) = self.segments
         return segment
-
-
-class ChangeCounts(NamedTuple):
-    """What became of changes, each of one key of one set, in order.
-
-    Attributes
-    ----------
-    added : int
-        Additions of keys that the sets did not have.
-    already_there : int
-        Additions of keys that the sets had. When such a key expires may have changed.
-    removed : int
-        Removals of keys that the sets had; and additions of such keys until a time that is past.
-    missing : int
-        Removals of keys that the sets did not have, which change nothing; and additions of such keys until a time that
-        is past.
-
-    Examples
-    --------
-    >>> from tagmatch import TagMatch
-    >>> tm = TagMatch()
-    >>> tm.add_sets([["cat"], ["dog"]], [7, 8])
-    2
-    >>> tm.remove_set(["cow"], 9)
-    1
-    >>> tm.consolidate()
-    ChangeCounts(added=2, already_there=0, removed=0, missing=1)
-    """
-
-    added: int = 0
-    already_there: int = 0
-    removed: int = 0
-    missing: int = 0
-
-    def and_also(self, others: ChangeCounts) -> ChangeCounts:
-        """These and others."""
-        return ChangeCounts(*(one + other for one, other in zip(self, others, strict=True)))
-
-    def __str__(self) -> str:
-        """As the command line says it: what there is, such as `2 added, 1 already there`."""
-        counted = ((count, name.replace("_", " ")) for name, count in zip(self._fields, self, strict=True))
-        return ", ".join(f"{count} {name}" for count, name in counted if count) or "no changes"
 
 
 # -- the order of tags: by hash, and by their bytes where hashes are equal ---------------------------------------------

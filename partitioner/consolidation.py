@@ -31,6 +31,7 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.arrow import from_strings
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.columns import rows_of_tags, strings_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings
@@ -39,7 +40,7 @@ from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner
 from tagmatch.model.layouts import empty_segment, has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.parallel import run
-from tagmatch.model.tables import NEVER, ChangeCounts, Segment, Snapshot, if_any
+from tagmatch.model.tables import NEVER, Segment, Snapshot, if_any
 from tagmatch.partitioner.local import (
     MAX_ROWS,
     MISSING,

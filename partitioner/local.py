@@ -24,6 +24,7 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.arrow import from_strings, in_order, to_strings
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.kernels.jit import kernel
@@ -43,7 +44,6 @@ from tagmatch.model.parallel import even_ranges, even_work, run_rows
 from tagmatch.model.tables import (
     LONG_AGO,
     NEVER,
-    ChangeCounts,
     ClusterTable,
     KeyTable,
     Segment,

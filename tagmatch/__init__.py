@@ -15,6 +15,7 @@ from __future__ import annotations
 from tagmatch.calls import backup, connect, restore, warm_up
 from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import (
     AccessError,
     ClosedError,
@@ -46,7 +47,6 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.options import Channel, CudaOptions, PipelineOptions
-from tagmatch.model.tables import ChangeCounts
 from tagmatch.model.where.areas import Box, Circle, Near
 from tagmatch.model.where.constraints import Where
 

@@ -15,6 +15,7 @@ import numpy as np
 from tagmatch.background import Expiring, Following, Merging, renew_in_forks
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.errors import (
     ClosedError,
     IndexChangedError,
@@ -31,7 +32,7 @@ from tagmatch.model.storage.log import Journal
 from tagmatch.model.storage.log_files import changes_in, left_behind
 from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.storage.repository import Repository, open_with
-from tagmatch.model.tables import NEVER, ChangeCounts, Segment, Snapshot
+from tagmatch.model.tables import NEVER, Segment, Snapshot
 from tagmatch.model.where.tag_columns import check_geometry, shapes_of
 from tagmatch.partitioner.consolidation import (
     StagedChanges,

@@ -21,6 +21,7 @@ from tagmatch.contents import every_set, explained, is_among, missing_text, pair
 from tagmatch.messages import area_has, coordinates, message, queries_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
+from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.check import check_segment
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list
@@ -38,7 +39,7 @@ from tagmatch.model.storage.byte_store import ChangeableStore
 from tagmatch.model.storage.log_files import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.storage.repository import Repository, location_of, open_with
-from tagmatch.model.tables import NEVER, ChangeCounts, Snapshot
+from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.consolidation import StagedChanges, count_tags, missing_rows, rows_with, to_merge

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from typing_extensions import TypeVar as TypeVarWithDefault
 
-    from tagmatch.model.tables import ChangeCounts, Snapshot
+    from tagmatch.model.change_counts import ChangeCounts
+    from tagmatch.model.tables import Snapshot
     from tagmatch.model.where.areas import Area, Box, Circle
 
     #: Type of keys

@@ -195,6 +195,8 @@ class KeptByCode:
         parent: Any = super()
         try:
             return parent.load_overload(sig, context)
+        except (MemoryError, OSError):
+            raise
         except Exception:
             with contextlib.suppress(OSError):
                 parent.flush()

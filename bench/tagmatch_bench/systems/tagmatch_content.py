@@ -214,7 +214,7 @@ class LocatedMatching(TagmatchMatching):
         """The sets of these groups that each message is in the area of, and what else these ask."""
         finder, sought = _of_areas(packet)
         changed = [
-            (each, replace(sought, groups=groups) if each is finder else ready) for each, ready in packet.prepared
+            (each, sought._replace(groups=groups) if each is finder else ready) for each, ready in packet.prepared
         ]
         return replace(packet, prepared=changed).subset_match()
 

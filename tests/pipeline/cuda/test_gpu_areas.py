@@ -78,11 +78,11 @@ def test_cells_that_are_made_anew(rng: random.Random) -> None:
     count = 2000
     entries = [(0, client, 0.01) for client in range(count)]
     modelled = Modelled(entries, 1, [(3.0, 4.0)] * count, plane=True, finder=CudaClients)
-    before = modelled.cells.tree
+    before = modelled.cells.now
     for _ in range(2):
         modelled.move([(c, (rng.uniform(0, 1), rng.uniform(0, 1))) for c in range(count)])
         modelled.assert_found([(None, (rng.uniform(0, 1), rng.uniform(0, 1)), [0]) for _ in range(3)])
-    assert modelled.cells.tree is not before
+    assert modelled.cells.now is not before
 
 
 def test_nobody_is_lost_while_others_move(seed: int) -> None:
