@@ -198,7 +198,7 @@ class Kernels(NamedTuple):
     """Kernels that answer single queries about segments with arrays of certain types.
 
     Each gets a row for each segment: its addresses (see `Prepared`), and what is to be added to its rows and to its
-    keys; the text of the query; and the number of its tags.
+    keys; the text of the query; the number of its tags; and a tuple of what it has besides.
     """
 
     keys: Callable[..., U64Array | None]  # Gets `unique`, `counts`, and `most`, too; `None` where these are not enough
@@ -224,7 +224,7 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bo
     *_, key_offset, key = dtypes
 
     @kernel
-    def in_all(tables, text, count, unique, counts, most, *rest):
+    def in_all(tables, text, count, rest, unique, counts, most):
         tags, beside = tags_in(tables[0], text, count), read(rest)
         found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
         for segment in range(len(tables)):
@@ -238,11 +238,11 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bo
         return answer(found[:used], unique, verified, rejected, counts)
 
     @brief_kernel
-    def few_keys(tables, text, count, unique, counts, most, *rest):
-        return in_all(tables, text, count, unique, counts, most, *rest)
+    def few_keys(tables, text, count, rest, unique, counts, most):
+        return in_all(tables, text, count, rest, unique, counts, most)
 
     @kernel
-    def sets(tables, text, count, *rest):
+    def sets(tables, text, count, rest):
         tags, beside = tags_in(tables[0], text, count), read(rest)
         found = np.empty(0, np.uint32)
         for segment in range(len(tables)):
@@ -284,7 +284,7 @@ class OneQuery:
         """Keys of the sets that a query contains."""
         keys = self.brief_keys(query, unique, counts)
         if keys is None:
-            keys = self._kernels.keys(self._tables, query.text, query.tag_count, unique, counts, ALL)
+            keys = self._kernels.keys(self._tables, query.text, query.tag_count, (), unique, counts, ALL)
             assert keys is not None
         return keys
 
@@ -293,11 +293,11 @@ class OneQuery:
         few_keys = self._kernels.few_keys
         if few_keys is None or query.tag_count > FEW_TAGS:
             return None
-        return few_keys(self._tables, query.text, query.tag_count, unique, counts, FEW)
+        return few_keys(self._tables, query.text, query.tag_count, (), unique, counts, FEW)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets that a query contains."""
-        return self._kernels.sets(self._tables, query.text, query.tag_count)
+        return self._kernels.sets(self._tables, query.text, query.tag_count, ())
 
 
 def one_of_all(

@@ -297,11 +297,11 @@ class OneMessage(OneQuery):
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         text, count, attributes, _ = query
-        return self._kernels.keys(self._tables, text, count, unique, counts, most, attributes)
+        return self._kernels.keys(self._tables, text, count, (attributes,), unique, counts, most)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets with constraints that the message satisfies."""
-        return self._kernels.sets(self._tables, query.text, query.tag_count, query.attributes)
+        return self._kernels.sets(self._tables, query.text, query.tag_count, (query.attributes,))
 
 
 def one_message(segment: Segment, tags: TagIndex, index: FilterIndex) -> OneMessage:

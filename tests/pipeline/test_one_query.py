@@ -10,6 +10,7 @@ import pytest
 from support.agreement import assert_keys, loaded
 from support.pipelines import together
 
+from tagmatch import Circle
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, count_up
 from tagmatch.model.kernels.jit import kernel
@@ -45,6 +46,23 @@ def test_counts_are_those_of_packets(layout: str, rng: random.Random) -> None:
     counts = [[tm.stats()[name] for name in names] for tm in (alone, together_)]
     assert counts[0] == counts[1]
     assert counts[0][:2] == [len(queries), sum(len(oracle.match(query)) for query in queries)]
+
+
+def test_kernels_are_loaded_once(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the query has: to find that a kernel is there already takes less than a millisecond."""
+    tm, _ = loaded([(["a"], 1)], layout=layout)
+    tm.add_set(["b"], 2, where="x < 1", area=Circle(0, 0, 1))
+    tm.add_set(["c"], 3, where="x < 1")
+    tm.consolidate()
+
+    def ask() -> None:
+        for tags in (["a"], EVERY * 2):
+            for more in ({}, {"attributes": {"x": 0}}, {"location": (0, 0)}):
+                tm.match(tags, **more), tm.match_unique(tags, **more), tm.explain(tags, **more)  # type: ignore[arg-type]
+
+    ask()
+    monkeypatch.setattr("tagmatch.model.kernels.jit.KeptByCode.load_overload", None)
+    ask()
 
 
 def test_sets_that_only_seem_to_be_contained(layout: str) -> None:
