@@ -67,14 +67,16 @@ class KeyFollowers:
         with self._lock:
             if self._has_integers:
                 codes = keys.to_numpy(zero_copy_only=False)
-                likely = np.flatnonzero(self._slots[_slots_of(codes)])
-                listed: Any = zip(likely.tolist(), codes[likely].tolist(), strict=True)
+                places = np.flatnonzero(self._slots[_slots_of(codes)])
+                listed = codes[places].tolist()
             else:
-                listed = enumerate(keys.to_pylist()) if self._numbers else ()
-            found = [(place, each) for place, key in listed if (each := self._numbers.get(key))]
-            counts = [len(each) for _, each in found]
-            numbers = np.fromiter(chain.from_iterable(each for _, each in found), np.int64, sum(counts))
-        return np.repeat(np.fromiter((place for place, _ in found), np.int64, len(found)), counts), numbers
+                listed = keys.to_pylist() if self._numbers else []
+                places = np.arange(len(listed))
+            each = list(map(self._numbers.get, listed))
+            there, found = np.array([numbers is not None for numbers in each], np.bool_), list(filter(None, each))
+            counts = np.fromiter(map(len, found), np.int64, len(found))
+            numbers = np.fromiter(chain.from_iterable(found), np.int64, int(counts.sum()))
+        return np.repeat(places[there], counts), numbers
 
 
 def _slots_of(integers: U64Array) -> Any:
