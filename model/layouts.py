@@ -71,7 +71,7 @@ class Implementations:
 
     lay_out: str  # Brings sets into the layout: `LayOut` of `tagmatch.partitioner.local`
     plan: str  # Says how the Spark job does: a class of `tagmatch.partitioner.spark.slices`
-    subset_match: str  # Makes the subset match of a segment: `MakeSubsetMatch` of `tagmatch.pipeline.segment`
+    subset_match: str  # Makes the subset match of a segment: its `Finder`, with options
     cuda: str  # Makes that of a segment on a CUDA device: `MakeLayoutMatch` of `tagmatch.pipeline.cuda.matcher`
 
 

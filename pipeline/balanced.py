@@ -17,7 +17,6 @@ from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import PartitionTable, Segment
-from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 from tagmatch.pipeline.one import (
     LAYOUT,
     LAYOUT_SCALAR,
@@ -31,7 +30,8 @@ from tagmatch.pipeline.one import (
     ranks_of,
     scalar,
 )
-from tagmatch.pipeline.tags import Matches, TagIndex, contains_ranks
+from tagmatch.pipeline.segment import Batches, Found, PartitionFinder, RowsFound
+from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks
 
 _U = np.uint64
 
@@ -332,15 +332,15 @@ def _in_segment(tables, tags, _, most, dtypes):  # noqa: ARG001 - as `kernels_of
     return live_of(tables, sets), rejected
 
 
-def grouped_by_query(found: Found, queries: int, has_empty: bool) -> Matches:
+def grouped_by_query(found: Found, queries: int, has_empty: bool) -> RowsFound:
     """What was found in all partitions, and the empty set, where it is stored, as lists of each query's sets."""
     ends = np.zeros(queries + 1, np.int64)
     out = np.empty(len(found.sets) + has_empty * queries, np.uint32)
     _by_query(found.queries, found.sets, has_empty, ends, out)
-    return Matches(Lists(ends, out), found.rejected)
+    return RowsFound(Lists(ends, out), found.rejected)
 
 
-class BalancedSubsetMatch:
+class BalancedSubsetMatch(PartitionFinder):
     """Subset match over a snapshot in the `balanced` layout; exact, or by signature only."""
 
     def __init__(self, segment: Segment, *, exact: bool, batch_size: int, threads: int = 1) -> None:
@@ -360,8 +360,7 @@ class BalancedSubsetMatch:
             words, ranks.offsets, ranks.values, first_rows, blocks.firsts, groups.firsts, blocks.masks, groups.masks
         )
         copied = 0 if signatures is None or np.shares_memory(words[0], signatures) else signatures.nbytes
-        #: Bytes beside the snapshot's tables
-        self.nbytes = copied + blocks.nbytes + groups.nbytes + self._index.nbytes
+        self._nbytes = copied + blocks.nbytes + groups.nbytes + self._index.nbytes
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> BalancedSubsetMatch:
@@ -369,32 +368,35 @@ class BalancedSubsetMatch:
         return cls(segment, exact=options.exact, batch_size=options.batch_size, threads=options.threads)
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
-        """What answers single queries about the segment."""
+        """As `Finder` says."""
         index, known = self._index, self._known
         own = [self._hashes, index.first_masks, index.masks, index.partitions, *known.words, *known[3:]]
         prepared, dtypes = prepare(segment, tags, own, [self._exact])
         return OneQuery([prepared], kernels_of(_in_segment, dtypes))
 
+    def __len__(self) -> int:
+        return len(self._known.words[0])
+
     @property
-    def by_partition(self) -> BalancedSubsetMatch:
-        """Itself."""
-        return self
+    def nbytes(self) -> int:
+        """As `Finder` says."""
+        return self._nbytes
 
     def route(self, queries: QueryBatch) -> Batches:
-        """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
+        """As `PartitionFinder` says."""
         return self._index.route(queries, self._hashes)
 
     def match(self, batches: Batches) -> Found:
-        """Match batches with their partitions (Algorithm 3)."""
+        """As `PartitionFinder` says."""
         queries = batches.queries
         asked = _Asked(
             batches.signatures, queries.offsets, queries.ranks, batches.partitions, batches.offsets, batches.queued
         )
         return Found(*_match_batches(asked, self._known, self.batch_size, self._exact))
 
-    def __call__(self, queries: QueryBatch) -> Matches:
-        """Sets that each query contains."""
-        return grouped_by_query(self.match(self.route(queries)), len(queries), self.has_empty)
+    def find(self, prepared: QueryBatch) -> RowsFound:
+        """As `Finder` says."""
+        return grouped_by_query(self.match(self.route(prepared)), len(prepared), self.has_empty)
 
 
 # Pairs go from a device back to the host as records, which have the number of an item, the number of its pairs, and

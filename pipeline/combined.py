@@ -6,8 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, count, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -19,27 +20,22 @@ from tagmatch.model.input.attributes import with_own_tags
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.areas.finder import AreaFinder
-from tagmatch.pipeline.matcher import (
+from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
+from tagmatch.pipeline.segment import (
     Batches,
+    ByPartition,
+    CpuMatcher,
     DeviceMatcher,
     Found,
     Keys,
     MatchBatches,
-    Matched,
     Matcher,
-    OneQuery,
     PacketSize,
-    PartitionMatcher,
     Preprocessed,
     SegmentMatcher,
-    Space,
     added_up,
-    no_space,
 )
-from tagmatch.pipeline.one import OfSeveralTypes, one_of_all
-from tagmatch.pipeline.one import OneQuery as CpuOneQuery
-from tagmatch.pipeline.segment import CpuMatcher
-from tagmatch.pipeline.tags import merge_unique
+from tagmatch.pipeline.tags import Space, merge_unique, no_space
 
 
 class Several:
@@ -67,7 +63,7 @@ class Several:
         return self._matchers[0].memory(count)
 
     @property
-    def one_query(self) -> OneQuery | None:
+    def one_query(self) -> OneQuery | OfSeveralTypes | None:
         """None: devices get packets."""
         return None
 
@@ -163,7 +159,7 @@ class Union(Several):
     Parts are segments of a snapshot, or rows of one segment on several devices.
     """
 
-    _one_query: OneQuery | None = None
+    _one_query: OneQuery | OfSeveralTypes | None = None
 
     def __init__(self, matchers: Sequence[SegmentMatcher], notes: tuple[str, ...] = ()) -> None:
         super().__init__(matchers, notes)
@@ -185,18 +181,13 @@ class Union(Several):
         return sum(map(len, self._matchers))
 
     @property
-    def one_query(self) -> OneQuery | None:
+    def one_query(self) -> OneQuery | OfSeveralTypes | None:
         """Those of all parts, if each has one."""
         if self._one_query is None:
-            self._one_query = self._of_parts()
+            parts = [one for matcher in self._matchers if (one := matcher.one_query) is not None]
+            if len(parts) == len(self._matchers):
+                self._one_query = one_of_all(parts, self._first_rows, self._first_keys)
         return self._one_query
-
-    def _of_parts(self) -> OneQuery | None:
-        of_parts = [matcher.one_query for matcher in self._matchers]
-        parts = [one for one in of_parts if isinstance(one, CpuOneQuery | OfSeveralTypes)]
-        if len(parts) < len(self._matchers):
-            return None
-        return one_of_all(parts, self._first_rows, self._first_keys)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` in all parts."""
@@ -259,12 +250,12 @@ class CpuUnion(Union):
         known = self._largest.tag_index
         numbers = known.numbers(tags, first, last)
         others = [
-            matcher.ranked(tags, first, last, matcher.translations.of(known).ranks(tags, first, last, numbers))
+            matcher.preprocess(tags, first, last, matcher.translations.of(known).ranks(tags, first, last, numbers))
             for matcher in self._segments
             if matcher is not self._largest
         ]
         # After the others, as the numbers become part of it
-        largest = self._largest.ranked(tags, first, last, known.batch(tags, first, last, numbers))
+        largest = self._largest.preprocess(tags, first, last, known.batch(tags, first, last, numbers))
         place = self._segments.index(self._largest)
         return _InAllParts([*others[:place], largest, *others[place:]], self._first_keys)
 
@@ -319,17 +310,13 @@ def _of_partitions(batches: Batches, partitions: I64Array) -> Batches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _InAllParts:
-    queries: Sequence[Preprocessed]
+    """Queries in all parts: `Preprocessed`, then `Matched`."""
+
+    parts: Sequence[Any]
     first_keys: Sequence[int]
 
-    def subset_match(self) -> _FoundInParts:
-        return _FoundInParts([queries.subset_match() for queries in self.queries], self.first_keys)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _FoundInParts:
-    parts: list[Matched]
-    first_keys: Sequence[int]
+    def subset_match(self) -> _InAllParts:
+        return _InAllParts([part.subset_match() for part in self.parts], self.first_keys)
 
     @property
     def found(self) -> int:
@@ -343,7 +330,8 @@ class _FoundInParts:
         parts = list(zip(self.parts, self.first_keys, strict=True))
         some = [(part, first) for part, first in parts if part.found] or parts[:1]
         if len(some) == 1 and some[0][1] == 0:
-            return some[0][0].key_lookup(space)
+            keys: Lists = some[0][0].key_lookup(space)
+            return keys
         return side_by_side([_counted_from(first, part.key_lookup()) for part, first in some], space)
 
 
@@ -374,8 +362,9 @@ class Hybrid:
         self._reason = ""
         self._counting = threading.Lock()
         self._matched_by = {"cuda": 0, "cpu": 0}
-        match_batches = device.match_batches
-        self.by_partition = None if match_batches is None else _HybridByPartition(self, match_batches)
+        # Queries wait on the CPU, which routes them and keeps their results
+        on_cpu = None if device.match_batches is None else self.cpu.by_partition
+        self.by_partition = None if on_cpu is None else replace(on_cpu, elsewhere=partial(self._match, device, on_cpu))
 
     def __len__(self) -> int:
         return self._sets
@@ -397,7 +386,7 @@ class Hybrid:
         return matcher
 
     @property
-    def one_query(self) -> OneQuery | None:
+    def one_query(self) -> OneQuery | OfSeveralTypes | None:
         """That of the CPU, unless even single queries are the device's."""
         return self.cpu.one_query if self._device is None or self.fewest_queries > 1 else None
 
@@ -453,6 +442,13 @@ class Hybrid:
             return self.cpu.set_ids(tags, first, last)
         return self.ask(device, lambda: device.set_ids(tags, first, last))
 
+    def _match(self, device: DeviceMatcher, on_cpu: ByPartition, batches: Batches) -> Found:
+        """Match batches with their partitions."""
+        match = device.match_batches
+        if match is None or self.device_for(len(batches.queries), len(batches.queued)) is None:
+            return on_cpu.match(batches)
+        return self.ask(device, lambda: match(batches))
+
     def device_for(self, queries: int, count: int) -> DeviceMatcher | None:
         """The device's matcher, or `None` where the CPU is to match these queries, which are counted as `count`."""
         device = self._device if queries >= self.fewest_queries else None
@@ -477,59 +473,25 @@ class Hybrid:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Guarded:
-    """Queries of a matcher that may fail."""
+    """Queries of a matcher that may fail: `Preprocessed`, then `Matched`."""
 
     hybrid: Hybrid
     device: DeviceMatcher
-    queries: Preprocessed
+    stage: Any
 
-    def subset_match(self) -> Matched:
-        found = self.hybrid.ask(self.device, self.queries.subset_match)
-        return _GuardedSets(self.hybrid, self.device, found)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _GuardedSets:
-    """Sets found by a matcher that may fail."""
-
-    hybrid: Hybrid
-    device: DeviceMatcher
-    sets: Matched
+    def subset_match(self) -> _Guarded:
+        return replace(self, stage=self.hybrid.ask(self.device, self.stage.subset_match))
 
     @property
     def found(self) -> int:
-        return self.sets.found
+        found: int = self.stage.found
+        return found
 
     @property
     def rejected(self) -> int:
-        return self.sets.rejected
+        rejected: int = self.stage.rejected
+        return rejected
 
     def key_lookup(self, space: Space = no_space) -> Lists:
-        return self.hybrid.ask(self.device, lambda: self.sets.key_lookup(space))
-
-
-class _HybridByPartition:
-    """Queries wait on the CPU, which routes them and keeps their results; their batches are the device's or its own."""
-
-    def __init__(self, hybrid: Hybrid, match_batches: MatchBatches) -> None:
-        on_cpu = hybrid.cpu.by_partition
-        assert on_cpu is not None
-        self.partitions, self.batch_size, self.has_empty = on_cpu.partitions, on_cpu.batch_size, on_cpu.has_empty
-        self._hybrid = hybrid
-        self._on_cpu: PartitionMatcher = on_cpu
-        self._match_batches = match_batches
-
-    def preprocess(self, tags: TagLists, first: int, last: int) -> Batches:
-        """Find the partitions in which sets may be that queries `first` to `last` contain (Algorithm 2)."""
-        return self._on_cpu.preprocess(tags, first, last)
-
-    def match(self, batches: Batches) -> Found:
-        """Match batches with their partitions."""
-        device = self._hybrid.device_for(len(batches.queries), len(batches.queued))
-        if device is None:
-            return self._on_cpu.match(batches)
-        return self._hybrid.ask(device, lambda: self._match_batches(batches))
-
-    def matched(self, sets: Lists) -> Matched:
-        """Sets, by id, that were found for each query in all partitions."""
-        return self._on_cpu.matched(sets)
+        keys: Lists = self.hybrid.ask(self.device, lambda: self.stage.key_lookup(space))
+        return keys

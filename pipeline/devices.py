@@ -29,8 +29,7 @@ from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Spl
 from tagmatch.pipeline.cuda.support import devices
 from tagmatch.pipeline.filters.constraint_finder import ConstraintFinder
 from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows, likely_message
-from tagmatch.pipeline.matcher import DeviceMatcher, Matcher, SegmentMatcher
-from tagmatch.pipeline.segment import CpuMatcher, Finder, TagFinder
+from tagmatch.pipeline.segment import CpuMatcher, DeviceMatcher, Finder, Matcher, SegmentMatcher, tag_finder
 
 # What is tried at most; a packet of more queries goes to the device
 _MOST_QUERIES = 1 << 12
@@ -170,7 +169,7 @@ def _finders(
     """The CPU's finders of sets that are not among those of other finders."""
     found: list[Finder] = [] if filters is None else [ConstraintFinder(filters)]
     if sum(map(len, [*found, *others])) < len(segment) or not (found or others):
-        found.insert(0, TagFinder(segment, options))
+        found.insert(0, tag_finder(segment, options))
     return found
 
 

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
+from tagmatch.model.columns import joined_tags
+from tagmatch.model.input.places import NO_PLACE
+from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, count_up
 from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import find_all
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.matcher import Single
 from tagmatch.pipeline.tags import TagIndex, copy_keys, keep_live, key_ends, unique_keys
 
 # Places of what all layouts need in `Prepared`; what a layout adds follows
@@ -44,6 +46,45 @@ FEW_TAGS = 64
 
 # Places in the counts
 QUERIES, MATCHES, VERIFIED, REJECTED = range(4)
+
+
+class Single(NamedTuple):
+    """One query as bytes, which kernels read."""
+
+    text: bytes  # Its tags, UTF-8, with a zero byte between each and the next
+    tag_count: int  # How many there are
+    attributes: bytes  # See `packed`
+    place: bytes  # See `packed_place`
+
+
+class AnswersOne(Protocol):
+    """Answers single queries in the calling thread, by few calls of kernels."""
+
+    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
+        """Keys of the sets that a query contains, ascending and each once if `unique`.
+
+        To `counts`, int64[4], queries, keys, sets found and candidates turned away are added.
+        """
+
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
+        """As `keys`, where that takes less time than to have another thread do it; else `None`, uncounted."""
+
+    def set_ids(self, query: Single) -> U32Array:
+        """Ids of the sets that a query contains."""
+
+
+#: What answers one query without a packet, and the query as it takes it
+Alone: TypeAlias = tuple[AnswersOne, Single]
+
+
+def alone(one: AnswersOne | None, tags: object, attributes: object = None, place: bytes = NO_PLACE) -> Alone | None:
+    """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
+    joined = None if one is None else joined_tags(tags)
+    if one is None or joined is None:
+        return None
+    given = NO_ATTRIBUTES if attributes is None else packed(attributes)
+    return None if given is None else (one, Single(*joined, given, place))
+
 
 DType = type[Any]
 

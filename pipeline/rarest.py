@@ -20,7 +20,6 @@ from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment
-from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.one import (
     ALL,
     LAYOUT,
@@ -35,7 +34,8 @@ from tagmatch.pipeline.one import (
     ranks_of,
     scalar,
 )
-from tagmatch.pipeline.tags import Matches, TagIndex, contains_ranks, seek
+from tagmatch.pipeline.segment import Finder, RowsFound
+from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks, seek
 
 #: Ranges of at most this many rows are not searched but scanned
 SCAN_ROWS = 32
@@ -244,10 +244,8 @@ def _in_segment(first_row: Any) -> Any:
     return in_segment
 
 
-class RarestSubsetMatch:
+class RarestSubsetMatch(Finder):
     """Subset match over a snapshot in the `rarest` layout. Always exact: tags are compared, not signatures."""
-
-    by_partition = None
 
     def __init__(self, segment: Segment, *, threads: int = 1) -> None:
         assert isinstance(segment.partitions, ClusterTable)
@@ -261,25 +259,28 @@ class RarestSubsetMatch:
         """The subset match of a segment, with these options."""
         return cls(segment, threads=options.threads)
 
+    def __len__(self) -> int:
+        return len(self._clusters.seconds)
+
     @property
     def nbytes(self) -> int:
-        """Bytes beside the snapshot's tables."""
+        """As `Finder` says."""
         return self._clusters.seconds.nbytes
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
-        """What answers single queries about the segment."""
+        """As `Finder` says."""
         prepared, dtypes = prepare(segment, tags, list(self._clusters[2:]), [self._longest])
         first_row: Any = self._clusters.first_rows.dtype.type
         return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, brief=True))
 
-    def __call__(self, batch: QueryBatch) -> Matches:
-        """Sets that each query contains."""
-        candidate_ends = np.zeros(len(batch) + 1, np.int64)
-        ends = np.zeros(len(batch) + 1, np.int64)
-        if len(self._clusters.seconds) == 0 or (len(batch.ranks) == 0 and not self._has_empty):
-            return Matches(Lists(ends, np.zeros(0, np.uint32)), 0)
-        queries = batch.offsets, batch.ranks, tuple(self._clusters)  # a named tuple's type takes longer to find
+    def find(self, prepared: QueryBatch) -> RowsFound:
+        """As `Finder` says."""
+        candidate_ends = np.zeros(len(prepared) + 1, np.int64)
+        ends = np.zeros(len(prepared) + 1, np.int64)
+        if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
+            return RowsFound(Lists(ends, np.zeros(0, np.uint32)), 0)
+        queries = prepared.offsets, prepared.ranks, tuple(self._clusters)  # a named tuple's type takes longer to find
         rows, places, used, _ = _find_candidates(*queries, self._longest, ALL, candidate_ends)
-        out = np.empty(used + self._has_empty * len(batch), np.uint32)
+        out = np.empty(used + self._has_empty * len(prepared), np.uint32)
         matches, _ = _verify(*queries, (rows, places, candidate_ends), self._has_empty, ends, out)
-        return Matches(Lists(ends, out[:matches]), len(out) - int(matches))
+        return RowsFound(Lists(ends, out[:matches]), len(out) - int(matches))

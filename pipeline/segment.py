@@ -1,52 +1,186 @@
-"""Matching within one segment: finders say which rows, the segment knows which are deleted and their keys (§3)."""
+"""Matchers: what answers queries, in the paper's stages (§3, Figure 1), and the one of a segment on the CPU.
+
+A matcher preprocesses queries; what comes of that can be matched, and what comes of that has its keys looked up. Each
+payload is of a type of the matcher's own, so that nobody else needs to know where it is: arrays of the CPU, or a place
+in the memory of a device. Within a segment, finders say which rows; the segment knows which are deleted and their keys.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
-from tagmatch.model.arrays import Lists, TagLists, U32Array, U64Array, offsets_of, pooled
+from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array, UIntArray, offsets_of, pooled
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
-from tagmatch.model.tables import Deletions, Segment
-from tagmatch.pipeline.matcher import (
-    Batches,
-    Found,
-    PacketSize,
-    PartitionMatcher,
-    QueryBatch,
-    Space,
-    added_up,
-    no_space,
-)
-from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
-from tagmatch.pipeline.tags import PartitionSubsetMatch, SubsetMatch, TagIndex, Translations, live_sets, look_up_keys
-
-# At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
-# kernels, is needed less often
-_PACKET_SIZE = PacketSize(queries=8192, tags=65_536, fewest=512)
+from tagmatch.model.tables import Deletions, KeyTable, Segment
+from tagmatch.pipeline.one import AnswersOne, OfSeveralTypes, OneQuery, one_of_all
+from tagmatch.pipeline.tags import QueryBatch, Space, TagIndex, Translations, live_sets, look_up_keys, no_space
 
 
-class LayoutMatch(SubsetMatch, Protocol):
-    """The subset match of a layout; if it gains from batches of one partition each, it does that as well."""
+class Keys(Protocol):
+    """Says what keys stand for; `KeyTable` is one."""
+
+    def listed(self, keys: UIntArray) -> list[int] | list[str]:
+        """Keys as Python has them."""
+
+    def column(self, keys: UIntArray) -> pa.Array:
+        """Keys as Arrow has them: uint64, or large strings."""
+
+    def answers(self, keys: Lists, *, unique: bool) -> tuple[Lists, pa.Array]:
+        """Answers to queries: the lists as they are to be, and their values as Arrow has them.
+
+        Where `unique`, which no number is twice in a list, no value is twice in one either, and they ascend.
+        """
+
+
+class Matched(Protocol):
+    """The sets that a subset match found."""
 
     @property
-    def by_partition(self) -> PartitionSubsetMatch | None:
-        """Itself, or nothing."""
+    def found(self) -> int:
+        """How many, over all queries."""
 
-    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
-        """Answers single queries about the segment."""
+    @property
+    def rejected(self) -> int:
+        """Candidates that exact verification turned away."""
+
+    def key_lookup(self, space: Space = no_space) -> Lists:
+        """Keys, uint32 or uint64, of the sets of each query, in `space` if it is asked; can be called once."""
 
 
-#: Gets a segment, and options
-MakeSubsetMatch: TypeAlias = Callable[[Segment, MatchOptions], LayoutMatch]
+class Preprocessed(Protocol):
+    """Queries, as a matcher's subset match takes them."""
+
+    def subset_match(self) -> Matched:
+        """Sets that each query contains."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketSize:
+    """Of what size the packets should be into which a call with many queries is cut, and how many go at once."""
+
+    queries: int  # The most queries, and tags but for those of one of them
+    tags: int
+    fewest: int  # Not fewer queries, though more threads would get some
+    at_once: int | None = None  # More threads would only take the interpreter lock from each other
+    # Whether each of several devices wants `at_once` threads, as they wait for it and not for the interpreter
+    per_device: bool = False
+
+
+class Matcher(Protocol):
+    """What answers queries about some sets. Any number of threads may share it."""
+
+    def __len__(self) -> int:
+        """Number of sets."""
+
+    @property
+    def keys(self) -> Keys:
+        """Says what the keys that are looked up stand for."""
+
+    @property
+    def packet_size(self) -> PacketSize:
+        """Of what size packets should be."""
+
+    @property
+    def by_partition(self) -> ByPartition | None:
+        """For a layout that gains from batches of one partition each."""
+
+    @property
+    def one_query(self) -> AnswersOne | None:
+        """For a matcher to which a single query need not come in a packet."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Names of the devices that match: `"cpu"`, or `"cuda:0"` and so on."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not as one would expect, in sentences."""
+
+    @property
+    def matched_by(self) -> dict[str, int]:
+        """How many queries went to which kind of device, where there are several."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is kept in memory beside the tables of the sets."""
+
+    def memory(self, count: int) -> U64Array | None:
+        """Memory for `count` keys, into which key lookups write best; `None` where that is memory of their own."""
+
+    def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
+        """Look up the tags of queries `first` to `last` (§3.2)."""
+
+    def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
+        """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
+
+
+def added_up(matched_by: Iterable[dict[str, int]]) -> dict[str, int]:
+    """How many queries went to each kind of device, of all who matched some."""
+    counts = Counter[str]()
+    for each in matched_by:
+        counts.update(each)  # a sum of counters would leave zeros out
+    return dict(counts)
+
+
+class SegmentMatcher(Matcher, Protocol):
+    """Answers queries about one segment."""
+
+    @property
+    def keys(self) -> KeyTable:
+        """The keys of the segment."""
+
+    @property
+    def one_query(self) -> OneQuery | OfSeveralTypes | None:
+        """As `Matcher` says; several of these become one."""
+
+    def without(self, deletions: Deletions) -> SegmentMatcher:
+        """The matcher of the same tables, which both share, with these rows deleted."""
+
+
+class DeviceMatcher(SegmentMatcher, Protocol):
+    """What answers queries on another device than the CPU."""
+
+    @property
+    def match_batches(self) -> MatchBatches | None:
+        """For a layout that has partitions."""
+
+    def without(self, deletions: Deletions) -> DeviceMatcher:
+        """See `SegmentMatcher`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batches:
+    """Queries to be matched within partitions, a batch for each."""
+
+    queries: QueryBatch  # Every query once
+    signatures: U64Array
+    partitions: I64Array  # The partition of each batch
+    offsets: I64Array  # Batch `i` has the queries with the numbers `queued[offsets[i]:offsets[i + 1]]`
+    queued: I64Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What the subset match of batches found."""
+
+    queries: U32Array  # uint32 arrays of the same length: number of a query, and id of a set that it contains
+    sets: U32Array
+    rejected: int  # See `Matched`
+
+
+#: Matches batches with their partitions (Algorithm 3)
+MatchBatches: TypeAlias = Callable[[Batches], Found]
 
 
 class SegmentMessages:
@@ -78,8 +212,6 @@ class RowsFound(NamedTuple):
 class Finder(ABC):
     """Finds rows of one segment, deleted or not. Any number of threads may share it."""
 
-    by_partition: PartitionSubsetMatch | None = None
-
     @abstractmethod
     def __len__(self) -> int:
         """Rows among which it finds."""
@@ -99,9 +231,9 @@ class Finder(ABC):
         """How many messages went to which kind of device, if there are several."""
         return {}
 
-    @abstractmethod
     def prepare(self, messages: SegmentMessages) -> Any:
-        """Messages as `find` takes them (stage 1, preprocess)."""
+        """Messages as `find` takes them (stage 1, preprocess): as ranks, unless a finder asks for more."""
+        return messages.ranks
 
     @abstractmethod
     def find(self, prepared: Any) -> RowsFound:
@@ -112,35 +244,26 @@ class Finder(ABC):
         """Answers single messages about these rows of the segment."""
 
 
-class TagFinder(Finder):
-    """Finds sets of tags alone, as their layout does."""
+class PartitionFinder(Finder):
+    """Finds rows partition by partition, for a layout that gains from batches of one partition each."""
 
-    def __init__(self, segment: Segment, options: MatchOptions) -> None:
-        make: MakeSubsetMatch = resolve_name(implementations_of(segment.options).subset_match)
-        self._match = make(segment, options)
-        self._count = len(segment)
-        self.by_partition = self._match.by_partition
+    partitions: int
+    batch_size: int  # Queries of a batch that is full
+    has_empty: bool  # Whether the empty set, whose id is 0 and which is in no partition, is stored
 
-    def __len__(self) -> int:
-        return self._count
+    @abstractmethod
+    def route(self, queries: QueryBatch) -> Batches:
+        """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
 
-    @property
-    def nbytes(self) -> int:
-        """As `Finder` says."""
-        return self._match.nbytes
+    @abstractmethod
+    def match(self, batches: Batches) -> Found:
+        """Match batches with their partitions (Algorithm 3)."""
 
-    def prepare(self, messages: SegmentMessages) -> QueryBatch:
-        """As `Finder` says."""
-        return messages.ranks
 
-    def find(self, prepared: QueryBatch) -> RowsFound:
-        """As `Finder` says."""
-        found = self._match(prepared)
-        return RowsFound(found.sets, found.rejected)
-
-    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
-        """As `Finder` says."""
-        return self._match.one_query(segment, tags)
+def tag_finder(segment: Segment, options: MatchOptions) -> Finder:
+    """What finds sets of tags alone, as the segment's layout does."""
+    make: Callable[[Segment, MatchOptions], Finder] = resolve_name(implementations_of(segment.options).subset_match)
+    return make(segment, options)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,33 +343,30 @@ def _each_once(lists: Lists) -> Lists:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _ByPartition:
-    """The stages around a subset match of batches of one partition each."""
+class ByPartition:
+    """The stages partition by partition (§3.2, §3.3): between them, queries wait until a batch is full."""
 
-    tag_index: TagIndex
-    subset_match: PartitionSubsetMatch
+    finder: PartitionFinder
     segment: Segment
-
-    @property
-    def partitions(self) -> int:
-        return self.subset_match.partitions
-
-    @property
-    def batch_size(self) -> int:
-        return self.subset_match.batch_size
-
-    @property
-    def has_empty(self) -> bool:
-        return self.subset_match.has_empty
+    tag_index: TagIndex
+    elsewhere: MatchBatches | None = None  # Matches batches instead of the finder
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Batches:
-        return self.subset_match.route(self.tag_index.ranks(tags, first, last))
+        """Find the partitions in which sets may be that queries `first` to `last` contain (Algorithm 2)."""
+        return self.finder.route(self.tag_index.ranks(tags, first, last))
 
     def match(self, batches: Batches) -> Found:
-        return self.subset_match.match(batches)
+        """Match batches with their partitions (Algorithm 3)."""
+        return (self.elsewhere or self.finder.match)(batches)
 
     def matched(self, sets: Lists) -> SegmentSets:
+        """Sets, by id, that were found for each query in all partitions."""
         return SegmentSets(live_sets(sets, self.segment.deletions), None, self.segment)
+
+
+# At 16 threads 8,192 queries are three times as fast as 2,048: the interpreter, which one thread at a time runs between
+# kernels, is needed less often
+_PACKET_SIZE = PacketSize(queries=8192, tags=65_536, fewest=512)
 
 
 class CpuMatcher:
@@ -265,11 +385,11 @@ class CpuMatcher:
     def _answer_from(self, segment: Segment) -> None:
         self.keys = segment.keys
         self._segment = segment
+        self.by_partition: ByPartition | None = None
         # Queries wait by partition if no finder but that of a layout has a part in them
-        alone = self._finders[0].by_partition if len(self._finders) == 1 else None
-        self.by_partition: PartitionMatcher | None = (
-            None if alone is None else _ByPartition(self.tag_index, alone, segment)
-        )
+        match self._finders:
+            case [PartitionFinder() as finder]:
+                self.by_partition = ByPartition(finder, segment, self.tag_index)
         each = [finder.one_query(segment, self.tag_index) for finder in self._finders]
         self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
 
@@ -301,15 +421,9 @@ class CpuMatcher:
         """Memory for `count` keys."""
         return pooled(count, np.uint64)
 
-    def preprocess(self, tags: TagLists, first: int, last: int) -> SegmentQueries:
-        """Messages `first` to `last` as all finders take them; ranks are looked up once."""
-        return self._prepared(SegmentMessages(tags, first, last, self.tag_index))
-
-    def ranked(self, tags: TagLists, first: int, last: int, ranks: QueryBatch) -> SegmentQueries:
-        """As `preprocess`, of messages whose ranks are known already."""
-        return self._prepared(SegmentMessages(tags, first, last, self.tag_index, ranks))
-
-    def _prepared(self, messages: SegmentMessages) -> SegmentQueries:
+    def preprocess(self, tags: TagLists, first: int, last: int, ranks: QueryBatch | None = None) -> SegmentQueries:
+        """Messages `first` to `last` as all finders take them; their ranks are looked up once, if not given."""
+        messages = SegmentMessages(tags, first, last, self.tag_index, ranks)
         return SegmentQueries([(finder, finder.prepare(messages)) for finder in self._finders], self._segment)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:

@@ -19,7 +19,7 @@ from typing import Any
 from tagmatch.model.arrays import Lists, TagLists, UIntArray
 from tagmatch.model.columns import one_row
 from tagmatch.model.options import MatchOptions
-from tagmatch.pipeline.matcher import Alone, Matcher
+from tagmatch.pipeline.one import Alone
 from tagmatch.pipeline.run.batches import Gatherings, Query
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import Class
@@ -27,6 +27,7 @@ from tagmatch.pipeline.run.packets import Answer, Answered, Caller, Keys
 from tagmatch.pipeline.run.scheduled import Scheduled
 from tagmatch.pipeline.run.stage import at_work
 from tagmatch.pipeline.run.threaded import Threaded, match_inline
+from tagmatch.pipeline.segment import Matcher
 
 # Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
 _PATIENCE_S = 0.01

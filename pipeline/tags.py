@@ -7,22 +7,33 @@ one become ranks in another.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, sort_values, spread, trailing_zeros
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, KeyTable, Vocabulary, is_deleted
-from tagmatch.pipeline.matcher import Batches, Found, QueryBatch, Space, no_space
 
 # Of a dictionary, which threads look up together
 _STRINGS_A_PIECE = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """Queries as ranks: query `i` has `ranks[offsets[i]:offsets[i + 1]]`, ascending, each rank once."""
+
+    offsets: I64Array  # int64 array, length n + 1
+    ranks: U32Array
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
 
 
 class TagIndex:
@@ -215,6 +226,14 @@ def live_sets(matches: Lists, deletions: Deletions | None) -> Lists:
     return Lists(ends, out[:used])
 
 
+#: Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all
+Space: TypeAlias = Callable[[int], U64Array | None]
+
+
+def no_space(count: int) -> None:
+    """Keys go to memory of their own."""
+
+
 @kernel
 def _only_keys(set_ids, keys, out):
     for i in range(len(set_ids)):
@@ -351,39 +370,6 @@ def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
 def merge_all(answers: Lists) -> Lists:
     """`merge_unique` where the keys of all queries are wanted once."""
     return merge_unique(answers, np.ones(len(answers), np.bool_))
-
-
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """What a subset match found."""
-
-    sets: Lists  # Set ids of each query
-    rejected: int  # Candidates that exact verification turned away
-
-
-class SubsetMatch(Protocol):
-    """The subset match of whole packets."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory beside the snapshot's tables."""
-
-    def __call__(self, queries: QueryBatch, /) -> Matches:
-        """Sets that each query contains."""
-
-
-class PartitionSubsetMatch(SubsetMatch, Protocol):
-    """The subset match of batches of one partition each; attributes (see `PartitionMatcher`)."""
-
-    partitions: int
-    batch_size: int
-    has_empty: bool
-
-    def route(self, queries: QueryBatch) -> Batches:
-        """Find the partitions in which sets may be that a query contains (Algorithm 2)."""
-
-    def match(self, batches: Batches) -> Found:
-        """Match batches with their partitions (Algorithm 3)."""
 
 
 # Up to this many of the query's ranks walking beats galloping

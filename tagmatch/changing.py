@@ -48,7 +48,7 @@ from tagmatch.partitioner.consolidation import (
 from tagmatch.partitioner.local import Changes
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.devices import Part, matcher_of, parts_for
-from tagmatch.pipeline.matcher import Matcher
+from tagmatch.pipeline.segment import Matcher
 
 #: Gets the staged changes, and may raise an error
 Check: TypeAlias = Callable[[StagedChanges], None]

@@ -46,7 +46,8 @@ from tagmatch.partitioner.consolidation import StagedChanges, count_tags, missin
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
-from tagmatch.pipeline.matcher import Keys, Matcher, OneQuery, Single, alone
+from tagmatch.pipeline.one import Alone, alone
+from tagmatch.pipeline.segment import Keys, Matcher
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.subscriptions import alternatives, nears_of, rows_to_store
 
@@ -313,23 +314,21 @@ class LocalEngine:
         query = tag_list(tags) if attributes is None else message(tags, attributes)
         return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
 
-    def _asking(
-        self, tags: Iterable[str], attributes: object, place: Place
-    ) -> tuple[Matcher, tuple[OneQuery, Single] | None]:
+    def _asking(self, tags: Iterable[str], attributes: object, place: Place) -> tuple[Matcher, Alone | None]:
         """What answers one message, and the message as that takes it alone; `None` if it has to be in a packet."""
         matcher, packed = self.changing.answering.matcher, NO_PLACE
         if place is not NOWHERE:
             packed = packed_place(place.location, place.within, plane=self._options.plane)
             if place.within is not None:
                 matcher = self._within(matcher)
-        return matcher, alone(matcher, tags, attributes, packed)
+        return matcher, alone(matcher.one_query, tags, attributes, packed)
 
     def _set_ids(
         self, matcher: Matcher, tags: Iterable[str], attributes: object = None, place: Place = NOWHERE
     ) -> UIntArray:
         """Ids of the sets that one query contains."""
         packed = packed_place(place.location, place.within, plane=self._options.plane)
-        asked = alone(matcher, tags, attributes, packed)
+        asked = alone(matcher.one_query, tags, attributes, packed)
         if asked is None:
             return matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
         one, query = asked

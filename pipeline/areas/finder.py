@@ -52,11 +52,11 @@ from tagmatch.pipeline.filters.one_message import (
     rows_for,
     table_of_one,
 )
-from tagmatch.pipeline.matcher import Single
 from tagmatch.pipeline.one import (
     ALL,
     DTypes,
     Kernels,
+    Single,
     add_keys,
     add_keys_at,
     answer,
@@ -196,7 +196,7 @@ def groups_of(index: AreaIndex, messages: MessageTable) -> Lists:
     count = len(messages.offsets) - 1
     contents = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
     if index.filters is not None:
-        contents = rows_found(index.filters, messages).sets
+        contents = rows_found(index.filters, messages).rows
     if index.of_tokens is not None:
         return index.of_tokens.groups(contents, index.every, messages)
     if len(index.every):

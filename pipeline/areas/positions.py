@@ -25,16 +25,9 @@ from tagmatch.model.kernels.tag_table import TagInterner, find_all
 from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.cells import Moves
 from tagmatch.pipeline.areas.clients import ClientCells
-from tagmatch.pipeline.matcher import (
-    Matcher,
-    OneQuery,
-    PacketSize,
-    Preprocessed,
-    Single,
-    Space,
-    no_space,
-)
-from tagmatch.pipeline.one import MATCHES, add_counts
+from tagmatch.pipeline.one import MATCHES, AnswersOne, Single, add_counts
+from tagmatch.pipeline.segment import Matcher, PacketSize, Preprocessed
+from tagmatch.pipeline.tags import Space, no_space
 
 _KEY_BYTES = 8
 _FEWEST = 1024
@@ -233,7 +226,7 @@ class WithinAreas:
         self.packet_size: PacketSize = matcher.packet_size
 
     @property
-    def one_query(self) -> OneQuery | None:
+    def one_query(self) -> AnswersOne | None:
         """What answers as the other matcher does, but for keys whose clients are elsewhere."""
         one = self._matcher.one_query
         return None if one is None else _OneWithin(one, self)
@@ -271,7 +264,7 @@ class WithinAreas:
 class _OneWithin:
     """Answers single messages as another one does, but for keys whose clients are elsewhere."""
 
-    def __init__(self, one: OneQuery, matcher: WithinAreas) -> None:
+    def __init__(self, one: AnswersOne, matcher: WithinAreas) -> None:
         self._one, self._matcher = one, matcher
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:

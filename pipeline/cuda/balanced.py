@@ -53,8 +53,8 @@ from tagmatch.pipeline.cuda.pairs import (
     append,
     keep,
 )
-from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.tags import contains_ranks
+from tagmatch.pipeline.segment import Batches, Found
+from tagmatch.pipeline.tags import QueryBatch, contains_ranks
 
 cuda: Any = numba.cuda
 

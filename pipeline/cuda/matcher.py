@@ -25,8 +25,8 @@ from tagmatch.pipeline.cuda.filters import CudaFilters, CudaMessageIndex
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, Pairs, Room
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.matcher import Batches, Found, PacketSize, Space, no_space
-from tagmatch.pipeline.tags import look_up_keys
+from tagmatch.pipeline.segment import Batches, Found, PacketSize
+from tagmatch.pipeline.tags import Space, look_up_keys, no_space
 
 cuda: Any = numba.cuda
 

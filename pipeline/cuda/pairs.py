@@ -28,7 +28,7 @@ from tagmatch.pipeline.cuda.device import (
     sent,
     typed,
 )
-from tagmatch.pipeline.matcher import Space, no_space
+from tagmatch.pipeline.tags import Space, no_space
 
 cuda: Any = numba.cuda
 

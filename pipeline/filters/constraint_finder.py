@@ -12,7 +12,7 @@ from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.filters.one_message import OneMessage, one_message
 from tagmatch.pipeline.filters.subset_match import match_filters, match_lines
 from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
-from tagmatch.pipeline.tags import Matches, TagIndex
+from tagmatch.pipeline.tags import TagIndex
 
 
 class ConstraintFinder(Finder):
@@ -35,8 +35,7 @@ class ConstraintFinder(Finder):
 
     def find(self, prepared: MessageTable) -> RowsFound:
         """As `Finder` says."""
-        found = rows_found(self.index, prepared)
-        return RowsFound(found.sets, found.rejected)
+        return rows_found(self.index, prepared)
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneMessage:
         """As `Finder` says."""
@@ -50,7 +49,7 @@ def encoded(index: FilterIndex, messages: SegmentMessages) -> MessageTable:
     return table
 
 
-def rows_found(index: FilterIndex, messages: MessageTable) -> Matches:
+def rows_found(index: FilterIndex, messages: MessageTable) -> RowsFound:
     """Rows that the trie and the lines find."""
     parts = []
     if index.trie is not None:
@@ -60,5 +59,5 @@ def rows_found(index: FilterIndex, messages: MessageTable) -> Matches:
     if len(parts) == 1:
         return parts[0]
     if not parts:
-        return Matches(Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32)), 0)
-    return Matches(side_by_side([part.sets for part in parts]), sum(part.rejected for part in parts))
+        return RowsFound(Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32)), 0)
+    return RowsFound(side_by_side([part.rows for part in parts]), sum(part.rejected for part in parts))

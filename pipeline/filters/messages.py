@@ -42,7 +42,7 @@ from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.pipeline.filters.attributes import Attributes, step
 from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes
-from tagmatch.pipeline.matcher import QueryBatch
+from tagmatch.pipeline.tags import QueryBatch
 
 #: Kinds of columns whose values are 64 bits each
 NUMBERS = (BOOL, INTEGER, FLOAT)

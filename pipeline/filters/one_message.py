@@ -22,7 +22,6 @@ from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.messages import MessageTable, encode_one
 from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
 from tagmatch.pipeline.filters.trie import INNER, home_of, most_room, tokens_of
-from tagmatch.pipeline.matcher import Single
 from tagmatch.pipeline.one import (
     ALL,
     FEW,
@@ -30,6 +29,7 @@ from tagmatch.pipeline.one import (
     LAYOUT,
     LAYOUT_SCALAR,
     OneQuery,
+    Single,
     hashes_with,
     kernels_of,
     live_of,

@@ -11,7 +11,7 @@ from tagmatch.pipeline.filters.asked import keep_verified
 from tagmatch.pipeline.filters.lines import ABSENT, BLOCK, SEVERAL, WORDS, LineIndex, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.trie import TrieIndex, descend, write_tokens
-from tagmatch.pipeline.tags import Matches
+from tagmatch.pipeline.segment import RowsFound
 
 # Messages that go down the trie together: fewer at first, and where they have many candidates
 _FEWEST, _MOST, _MANY = 16, 512, 1 << 18
@@ -35,12 +35,12 @@ def match_in_trie(messages, cells, trie, fewest, sets, first_codes, ends):
     return out[:total], candidates - total
 
 
-def match_filters(index: TrieIndex, messages: MessageTable) -> Matches:
+def match_filters(index: TrieIndex, messages: MessageTable) -> RowsFound:
     """Rows of the segment whose tags and constraints each message satisfies."""
     ends = np.zeros(len(messages.offsets), np.int64)
     first_codes = np.zeros(index.attributes.count, np.uint32)
     rows, rejected = match_in_trie(messages, *index.arrays, first_codes, ends)
-    return Matches(Lists(ends, rows), int(rejected))
+    return RowsFound(Lists(ends, rows), int(rejected))
 
 
 # Messages for which the lines of a block are used while they are in the cache; and candidates of these at first
@@ -167,10 +167,10 @@ def match_in_lines(messages, cut, blocks, sets, first_codes, buckets, ends):
     return out[:total], rejected - total, touched
 
 
-def match_lines(index: LineIndex, messages: MessageTable) -> Matches:
+def match_lines(index: LineIndex, messages: MessageTable) -> RowsFound:
     """Rows of the segment whose tags and constraints each message satisfies."""
     ends = np.zeros(len(messages.offsets), np.int64)
     first_codes = np.zeros(index.attributes.count, np.uint32)
     buckets = np.empty((len(index.buckets), min(_BATCH, len(ends) - 1)), np.uint8)
     rows, rejected, _ = match_in_lines(messages, *index.arrays, first_codes, buckets, ends)
-    return Matches(Lists(ends, rows), int(rejected))
+    return RowsFound(Lists(ends, rows), int(rejected))

@@ -28,8 +28,9 @@ from tagmatch.model.arrays import I64Array, Lists, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.parallel import even_ranges, start
-from tagmatch.pipeline.matcher import Batches, Found, Matcher, PartitionMatcher, QueryBatch
 from tagmatch.pipeline.run.packets import Awaited, Caller, Outcomes, Submitted
+from tagmatch.pipeline.segment import Batches, Found, Matcher
+from tagmatch.pipeline.tags import QueryBatch
 
 _FIRST_CELLS = 1 << 14
 _FIRST_SLOTS = 1 << 10
@@ -198,10 +199,9 @@ class PartitionQueues:
     """The queues and the results table of one matcher. Callers take turns: there is no lock in here."""
 
     def __init__(self, matcher: Matcher) -> None:
-        match = matcher.by_partition
-        assert match is not None
-        self.matcher = matcher
-        self.match: PartitionMatcher = match
+        assert matcher.by_partition is not None
+        self.matcher, self.match = matcher, matcher.by_partition
+        self.finder = self.match.finder
         self.in_flight = 0
         #: (query, partition) pairs that wait
         self.waiting = 0
@@ -216,10 +216,10 @@ class PartitionQueues:
         )
         # values, links, and the first free cell with the number of free cells
         self._cells: tuple[Any, ...] = (np.empty(0, np.uint32), np.empty(0, np.int32), np.zeros(2, np.int64))
-        self._sizes = np.zeros(match.partitions, np.int64)
+        self._sizes = np.zeros(self.finder.partitions, np.int64)
         #: When the oldest query of each queue entered
-        self._since = np.full(match.partitions, np.inf)
-        self._queues = (np.zeros(match.partitions, np.int32), self._sizes, self._since)
+        self._since = np.full(self.finder.partitions, np.inf)
+        self._queues = (np.zeros(self.finder.partitions, np.int32), self._sizes, self._since)
 
     @property
     def nbytes(self) -> int:
@@ -238,7 +238,7 @@ class PartitionQueues:
 
     def add(self, batches: Batches, callers: Sequence[Any], now: float, parts: int) -> tuple[list[Taken], Completed]:
         """Queue queries. Returns, in at most `parts` parts, the batches that are full, and those that match none."""
-        count, size = len(batches.queries), self.match.batch_size
+        count, size = len(batches.queries), self.finder.batch_size
         full = np.empty((self.waiting + len(batches.queued)) // size, np.int64)
         out = np.empty(len(full) * size, np.int64)
         self._reserve_slots(count)
@@ -248,7 +248,7 @@ class PartitionQueues:
         self._callers[slots] = callers
         queries = batches.queries
         _enter(
-            self._cells, self._table, slots, queries.offsets, queries.ranks, batches.signatures, self.match.has_empty
+            self._cells, self._table, slots, queries.offsets, queries.ranks, batches.signatures, self.finder.has_empty
         )
         leaving = _enqueue(
             self._cells, self._table, self._queues, slots, (batches.partitions, batches.offsets, batches.queued), now,
@@ -483,7 +483,7 @@ class Batcher:
         for taken in leaving:
             self._batches += len(taken.batches.partitions)
             self._queries += len(taken.batches.queued)
-            self._places += len(taken.batches.partitions) * taken.queues.match.batch_size
+            self._places += len(taken.batches.partitions) * taken.queues.finder.batch_size
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[list[Caller]]]:

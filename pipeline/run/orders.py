@@ -20,8 +20,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from tagmatch.model import options
 from tagmatch.model.kernels.jit import inlined
 from tagmatch.model.options import Channel
-from tagmatch.pipeline.matcher import Matcher
 from tagmatch.pipeline.run.counts import ChannelCounts, CostModel
+from tagmatch.pipeline.segment import Matcher
 
 #: Of the time that the tightest channel has to spare, a task may take this share: threads do not wake in no time
 _SHARE = 0.5

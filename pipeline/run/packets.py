@@ -20,10 +20,10 @@ from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U64Array
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import run
-from tagmatch.pipeline.matcher import Matched, Matcher, Preprocessed, Space
 from tagmatch.pipeline.run.counts import Counts, Histogram
 from tagmatch.pipeline.run.stage import StageName, working
-from tagmatch.pipeline.tags import merge_unique
+from tagmatch.pipeline.segment import Matched, Matcher, Preprocessed
+from tagmatch.pipeline.tags import Space, merge_unique
 
 _log = logging.getLogger(__name__)
 

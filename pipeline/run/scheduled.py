@@ -20,12 +20,13 @@ from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions, of_channel
 from tagmatch.model.parallel import join, start
-from tagmatch.pipeline.matcher import Matcher, PacketSize, alone
+from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
 from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Keys, Packet, Services, Submitted
 from tagmatch.pipeline.run.stage import at_work, working
 from tagmatch.pipeline.run.threaded import Limits, packet_ranges
+from tagmatch.pipeline.segment import Matcher, PacketSize
 
 #: Some queries of a call: those from one row of a chunk to another
 Part = tuple[TagLists, int, int]
@@ -365,7 +366,7 @@ class Scheduled:
             caller.answer(keys)
 
     def _answers(self, matcher: Matcher, rows: list[list[str]], callers: list[Caller]) -> list[Keys]:
-        asked = alone(matcher, rows[0]) if len(rows) == 1 else None
+        asked = alone(matcher.one_query, rows[0]) if len(rows) == 1 else None
         if asked is not None:  # a packet takes longer
             one, query = asked
             keys = matcher.keys.listed(one.keys(query, callers[0].unique, self._counts.of_kernels))

@@ -21,11 +21,11 @@ from tagmatch.model.errors import ClosedError, Overloaded
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
-from tagmatch.pipeline.matcher import Matcher, PacketSize
 from tagmatch.pipeline.run.batches import Batcher, Taken
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Services, Submitted
 from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Stage, StageName, StoppedError
+from tagmatch.pipeline.segment import Matcher, PacketSize
 from tagmatch.pipeline.tags import merge_all
 
 

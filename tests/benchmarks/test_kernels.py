@@ -11,9 +11,8 @@ from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.options import Layout
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.balanced import BalancedSubsetMatch, PartitionIndex
-from tagmatch.pipeline.matcher import QueryBatch
 from tagmatch.pipeline.rarest import RarestSubsetMatch
-from tagmatch.pipeline.tags import TagIndex, look_up_keys, merge_unique
+from tagmatch.pipeline.tags import QueryBatch, TagIndex, look_up_keys, merge_unique
 from tagmatch_bench.harness.data import Workload, make_workload
 
 
@@ -77,19 +76,19 @@ def test_partition_table(benchmark: BenchmarkFixture, balanced: Segment, query_r
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "by-signature"])
 def test_subset_check(benchmark: BenchmarkFixture, balanced: Segment, query_ranks: QueryBatch, exact: bool) -> None:
     """One task of queries: Algorithms 2 and 3."""
-    matches = benchmark(BalancedSubsetMatch(balanced, exact=exact, batch_size=256), query_ranks)
-    assert len(matches.sets.values) >= len(query_ranks)
+    matches = benchmark(BalancedSubsetMatch(balanced, exact=exact, batch_size=256).find, query_ranks)
+    assert len(matches.rows.values) >= len(query_ranks)
 
 
 def test_cluster_look_up(benchmark: BenchmarkFixture, rarest: Segment, query_ranks: QueryBatch) -> None:
     """One task of queries."""
-    matches = benchmark(RarestSubsetMatch(rarest), query_ranks)
-    assert len(matches.sets.values) >= len(query_ranks)
+    matches = benchmark(RarestSubsetMatch(rarest).find, query_ranks)
+    assert len(matches.rows.values) >= len(query_ranks)
 
 
 def test_key_lookup(benchmark: BenchmarkFixture, rarest: Segment, query_ranks: QueryBatch) -> None:
     """The matches of one task of queries."""
-    matches = RarestSubsetMatch(rarest)(query_ranks).sets
+    matches = RarestSubsetMatch(rarest).find(query_ranks).rows
     assert len(benchmark(look_up_keys, matches, rarest.keys)) == len(query_ranks)
 
 

@@ -24,7 +24,7 @@ from support.segments import all_in
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
 from tagmatch.model.input import values
-from tagmatch.pipeline import matcher
+from tagmatch.pipeline import one
 from tagmatch.pipeline.areas import index
 from tagmatch.pipeline.filters.index import Path
 from tagmatch.pipeline.service import Pipeline
@@ -75,7 +75,7 @@ def is_alone(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     seen: list[bool] = []
 
     def alone(*arguments: Any) -> Any:
-        found = matcher.alone(*arguments)
+        found = one.alone(*arguments)
         seen.append(found is not None)
         return found
 

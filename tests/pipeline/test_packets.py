@@ -15,11 +15,10 @@ from support.places import lists_of, rows_of
 from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.parallel import run
-from tagmatch.pipeline.matcher import PacketSize
 from tagmatch.pipeline.run import packets as module
 from tagmatch.pipeline.run.packets import Answers
 from tagmatch.pipeline.run.threaded import packet_ranges
-from tagmatch.pipeline.segment import CpuMatcher
+from tagmatch.pipeline.segment import CpuMatcher, PacketSize
 from tagmatch.pipeline.tags import merge_unique
 
 

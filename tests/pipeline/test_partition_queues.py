@@ -21,11 +21,12 @@ from support.places import lists_of, rows_of
 from tagmatch import PipelineOptions
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.balanced import BalancedSubsetMatch
-from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
 from tagmatch.pipeline.run import batches as partition_queues
 from tagmatch.pipeline.run.batches import Batcher, Completed, PartitionQueues, Taken
 from tagmatch.pipeline.run.packets import Caller, Submitted
 from tagmatch.pipeline.run.stage import Stage
+from tagmatch.pipeline.segment import Batches, Found
+from tagmatch.pipeline.tags import QueryBatch
 
 PARTITIONS = 6
 CELL_BYTES = 8
@@ -37,9 +38,8 @@ class FakeMatcher:
     """Has partitions, and nothing in them."""
 
     def __init__(self, batch_size: int = 4, *, has_empty: bool = False) -> None:
-        self.by_partition: Any = SimpleNamespace(
-            partitions=PARTITIONS, batch_size=batch_size, has_empty=has_empty, matched=lambda sets: sets
-        )
+        finder = SimpleNamespace(partitions=PARTITIONS, batch_size=batch_size, has_empty=has_empty)
+        self.by_partition: Any = SimpleNamespace(finder=finder, matched=lambda sets: sets)
 
 
 def ranks_of(number: int) -> list[int]:

@@ -17,7 +17,7 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.run.packets import Caller
 from tagmatch.pipeline.run.stage import Stage
 from tagmatch.pipeline.run.threaded import Intake
-from tagmatch.pipeline.segment import CpuMatcher, TagFinder
+from tagmatch.pipeline.segment import CpuMatcher, tag_finder
 
 pytestmark = pytest.mark.usefixtures("through_stages")
 
@@ -51,7 +51,7 @@ def test_more_than_a_packet_is_announced() -> None:
     announced, dropped = list[bool](), list[Caller]()
     intake = Intake(8192, announce=lambda: announced.append(True), dropped=dropped.extend)
     with small() as tm:
-        matcher = CpuMatcher(tm.snapshot.only, [TagFinder(tm.snapshot.only, MatchOptions())])
+        matcher = CpuMatcher(tm.snapshot.only, [tag_finder(tm.snapshot.only, MatchOptions())])
         callers = [Caller(Future(), False) for _ in range(20_000)]
         for i, caller in enumerate(callers):
             assert intake.extend(matcher, [(TAGS[:1], caller)]) == (i == 0)

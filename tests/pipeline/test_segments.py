@@ -16,7 +16,7 @@ from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.devices import matcher_of, parts_for
-from tagmatch.pipeline.matcher import alone
+from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.service import Pipeline
 
 
@@ -51,7 +51,7 @@ def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: Any, seed: 
             found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
             assert list(map(sorted, rows_of(found))) == expected
             futures = [
-                pipeline.submit(matcher, alone(matcher, query), query.copy, unique=unique, timeout=None)
+                pipeline.submit(matcher, alone(matcher.one_query, query), query.copy, unique=unique, timeout=None)
                 for query in queries
             ]
             assert [sorted(future.result(TIMEOUT)) for future in futures] == expected

@@ -18,7 +18,7 @@ import tagmatch.pipeline.cuda
 from tagmatch.model.arrays import TagLists
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout, MatchOptions
-from tagmatch.pipeline.matcher import Matcher
+from tagmatch.pipeline.segment import Matcher
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.results import Result
 from tagmatch_bench.systems.catalogue import OURS

@@ -19,7 +19,7 @@ from tagmatch.partitioner.local import segment_after
 from tagmatch.pipeline.run.counts import Counts, Histogram
 from tagmatch.pipeline.run.stage import STAGES
 from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
-from tagmatch.pipeline.segment import CpuMatcher, TagFinder
+from tagmatch.pipeline.segment import CpuMatcher, tag_finder
 from tagmatch_bench.systems.matcher import Answers, CallSize, Matcher, Plain, UnavailableError, kept, list_array
 
 
@@ -148,7 +148,7 @@ class Kernels(Plain):
         staged.extend(tag_lists(sets["tags"], "tags", stored=True), key_values(sets["key"]), removed=False)
         options = LayoutOptions(layout)
         snapshot, _ = segment_after([], staged.changes(), options, threads=threads)
-        self._matcher = CpuMatcher(snapshot, [TagFinder(snapshot, MatchOptions(threads=threads))])
+        self._matcher = CpuMatcher(snapshot, [tag_finder(snapshot, MatchOptions(threads=threads))])
         self._threads = threads
 
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:

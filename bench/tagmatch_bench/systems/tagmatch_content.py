@@ -16,7 +16,7 @@ from tagmatch.model.input.attributes import Messages
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside
-from tagmatch.pipeline.matcher import Matcher, Preprocessed
+from tagmatch.pipeline.segment import Matcher, Preprocessed
 from tagmatch.pipeline.tags import merge_all
 from tagmatch_bench.systems.matcher import CallSize, Plain, UnavailableError, list_array
 from tagmatch_bench.systems.tagmatch import open_index, packets_for_all

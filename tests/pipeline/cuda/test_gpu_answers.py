@@ -12,7 +12,7 @@ from support.failing_devices import OUT_OF_MEMORY, InjectedCudaError
 from tagmatch.pipeline.cuda import device
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda.device import PinnedPool
-from tagmatch.pipeline.matcher import PacketSize
+from tagmatch.pipeline.segment import PacketSize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 

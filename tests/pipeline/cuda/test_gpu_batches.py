@@ -26,8 +26,8 @@ from tagmatch.pipeline.balanced import BalancedSubsetMatch, packed_words, unpack
 from tagmatch.pipeline.cuda import balanced, pairs
 from tagmatch.pipeline.cuda.device import Workspace
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
-from tagmatch.pipeline.matcher import Batches, Found, QueryBatch
-from tagmatch.pipeline.tags import TagIndex
+from tagmatch.pipeline.segment import Batches, Found
+from tagmatch.pipeline.tags import QueryBatch, TagIndex
 
 # Small tables make small grids on purpose
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*(Grid size|Host array)")]

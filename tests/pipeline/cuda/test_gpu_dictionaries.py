@@ -14,7 +14,7 @@ from support.dictionaries import encoded
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda import pairs
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex
-from tagmatch.pipeline.matcher import PacketSize
+from tagmatch.pipeline.segment import PacketSize
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
