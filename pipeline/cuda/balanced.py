@@ -20,19 +20,11 @@ from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, add_tag
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
-from tagmatch.pipeline.balanced import (
-    GROUP,
-    GROUP_BYTES,
-    GROUP_WORDS,
-    RECORD_HEADER,
-    Blocks,
-    packed_words,
-    signature_words,
-    unpack,
-)
+from tagmatch.pipeline.balanced import Blocks, signature_words
 from tagmatch.pipeline.cuda.device import (
     Workspace,
     bytes_of,
+    clear,
     grid,
     inlined,
     kernel,
@@ -46,12 +38,11 @@ from tagmatch.pipeline.cuda.pairs import (
     PAIRS,
     PASSED,
     REJECTED,
-    WORDS,
     DeviceQueries,
     PairArrays,
     QueryArrays,
-    append,
-    keep,
+    kept,
+    staging,
 )
 from tagmatch.pipeline.segment import Batches, Found
 from tagmatch.pipeline.tags import QueryBatch, contains_ranks
@@ -72,8 +63,8 @@ _AT_ONCE = 4
 ITEM_QUERIES = _EACH_QUERIES * ITEM_THREADS
 BLOCK_ROWS = _EACH_ROWS * ITEM_THREADS
 
-# Candidates that wait for verification; with more than half of that they are verified
-_STAGE = 256
+# Candidates that wait for verification, for which there is shared memory; with more than half they are verified
+_STAGE = 160
 
 #: Bits of a query, of which each rank has one; and the 64-bit words that they take
 CHECK_BITS = 256
@@ -116,104 +107,29 @@ class _Runs(NamedTuple):
     ranks: Any
 
 
-class _Packed(NamedTuple):
-    """Where pairs go: as of `PairArrays`, or as records as `packed_words` has them, to `sets` and their bytes."""
-
-    packed: bool
-    queries: Any
-    sets: Any
-    counters: Any
-    ids: Any
-
-
 @inlined
-def _verified(query, row, asked, known):
-    """Whether a query has the tags of a candidate; the bit of its rarest turns most others away without their ranks."""
+def _contained(query, row, asked, known):
+    """Whether a query has the tags of a row; the bit of its rarest turns most others away without their ranks."""
+    query, row = np.uint32(query), np.uint32(row)
     if not known.exact:
-        return True
+        return True, query, row
     bit = np.int64(known.checks[row])
     word = asked.checks[np.int64(query) * CHECK_WORDS + (bit >> 6)]
     if (word >> _U(bit & 63)) & _U(1) == _U(0):
-        return False
+        return False, query, row
     queries, offsets = asked.queries, known.offsets
     begin = queries.offsets[query]
     end = begin + queries.counts[query]
-    return contains_ranks(queries.ranks, begin, end, known.ranks, offsets[row], offsets[row + np.uint32(1)])
+    good = contains_ranks(queries.ranks, begin, end, known.ranks, offsets[row], offsets[row + np.uint32(1)])
+    return good, query, row
 
 
-@inlined
-def _stage(i, row, numbers, waiting, asked, known, out):
-    """Have a candidate wait for verification; one that finds no room is verified at once."""
-    staged, queries, rows, _ = waiting
-    at = cuda.atomic.add(staged, 0, 1)
-    if at < _STAGE:
-        queries[at] = i
-        rows[at] = row
-    elif not _verified(numbers[i], row, asked, known):
-        cuda.atomic.add(out.counters, REJECTED, 1)
-    elif out.packed:
-        cuda.atomic.add(out.counters, PAIRS, 1)
-        at = cuda.atomic.add(out.counters, WORDS, RECORD_HEADER + packed_words(1))
-        if at + RECORD_HEADER + packed_words(1) <= len(out.sets):
-            out.sets[at] = cuda.blockIdx.x
-            out.sets[at + 1] = 1
-            out.ids[4 * (at + RECORD_HEADER)] = i
-            out.sets[at + RECORD_HEADER + 1] = row
-    else:
-        append(numbers[i], row, out)
-
-
-@inlined
-def _flush(numbers, waiting, asked, known, out):
-    """Verify what is staged, a candidate a thread, and append what is left, with one global atomic."""
-    staged, queries, rows, place = waiting
-    thread = cuda.threadIdx.x
-    count = min(staged[0], _STAGE)
-    for first in range(0, count, cuda.blockDim.x):
-        at = first + thread
-        good = False
-        i = np.uint8(0)
-        row = np.uint32(0)
-        if at < count:
-            i = queries[at]
-            row = rows[at]
-            good = _verified(numbers[i], row, asked, known)
-        keep(good, i, row, waiting)
-    cuda.syncthreads()
-    left = staged[1]
-    if thread == 0:
-        if left < count:
-            cuda.atomic.add(out.counters, REJECTED, count - left)
-        if left:
-            place[0] = cuda.atomic.add(out.counters, PAIRS, left)
-            if out.packed:
-                words = RECORD_HEADER + packed_words(left)
-                place[0] = cuda.atomic.add(out.counters, WORDS, words)
-                if place[0] + words <= len(out.sets):
-                    out.sets[place[0]] = cuda.blockIdx.x
-                    out.sets[place[0] + 1] = left
-                else:
-                    place[0] = -1
-    cuda.syncthreads()
-    if left and place[0] >= 0:
-        for k in range(thread, left, cuda.blockDim.x):
-            at = place[0] + k
-            if out.packed:
-                at = place[0] + RECORD_HEADER
-                out.ids[4 * at + GROUP_BYTES * (k // GROUP) + k % GROUP] = queries[k]
-                out.sets[at + GROUP_WORDS * (k // GROUP) + 1 + k % GROUP] = rows[k]
-            elif at < len(out.queries) and at < len(out.sets):
-                out.queries[at] = numbers[queries[k]]
-                out.sets[at] = rows[k]
-    cuda.syncthreads()
-    if thread == 0:
-        staged[0] = staged[1] = 0
-    cuda.syncthreads()
+_stage, _flush = staging(_contained)
 
 
 @kernel
 def match_items(items, asked, known, out):
-    """Match each item's queries with its run of rows; append (query, row) pairs, or records as `packing` has them.
+    """Match each item's queries with its run of rows; append (query, row) pairs.
 
     Algorithm 4: queries that have all bits that the rows of a block share go to shared memory. The paper takes the
     common prefix of the first and the last row, of which these bits are a superset. Algorithm 3: a thread for each row,
@@ -226,14 +142,14 @@ def match_items(items, asked, known, out):
     z = cuda.shared.array(ITEM_QUERIES, np.uint64)
     numbers = cuda.shared.array(ITEM_QUERIES, np.uint32)
     staged = cuda.shared.array(2, np.int32)
-    staged_queries = cuda.shared.array(_STAGE, np.uint8)
-    staged_rows = cuda.shared.array(_STAGE, np.uint32)
+    candidates = cuda.shared.array(_STAGE, np.uint32)
+    candidate_rows = cuda.shared.array(_STAGE, np.uint32)
     place = cuda.shared.array(1, np.int64)
     mine = cuda.local.array((_EACH_QUERIES, SIGNATURE_WORDS), np.uint64)
     rows = cuda.local.array((_EACH_ROWS, SIGNATURE_WORDS), np.uint64)
     missing = cuda.local.array((_AT_ONCE, _EACH_ROWS), np.uint64)
 
-    waiting = staged, staged_queries, staged_rows, place
+    waiting = staged, candidates, candidate_rows, place
     first_words, second_words, third_words = known.words
     thread, item = cuda.threadIdx.x, cuda.blockIdx.x
     run = items.runs[item]
@@ -288,12 +204,12 @@ def match_items(items, asked, known, out):
                     for r in range(_EACH_ROWS):
                         if missing[u, r] == _U(0) and first + u < count and row + r * ITEM_THREADS < end:
                             candidate = np.uint32(row + r * ITEM_THREADS)
-                            _stage(ids[first + u], candidate, numbers, waiting, asked, known, out)
+                            _stage(numbers[ids[first + u]], candidate, waiting, asked, known, out)
         cuda.syncthreads()
         row += BLOCK_ROWS
         if staged[0] > _STAGE // 2:
-            _flush(numbers, waiting, asked, known, out)
-    _flush(numbers, waiting, asked, known, out)
+            _flush(waiting, asked, known, out)
+    _flush(waiting, asked, known, out)
     if thread == 0:
         cuda.atomic.add(out.counters, PASSED, survivors)
 
@@ -352,14 +268,6 @@ def _queue(queries, not_queries, runs, masks, offsets, used, queued):
 
 
 @kernel
-def _clear(runs, totals, used):
-    run = cuda.grid(1)
-    if run < runs:
-        totals[run] = 0
-        used[run] = 0
-
-
-@kernel
 def _count_items(runs, totals, item_queries, items):
     run = cuda.grid(1)
     if run < runs:
@@ -391,7 +299,8 @@ def route(
     by_run = (*grid(runs, _ROUTING_BLOCK), stream)
     totals = workspace.device("queries of runs", np.int32, runs)
     used = workspace.device("queued of runs", np.int32, runs)
-    _clear[by_run](runs, totals, used)
+    clear(totals, runs, stream)
+    clear(used, runs, stream)
     tiles = ((grid(queries, _ROUTING_BLOCK)[0], grid(runs, _TILE)[0]), _ROUTING_BLOCK, stream)
     _count[tiles](queries, not_queries, runs, masks, totals)
     offsets = prefix_sums("offsets of runs", totals, runs, workspace)
@@ -413,8 +322,8 @@ def route(
     return count, made
 
 
-def _items_of(batches: Batches, first_runs: I64Array, workspace: Workspace) -> tuple[Items, I64Array]:
-    """Batches that were routed on the CPU, and where each item's queries begin.
+def _items_of(batches: Batches, first_runs: I64Array, workspace: Workspace) -> tuple[int, Items]:
+    """Batches that were routed on the CPU: how many items, and these.
 
     Every item is a part of a batch and a run of its partition.
     """
@@ -428,7 +337,7 @@ def _items_of(batches: Batches, first_runs: I64Array, workspace: Workspace) -> t
     sizes = np.minimum(batches.offsets[batch + 1] - firsts, ITEM_QUERIES)
     arrays = (item_runs.astype(np.uint32), firsts, sizes.astype(np.int32), batches.queued.astype(np.uint32))
     names = ("item runs", "item firsts", "item sizes", "queued")
-    return typed(Items(*(workspace.send(*each) for each in zip(names, arrays, strict=True)))), firsts
+    return len(firsts), typed(Items(*(workspace.send(*each) for each in zip(names, arrays, strict=True))))
 
 
 _BLOCK = 128
@@ -436,8 +345,8 @@ _BLOCK = 128
 # Blocks of rows of a run, but for the last
 _RUN_BLOCKS = 128
 
-# Words of packed results that there is room for at first
-_FIRST_ROOM = 1 << 18
+# Pairs of batches that there is room for at first
+_FIRST_ROOM = 1 << 17
 
 
 @kernel
@@ -499,30 +408,27 @@ class CudaBalanced:
         workspace = queries.workspace
         asked = self._signed(queries)
         count, items = route(queries.count, asked.not_queries, self._runs, self._run_masks, ITEM_QUERIES, workspace)
-        no_ids = workspace.device("packed ids", np.uint8, 1)
-        self._match(count, items, asked, _Packed(False, *out, no_ids), workspace)
+        self._match(count, items, asked, out, workspace)
 
     def match_batches(self, batches: Batches, workspace: Workspace) -> Found:
         """Match batches with their partitions; once more, with more room, if there was too little for the results."""
-        items, firsts = _items_of(batches, self._first_runs, workspace)
-        if not len(firsts):
-            return Found(np.empty(0, np.uint32), np.empty(0, np.uint32), 0)
-        asked = self._signed(_uploaded(batches.queries, workspace))
-        room = _FIRST_ROOM
+        count, items = _items_of(batches, self._first_runs, workspace)
+        asked, room = self._signed(_uploaded(batches.queries, workspace)), _FIRST_ROOM
         while True:
-            words = workspace.device("packed", np.uint32, room)
-            counters = workspace.send("counters", np.zeros(COUNTERS, np.int64))
-            out = _Packed(True, words, words, counters, words.view(np.uint8))
-            self._match(len(firsts), items, asked, out, workspace)
-            counted = workspace.download("counters", counters, COUNTERS)
+            queries, sets = (workspace.device(name, np.uint32, room) for name in ("pair queries", "pair sets"))
+            out = typed(PairArrays(queries, sets, workspace.send("counters", np.zeros(COUNTERS, np.int64))))
+            self._match(count, items, asked, out, workspace)
+            counted = workspace.download("counters", out.counters, COUNTERS)
             workspace.stream.synchronize()
-            used, pairs, rejected = (int(counted[place]) for place in (WORDS, PAIRS, REJECTED))
-            if used <= len(words):
+            found = int(counted[PAIRS])
+            if found <= min(len(queries), len(sets)):
                 break
-            room = used
-        packed = workspace.download("packed", words, used)
+            room = found
+        rejected = int(counted[REJECTED])
+        of_pairs = workspace.download("queries", queries, found), workspace.download("sets", sets, found)
         workspace.stream.synchronize()
-        return Found(*unpack(packed, pairs, firsts, batches.queued), rejected)
+        of_queries, of_sets = (kept(each, np.uint32) for each in of_pairs)
+        return Found(of_queries, of_sets, rejected)
 
     def _signed(self, queries: DeviceQueries) -> _Asked:
         """Queries with their signatures."""
@@ -534,7 +440,7 @@ class CudaBalanced:
         _sign[(*grid(count, _BLOCK), workspace.stream)](count, asked, self._hashes)
         return asked
 
-    def _match(self, count: int, items: Items, asked: _Asked, out: _Packed, workspace: Workspace) -> None:
+    def _match(self, count: int, items: Items, asked: _Asked, out: PairArrays, workspace: Workspace) -> None:
         """Launch Algorithms 3 and 4 for all items, if there are any."""
         if count:
             match_items[count, ITEM_THREADS, workspace.stream](items, asked, self._known, typed(out))

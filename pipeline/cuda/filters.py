@@ -30,7 +30,7 @@ from tagmatch.pipeline.cuda.device import (
     to_device,
     typed,
 )
-from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, PairArrays, QueryArrays, staging
+from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, PairArrays, QueryArrays, new_stage, staging
 from tagmatch.pipeline.filters.asked import TokenCells, verified_in_list
 from tagmatch.pipeline.filters.codes import code_of_bits
 from tagmatch.pipeline.filters.index import FilterIndex
@@ -331,7 +331,7 @@ def _verified(message, row, asked, known):
     return good, np.uint32(message), known.rows[row]
 
 
-_new_stage, _stage, _flush = staging(_verified)
+_stage, _flush = staging(_verified)
 
 _LINE_BLOCK = 256
 # Threads of a block and a message: each has a word of 32 bits of its lines
@@ -396,7 +396,7 @@ def match_lines(threads, first, count, buckets, asked, lines, known, out):
 
     Neighbouring half warps have the same block, whose lines they find in the cache.
     """
-    waiting = _new_stage()
+    waiting = new_stage()
     thread = np.int64(cuda.grid(1))
     if thread < threads:
         lane = thread % _LANES
@@ -479,7 +479,7 @@ def match_trie(threads, token_places, parts, tokens, asked, trie, known, out):
     A thread has a place of a message's tokens: it goes depth first to the sets whose least likely token stands there,
     and whose others come after it. Those that need no token are at the root; `parts` threads share them for a message.
     """
-    waiting = _new_stage()
+    waiting = new_stage()
     # Nodes on the way that have children, and where the search for these goes on; the deepest ones have none
     path = cuda.local.array((DEEPEST, 2), np.int64)
     thread = np.int64(cuda.grid(1))

@@ -20,9 +20,9 @@ from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Deletions, Segment
-from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, to_device
+from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, sent, to_device
 from tagmatch.pipeline.cuda.filters import CudaFilters, CudaMessageIndex
-from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, Pairs, Room
+from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, KeyArrays, Pairs, Room
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.segment import Batches, Found, PacketSize
@@ -130,7 +130,7 @@ class CudaMatcher:
         self._room = Room(_FIRST_ROOM)
         self._pool = PinnedPool(device)
         self._leave_out(segment.deletions)
-        self._keys_there: tuple[Any, Any] | None = None
+        self._keys_there: KeyArrays | None = None
         with on_device(device):
             self._filters = None if filters is None else CudaFilters(filters)
             tags = segment.vocabulary
@@ -144,7 +144,7 @@ class CudaMatcher:
             self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device, at_once=at_once)
             keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
-                self._keys_there = (to_device(keys.offsets), to_device(keys.values))
+                self._keys_there = sent(KeyArrays(keys.offsets, keys.values))
             else:
                 self.notes = (f"the keys are looked up on the CPU: they do not fit the memory of CUDA device {device}",)
             for _ in range(options.cuda.streams):
@@ -247,7 +247,7 @@ class CudaMatcher:
         finally:
             self._free.put(workspace)
 
-    def _find(self, queries: DeviceQueries, keys: tuple[Any, Any] | None) -> tuple[Pairs, int, int]:
+    def _find(self, queries: DeviceQueries, keys: KeyArrays | None) -> tuple[Pairs, int, int]:
         with on_device(self._device):
             pairs = Pairs(queries.count, self._has_empty_set, keys, self._deleted, queries.workspace, self._room)
             return pairs, *pairs.find(lambda *results: self._launch(queries, *results))

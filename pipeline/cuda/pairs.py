@@ -36,9 +36,9 @@ _BLOCK = 128
 _MOST_BLOCKS = 4096
 
 # Places in the array of counters: matches; candidates that verification turned away; (query, block) pairs that pass
-# Algorithm 4; words of packed results
-PAIRS, REJECTED, PASSED, WORDS = range(4)
-COUNTERS = 4
+# Algorithm 4
+PAIRS, REJECTED, PASSED = range(3)
+COUNTERS = 3
 
 # Candidates of a block that wait; a block of queries of tweets has some 300
 _STAGE = 1024
@@ -53,6 +53,13 @@ class QueryArrays(NamedTuple):
     owners: Any  # The query of each place
 
 
+class KeyArrays(NamedTuple):
+    """Keys on the device: set `i` has `values[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: Any
+    values: Any
+
+
 class PairArrays(NamedTuple):
     """Where kernels append pairs of a query and a set, which are counted also if there is no room."""
 
@@ -62,26 +69,19 @@ class PairArrays(NamedTuple):
 
 
 @inlined
-def append(query, set_id, out):
-    """Append a match; what has no room is counted as well."""
-    at = cuda.atomic.add(out.counters, PAIRS, 1)
-    if at < len(out.queries) and at < len(out.sets):
-        out.queries[at] = query
-        out.sets[at] = set_id
+def new_stage():
+    """Shared memory of a block: how many wait, and are left; candidates and rows; and a place for all threads."""
+    staged = cuda.shared.array(2, np.int32)
+    candidates = cuda.shared.array(_STAGE, np.uint32)
+    rows = cuda.shared.array(_STAGE, np.uint32)
+    place = cuda.shared.array(1, np.int64)
+    if cuda.threadIdx.x == 0:
+        staged[0] = staged[1] = 0
+    cuda.syncthreads()
+    return staged, candidates, rows, place
 
 
-@inlined
-def keep(good, query, row, waiting):
-    """Close up what a block has staged, over what its threads have verified; all threads. The second count grows."""
-    staged, queries, rows, _ = waiting
-    cuda.syncthreads()  # all have read theirs
-    if good:
-        at = cuda.atomic.add(staged, 1, 1)
-        queries[at] = query
-        rows[at] = row
-
-
-def staging(verified: Callable[..., Any]) -> tuple[Any, Any, Any]:
+def staging(verified: Callable[..., Any]) -> tuple[Any, Any]:
     """Device functions by which the threads of a block find candidates, and verify them together.
 
     Threads find very different numbers of candidates; one after the other would have all wait for the unluckiest.
@@ -89,38 +89,26 @@ def staging(verified: Callable[..., Any]) -> tuple[Any, Any, Any]:
     """
 
     @inlined
-    def new_stage():
-        """Shared memory of a block: how many wait, and are left; candidates and rows; and a place for all threads."""
-        staged = cuda.shared.array(2, np.int32)
-        candidates = cuda.shared.array(_STAGE, np.uint32)
-        rows = cuda.shared.array(_STAGE, np.uint32)
-        place = cuda.shared.array(1, np.int64)
-        if cuda.threadIdx.x == 0:
-            staged[0] = staged[1] = 0
-        cuda.syncthreads()
-        return staged, candidates, rows, place
-
-    @inlined
     def stage(candidate, row, waiting, asked, known, out):
         """Have a candidate wait; without room for it, this thread verifies it."""
         staged, candidates, rows, _ = waiting
         at = cuda.atomic.add(staged, 0, 1)
-        if at < _STAGE:
+        if at < len(candidates):
             candidates[at] = candidate
             rows[at] = row
-        else:
-            good, query, set_id = verified(np.int64(candidate), np.int64(row), asked, known)
-            if good:
-                append(query, set_id, out)
-            else:
-                cuda.atomic.add(out.counters, REJECTED, 1)
+            return
+        good, query, set_id = verified(np.int64(candidate), np.int64(row), asked, known)
+        at = cuda.atomic.add(out.counters, PAIRS if good else REJECTED, 1)
+        if good and at < len(out.queries) and at < len(out.sets):
+            out.queries[at] = query
+            out.sets[at] = set_id
 
     @inlined
     def flush(waiting, asked, known, out):
         """Verify what waits, a candidate a thread, and append what is left, with one global atomic; all threads."""
         staged, candidates, rows, place = waiting
         cuda.syncthreads()
-        count = min(staged[0], _STAGE)
+        count = min(staged[0], len(candidates))
         if count == 0:
             return
         for start in range(0, count, cuda.blockDim.x):
@@ -130,7 +118,11 @@ def staging(verified: Callable[..., Any]) -> tuple[Any, Any, Any]:
             set_id = np.uint32(0)
             if at < count:
                 good, query, set_id = verified(np.int64(candidates[at]), np.int64(rows[at]), asked, known)
-            keep(good, query, set_id, waiting)
+            cuda.syncthreads()  # all have read theirs: matches close up over what was verified
+            if good:
+                at = cuda.atomic.add(staged, 1, 1)
+                candidates[at] = query
+                rows[at] = set_id
         cuda.syncthreads()
         left = staged[1]
         if cuda.threadIdx.x == 0:
@@ -143,8 +135,12 @@ def staging(verified: Callable[..., Any]) -> tuple[Any, Any, Any]:
             if at < len(out.queries) and at < len(out.sets):
                 out.queries[at] = candidates[i]
                 out.sets[at] = rows[i]
+        cuda.syncthreads()
+        if cuda.threadIdx.x == 0:
+            staged[0] = staged[1] = 0
+        cuda.syncthreads()
 
-    return new_stage, stage, flush
+    return stage, flush
 
 
 @kernel
@@ -164,43 +160,32 @@ def _clear(queries, has_empty, counts, out):
 
 
 @kernel
-def _count_keys(found, deleted, key_offsets, counts):
+def _count(found, deleted, keys, counts):
+    """Add how many results each pair gives its query: its set's keys or, without keys, the set."""
     pairs = min(found.counters[PAIRS], min(len(found.queries), len(found.sets)))
     for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
         set_id = found.sets[i]
         if is_deleted(deleted, set_id):
             continue
-        cuda.atomic.add(counts, found.queries[i], np.int32(key_offsets[set_id + np.uint32(1)] - key_offsets[set_id]))
+        more = 1 if keys is None else keys.offsets[set_id + np.uint32(1)] - keys.offsets[set_id]
+        cuda.atomic.add(counts, found.queries[i], np.int32(more))
 
 
 @kernel
-def _copy_keys(found, deleted, key_offsets, keys, ends, counts, out):
-    """Each pair's keys go to its query's list, from the back; `counts` say how many are still to come."""
+def _copy(found, deleted, keys, ends, counts, out):
+    """Each pair's keys, or its set, go to its query's list, from the back; `counts` say how many are still to come."""
     for i in range(cuda.grid(1), found.counters[PAIRS], cuda.gridsize(1)):
         query, set_id = found.queries[i], found.sets[i]
         if is_deleted(deleted, set_id):
             continue
-        first, last = key_offsets[set_id], key_offsets[set_id + np.uint32(1)]
-        at = ends[query] + cuda.atomic.sub(counts, query, np.int32(last - first)) - (last - first)
-        for key in range(first, last):
-            out[at] = keys[key]
-            at += 1
-
-
-@kernel
-def _count_sets(found, deleted, counts):
-    pairs = min(found.counters[PAIRS], min(len(found.queries), len(found.sets)))
-    for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
-        if not is_deleted(deleted, found.sets[i]):
-            cuda.atomic.add(counts, found.queries[i], np.int32(1))
-
-
-@kernel
-def _copy_sets(found, deleted, ends, counts, out):
-    for i in range(cuda.grid(1), found.counters[PAIRS], cuda.gridsize(1)):
-        query, set_id = found.queries[i], found.sets[i]
-        if not is_deleted(deleted, set_id):
+        if keys is None:
             out[ends[query] + cuda.atomic.sub(counts, query, np.int32(1)) - 1] = set_id
+        else:
+            first, last = keys.offsets[set_id], keys.offsets[set_id + np.uint32(1)]
+            at = ends[query] + cuda.atomic.sub(counts, query, np.int32(last - first)) - (last - first)
+            for key in range(first, last):
+                out[at] = keys.values[key]
+                at += 1
 
 
 class Room:
@@ -224,7 +209,7 @@ class Pairs:
 
     queries: int
     has_empty: bool
-    keys: tuple[Any, Any] | None
+    keys: KeyArrays | None
     deleted: Any
     workspace: Workspace
     room: Room
@@ -246,10 +231,7 @@ class Pairs:
             _clear[(*grid(count, _BLOCK), workspace.stream)](count, self.has_empty, counts, out)
             launch(out)
             launched = (*self._grid(self.room.pairs), workspace.stream)
-            if self.keys is None:
-                _count_sets[launched](out, self.deleted, counts)
-            else:
-                _count_keys[launched](out, self.deleted, self.keys[0], counts)
+            _count[launched](out, self.deleted, self.keys, counts)
             found = workspace.download("counters", counters, COUNTERS)
             ends = prefix_sums("ends", counts, count, workspace)
             total = workspace.download("total", ends[count:], 1)
@@ -264,16 +246,14 @@ class Pairs:
         """Each query's keys, in `space` or as wide as the table's, or set ids, uint32, in no order; asked for once."""
         workspace, ends, counts = self.workspace, self._ends, self._counts
         launched = (*self._grid(self._found), workspace.stream)
-        values = None
-        if self.keys is None:
-            out = workspace.device("sets", np.uint32, self._results)
-            _copy_sets[launched](self._pairs, self.deleted, ends, counts, out)
+        values = None if self.keys is None else space(self._results)
+        if values is not None:
+            out = workspace.device("wide keys", np.uint64, self._results)
+        elif self.keys is not None:
+            out = workspace.device("keys", self.keys.values.dtype, self._results)
         else:
-            values = space(self._results)
-            wide = values is not None
-            dtype = np.uint64 if wide else self.keys[1].dtype
-            out = workspace.device("wide keys" if wide else "keys", dtype, self._results)
-            _copy_keys[launched](self._pairs, self.deleted, *self.keys, ends, counts, out)
+            out = workspace.device("sets", np.uint32, self._results)
+        _copy[launched](self._pairs, self.deleted, self.keys, ends, counts, out)
         host_ends = workspace.download("host ends", ends, self.queries + 1)
         if values is None:
             host_values = workspace.download("host results", out, self._results)

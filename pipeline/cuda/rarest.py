@@ -15,7 +15,7 @@ import numpy as np
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.cuda.device import bytes_of, grid, inlined, kernel, sent, to_device
-from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, staging
+from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, new_stage, staging
 from tagmatch.pipeline.rarest import (
     NO_RANK,
     SCAN_ROWS,
@@ -128,13 +128,13 @@ def _contained(place, row, queries, clusters):
     return good, query, np.uint32(row)
 
 
-_new_stage, _stage, _flush = staging(_contained)
+_stage, _flush = staging(_contained)
 
 
 @kernel
 def _match(places, queries, bits, clusters, slots, shift, out):
     """Append the sets whose rarest tag stands at a place of a query, a thread each, and whose others come after it."""
-    waiting = _new_stage()
+    waiting = new_stage()
     place = cuda.grid(1)
     query = queries.owners[place] if place < places else np.uint32(0)
     begin = queries.offsets[query]

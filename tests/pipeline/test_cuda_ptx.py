@@ -12,6 +12,7 @@ import pytest
 TABLES = """
 queries cuda.pairs QueryArrays i32 i32 u32 u32
 pairs cuda.pairs PairArrays u32 u32 i64
+keytable cuda.pairs KeyArrays offsets keys
 tags cuda.pairs _Tags u64 offsets u8
 given cuda.filters _Given i64 i64 i64 u32 u64
 constants cuda.filters _Constants i64 n u32 n u64 n u16
@@ -27,7 +28,6 @@ clusters rarest Clusters offsets u32 u32 offsets
 items cuda.balanced Items u32 i64 i32 u32
 signed cuda.balanced _Asked queries words u64
 runs cuda.balanced _Runs yes i64 i64 words three u8 offsets u32
-packed cuda.balanced _Packed yes u32 u32 i64 u8
 askings cuda.area_search AskingArrays u32 u32 f64 f64 f64 f64 f64
 segments cuda.area_search SegmentArrays u32 u32 i64 i32 i32 i64
 tree areas.fixed AreaTree i64 f64 u32 bounds i64
@@ -48,10 +48,10 @@ marks systems.clcb_cuda _Marks u32 u8
 #: The module of each kernel, its name, and its types: arrays, and numbers, `n`, or flags, `yes`
 KERNELS = """
 cuda.pairs _clear n yes i32 pairs
-cuda.pairs _count_keys pairs u8 offsets i32
-cuda.pairs _copy_keys pairs u8 offsets keys i64 i32 values
-cuda.pairs _count_sets pairs u8 i32
-cuda.pairs _copy_sets pairs u8 i64 i32 u32
+cuda.pairs _count pairs u8 keytable i32
+cuda.pairs _count pairs u8 none i32
+cuda.pairs _copy pairs u8 keytable i64 i32 values
+cuda.pairs _copy pairs u8 none i64 i32 u32
 cuda.pairs _look_up n i32 n u8 uint64 tags u32
 cuda.pairs _spread n n u32 u32 u32
 cuda.pairs _sort n i32 n queries
@@ -72,12 +72,11 @@ cuda.rarest _count clusters i64
 cuda.rarest _fill clusters words uint64
 cuda.balanced _sign n signed u64
 cuda.balanced _check_rows n offsets u32 u8
-cuda.balanced _clear n i32 i32
 cuda.balanced _count n words n words i32
 cuda.balanced _queue n words n words i64 i32 u32
 cuda.balanced _count_items n i32 n i32
 cuda.balanced _make_items n i64 i64 n items
-cuda.balanced match_items items signed runs packed
+cuda.balanced match_items items signed runs pairs
 cuda.area_search spread_owners n i64 u32
 cuda.area_search find_areas n askings tree yes yes segments
 cuda.area_search clear_answers n segments

@@ -1,4 +1,4 @@
-"""Algorithms 2, 3 and 4 on the device: routing, the prefilter, batches of partitions, and how results are packed."""
+"""Algorithms 2, 3 and 4 on the device: routing, the prefilter, and batches of partitions."""
 
 import itertools
 import random
@@ -22,7 +22,7 @@ from tagmatch import CudaOptions
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.balanced import BalancedSubsetMatch, packed_words, unpack
+from tagmatch.pipeline.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.cuda import balanced, pairs
 from tagmatch.pipeline.cuda.device import Workspace
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
@@ -142,26 +142,6 @@ def test_queries_wait_in_the_queues_of_partitions(rng: random.Random, flush_time
         assert [sorted(future.result(60)) for future in futures] == [oracle.match(tags) for tags in asked_tags]
         assert tm.stats()["stages"]["batch"]["batches"] > 0
         assert fewest or tm.stats()["matched_by"]["cpu"] == 0 < tm.stats()["matched_by"]["cuda"]
-
-
-@given(sizes=st.lists(st.integers(0, 9), max_size=5), rng=st.randoms(use_true_random=False))
-def test_packed_results_are_unpacked(sizes: list[int], rng: random.Random) -> None:
-    """Records of items in any order: an item, a number of pairs, and groups of four of these (§3.3.1)."""
-    firsts = np.array([rng.randrange(1000) for _ in range(7)], np.int64)
-    queued = np.array([rng.randrange(2**31) for _ in range(1300)], np.int64)
-    packed, expected = b"", []
-    for size in sizes:
-        item = rng.randrange(7)
-        ids = np.array([rng.randrange(256) for _ in range(size)], np.uint8)
-        found = np.array([rng.randrange(2**32) for _ in range(size)], np.uint32)
-        groups = (ids[i : i + 4].tobytes().ljust(4) + found[i : i + 4].tobytes() for i in range(0, size, 4))
-        record = b"".join(groups)
-        assert len(record) == 4 * packed_words(size) <= 5 * size + 3
-        packed += np.array([item, size], np.uint32).tobytes() + record
-        expected += [(queued[firsts[item] + i], s) for i, s in zip(ids, found, strict=True)]
-    words = np.frombuffer(packed, np.uint32)
-    queries, found_sets = unpack(words, len(expected), firsts, queued)
-    assert list(zip(queries, found_sets, strict=True)) == expected
 
 
 @EXAMPLES
