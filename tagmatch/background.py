@@ -1,13 +1,9 @@
-"""Threads in the background of an index, which end with it, and locks that outlast forks.
-
-They merge segments, drop keys that have expired, and take over snapshots that another program saves.
-"""
+"""Threads in the background of an index, which end with it, and locks that outlast forks."""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import logging
 import os
 import threading
@@ -15,50 +11,49 @@ import time
 import weakref
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from tagmatch.model import clock
-from tagmatch.model.errors import ClosedError, IndexChangedError, TagMatchError
+from tagmatch.model.errors import ClosedError
 from tagmatch.model.parallel import GivenUpError, join, start, unless
-from tagmatch.model.tables import NEVER
-
-R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
 
 # By how much other threads are preferred, in the unit of `nice`
 _NICENESS = 10
-# Seconds between looks whether all is merged
+# Seconds between looks whether a call is over
 _WAIT_S = 0.01
-# Seconds between looks at the clock for keys that expire: it may have been set, and the machine may have slept
-_LOOK_S = 1.0
-# Seconds in which keys expire that are dropped together; at least this many times the time of the last drop
-_REST_S, _REST_RATIO = 1.0, 3
 
 
-class Background(Generic[R]):
+class Background:
     """A thread that calls a bound method of an object when it is asked to, and again as long as there is a reason to.
 
-    It ends when there is no reason, with `end`, with the object, which it refers to weakly, or with the program. Work
-    of `tagmatch.model.parallel.run` is given up then; a kernel that works is waited for. With `in_forks`, a forked
-    child, which has none of its parent's threads, begins anew by itself.
+    The method returns the seconds until the next call; `None`: until `begin`. What it raises is logged with the words
+    of `failed`, once while it is the same, and it is called again after the seconds of `again`.
+
+    The thread ends when there is no reason, with `end`, with the object, which it refers to weakly, with `ClosedError`,
+    or with the program. Work of `tagmatch.model.parallel.run` is given up then; a kernel that works is waited for. With
+    `in_forks`, a forked child, which has none of its parent's threads, begins anew by itself.
     """
 
-    def __init__(self, method: Callable[[], R], name: str, *, in_forks: bool = False) -> None:
+    def __init__(
+        self,
+        method: Callable[[], float | None],
+        name: str,
+        failed: str,
+        again: float | None = None,
+        *,
+        in_forks: bool = False,
+    ) -> None:
         bound: Any = method
-        self._function: Callable[[object], R] = bound.__func__
-        self._name, self._in_forks = name, in_forks
+        self._function: Callable[[object], float | None] = bound.__func__
+        self._name, self._failed, self._again, self._in_forks = name, failed, again, in_forks
         self._lock = threading.Lock()
         self._follow(bound.__self__)
         self._ended = False
         self._thread: threading.Thread | None = None
-
-    def once(self, method: Callable[[], R]) -> float | None:
-        """Call the method, see to its errors, and return the seconds until the next call; `None`: until `begin`.
-
-        `ClosedError` and `GivenUpError`, which end the thread, must be passed on.
-        """
-        raise NotImplementedError
+        # How often `begin` was called, and how often of these a call that began later is over
+        self._wanted = self._done = 0
+        self.error: str | None = None  # why the last call failed, if it did
 
     def begin(self, after: float = 0.0) -> None:
         """Let the method be called: at once or, if nothing is going on, after some seconds.
@@ -68,6 +63,7 @@ class Background(Generic[R]):
         with self._lock:
             if self._ended:
                 return
+            self._wanted += 1
             if not after:
                 self._asked.put(None)
             if self._thread is None or not self._thread.is_alive():
@@ -76,10 +72,10 @@ class Background(Generic[R]):
                 start(self._thread)
 
     def wait(self) -> None:
-        """Return when there is no reason to call the method."""
-        thread = self._thread
-        if thread is not None:
-            join(thread)
+        """Return when each `begin` until now has led to a call that is over."""
+        wanted = self._wanted
+        while self._done < wanted and not self._ended:
+            time.sleep(_WAIT_S)
 
     def end(self) -> None:
         """Call the method no more, and wait for a call that is going on, which is given up."""
@@ -104,13 +100,21 @@ class Background(Generic[R]):
         with contextlib.suppress(OSError, AttributeError):  # where threads have no priority of their own
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while self._is_wanted(pause) and (owner := self._owner()) is not None:
+            wanted = self._wanted
             try:
                 with unless(lambda: self._ended):
-                    pause = self.once(functools.partial(self._function, owner))
+                    pause = self._function(owner)
+                self.error = None
             except (ClosedError, GivenUpError):
                 break
+            except Exception as error:
+                pause, told = self._again, f"{type(error).__name__}: {error}"
+                if told != self.error:
+                    _log.warning("%s: %s", self._failed, told)
+                self.error = told
             finally:
                 del owner
+                self._done = wanted
 
     def _is_wanted(self, pause: float | None) -> bool:
         """Wait for the time of the next call; returns whether there is one."""
@@ -128,110 +132,11 @@ class Background(Generic[R]):
     def _begin_anew(self) -> None:
         """Set up what a forked child needs: the parent's other threads may have held any lock."""
         worked = self._thread is not None
-        self._lock, self._thread = threading.Lock(), None
+        self._lock, self._thread, self._done = threading.Lock(), None, self._wanted
         if (owner := self._owner()) is not None:
             self._follow(owner)
             if worked and self._in_forks:
                 self.begin()
-
-
-class Merging(Background[bool]):
-    """Merges segments until there are none to merge and, when an index has been at rest, everything.
-
-    `merge` returns whether it had something to merge. `merge_all`, a method of the same object, gets for how many
-    seconds nothing has changed, and merges everything if these are enough; else it returns how many more it takes.
-    """
-
-    def __init__(self, merge: Callable[[], bool], merge_all: Callable[[float], float | None]) -> None:
-        super().__init__(merge, "tagmatch-merge")
-        self._merge_all = weakref.WeakMethod(merge_all)
-        self._changed = 0.0
-        # How often something was to be merged, and how often of these all that is left to do is to merge everything
-        self._wanted = self._merged = 0
-
-    def begin(self, after: float = 0.0) -> None:
-        """Let the method be called after a change."""
-        self._wanted, self._changed = self._wanted + 1, time.monotonic()
-        super().begin(after)
-
-    def wait(self) -> None:
-        """Return when there is nothing to merge before the index has been at rest."""
-        wanted = self._wanted
-        while self._merged < wanted and not self._ended:
-            time.sleep(_WAIT_S)
-
-    def once(self, method: Callable[[], bool]) -> float | None:
-        """Merge what there is to merge."""
-        wanted, merge_all = self._wanted, self._merge_all()
-        try:
-            while method():
-                pass
-            return None if merge_all is None else merge_all(time.monotonic() - self._changed)
-        except ClosedError:
-            raise
-        except IndexChangedError:
-            pass  # who stages changes is told; after a `reload`, there may be segments to merge
-        except (TagMatchError, MemoryError) as error:
-            _log.warning("segments are not merged: %s", error)
-        finally:
-            self._merged = wanted
-        return None
-
-
-class Expiring(Background[int]):
-    """Drops keys when they expire; the method returns when the next do, in microseconds since 1970."""
-
-    def __init__(self, expire: Callable[[], int]) -> None:
-        super().__init__(expire, "tagmatch-expiry", in_forks=True)
-        # When keys expire, as the last call said
-        self._at = NEVER
-
-    def expect(self, at: int) -> None:
-        """Let keys be dropped that expire at a time, in microseconds since 1970, or `NEVER`."""
-        if at < NEVER:
-            self.begin()
-
-    def once(self, method: Callable[[], int]) -> float | None:
-        """Drop keys that have expired; the next call is when keys expire, with a rest after each time that some did."""
-        began, some_expired = time.monotonic(), self._at <= clock.now_us()
-        try:
-            self._at = method()
-        except ClosedError:
-            raise
-        except (TagMatchError, MemoryError) as error:
-            some_expired = True
-            _log.warning("keys that have expired are not dropped yet: %s", error)
-        if self._at == NEVER:
-            return None
-        rest = max(_REST_S, _REST_RATIO * (time.monotonic() - began)) if some_expired else 0.0
-        return max(rest, min((self._at - clock.now_us()) / 1e6, _LOOK_S))
-
-
-class Following(Background[bool]):
-    """Looks for a newer snapshot again and again, if seconds between looks are given; the method takes it over."""
-
-    def __init__(self, reload: Callable[[], bool], seconds: float | None) -> None:
-        super().__init__(reload, "tagmatch-reload", in_forks=True)
-        self._seconds = seconds
-        #: Why the newest snapshot could not be looked for, or not be taken over, when that was last tried
-        self.error: str | None = None
-        if seconds is not None:
-            self.begin(after=seconds)
-
-    def once(self, method: Callable[[], bool]) -> float | None:
-        """Look. Whatever fails is tried again: the old snapshot goes on answering."""
-        try:
-            method()
-        except (ClosedError, GivenUpError):
-            raise
-        except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            if told != self.error:  # once, not each time
-                _log.warning("a newer snapshot is not taken over: %s", told)
-            self.error = told
-        else:
-            self.error = None
-        return self._seconds
 
 
 def renew_in_forks(owner: object, *names: str) -> None:
@@ -243,7 +148,7 @@ def renew_in_forks(owner: object, *names: str) -> None:
     _locks[owner] = names
 
 
-_running: weakref.WeakSet[Background[Any]] = weakref.WeakSet()
+_running: weakref.WeakSet[Background] = weakref.WeakSet()
 _locks: weakref.WeakKeyDictionary[object, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 

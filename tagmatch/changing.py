@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from tagmatch.background import Expiring, Following, Merging, renew_in_forks
+from tagmatch.background import Background, renew_in_forks
 from tagmatch.model import clock
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
 from tagmatch.model.change_counts import ChangeCounts
@@ -245,7 +245,11 @@ class Staging:
 
 
 # Seconds between looks whether files that are mapped are as they were: to ask the system takes as long as to answer
-_LOOK_S = 0.05
+_FILES_LOOK_S = 0.05
+# Seconds between looks at the clock for keys that expire: it may have been set, and the machine may have slept
+_LOOK_S = 1.0
+# Seconds in which keys expire that are dropped together; at least this many times the time of the last drop
+_REST_S, _REST_RATIO = 1.0, 3
 
 
 class Answering(NamedTuple):
@@ -283,12 +287,17 @@ class Changing:
         # Is held while a snapshot takes the place of another, so that none brings back keys that were dropped before
         self._replacing = threading.Lock()
         renew_in_forks(self, "_consolidating", "_replacing")
-        self._look_at = time.monotonic() + _LOOK_S
+        self._look_at = time.monotonic() + _FILES_LOOK_S
         self._answering: Answering | None = self.prepared(self._without_expired(self._laid_out(snapshot)))
-        self.merging = Merging(self.merge, self.merge_all)
-        self._expiring = Expiring(self.expire)
-        self.following = Following(self.follow, options.auto_reload)
-        self._expiring.expect(self.snapshot.earliest)
+        self._changed = time.monotonic()  # when there was last something to merge
+        self.merging = Background(self.merge_all, "tagmatch-merge", "segments are not merged")
+        failed = "keys that have expired are not dropped yet"
+        self._expiring = Background(self.expire, "tagmatch-expiry", failed, _REST_S, in_forks=True)
+        failed, seconds = "a newer snapshot is not taken over", options.auto_reload
+        self.following = Background(self.follow, "tagmatch-reload", failed, seconds, in_forks=True)
+        if seconds is not None:
+            self.following.begin(after=seconds)
+        self._expect()
 
     # -- what answers ------------------------------------------------------------------------------------------------
 
@@ -311,7 +320,7 @@ class Changing:
                 raise
             except TagMatchError:  # the system cannot say
                 pass
-            self._look_at = now + _LOOK_S
+            self._look_at = now + _FILES_LOOK_S
         return answering
 
     @property
@@ -374,29 +383,36 @@ class Changing:
 
             current = self._take_over(self.prepared(snapshot, current), drop)
             if self._can_be_changed and rest_before_all(current.snapshot) is not None:
-                self.merging.begin()
+                self._begin_merging()
             return became
 
     def merge(self) -> bool:
         """Merge the segments that are best merged; returns whether there were any. One thread at a time may."""
         return self._merge(to_merge)
 
-    def merge_all(self, rested: float) -> float | None:
-        """Merge everything after a number of seconds without changes; returns how many more it takes, if any."""
-        rest = rest_before_all(self.snapshot)
-        if rest is None or rested < rest:
-            return None if rest is None else rest - rested
-        self._merge(lambda snapshot: list(snapshot.segments))
+    def merge_all(self) -> float | None:
+        """Merge what there is to merge and, at rest, everything; returns how many seconds that one is off, if it is."""
+        with contextlib.suppress(IndexChangedError):  # who stages changes is told
+            while self.merge():
+                pass
+            rest, rested = rest_before_all(self.snapshot), time.monotonic() - self._changed
+            if rest is not None and rested < rest:
+                return rest - rested
+            if rest is not None:
+                self._merge(lambda snapshot: list(snapshot.segments))
         return None
 
-    def expire(self) -> int:
-        """Drop keys that have expired, in memory; returns when the next do, or a time before."""
-        if (earliest := self.snapshot.earliest) > clock.now_us():
-            return earliest
-        snapshot = self.replace().snapshot
-        if self._location is None and to_merge(snapshot):
-            self.merging.begin()
-        return snapshot.earliest
+    def expire(self) -> float | None:
+        """Drop keys that have expired, in memory; returns the seconds until the next look, with a rest after a drop."""
+        began, earliest = time.monotonic(), self.snapshot.earliest
+        rest = 0.0
+        if earliest <= clock.now_us():
+            snapshot = self.replace().snapshot
+            if self._location is None and to_merge(snapshot):
+                self._begin_merging()
+            earliest = snapshot.earliest
+            rest = max(_REST_S, _REST_RATIO * (time.monotonic() - began))
+        return None if earliest == NEVER else max(rest, min((earliest - clock.now_us()) / 1e6, _LOOK_S))
 
     def reload(self) -> bool:
         """Take over the snapshot that is on disk; returns whether it is another one."""
@@ -420,14 +436,14 @@ class Changing:
             self._take_over(self.prepared(opened, before), know)
             return True
 
-    def follow(self) -> bool:
-        """`reload`, which finds nothing if nothing has been saved yet."""
+    def follow(self) -> float | None:
+        """`reload`, also where nothing has been saved yet; returns the seconds until the next look."""
         try:
-            return self.reload()
+            self.reload()
         except IndexNotFoundError:
             if self._known:
                 raise
-            return False
+        return self._options.auto_reload
 
     def end(self) -> None:
         """End the threads in the background, and let nothing answer any more."""
@@ -464,8 +480,17 @@ class Changing:
     def _take_over(self, ready: Answering, also: Callable[[], None] = lambda: None) -> Answering:
         """Let another snapshot answer, and call `also` in the same step."""
         ready = self.replace(ready, also)
-        self._expiring.expect(ready.snapshot.earliest)
+        self._expect()
         return ready
+
+    def _expect(self) -> None:
+        """Let keys of the snapshot be dropped when they expire."""
+        if self.snapshot.earliest < NEVER:
+            self._expiring.begin()
+
+    def _begin_merging(self) -> None:
+        self._changed = time.monotonic()
+        self.merging.begin()
 
     def _merge(self, choose: Callable[[Snapshot], list[Segment]]) -> bool:
         """Merge the chosen segments; only the last step holds up who consolidates."""

@@ -326,7 +326,11 @@ class Cases:
         if self.call.saved and not folder.exists():
             # A third of the sets in each of three segments, of which some rows are deleted, or all in one
             parts = [(0, 250), (250, 350), (350, len(STORED))] if self.call.segments else [()]
-            with self.surroundings(), patch("tagmatch.background.Merging.begin"), TagMatch(folder, **options) as tm:
+            with (
+                self.surroundings(),
+                patch("tagmatch.changing.Changing._begin_merging"),
+                TagMatch(folder, **options) as tm,
+            ):
                 for each in parts:
                     _store(tm, *each)
                 found = [tm.stats()[name] > least for name, least in (("segments", 1), ("deleted", 0), ("to_merge", 0))]

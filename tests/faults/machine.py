@@ -23,7 +23,7 @@ from interface.test_state_machine import DROPPING, Index
 from support.expiring import set_clock
 
 from tagmatch import TagMatch, warm_up
-from tagmatch.background import Expiring
+from tagmatch.changing import Changing
 from tagmatch.model.options import KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 
@@ -139,12 +139,12 @@ class Walk(Index):
 
 def _walk(seed: int, steps: int, folder: Path, _: Any = None, *, calm: bool = False) -> Counter[str]:
     """Walk from a few empty indexes of a kind on; returns what there was."""
-    rng, counts, once = random.Random(seed), Counter[str](), Expiring.once
+    rng, counts, once = random.Random(seed), Counter[str](), Changing.expire
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(tempfile, "tempdir", str(folder))
         patched.setattr("tagmatch.partitioner.consolidation.FEW_SETS", rng.choice([0, 4, FEW_SETS]))
         kind = set_clock(patched), rng.choice(get_args(Layout)), rng.choice(get_args(KeyType))
-        patched.setattr(Expiring, "once", lambda *given: once(*given) if DROPPING.is_set() else 0.002)
+        patched.setattr(Changing, "expire", lambda own: once(own) if DROPPING.is_set() else 0.002)
         if calm:
             patched.setattr(Faults, "_any", lambda *_, **__: ("nothing", nullcontext()))
         chosen = hypothesis.settings(

@@ -20,17 +20,17 @@ TIMEOUT = 60
 
 
 class Owner:
-    """Counts calls, each of which needs `go_on`."""
+    """Counts calls, each of which needs `go_on`, and wants the next ones after `pauses`, in turn."""
 
-    def __init__(self) -> None:
-        self.calls = 0
+    def __init__(self, *pauses: float, then: float | None = None) -> None:
+        self.calls, self.pauses, self.then = 0, list(pauses), then
         self.entered, self.go_on = threading.Semaphore(0), threading.Semaphore(0)
 
-    def method(self) -> int:
+    def method(self) -> float | None:
         self.entered.release()
         assert self.go_on.acquire(timeout=TIMEOUT)
         self.calls += 1
-        return self.calls
+        return self.pauses.pop(0) if self.pauses else self.then
 
     def work(self) -> None:
         """For ever, except for what `run` gives up."""
@@ -40,17 +40,13 @@ class Owner:
     def closed(self) -> None:
         raise ClosedError
 
+    def fail(self) -> None:
+        self.calls += 1
+        raise RuntimeError("again" if self.calls < 4 else "otherwise")
 
-class Called(Background[Any]):
-    """Calls again after `pauses`, in turn."""
 
-    def __init__(self, method: Callable[[], Any], *pauses: float, then: float | None = None) -> None:
-        super().__init__(method, NAME)
-        self.pauses, self.then = list(pauses), then
-
-    def once(self, method: Callable[[], Any]) -> float | None:
-        method()
-        return self.pauses.pop(0) if self.pauses else self.then
+def called(method: Callable[[], float | None], again: float | None = None) -> Background:
+    return Background(method, NAME, "in vain", again)
 
 
 def threads() -> list[threading.Thread]:
@@ -59,18 +55,19 @@ def threads() -> list[threading.Thread]:
 
 def test_each_request_is_seen_to_and_no_thread_stays() -> None:
     owner = Owner()
-    background = Called(owner.method)
+    background = called(owner.method)
     assert threads() == []
     for calls in (1, 2):
         background.begin()
         owner.go_on.release()
         background.wait()
-        assert (owner.calls, threads()) == (calls, [])
+        assert owner.calls == calls
+        wait_until(lambda: threads() == [])
 
 
 def test_requests_during_a_call_have_one_more_made() -> None:
     owner = Owner()
-    background = Called(owner.method)
+    background = called(owner.method)
     background.begin()
     assert owner.entered.acquire(timeout=TIMEOUT)
     for _ in range(3):
@@ -78,18 +75,20 @@ def test_requests_during_a_call_have_one_more_made() -> None:
     assert len(threads()) == 1
     owner.go_on.release(2)
     background.wait()
-    assert (owner.calls, threads()) == (2, [])
+    assert owner.calls == 2
+    wait_until(lambda: threads() == [])
 
 
 def test_pauses_are_kept_and_a_request_ends_one() -> None:
     owner = Owner()
     owner.go_on.release(10)
-    never = Called(owner.method)
+    never = called(owner.method)
     never.begin(after=1e12)
     assert not owner.entered.acquire(timeout=0.05)
     never.end()
     assert (owner.calls, threads()) == (0, [])
-    background = Called(owner.method, 0.001, 1e12)
+    owner.pauses = [0.001, 1e12]
+    background = called(owner.method)
     background.begin(after=0.001)
     for _ in range(2):
         assert owner.entered.acquire(timeout=TIMEOUT)
@@ -97,14 +96,15 @@ def test_pauses_are_kept_and_a_request_ends_one() -> None:
     assert len(threads()) == 1
     background.begin()
     background.wait()
-    assert (owner.calls, threads()) == (3, [])
+    assert owner.calls == 3
+    wait_until(lambda: threads() == [])
 
 
 @pytest.mark.parametrize("when", ["in a call", "in a pause", "after the end"])
 def test_it_ends_with_its_owner(when: str) -> None:
-    owner = Owner()
+    owner = Owner(*[1e12] * (when == "in a pause"))
     entered, go_on = owner.entered, owner.go_on
-    background = Called(owner.method, *[1e12] * (when == "in a pause"))
+    background = called(owner.method)
     background.begin()
     assert entered.acquire(timeout=TIMEOUT)
     if when != "in a call":
@@ -120,8 +120,8 @@ def test_it_ends_with_its_owner(when: str) -> None:
 
 
 def test_the_end_waits_for_a_call_and_allows_no_other() -> None:
-    owner = Owner()
-    background = Called(owner.method, 0.0)
+    owner = Owner(then=0.0)
+    background = called(owner.method)
     background.begin()
     assert owner.entered.acquire(timeout=TIMEOUT)
     threading.Timer(0.05, owner.go_on.release).start()
@@ -134,15 +134,26 @@ def test_the_end_waits_for_a_call_and_allows_no_other() -> None:
 
 def test_work_of_kernels_is_given_up_and_a_closed_owner_ends_it() -> None:
     owner = Owner()
-    background = Called(owner.work, then=0.0)
+    background = called(owner.work)
     background.begin()
     assert owner.entered.acquire(timeout=TIMEOUT)
     background.end()
     assert threads() == []
-    background = Called(owner.closed, then=0.0)
+    background = called(owner.closed, 0.0)
     background.begin()
-    background.wait()
-    assert threads() == []
+    wait_until(lambda: threads() == [])
+
+
+def test_what_fails_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    owner = Owner()
+    background = called(owner.fail, 0.0)
+    background.begin()
+    wait_until(lambda: owner.calls > 5)
+    background.end()
+    assert background.error == "RuntimeError: otherwise"
+    assert [told for *_, told in caplog.record_tuples] == [
+        "in vain: RuntimeError: again", "in vain: RuntimeError: otherwise"
+    ]  # fmt: skip
 
 
 FORKED = """
@@ -158,14 +169,10 @@ class Owner:
             self.calls += 1
             while not self.goes_on:
                 time.sleep(0.001)
-
-class Called(Background):
-    def once(self, method):
-        method()
         return 0.001
 
 owner = Owner()
-background = Called(owner.method, "tagmatch-test", in_forks=sys.argv[1] == "True")
+background = Background(owner.method, "tagmatch-test", "in vain", in_forks=sys.argv[1] == "True")
 background.begin()
 while not owner.calls:
     time.sleep(0.001)

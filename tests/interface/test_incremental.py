@@ -11,13 +11,12 @@ from support.waiting import wait_until
 
 import tagmatch
 from tagmatch import TagMatch, changing
-from tagmatch.background import Merging
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 pytestmark = pytest.mark.usefixtures("segments_stay")
 
 #: What the fixture takes away, for tests of merging in the background
-BEGIN = Merging.begin
+BEGIN = changing.Changing._begin_merging
 
 MANY, FEW = 40, 5
 
@@ -74,7 +73,7 @@ def test_a_segment_without_sets_goes(layout: Any) -> None:
 
 @pytest.mark.slow
 def test_segments_are_merged_in_the_background(path: Path, layout: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Merging, "begin", BEGIN)
+    monkeypatch.setattr(changing.Changing, "_begin_merging", BEGIN)
     with TagMatch(path, layout=layout, device="cpu") as tm:
         for size in range(MANY, 0, -1):
             keys = range(100 * size, 100 * size + size)
@@ -98,7 +97,7 @@ def test_segments_are_merged_in_the_background(path: Path, layout: Any, monkeypa
 @pytest.mark.parametrize("rests", [True, False])
 def test_an_index_at_rest_is_laid_out_anew(tmp_path: Path, layout: Any, monkeypatch: Any, rests: bool) -> None:
     """A small segment beside a large one, and its deletions, stay until nothing has changed for a while."""
-    monkeypatch.setattr(Merging, "begin", BEGIN)
+    monkeypatch.setattr(changing.Changing, "_begin_merging", BEGIN)
     monkeypatch.setattr("tagmatch.partitioner.consolidation._REST_S", 0.01 if rests else 3600)
     index, options = tmp_path / "index", {"layout": layout, "device": "cpu", "durability": "none"}
     with TagMatch(index, **options) as tm:

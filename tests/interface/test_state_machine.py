@@ -32,7 +32,7 @@ from support.expiring import BEGIN, set_clock, times_of
 from support.waiting import wait_until
 
 from tagmatch import NotStoredError, TagMatch, backup, restore
-from tagmatch.background import Expiring
+from tagmatch.changing import Changing
 from tagmatch.model.options import Durability, KeyType, Layout
 from tagmatch.partitioner.consolidation import FEW_SETS
 
@@ -383,9 +383,9 @@ def test_any_order_of_calls(layout, key_type, few, monkeypatch):
 
     With `few` as 0, sets stay in their segments, where they are marked as deleted when their keys expire.
     """
-    clock, once = set_clock(monkeypatch), Expiring.once
+    clock, once = set_clock(monkeypatch), Changing.expire
     DROPPING.clear()
-    monkeypatch.setattr(Expiring, "once", lambda *arguments: once(*arguments) if DROPPING.is_set() else 0.002)
+    monkeypatch.setattr(Changing, "expire", lambda own: once(own) if DROPPING.is_set() else 0.002)
     monkeypatch.setattr("tagmatch.partitioner.consolidation.FEW_SETS", few)
     most = settings().max_examples
     chosen = settings(stateful_step_count=CALLS, max_examples=min(most, 8) if (layout, key_type, few) in SOME else most)

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("small_buckets")
 
 @pytest.fixture(autouse=True)
 def nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tagmatch.background.Merging.begin", lambda *_: None)
+    monkeypatch.setattr("tagmatch.changing.Changing._begin_merging", lambda *_: None)
 
 
 def take_in(monkeypatch: pytest.MonkeyPatch, few: int, most: int) -> None:

@@ -40,9 +40,9 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, *, rest_s: float = 0.0) -> Clock:
         "tagmatch.model.clock.now_us",
         lambda: (clock.now - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1),
     )
-    monkeypatch.setattr("tagmatch.background._LOOK_S", 0.002)
-    monkeypatch.setattr("tagmatch.background._REST_S", rest_s)
-    monkeypatch.setattr("tagmatch.background._REST_RATIO", 0)
+    monkeypatch.setattr("tagmatch.changing._LOOK_S", 0.002)
+    monkeypatch.setattr("tagmatch.changing._REST_S", rest_s)
+    monkeypatch.setattr("tagmatch.changing._REST_RATIO", 0)
     return clock
 
 

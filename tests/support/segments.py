@@ -12,7 +12,7 @@ from tagmatch.pipeline.filters.index import Path, filter_index
 @contextmanager
 def segments_stay(few: int = 0) -> Iterator[None]:
     """Each consolidation of more than `few` sets makes a segment, and none are merged but where a test says so."""
-    with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.background.Merging.begin"):
+    with patch("tagmatch.partitioner.consolidation.FEW_SETS", few), patch("tagmatch.changing.Changing._begin_merging"):
         yield
 
 
