@@ -24,10 +24,9 @@ from pyarrow.fs import LocalFileSystem
 
 from tagmatch.files.formats import CSV_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES, write_whole
 from tagmatch.model.arrays import offsets_of
-from tagmatch.model.arrow import to_strings
 from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
 from tagmatch.workloads.numbers import Followed
-from tagmatch.workloads.twitter import RealTweets, Texts
+from tagmatch.workloads.twitter import RealTweets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -154,6 +153,7 @@ class Corpus:
 
     tweets: RealTweets  # As kernels take them; the number of frequent writers is not yet known
     languages: Shares  # Number of tweets by language; empty where the file has no languages
+    names: pa.StringArray  # Hashtags, and after them publishers, both by number
     most_hashtags: int  # Hashtags of a tweet; bytes of a tweet's hashtags, and of its author as a tag
     most_bytes: int
 
@@ -163,7 +163,7 @@ class Corpus:
         return {
             "publishers": len(tweets.tweets) - 1,
             "tweets": len(tweets.offsets) - 1,
-            "hashtags": len(tweets.hashtags.offsets) - 1,
+            "hashtags": len(self.names) - len(tweets.tweets) + 1,
         }
 
 
@@ -330,19 +330,15 @@ def _by_publisher(
     order = np.argsort(rank[author_of], kind="stable")
     lists = pa.LargeListArray.from_arrays(offsets_of(lengths), tags.indices.cast(pa.int64())).take(pa.array(order))
     offsets, numbers = lists.offsets.to_numpy(), lists.values.to_numpy()
-    hashtags, names = _texts(tags.dictionary), _texts(authors.dictionary.take(pa.array(publishers)))
-    tag_bytes = np.add.reduceat(np.diff(hashtags.offsets)[numbers], offsets[:-1])
+    names = authors.dictionary.take(pa.array(publishers))
+    tag_bytes = np.add.reduceat(pc.binary_length(tags.dictionary).to_numpy()[numbers], offsets[:-1])
     return Corpus(
-        RealTweets(0, offsets_of(tweets[publishers]), offsets, numbers, hashtags, names),
+        RealTweets(0, offsets_of(tweets[publishers]), offsets, numbers),
         languages,
+        pa.concat_arrays([tags.dictionary, names]).cast(pa.string()),
         int(lengths.max()),
-        int(tag_bytes.max()) + 1 + int(np.diff(names.offsets).max()),
+        int(tag_bytes.max()) + 1 + pc.max(pc.binary_length(names)).as_py(),
     )
-
-
-def _texts(strings: pa.LargeStringArray) -> Texts:
-    found = to_strings(strings)
-    return Texts(np.array(found.offsets, np.int64), np.array(found.data))
 
 
 def read_followed(path: str) -> Followed:

@@ -14,10 +14,11 @@ import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -45,7 +46,7 @@ from tagmatch.workloads.numbers import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tagmatch.model.arrays import F64Array, I64Array, U8Array
+    from tagmatch.model.arrays import F64Array, I64Array
     from tagmatch.workloads.archives import Corpus
 
 Shares = tuple[tuple[str, float], ...]
@@ -164,20 +165,12 @@ _U = np.uint64
 _LANGUAGES, _SECOND_LANGUAGE, _FOLLOWED, _PUBLISHERS, _INTERESTS = _U(0), _U(1), _U(2), _U(3), _U(4)
 
 
-class Texts(NamedTuple):
-    """Strings by number."""
-
-    offsets: I64Array
-    data: U8Array
-
-
 class Languages(NamedTuple):
     """Languages by number; `first` and `second` are running sums of their shares, the last of which is 1."""
 
     one: float
     first: F64Array
     second: F64Array
-    codes: Texts
 
 
 class SyntheticTweets(NamedTuple):
@@ -192,7 +185,7 @@ class SyntheticTweets(NamedTuple):
 
 
 class RealTweets(NamedTuple):
-    """Tweets by publisher, hashtags by tweet, and the strings of both; without a tweet, tweets are synthetic.
+    """Tweets by publisher, and hashtags by tweet; without a tweet, tweets are synthetic.
 
     Publisher `p` has tweets `tweets[p]` to `tweets[p + 1]`, tweet `t` hashtags `numbers[offsets[t]:offsets[t + 1]]`,
     and the first `frequent` publishers are frequent writers.
@@ -202,8 +195,6 @@ class RealTweets(NamedTuple):
     tweets: I64Array
     offsets: I64Array
     numbers: I64Array
-    hashtags: Texts
-    authors: Texts
 
 
 class TwitterModel(NamedTuple):
@@ -316,60 +307,25 @@ def _tweet(publisher, random, model, numbers):
     return _draw_hashtags(tweet, model.synthetic, numbers), frequent
 
 
-@inlined
-def _write_number(number, data, at):
-    """Write `number` in decimal to `data[at:]`; returns the end."""
-    number = _U(number)
-    end, rest = at + _U(1), number
-    while rest >= _U(10):
-        end, rest = end + _U(1), rest // _U(10)
-    place = end
-    while place > at:
-        place -= _U(1)
-        data[place] = _U(48) + number % _U(10)
-        number //= _U(10)
-    return end
-
-
-@inlined
-def _write_text(texts, number, data, at):
-    """Write text `number` to `data[at:]`; returns the end."""
-    for i in range(_U(texts.offsets[number]), _U(texts.offsets[number + 1])):
-        data[at] = texts.data[i]
-        at += _U(1)
-    return at
-
-
-@inlined
-def _write_name(texts, letter, number, data, at):
-    """Write text `number`, or where there are none, a letter and the number; returns the end."""
-    if len(texts.offsets) > 0:
-        return _write_text(texts, number, data, at)
-    data[at] = letter
-    return _write_number(number, data, at + _U(1))
-
-
 @kernel
-def _write_tags(numbers, count, publisher, named, language, model, rows, tag):
-    """Append a row: `count` hashtags and, if `named`, the publisher; returns the number of tags so far."""
-    _, tag_offsets, data = rows
-    at = _U(tag_offsets[tag])
-    for i in range(count):
-        at = _write_text(model.languages.codes, language, data, at)
-        data[at] = ord("_")
-        at = _write_name(model.real.hashtags, ord("h"), numbers[i], data, at + _U(1))
+def _write_tags(publisher, random, language, always_named, model, rows, tag):
+    """Append the tags of one of the publisher's tweets: of each hashtag the language and its number.
+
+    The publisher, whose language is the number after the last, is a tag too of frequent writers, or always. Returns the
+    number of tags so far.
+    """
+    _, kinds, numbers = rows
+    count, frequent = _tweet(publisher, random, model, numbers[tag:])
+    kinds[tag : tag + count] = language
+    tag += count
+    if frequent or always_named:
+        kinds[tag], numbers[tag] = len(model.languages.first), publisher
         tag += 1
-        tag_offsets[tag] = at
-    if named:
-        data[at] = ord("@")
-        at = _write_name(model.real.authors, ord("p"), publisher, data, at + _U(1))
-        tag += 1
-        tag_offsets[tag] = at
     return tag
 
 
 @kernel
-def write_interests(first_user, starts, begin, end, model, numbers, rows, keys):
+def write_interests(first_user, starts, begin, end, model, rows, keys):
     """Write interests `begin` to `end` of users from `first_user` on, whose interests begin at `starts`."""
     user = np.searchsorted(starts, begin, side="right") - 1
     row, tag = begin, 0
@@ -385,8 +341,7 @@ def write_interests(first_user, starts, begin, end, model, numbers, rows, keys):
             else:
                 publisher = draw_power_law(model.popularity, uniform(interest))
             language = first if mix(interest + _U(1)) & _U(1) else second
-            count, frequent = _tweet(publisher, mix(interest + _U(2)), model, numbers)
-            tag = _write_tags(numbers, count, publisher, frequent, language, model, rows, tag)
+            tag = _write_tags(publisher, mix(interest + _U(2)), language, False, model, rows, tag)
             rows[0][row - begin + 1] = tag
             keys[row - begin] = first_user + user
             row += 1
@@ -394,7 +349,7 @@ def write_interests(first_user, starts, begin, end, model, numbers, rows, keys):
 
 
 @kernel
-def write_tweets(first, seed, tweets, model, numbers, rows):
+def write_tweets(first, seed, tweets, model, rows):
     """Write plain tweets `first`, `first + 1`, ...; `tweets` as in `RealTweets`, of publishers of either kind."""
     seed = mix(mix(model.seed) + seed)
     tag = 0
@@ -402,8 +357,7 @@ def write_tweets(first, seed, tweets, model, numbers, rows):
         random = mix(_U(first + i) ^ seed)
         publisher = np.int64(position(tweets[1:], np.int64(mix(random) % _U(tweets[-1]))))
         language = position(model.languages.first, uniform(random + _U(1)))
-        count, _ = _tweet(publisher, mix(random + _U(2)), model, numbers)
-        tag = _write_tags(numbers, count, publisher, True, language, model, rows, tag)
+        tag = _write_tags(publisher, mix(random + _U(2)), language, True, model, rows, tag)
         rows[0][i + 1] = tag
 
 
@@ -413,8 +367,7 @@ _ROWS_PER_BLOCK = 65_536
 _BYTES_PER_BLOCK = 1 << 28
 _USERS_PER_CHUNK = 65_536
 _NO_NUMBERS = np.zeros(0, np.int64)
-_NO_TEXTS = Texts(_NO_NUMBERS, np.zeros(0, np.uint8))
-_NO_TWEETS = RealTweets(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS, _NO_TEXTS, _NO_TEXTS)
+_NO_TWEETS = RealTweets(0, _NO_NUMBERS, _NO_NUMBERS, _NO_NUMBERS)
 
 
 class Twitter:
@@ -443,12 +396,17 @@ class Twitter:
             _synthetic_tweets(options),
             real,
         )
-        longest_code = int(np.diff(self._model.languages.codes.offsets).max()) + 1
+        # What tags of each kind begin with, which is followed by a string of `_names`, or by the number
+        codes = _codes(options)
+        longest_code = max(len(code.encode()) for code in codes) + 1
+        self._names = None if corpus is None else corpus.names
         if corpus is None:
+            self._prefixes = pa.array([*(f"{code}_h" for code in codes), "@p"])
             self._most_hashtags = options.max_hashtags
             hashtag = longest_code + len(f"h{options.hashtags}")
             self._most_bytes = self._most_hashtags * hashtag + len(f"@p{publishers}")
         else:
+            self._prefixes = pa.array([*(f"{code}_" for code in codes), "@"])
             self._most_hashtags = corpus.most_hashtags
             self._most_bytes = self._most_hashtags * longest_code + corpus.most_bytes
         self._rows_per_block = max(1, min(_ROWS_PER_BLOCK, _BYTES_PER_BLOCK // self._most_bytes))
@@ -483,18 +441,25 @@ class Twitter:
                 yield first, starts, begin, end
 
     def _interests(self, first_user: int, starts: I64Array, begin: int, end: int) -> pa.RecordBatch:
-        numbers, rows = self._room(end - begin)
-        keys = np.empty(end - begin, np.uint64)
-        write_interests(first_user, starts, begin, end, self._model, numbers, rows, keys)
-        return pa.record_batch([_to_arrow(*rows), pa.array(keys)], schema=SETS_SCHEMA)
+        rows, keys = self._room(end - begin), np.empty(end - begin, np.uint64)
+        write_interests(first_user, starts, begin, end, self._model, rows, keys)
+        return pa.record_batch([self._to_arrow(*rows), pa.array(keys)], schema=SETS_SCHEMA)
 
-    def _room(self, rows: int) -> tuple[I64Array, tuple[Any, Any, Any]]:
-        """Return numbers of a tweet's hashtags; offsets of rows, offsets of tags and bytes, filled from the front."""
+    def _room(self, rows: int) -> tuple[I64Array, I64Array, I64Array]:
+        """Offsets of rows, the kinds of tags and their numbers, filled from the front."""
         tags = rows * (self._most_hashtags + 1)
-        data = np.empty(rows * self._most_bytes, np.uint8)
-        offsets, tag_offsets = np.empty(rows + 1, np.int32), np.empty(tags + 1, np.int32)
-        offsets[0] = tag_offsets[0] = 0
-        return np.empty(self._most_hashtags, np.int64), (offsets, tag_offsets, data)
+        return np.zeros(rows + 1, np.int64), np.empty(tags, np.int64), np.empty(tags, np.int64)
+
+    def _to_arrow(self, offsets: I64Array, kinds: I64Array, numbers: I64Array) -> pa.ListArray:
+        """Rows of tags as strings."""
+        kinds, numbers = kinds[: offsets[-1]], numbers[: offsets[-1]]
+        if self._names is None:
+            names = pa.array(numbers).cast(pa.string())
+        else:  # those of publishers stand behind those of hashtags
+            publishers = (kinds == len(self._prefixes) - 1) * (len(self._names) - self.publishers)
+            names = self._names.take(pa.array(numbers + publishers))
+        tags = pc.binary_join_element_wise(self._prefixes.take(pa.array(kinds)), names, pa.scalar(""))
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), tags)
 
     def plain_tweets(self, first: int, count: int, *, seed: int = 1) -> pa.ListArray:
         """Generate tweets `first` to `first + count` of a plain stream of them.
@@ -505,9 +470,9 @@ class Twitter:
         """
         blocks = []
         for begin in range(first, first + count, self._rows_per_block):
-            numbers, rows = self._room(min(self._rows_per_block, first + count - begin))
-            write_tweets(begin, np.uint64(seed), self._tweets, self._model, numbers, rows)
-            blocks.append(_to_arrow(*rows))
+            rows = self._room(min(self._rows_per_block, first + count - begin))
+            write_tweets(begin, np.uint64(seed), self._tweets, self._model, rows)
+            blocks.append(self._to_arrow(*rows))
         return pa.concat_arrays(blocks) if blocks else pa.array([], pa.list_(pa.string()))
 
     @cached_property
@@ -524,16 +489,16 @@ def _chunks(first_user: int, last_user: int) -> list[tuple[int, int]]:
     return list(pairwise([*range(first_user, last_user, _USERS_PER_CHUNK), last_user]))
 
 
+def _codes(options: TwitterOptions) -> list[str]:
+    return list(dict(options.languages) | dict(options.second_languages))
+
+
 def _languages(options: TwitterOptions) -> Languages:
-    first, second = dict(options.languages), dict(options.second_languages)
-    codes = list(first | second)
-    encoded = [code.encode() for code in codes]
-    return Languages(
-        float(options.one_language),
-        running_sums([first.get(code, 0.0) for code in codes]),
-        running_sums([second.get(code, 0.0) for code in codes]),
-        Texts(offsets_of(np.array(list(map(len, encoded)))), np.frombuffer(b"".join(encoded), np.uint8).copy()),
-    )
+    sums = [
+        running_sums([dict(shares).get(code, 0.0) for code in _codes(options)])
+        for shares in (options.languages, options.second_languages)
+    ]
+    return Languages(float(options.one_language), *sums)
 
 
 def _synthetic_tweets(options: TwitterOptions) -> SyntheticTweets:
@@ -547,10 +512,3 @@ def _synthetic_tweets(options: TwitterOptions) -> SyntheticTweets:
         options.max_hashtags,
         power_law(options.hashtags, options.hashtag_exponent, 0.5),
     )
-
-
-def _to_arrow(offsets: Any, tag_offsets: Any, data: Any) -> pa.ListArray:
-    tags = int(offsets[-1])
-    ends = tag_offsets[: tags + 1].copy()
-    strings = pa.StringArray.from_buffers(tags, pa.py_buffer(ends), pa.py_buffer(data[: ends[-1]].copy()))
-    return pa.ListArray.from_arrays(pa.array(offsets), strings)
