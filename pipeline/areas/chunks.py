@@ -219,13 +219,10 @@ def keep(numbers, chunk, slots, out, used):
 
 
 @lent
-def fetch_chunk(words, chunk, lanes):
-    """Have the first lanes of a chunk fetched into the cache, and its last one, and its numbers."""
-    first = chunk * WORDS
-    for line in range(0, lanes * SLOTS, 8):
-        prefetch(words, first + line)
-    for line in range(3 * SLOTS, WORDS, 8):
-        prefetch(words, first + line)
+def fetch_chunk(words, chunk):
+    """Have a chunk fetched into the cache."""
+    for word in range(chunk * WORDS, (chunk + 1) * WORDS, 8):
+        prefetch(words, word)
 
 
 # -- halves ------------------------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ def _common(one, other):
 
 
 @lent
-def _fetch_cells(known, space, ranges, lanes, work, queued):
+def _fetch_cells(known, space, ranges, work, queued):
     """Add the cells of a space that have points in some ranges, and have them fetched."""
     (xs, ys, zs), (space_cells, cuts, axes), stack = ranges, known.tree, work.stack
     stack[0, 0], stack[0, 1], depth = space_cells[space], space_cells[space + 1], 1
@@ -158,7 +158,7 @@ def _fetch_cells(known, space, ranges, lanes, work, queued):
                 stack[depth, 0], stack[depth, 1] = middle, b
                 depth += 1
                 b = middle
-        fetch_chunk(known.words, a, lanes)
+        fetch_chunk(known.words, a)
         work.queue[queued] = a
         queued += 1
     return queued
@@ -209,7 +209,7 @@ def _fetch_message(origin, known, visits, message, wanted, work, queued):
                 xs, ys = _common(xs, around(point[0], reach)), _common(ys, around(point[1], reach))
                 if len(origin) == 3:
                     zs = _common(zs, around(point[len(origin) - 1], reach))
-            queued = _fetch_cells(known, space, (xs, ys, zs), len(origin), work, queued)
+            queued = _fetch_cells(known, space, (xs, ys, zs), work, queued)
     return queued
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, offsets_of
-from tagmatch.model.kernels.jit import inlined, kernel, lent, with_room
+from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import leading_zeros, trailing_zeros
 from tagmatch.model.kernels.sphere import (
     BOX,
@@ -37,6 +37,7 @@ from tagmatch.pipeline.areas.chunks import (
     WORDS,
     Places,
     Shapes,
+    Visits,
     aligned,
     all_frozen,
     around,
@@ -61,10 +62,13 @@ AXIS = 32
 FAN_OUT = 4
 #: Groups of so many chunks are searched without a look at bounds
 FLAT = 3
-# How many messages go down the tree together, which have so many groups at most, but for one message
-_TOGETHER, _GROUPS = 8, 256
-# Where a word has the place of a message among those that go together, and a level of the tree
-_PLACE, _LEVEL = 59, 55
+# How many messages go down the trees together, which have so many groups at most, but for one message; and for how many
+# chunks, and records, of theirs there is room at first
+_TOGETHER, _GROUPS, _ROOM = 8, 256, 1024
+# Where a word has its owner, and where a level of the tree. The owner is the place of a message among those that go
+# together, twice, and one more for boxes.
+_OWNER, _LEVEL = 58, 54
+_CIRCLES, _BOXES = 0, 1
 
 # -- the tree ----------------------------------------------------------------------------------------------------------
 
@@ -214,148 +218,16 @@ def _slots_within(chunk, first, last):
     return (1 << behind) - (1 << before)
 
 
-class _Wanted(NamedTuple):
-    """What bounds must meet, for each of the messages that go down a tree together; NaN for one without a place."""
-
-    lanes: int  # Of a chunk, what a test reads
-    origin: tuple[float, ...]  # As many zeros as bounds have axes
-    downs: npt.NDArray[np.float32]
-    ups: npt.NDArray[np.float32]
-
-
 class _Search(NamedTuple):
-    """What is still to be looked at."""
+    """Some messages on their way down the trees, and what of them is still to be looked at."""
 
-    records: I64Array  # Records of the tree, and for which of the messages' groups
-    owners: I64Array
+    downs: npt.NDArray[np.float32]  # What bounds must meet, for each message
+    ups: npt.NDArray[np.float32]
+    records: I64Array  # Records of a tree, each with the group that it is looked at for
+    groups: I64Array
     queue: I64Array  # Chunks that wait to be tested
-    in_order: I64Array  # The same by message, and where each message's end
+    in_order: I64Array  # The same by message and by kind, and where those of each end
     ends: I64Array
-
-
-@lent
-def _wait(words, lanes, chunk, first, last, place, queue, queued):
-    """Add a chunk to those that will be tested, and have it fetched."""
-    fetch_chunk(words, chunk, lanes)
-    queue[queued] = (place << _PLACE) | (chunk << SLOTS) | _slots_within(chunk, first, last)
-    return queued + 1
-
-
-@lent
-def _look(tree, size, place, level, record, owner, search, waiting):
-    """Add a record to those that will be looked at, and have it fetched."""
-    first = (tree.levels[level] + record) * size
-    for line in range(0, size, 16):
-        prefetch(tree.bounds, first + line)
-    search.records[waiting], search.owners[waiting] = (place << _PLACE) | (level << _LEVEL) | record, owner
-    return waiting + 1
-
-
-@lent
-def _begin(tree, wanted, visits, begin, count, search):
-    """Begin at the top of the groups of some messages; how many records are to be looked at, and how many chunks wait.
-
-    There is room for two records and `FLAT` chunks for each group.
-    """
-    slots, size, waiting, queued = tree.slots, len(wanted.origin) * AXIS, 0, 0
-    for i in range(visits.offsets[begin], visits.offsets[begin + count]):
-        prefetch(slots, np.int64(visits.groups[i]))
-    for place in range(count):
-        if np.isnan(wanted.downs[place, 1]):  # a message without a place
-            continue
-        for i in range(visits.offsets[begin + place], visits.offsets[begin + place + 1]):
-            group = np.int64(visits.groups[i])
-            first, last = slots[group], slots[group + 1]
-            if first == last:
-                continue
-            low, high = first // SLOTS, (last - 1) // SLOTS
-            if high - low < FLAT:
-                for chunk in range(low, high + 1):
-                    queued = _wait(tree.words, wanted.lanes, chunk, first, last, place, search.queue, queued)
-                continue
-            level, shift = 0, FAN_OUT
-            while (high >> shift) - (low >> shift) > 1:
-                level, shift = level + 1, shift + FAN_OUT
-            for record in range(low >> shift, (high >> shift) + 1):
-                waiting = _look(tree, size, place, level, record, i, search, waiting)
-    return waiting, queued
-
-
-@lent
-def _descend(tree, wanted, groups, search, looked_at, waiting, queued):
-    """Go on, as long as there is room, to the chunks whose bounds have a message's place.
-
-    Records are looked at breadth first: while one is fetched, others are looked at.
-    """
-    origin, records, queue = wanted.origin, search.records, search.queue
-    size = len(origin) * AXIS
-    while looked_at < waiting and queued + SLOTS <= len(queue) and waiting + SLOTS <= len(records):
-        record, owner = records[looked_at], search.owners[looked_at]
-        place, level = record >> _PLACE, (record >> _LEVEL) & ((1 << (_PLACE - _LEVEL)) - 1)
-        record &= (1 << _LEVEL) - 1
-        group = np.int64(groups[owner])
-        first, last = tree.slots[group], tree.slots[group + 1]
-        shift = FAN_OUT * level
-        at = (tree.levels[level] + record) * size
-        found = hits(tree.bounds, at, _tuple_at(wanted.downs, place, origin), _tuple_at(wanted.ups, place, origin))
-        found &= _slots_within(record, (first // SLOTS) >> shift, (((last - 1) // SLOTS) >> shift) + 1)
-        while found:
-            child = record * SLOTS + np.int64(trailing_zeros(np.uint64(found)))
-            found &= found - 1
-            if level == 0:
-                queued = _wait(tree.words, wanted.lanes, child, first, last, place, queue, queued)
-            else:
-                waiting = _look(tree, size, place, level - 1, child, owner, search, waiting)
-        looked_at += 1
-    return looked_at, waiting, queued
-
-
-@lent
-def _order(search, queued, count):
-    """Order the chunks that wait by their messages' places, and write where each one's end."""
-    queue, ends = search.queue, search.ends
-    ends[:] = 0
-    for i in range(queued):
-        ends[(queue[i] >> _PLACE) + 1] += 1
-    for place in range(1, count):
-        ends[place + 1] += ends[place]
-    for i in range(queued):
-        place = queue[i] >> _PLACE
-        search.in_order[ends[place]] = queue[i] & ((1 << _PLACE) - 1)
-        ends[place] += 1
-
-
-@inlined
-def _with_more(search, waiting, queued, more_records, more_chunks):
-    """The same with room for more. It is done rarely, as to replace an array, or to put it into a tuple, takes time."""
-    records, owners = with_room(search.records, waiting, more_records), with_room(search.owners, waiting, more_records)
-    queue = with_room(search.queue, queued, more_chunks)
-    return _Search(records, owners, queue, np.empty(len(queue), np.int64), search.ends)
-
-
-@inlined
-def _candidates(tree, wanted, visits, begin, count, search):
-    """Chunks whose bounds have the places of some messages, which go down the tree together, in a search."""
-    many = visits.offsets[begin + count] - visits.offsets[begin]
-    if 2 * many + SLOTS > len(search.records) or FLAT * many + SLOTS > len(search.queue):
-        search = _with_more(search, 0, 0, 2 * many + SLOTS, FLAT * many + SLOTS)
-    waiting, queued = _begin(tree, wanted, visits, begin, count, search)
-    looked_at = 0
-    while True:
-        looked_at, waiting, queued = _descend(tree, wanted, visits.groups, search, looked_at, waiting, queued)
-        if looked_at == waiting:
-            break
-        search = _with_more(search, waiting, queued, SLOTS, SLOTS)
-    _order(search, queued, count)
-    return search
-
-
-@lent
-def _tuple_at(array, row, like):
-    """A row of as many numbers as a tuple has: two or three."""
-    if len(like) == 2:
-        return array[row, 0], array[row, 1]
-    return array[row, 0], array[row, 1], array[row, 2]
 
 
 @lent
@@ -368,50 +240,160 @@ def meridians(lon, lat, plane):
 
 
 @lent
-def _write_bounds(origin, of_circles, visits, begin, count, wanted):
-    """Write which bounds may have the places of some messages, in the next float32 numbers."""
-    downs, ups = wanted.downs, wanted.ups
-    for i in range(count):
-        lon, lat = visits.lon[begin + i], visits.lat[begin + i]
-        if np.isnan(lon) or np.isnan(lat):
-            downs[i, 1] = np.nan
-        elif of_circles:
-            point = point_like(origin, lon, lat)
-            for axis in range(len(point)):
-                downs[i, axis], ups[i, axis] = rounded_down(point[axis]), rounded_up(point[axis])
-        else:
-            west, east = meridians(lon, lat, len(origin) == 2)
-            downs[i, 0], ups[i, 0] = rounded_down(west), rounded_up(east)
-            downs[i, 1], ups[i, 1] = rounded_down(lat), rounded_up(lat)
+def _wait(tree, chunk, first, last, owner, search, queued):
+    """Add a chunk to those that will be tested, and have it fetched."""
+    fetch_chunk(tree.words, chunk)
+    search.queue[queued] = (owner << _OWNER) | (chunk << SLOTS) | _slots_within(chunk, first, last)
+    return queued + 1
 
 
 @lent
-def _test(marked, origin, trees, visits, part, of_circles, of_boxes, out):
-    """Append those areas of the chunks that wait for a part of the messages which have their places."""
-    (circles, boxes), (begin, count) = trees, part
-    circle, box, used = 0, 0, out.ends[begin]
-    for i in range(count):
-        x, y = visits.lon[begin + i], visits.lat[begin + i]
-        if circle < of_circles.ends[i]:
+def _look(tree, size, level, record, owner, group, search, waiting):
+    """Add a record to those that will be looked at, and have it fetched."""
+    first = (tree.levels[level] + record) * size
+    for line in range(0, size, 16):
+        prefetch(tree.bounds, first + line)
+    search.records[waiting], search.groups[waiting] = (owner << _OWNER) | (level << _LEVEL) | record, group
+    return waiting + 1
+
+
+@lent
+def _begin(kind, origin, size, tree, asked, search, queued):
+    """Begin at the top of the groups of some messages; how many records are to be looked at, and how many chunks wait.
+
+    There is room for two records and `FLAT` chunks for each group.
+    """
+    slots, downs, ups, waiting = tree.slots, search.downs, search.ups, 0
+    for i in range(asked.offsets[0], asked.offsets[len(asked.lon)]):
+        prefetch(slots, np.int64(asked.groups[i]))
+    for place in range(len(asked.lon)):
+        lon, lat, owner = asked.lon[place], asked.lat[place], 2 * place + kind
+        if np.isnan(lon) or np.isnan(lat):
+            continue
+        if kind == _CIRCLES:
+            point = point_like(origin, lon, lat)
+            for axis in range(len(point)):
+                downs[place, axis], ups[place, axis] = rounded_down(point[axis]), rounded_up(point[axis])
+        else:
+            west, east = meridians(lon, lat, len(origin) == 2)
+            downs[place, 0], ups[place, 0] = rounded_down(west), rounded_up(east)
+            downs[place, 1], ups[place, 1] = rounded_down(lat), rounded_up(lat)
+        for i in range(asked.offsets[place], asked.offsets[place + 1]):
+            group = np.int64(asked.groups[i])
+            first, last = slots[group], slots[group + 1]
+            if first == last:
+                continue
+            low, high = first // SLOTS, (last - 1) // SLOTS
+            if high - low < FLAT:
+                for chunk in range(low, high + 1):
+                    queued = _wait(tree, chunk, first, last, owner, search, queued)
+                continue
+            level, shift = 0, FAN_OUT
+            while (high >> shift) - (low >> shift) > 1:
+                level, shift = level + 1, shift + FAN_OUT
+            for record in range(low >> shift, (high >> shift) + 1):
+                waiting = _look(tree, size, level, record, owner, group, search, waiting)
+    return waiting, queued
+
+
+@lent
+def _tuple_at(array, row, like):
+    """A row of as many numbers as a tuple has: two or three."""
+    if len(like) == 2:
+        return array[row, 0], array[row, 1]
+    return array[row, 0], array[row, 1], array[row, 2]
+
+
+@lent
+def _descend(kind, origin, space, tree, asked, search, queued):
+    """Add the chunks whose bounds have the places of some messages; how many wait then, or -1 if there is no room.
+
+    Records are looked at breadth first: while one is fetched, others are looked at.
+    """
+    many, size = asked.offsets[len(asked.lon)] - asked.offsets[0], len(space) * AXIS
+    room, looked_at = len(search.queue) - SLOTS, 0
+    if 2 * many > room or queued + FLAT * many > room:
+        return -1
+    waiting, queued = _begin(kind, origin, size, tree, asked, search, queued)
+    while looked_at < waiting:
+        if queued > room or waiting > room:
+            return -1
+        record, group = search.records[looked_at], search.groups[looked_at]
+        owner, level = record >> _OWNER, (record >> _LEVEL) & ((1 << (_OWNER - _LEVEL)) - 1)
+        record &= (1 << _LEVEL) - 1
+        first, last = tree.slots[group], tree.slots[group + 1]
+        shift = FAN_OUT * level
+        at = (tree.levels[level] + record) * size
+        down, up = _tuple_at(search.downs, owner >> 1, space), _tuple_at(search.ups, owner >> 1, space)
+        found = hits(tree.bounds, at, down, up)
+        found &= _slots_within(record, (first // SLOTS) >> shift, (((last - 1) // SLOTS) >> shift) + 1)
+        while found:
+            child = record * SLOTS + np.int64(trailing_zeros(np.uint64(found)))
+            found &= found - 1
+            if level == 0:
+                queued = _wait(tree, child, first, last, owner, search, queued)
+            else:
+                waiting = _look(tree, size, level - 1, child, owner, group, search, waiting)
+        looked_at += 1
+    return queued
+
+
+@lent
+def _order(search, queued, owners):
+    """Order the chunks that wait by their owners, and write where those of each end."""
+    queue, ends = search.queue, search.ends
+    ends[:] = 0
+    for i in range(queued):
+        ends[(queue[i] >> _OWNER) + 1] += 1
+    for owner in range(1, owners):
+        ends[owner + 1] += ends[owner]
+    for i in range(queued):
+        owner = queue[i] >> _OWNER
+        search.in_order[ends[owner]] = queue[i] & ((1 << _OWNER) - 1)
+        ends[owner] += 1
+
+
+@lent
+def _test(marked, origin, trees, asked, search, out, ends):
+    """Append those areas of the chunks that wait for some messages which have their places."""
+    (circles, boxes), in_order, i, used = trees, search.in_order, 0, ends[0]
+    for place in range(len(asked.lon)):
+        x, y = asked.lon[place], asked.lat[place]
+        if i < search.ends[2 * place]:
             point = point_like(origin, x, y)
-            while circle < of_circles.ends[i]:
-                chunk, slots = of_circles.in_order[circle] >> SLOTS, of_circles.in_order[circle] & ALL_SLOTS
+            while i < search.ends[2 * place]:
+                chunk, slots = in_order[i] >> SLOTS, in_order[i] & ALL_SLOTS
                 slots &= near(marked, circles.words, chunk, point, None)
-                used = keep(circles.numbers, chunk, slots, out.values, used)
-                circle += 1
+                used = keep(circles.numbers, chunk, slots, out, used)
+                i += 1
         one, other, matters = longitudes(x, y, len(origin) == 2)
-        while box < of_boxes.ends[i]:
-            chunk, slots = of_boxes.in_order[box] >> SLOTS, of_boxes.in_order[box] & ALL_SLOTS
+        while i < search.ends[2 * place + 1]:
+            chunk, slots = in_order[i] >> SLOTS, in_order[i] & ALL_SLOTS
             slots &= boxes_with(boxes.words, chunk, one, other, y, matters)
-            used = keep(boxes.numbers, chunk, slots, out.values, used)
-            box += 1
-        out.ends[begin + i + 1] = used
+            used = keep(boxes.numbers, chunk, slots, out, used)
+            i += 1
+        ends[place + 1] = used
 
 
-@inlined
-def _new_search():
-    none = np.empty(0, np.int64)
-    return _Search(none, none, none, none, np.zeros(_TOGETHER + 1, np.int64))
+@lent
+def _find(marked, origin, trees, visits, begin, search, out):
+    """As `find_fixed`, while there is room in the search, too; without, it says that -1 more is needed."""
+    (circles, boxes), (lon, lat, offsets, groups), queued = trees, visits, 0
+    while begin < len(lon):
+        end, most = begin + 1, min(begin + _TOGETHER, len(lon))
+        while end < most and offsets[end + 1] - offsets[begin] <= _GROUPS:
+            end += 1
+        asked, queued = Visits(lon[begin:end], lat[begin:end], offsets[begin : end + 1], groups), 0
+        if len(circles.words):
+            queued = _descend(_CIRCLES, origin, origin, circles, asked, search, queued)
+        if len(boxes.words) and queued >= 0:
+            queued = _descend(_BOXES, origin, (0.0, 0.0), boxes, asked, search, queued)
+        if queued < 0 or out.ends[begin] + queued * SLOTS > len(out.values):
+            return begin, max(queued * SLOTS, -1)
+        _order(search, queued, 2 * len(asked.lon))
+        _test(marked, origin, trees, asked, search, out.values, out.ends[begin : end + 1])
+        begin = end
+    return begin, 0
 
 
 @kernel
@@ -420,32 +402,14 @@ def find_fixed(marked, origin, trees, visits, begin, out):
 
     Returns the message for which there was none, and how much more that needs.
     """
-    circles, boxes = trees
-    of_circles, of_boxes = _new_search(), _new_search()
-    downs, ups = np.empty((_TOGETHER, 3), np.float32), np.empty((_TOGETHER, 3), np.float32)
-    points, places = _Wanted(len(origin), origin, downs, ups), _Wanted(3, (0.0, 0.0), downs, ups)
-    offsets, (found, ends), messages = visits.offsets, out, len(visits.lon)
-    while begin < messages:
-        count, most = 1, min(_TOGETHER, messages - begin)
-        while count < most and offsets[begin + count + 1] - offsets[begin] <= _GROUPS:
-            count += 1
-        wanted = 0
-        if len(circles.words):
-            _write_bounds(origin, True, visits, begin, count, points)
-            of_circles = _candidates(circles, points, visits, begin, count, of_circles)
-            wanted += of_circles.ends[count - 1] * SLOTS
-        if len(boxes.words):
-            _write_bounds(origin, False, visits, begin, count, places)
-            of_boxes = _candidates(boxes, places, visits, begin, count, of_boxes)
-            wanted += of_boxes.ends[count - 1] * SLOTS
-        if ends[begin] + wanted > len(found):
-            return begin, wanted
-        if marked:
-            _test(True, origin, trees, visits, (begin, count), of_circles, of_boxes, out)
-        else:  # a test that asks nothing more, compiled for itself
-            _test(False, origin, trees, visits, (begin, count), of_circles, of_boxes, out)
-        begin += count
-    return messages, 0
+    room, more, bounds = _ROOM, -1, np.empty((2, _TOGETHER, 3), np.float32)
+    ends = np.empty(2 * _TOGETHER + 1, np.int64)
+    while more < 0:
+        lists = np.empty((4, room), np.int64)
+        search = _Search(bounds[0], bounds[1], lists[0], lists[1], lists[2], lists[3], ends)
+        begin, more = _find(marked, origin, trees, visits, begin, search, out)
+        room *= 2
+    return begin, more
 
 
 @dataclass(frozen=True, slots=True, eq=False)
