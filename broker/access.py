@@ -13,17 +13,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.config import Role, ServerOptions, User
 from tagmatch.broker.wire import GoneError, UnauthenticatedError
 from tagmatch.model.errors import AccessError, Overloaded
-
-if TYPE_CHECKING:
-    from tagmatch.broker.flight import Rpc
-    from tagmatch.broker.service import Service
-    from tagmatch.embedded import TagMatch
 
 #: Where no users are configured, everyone is this one
 ANYONE = User("anyone", "0" * 64, "admin")
@@ -91,7 +84,7 @@ RESERVED = 8
 #: Messages of `max_message_bytes` that a user may have waiting, in all streams together
 USER_MESSAGES = 4
 # Seconds between looks whether what waits may go on
-_LOOK_S = 0.2
+LOOK_S = 0.2
 
 
 class Bucket:
@@ -128,50 +121,54 @@ class UserLimits:
     """What a service takes of its users."""
 
     def __init__(self, options: ServerOptions) -> None:
-        self._options = options
-        self._most_user_bytes = USER_MESSAGES * options.max_message_bytes
-        self._lock = threading.Lock()
-        self._freed = threading.Condition(self._lock)
+        self.options = options
+        self.changed = threading.Condition()
+        self.bytes: Counter[str] = Counter()  # of each user, held by calls
+        self.rows: Counter[str] = Counter()  # held by all calls: `in_flight`, and of these `queued`
         self._buckets: dict[str, Bucket] = {}
         self._peers: Counter[str] = Counter()
         self._calls: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
 
     def stats(self) -> dict[str, int]:
-        """Clients that have calls under way, these calls, and bytes that have come and are not dealt with yet."""
-        with self._lock:
+        """Clients that have calls under way, these calls, and bytes and messages that are not dealt with yet."""
+        with self.changed:
             return {
-                "connections": len(self._peers), "calls": self._peers.total(), "bytes": self._bytes.total(),
+                "connections": len(self._peers), "calls": self._peers.total(), "bytes": self.bytes.total(),
+                "in_flight": self.rows["in_flight"], "queued": self.rows["queued"],
             }  # fmt: skip
 
     def by_user(self) -> dict[str, dict[str, int]]:
         """Calls under way and bytes held of each user that has some."""
-        with self._lock:
-            return {name: {"calls": self._calls[name], "bytes": self._bytes[name]} for name in sorted(self._calls)}
+        with self.changed:
+            return {name: {"calls": self._calls[name], "bytes": self.bytes[name]} for name in sorted(self._calls)}
 
     @contextlib.contextmanager
-    def call(self, user: User, peer: str, *, is_action: bool) -> Iterator[None]:
-        """Count a call."""
-        with self._lock:
+    def call(self, user: User, peer: str, ended: threading.Event, *, is_action: bool) -> Iterator[Memory]:
+        """Count a call, and what it has in memory."""
+        with self.changed:
             self._check_room(user, peer, is_action=is_action)
             self._peers[peer] += 1
             self._calls[user.name] += 1
+        memory = Memory(self, user.name, ended)
         try:
-            yield
+            yield memory
         finally:
-            with self._freed:
-                _less(self._peers, peer, 1)
-                _less(self._calls, user.name, 1)
-                self._freed.notify_all()
+            memory.close()
+            with self.changed:
+                for counts, name in ((self._peers, peer), (self._calls, user.name)):
+                    counts[name] -= 1
+                    if not counts[name]:
+                        del counts[name]
+                self.changed.notify_all()
 
     def wait_until_idle(self, seconds: float) -> bool:
         """Wait until no call is under way; returns whether that is so."""
-        with self._freed:
-            return self._freed.wait_for(lambda: not self._peers, seconds)
+        with self.changed:
+            return self.changed.wait_for(lambda: not self._peers, seconds)
 
     def _check_room(self, user: User, peer: str, *, is_action: bool) -> None:
         """Refuse a call for which there is no room; administrators have more room, most of it for their actions."""
-        options, own = self._options, self._calls[user.name]
+        options, own = self.options, self._calls[user.name]
         if user is NOBODY:
             if own >= RESERVED:
                 raise Overloaded(f"there are {RESERVED} calls without a token under way; try again later")
@@ -187,97 +184,63 @@ class UserLimits:
 
     def admit(self, user: str, rows: int) -> None:
         """See that so many rows, at least one, are within a user's rate."""
-        if self._options.rate and not self.bucket(user).take_at_once(max(rows, 1)):
-            raise Overloaded(f"user {user!r} sends more than {self._options.rate:g} a second; try again later")
+        if self.options.rate and not self.bucket(user).take_at_once(max(rows, 1)):
+            raise Overloaded(f"user {user!r} sends more than {self.options.rate:g} a second; try again later")
 
     def bucket(self, user: str) -> Bucket:
         """What a user may send, if there is a rate."""
-        with self._lock:
+        with self.changed:
             if user not in self._buckets:
-                most = max(1.0, self._options.rate * self._options.burst)
-                self._buckets[user] = Bucket(self._options.rate, most)
+                most = max(1.0, self.options.rate * self.options.burst)
+                self._buckets[user] = Bucket(self.options.rate, most)
             return self._buckets[user]
 
 
 class Memory:
-    """What one call has in memory: its bytes, and all others of its user, are no more than they may be."""
+    """What one call has in memory: its messages, and bytes of all calls of its user, are no more than they may be."""
 
-    def __init__(self, limits: UserLimits, user: User, ended: threading.Event) -> None:
-        self._limits, self._user, self._ended = limits, user.name, ended
-        self._held = 0
+    def __init__(self, limits: UserLimits, user: str, ended: threading.Event) -> None:
+        self._limits, self._user, self._ended = limits, user, ended
+        self._bytes = 0
+        self._rows: Counter[str] = Counter()
         self._is_closed = False
 
-    def take(self, nbytes: int, *, waits: bool) -> None:
-        """Count bytes that have come, when there is room for them, as there always is for those of one message."""
-        held, freed = self._limits._bytes, self._limits._freed
-        with freed:
-            while held[self._user] and held[self._user] + nbytes > self._limits._most_user_bytes:
+    def take(self, nbytes: int, rows: int = 0, *, waits: bool) -> None:
+        """Count bytes and messages that have come, when there is room for them, as there always is for the first."""
+        with self._limits.changed:
+            while not self._has_room(nbytes, rows):
                 if not waits:
                     raise Overloaded(f"user {self._user!r} sends too much at once; try again later")
                 if self._ended.is_set() or self._is_closed:
                     break
-                freed.wait(_LOOK_S)
+                self._limits.changed.wait(LOOK_S)
             if self._ended.is_set() or self._is_closed:
                 raise GoneError
-            held[self._user] += nbytes
-            self._held += nbytes
+            self._count(nbytes, in_flight=rows, queued=rows)
 
-    def give_back(self, nbytes: int) -> None:
-        """Count bytes that were dealt with."""
-        with self._limits._freed:
+    def _has_room(self, nbytes: int, rows: int) -> bool:
+        options, held, queued = self._limits.options, self._limits.bytes[self._user], self._rows["queued"]
+        if queued and (queued + rows > options.queue_rows or self._bytes + nbytes > 2 * options.max_message_bytes):
+            return False
+        return not held or held + nbytes <= USER_MESSAGES * options.max_message_bytes
+
+    def give_back(self, nbytes: int = 0, **rows: int) -> None:
+        """Count bytes that were dealt with, messages `queued` that wait no more, and those `in_flight` no more."""
+        with self._limits.changed:
             if not self._is_closed:
-                self._held -= nbytes
-                _less(self._limits._bytes, self._user, nbytes)
-                self._limits._freed.notify_all()
+                self._count(-nbytes, **{name: -count for name, count in rows.items()})
 
     def close(self) -> None:
         """Give all back."""
-        with self._limits._freed:
+        with self._limits.changed:
+            self.give_back(self._bytes, **self._rows)
             self._is_closed = True
-            _less(self._limits._bytes, self._user, self._held)
-            self._limits._freed.notify_all()
 
-
-def _less(counts: Counter[str], name: str, count: int) -> None:
-    """Count down, and forget names that have nothing any more."""
-    counts[name] -= count
-    if not counts[name]:
-        del counts[name]
-
-
-@dataclass(frozen=True, slots=True)
-class ClientCall:
-    """One call."""
-
-    service: Service
-    user: User
-    role: Role  # What it needs
-    what: str  # What it does, for messages
-    rpc: Rpc  # The way to its client
-    memory: Memory  # Where it counts the bytes that it keeps
-
-    @property
-    def index(self) -> TagMatch[Any]:
-        """The index that is served."""
-        return self.service.index
-
-    def require(self) -> None:
-        """See that the right is still there; errors as `access.require`."""
-        require(self.user, self.role, self.what)
-
-    def keep_to_rate(self, rows: int) -> None:
-        """Wait until these rows are within the rate of the user, or the service ends."""
-        if not self.service.config.server.rate:
-            return
-        bucket, began = self.service.limits.bucket(self.user.name), time.monotonic()
-        if (seconds := bucket.take(rows)) <= 0:
-            return
-        try:
-            while (left := began + seconds - time.monotonic()) > 0 and not self.service.is_draining:
-                self.rpc.wait(min(left, _LOOK_S))
-                self.require()
-        except BaseException:
-            bucket.take(-rows)  # they will not be dealt with
-            raise
-        finally:
-            self.service.metrics.throttled.inc(time.monotonic() - began)
+    def _count(self, nbytes: int, **rows: int) -> None:
+        self._bytes += nbytes
+        self._rows.update(rows)
+        self._limits.bytes[self._user] += nbytes
+        self._limits.rows.update(rows)
+        if not self._limits.bytes[self._user]:
+            del self._limits.bytes[self._user]
+        self._limits.changed.notify_all()

@@ -24,7 +24,7 @@ from tagmatch.broker.wire import in_url
 from tagmatch.model.errors import ClosedError, TagMatchError
 
 try:
-    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+    from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
 except ImportError:
@@ -55,6 +55,9 @@ class _Figures(Collector):
         yield GaugeMetricFamily("tagmatch_connections", "Clients that have calls under way.", limits["connections"])
         yield GaugeMetricFamily("tagmatch_calls_under_way", "Calls under way, streams among them.", limits["calls"])
         yield GaugeMetricFamily("tagmatch_held_bytes", "Bytes that are not dealt with yet.", limits["bytes"])
+        messages = "tagmatch_messages"
+        yield GaugeMetricFamily(f"{messages}_in_flight", "Messages that are not answered yet.", limits["in_flight"])
+        yield GaugeMetricFamily(f"{messages}_queued", "Messages that wait to be matched.", limits["queued"])
         found: dict[str, Any] = {}
         for part, figures in self._subscribers().items():
             is_gateway = part not in ("sessions", "hub")
@@ -104,8 +107,6 @@ class Metrics:
         self.throttled = Counter("tagmatch_throttled_seconds", "Time that streams waited for their rate.", **own)
         self.calls = Counter("tagmatch_calls", "Calls.", ["call"], **own)
         self.cancelled = Counter("tagmatch_calls_cancelled", "Calls ended, as their clients did not go on.", **own)
-        self.in_flight = Gauge("tagmatch_messages_in_flight", "Messages that are not answered yet.", **own)
-        self.queued = Gauge("tagmatch_messages_queued", "Messages that wait to be matched.", **own)
         own["buckets"] = _SECONDS
         self.latency = Histogram("tagmatch_answer_seconds", "From a batch's arrival to its answer.", **own)
         self.call_time = Histogram("tagmatch_call_seconds", "Time of calls.", ["call"], **own)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,15 +17,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
-from tagmatch.broker import flight as wire
-from tagmatch.broker.access import RESERVED, ClientCall, Memory, UserLimits, require, user_of
-from tagmatch.broker.actions import ACTIONS, CONTENTS, Stream, options_of
-from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User
+from tagmatch.broker import wire
+from tagmatch.broker.access import RESERVED, UserLimits, require, user_of
+from tagmatch.broker.answers import ACTIONS, CONTENTS, EXCHANGES, PUTS, Stream, options_of
+from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions
 from tagmatch.broker.config_file import check_files
-from tagmatch.broker.flight import IncomingStream, Method, OutgoingStream, Rpc, Transport
+from tagmatch.broker.flight import Call, Method, Transport
 from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, HttpEndpoint, Metrics, Span, set_up_logs, spans
-from tagmatch.broker.streams import EXCHANGES, PUTS
 from tagmatch.broker.wire import GoneError, UnauthenticatedError, in_url, is_expected, name_of, read_json, write_json
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import (
@@ -54,6 +53,7 @@ class Service:
         self.limits = UserLimits(server)
         self.is_draining = False
         self._draining = threading.Lock()
+        self._was_answered: bool | None = None  # all that was under way, once it has ended
         self.subscribers = Subscribers(index, config, self.key_type)
         self.metrics = Metrics(index.stats, self.limits.stats, self.subscribers.stats)
         methods: dict[str, Method] = {
@@ -61,10 +61,10 @@ class Service:
             "DoPut": partial(self._stream, "put", PUTS),
             "DoGet": self._get,
             "DoAction": self._action,
-            "ListActions": self._list_actions,
-            "ListFlights": self._list_flights,
-            "GetFlightInfo": self._flight_info,
-            "GetSchema": self._schema,
+            "ListActions": partial(self._question, "list_actions", _described_actions),
+            "ListFlights": partial(self._question, "list_flights", self._infos),
+            "GetFlightInfo": partial(self._question, "get_flight_info", self._info),
+            "GetSchema": partial(self._question, "get_schema", self._schema),
         }
         self._transport = Transport(
             server,
@@ -77,91 +77,83 @@ class Service:
         scheme = "grpc" if server.tls_cert is None else "grpc+tls"
         self.url = f"{scheme}://{in_url(server.host)}:{self.port}"
 
-    def _stream(self, what: str, known: dict[str, tuple[Role, Stream]], rpc: Rpc) -> Generator[bytes]:
+    def _stream(self, what: str, known: dict[str, tuple[Role, Stream]], call: Call) -> Generator[bytes]:
         """`DoExchange` and `DoPut`: a stream of the client, and perhaps one to it."""
-        with self._taken(rpc, what) as user:
-            incoming = IncomingStream(rpc, self.config.server)
-            role, stream, name, command = _command(incoming.descriptor, known)
-            with self._call(rpc, user, role, name) as call:
+        with self._taken(call, what):
+            incoming = wire.IncomingStream(call, self.config.server)
+            if not incoming.descriptor.is_command:
+                raise InvalidTypeError("the descriptor must be a command, a JSON object, not a path")
+            command = read_json(incoming.descriptor.command, "the descriptor")
+            name = command.pop("command", None)
+            if not isinstance(name, str) or name not in known:
+                raise InvalidValueError(f"there is no command {str(name)[:60]!r}{near_match(str(name)[:60], [*known])}")
+            role, stream = known[name]
+            with self._counted(call, role, name):
                 yield from stream(call, incoming, **options_of(stream, command, "the descriptor"))
 
-    def _get(self, rpc: Rpc) -> Generator[bytes]:
+    def _get(self, call: Call) -> Generator[bytes]:
         """`DoGet`: give the stored rows or sets."""
-        with self._taken(rpc, "get") as user:
-            name = _content_in(wire.read_ticket(rpc.only()), "ticket")
-            with self._call(rpc, user, "read", "get") as call:
+        with self._taken(call, "get"):
+            name = _content_in(wire.read_ticket(call.only()), "ticket")
+            with self._counted(call, "read", "get"):
                 self.limits.admit(call.user.name, 1)
                 schema, batches = CONTENTS[name](self.index)
-                outgoing = OutgoingStream(schema)
+                outgoing = wire.OutgoingStream(schema)
                 yield outgoing.begin()
                 for batch in batches:
                     call.require()
                     yield from outgoing.batch(batch)
 
-    def _action(self, rpc: Rpc) -> Generator[bytes]:
+    def _action(self, call: Call) -> Generator[bytes]:
         """`DoAction`: do something else."""
-        with self._taken(rpc, "action", is_action=True, while_draining=True) as user:
-            name, body = wire.read_action(rpc.only())
+        with self._taken(call, "action", is_action=True, while_draining=True):
+            name, body = wire.read_action(call.only())
             if (found := ACTIONS.get(name)) is None:
                 raise InvalidValueError(f"there is no action {name[:60]!r}; there is {', '.join(ACTIONS)}")
             given = {} if found.role is None else read_json(body, "the body")
-            with self._call(rpc, user, found.role, name) as call:
+            with self._counted(call, found.role, name):
                 if found.role is not None:
                     self.limits.admit(call.user.name, 1)
                 yield wire.result(write_json(found.perform(call, **options_of(found.perform, given, name))))
 
-    def _list_actions(self, rpc: Rpc) -> Generator[bytes]:
-        """`ListActions`: say which actions there are."""
-        with self._asked(rpc, "list_actions"):
-            for name, each in ACTIONS.items():
-                yield wire.action_type(name, each.description)
+    def _question(self, what: str, answers: Callable[[Call], Iterable[bytes]], call: Call) -> Generator[bytes]:
+        """What a client asks about the service, for which the role `read` is enough."""
+        with self._taken(call, what, while_draining=True), self._counted(call, "read", what):
+            yield from answers(call)
 
-    def _list_flights(self, rpc: Rpc) -> Generator[bytes]:
-        """`ListFlights`: say what there is to get."""
-        with self._asked(rpc, "list_flights"):
-            for name in CONTENTS:
-                yield self._info(write_json({"get": name}))
+    def _schema(self, call: Call) -> Iterator[bytes]:
+        yield flight.SchemaResult(self._columns(wire.read_descriptor(call.only()).command)).serialize()
 
-    def _flight_info(self, rpc: Rpc) -> Generator[bytes]:
-        """`GetFlightInfo`: say what a descriptor `{"get": NAME}` would give."""
-        with self._asked(rpc, "get_flight_info"):
-            yield self._info(wire.read_descriptor(rpc.only()).command)
+    def _info(self, call: Call) -> Iterator[bytes]:
+        yield self._described(wire.read_descriptor(call.only()).command)
 
-    def _schema(self, rpc: Rpc) -> Generator[bytes]:
-        """`GetSchema`: say which columns that would have."""
-        with self._asked(rpc, "get_schema"):
-            yield flight.SchemaResult(self._described(wire.read_descriptor(rpc.only()).command)).serialize()
+    def _infos(self, _: Call) -> Iterator[bytes]:
+        return (self._described(write_json({"get": name})) for name in CONTENTS)
 
-    def _described(self, command: bytes) -> pa.Schema:
+    def _described(self, command: bytes) -> bytes:
+        """What a descriptor asks for is given, at the same place, for it as a ticket; its length is not known."""
+        descriptor, endpoint = flight.FlightDescriptor.for_command(command), flight.FlightEndpoint(command, [])
+        info: bytes = flight.FlightInfo(self._columns(command), descriptor, [endpoint], -1, -1).serialize()
+        return info
+
+    def _columns(self, command: bytes) -> pa.Schema:
         schema, _ = CONTENTS[_content_in(command, "descriptor")](self.index)
         return schema
 
-    def _info(self, command: bytes) -> bytes:
-        """What a descriptor asks for is given, at the same place, for it as a ticket; its length is not known."""
-        descriptor, endpoint = flight.FlightDescriptor.for_command(command), flight.FlightEndpoint(command, [])
-        info: bytes = flight.FlightInfo(self._described(command), descriptor, [endpoint], -1, -1).serialize()
-        return info
-
     @contextlib.contextmanager
-    def _asked(self, rpc: Rpc, what: str) -> Iterator[None]:
-        """Take in a question about the service, for which the role `read` is enough."""
-        with self._taken(rpc, what, while_draining=True) as user, self._call(rpc, user, "read", what):
-            yield
-
-    @contextlib.contextmanager
-    def _taken(self, rpc: Rpc, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[User]:
-        """Take in a call, if there is room for it, before anything of it is read; give its user.
+    def _taken(self, call: Call, what: str, *, is_action: bool = False, while_draining: bool = False) -> Iterator[None]:
+        """Take in a call, if there is room for it, before anything of it is read.
 
         Whatever goes wrong is an error of Flight, of one line; what was not foreseen is logged as a whole.
         """
         try:
-            user = user_of(rpc.token, self.config.users, or_nobody=is_action)
-            with self.limits.call(user, rpc.peer, is_action=is_action):
+            call.service, call.user = self, user_of(call.token, self.config.users, or_nobody=is_action)
+            with self.limits.call(call.user, call.peer, call.ended, is_action=is_action) as call.memory:
                 if self.is_draining and not while_draining:
                     raise UnavailableError("the service ends, and takes no more calls")
-                yield user
+                yield
         except GoneError:
-            LOG.debug("a client is gone", extra={"fields": {"call": what, "peer": rpc.peer}})
+            LOG.debug("a client is gone", extra={"fields": {"call": what, "peer": call.peer}})
             raise
         except Exception as error:
             if isinstance(error, AccessError | Overloaded):
@@ -170,34 +162,30 @@ class Service:
                 self.metrics.refusals.labels(reason).inc()
                 LOG.warning("refused", extra={"fields": {"reason": str(error)}})
             elif not is_expected(error):
-                LOG.exception("a call has failed", extra={"fields": {"call": what, "peer": rpc.peer}})
+                LOG.exception("a call has failed", extra={"fields": {"call": what, "peer": call.peer}})
             else:
-                LOG.info("error", extra={"fields": {"call": what, "peer": rpc.peer, "error": str(error)[:500]}})
+                LOG.info("error", extra={"fields": {"call": what, "peer": call.peer, "error": str(error)[:500]}})
             if isinstance(error, ClosedError):
                 error = UnavailableError("the service ends, and takes no more calls")
             self.metrics.errors.labels(name_of(error)).inc()
             raise error from None
 
     @contextlib.contextmanager
-    def _call(self, rpc: Rpc, user: User, role: Role | None, name: str) -> Iterator[ClientCall]:
+    def _counted(self, call: Call, role: Role | None, name: str) -> Iterator[None]:
+        """See that the user may do what is asked, as soon as that is known, and count and log it."""
         if role is not None:
-            require(user, role, name)
-        began = time.perf_counter()
+            require(call.user, role, name)
+        call.role, call.what, call.check = role or "read", name, call.require
+        began, who = time.perf_counter(), {"user": call.user.name, "peer": call.peer}
         self.metrics.calls.labels(name).inc()
-        with (
-            self.metrics.call_time.labels(name).time(),
-            self._span(f"tagmatch.{name}", {"user": user.name, "peer": rpc.peer}),
-            contextlib.closing(Memory(self.limits, user, rpc.ended)) as memory,
-        ):
-            call = ClientCall(self, user, role or "read", name, rpc, memory)
-            rpc.check = call.require
-            yield call
+        with self.metrics.call_time.labels(name).time(), self._span(f"tagmatch.{name}", who):
+            yield
         seconds = round(time.perf_counter() - began, 6)
-        LOG.debug("call", extra={"fields": {"call": name, "user": user.name, "peer": rpc.peer, "seconds": seconds}})
+        LOG.debug("call", extra={"fields": {"call": name, **who, "seconds": seconds}})
 
-    def _has_ended(self, rpc: Rpc, error: TagMatchError) -> None:
+    def _has_ended(self, call: Call, error: TagMatchError) -> None:
         self.metrics.cancelled.inc()
-        LOG.warning("a call was ended", extra={"fields": {"peer": rpc.peer, "reason": str(error)}})
+        LOG.warning("a call was ended", extra={"fields": {"peer": call.peer, "reason": str(error)}})
 
     @property
     def is_ready(self) -> bool:
@@ -219,9 +207,19 @@ class Service:
         LOG.info("draining")
         self.subscribers.begin_to_end()
 
-    def shutdown(self) -> None:
-        """End all calls that are left, and listen no more; returns at once."""
-        self._transport.stop()
+    def end(self) -> bool:
+        """Drain it, and end what is under way then; whether all of that has been answered before."""
+        self.drain()
+        if self._was_answered is None:
+            self._was_answered = self.limits.wait_until_idle(self.config.server.drain_seconds)
+            self.subscribers.end(_LAST_S)
+            self._transport.stop()
+            self.limits.wait_until_idle(_LAST_S)
+        return self._was_answered
+
+
+def _described_actions(_: Call) -> Iterator[bytes]:
+    return (wire.action_type(name, each.description) for name, each in ACTIONS.items())
 
 
 def _content_in(request: bytes, what: str) -> str:
@@ -230,16 +228,6 @@ def _content_in(request: bytes, what: str) -> str:
     if found or not isinstance(name, str) or name not in CONTENTS:
         raise InvalidValueError(f'the {what} must be {{"get": NAME}}, with {" or ".join(CONTENTS)}')
     return name
-
-
-def _command(descriptor: Any, known: dict[str, tuple[Role, Stream]]) -> tuple[Role, Stream, str, dict[str, Any]]:
-    if not descriptor.is_command:
-        raise InvalidTypeError("the descriptor must be a command, a JSON object, not a path")
-    command = read_json(descriptor.command, "the descriptor")
-    name = command.pop("command", None)
-    if not isinstance(name, str) or name not in known:
-        raise InvalidValueError(f"there is no command {str(name)[:60]!r}{near_match(str(name)[:60], [*known])}")
-    return (*known[name], name, command)
 
 
 # -- how it begins and ends -------------------------------------------------------------------------------------------
@@ -261,36 +249,20 @@ def serving(index: TagMatch[Any], config: Config | None = None) -> Iterator[Serv
     """
     if config is None:
         config = Config(ServerOptions(port=0), metrics=MetricsOptions(enabled=False))
-    service = started(index, config)
-    try:
-        yield service
-    finally:
-        end(service)
-
-
-def started(index: TagMatch[Any], config: Config) -> Service:
-    """A service that takes calls; errors as `serving`."""
     config.check_exposure()
     check_files(config)
     try:
         service = Service(index, config, spans(to_console=config.log.traces))
         service.subscribers.start()
-        return service
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, TagMatchError):
             raise
         where = f"{config.server.host}:{config.server.port}"
         raise TagMatchError(f"{where}: cannot listen: {' '.join(str(error).split())}") from None
-
-
-def end(service: Service) -> bool:
-    """Drain a service and end it; returns whether all that was under way has been answered."""
-    service.drain()
-    idle = service.limits.wait_until_idle(service.config.server.drain_seconds)
-    service.subscribers.end(_LAST_S)
-    service.shutdown()
-    service.limits.wait_until_idle(_LAST_S)
-    return idle
+    try:
+        yield service
+    finally:
+        service.end()
 
 
 def run(config: Config, announce: Callable[[str], None]) -> None:
@@ -298,22 +270,25 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
     set_up_logs(config.log)
     sys.setswitchinterval(_SWITCH_S)
     stop = threading.Event()
-    with opened(config) as index:
+
+    def obey(*_: object) -> None:
+        if stop.is_set():
+            os._exit(0)
+        stop.set()
+
+    with contextlib.ExitStack() as stack:
+        index = stack.enter_context(opened(config))
         make_ready(index)
-        service = started(index, config)
-
-        def obey(*_: object) -> None:
-            if stop.is_set():
-                os._exit(0)
-            stop.set()
-
+        service = stack.enter_context(serving(index, config))
         signal.set_wakeup_fd(-1)  # from here on, both drain; until here they have ended the process
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, obey)
-        http = None
+        where = f"listening on {service.url}"
         if config.metrics.enabled:
             http = HttpEndpoint(config.metrics, service.metrics.text, service.readiness)
-        announce(f"listening on {service.url}" + ("" if http is None else f", metrics on {http.url}/metrics"))
+            stack.callback(http.close)
+            where += f", metrics on {http.url}/metrics"
+        announce(where)
         gc.collect()
         gc.freeze()  # what is there now stays: the garbage collector need not look at it again and again
         if not config.users:
@@ -321,11 +296,9 @@ def run(config: Config, announce: Callable[[str], None]) -> None:
         LOG.info("started", extra={"fields": {"url": service.url, "sets": len(index)}})
         while not stop.wait(0.2) and not service.is_draining:
             pass
-        idle = end(service)
-        LOG.info("ended", extra={"fields": {"answered_all": idle}})
-        if http is not None:
-            http.close()
-    if not idle:  # calls that are still at work need not end
+        answered_all = service.end()
+        LOG.info("ended", extra={"fields": {"answered_all": answered_all}})
+    if not answered_all:  # calls that are still at work need not end
         sys.stdout.flush()
         os._exit(0)
 

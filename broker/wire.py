@@ -1,4 +1,4 @@
-"""What goes over the wire beside Arrow data: commands, tickets and bodies of actions as JSON objects, and errors.
+"""What goes over the wire: JSON objects, errors, and messages of Flight, with record batches in them.
 
 All of it may come from anyone: it is read with care, and nothing of it is ever run or unpickled. Errors of the engine
 become those of Flight, and the same ones again at the client.
@@ -7,16 +7,21 @@ become those of Flight, and the same ones again at the client.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from tagmatch.broker.config import ServerOptions
 from tagmatch.files import json as json_values
+from tagmatch.files.ipc import IpcReader
 from tagmatch.model import errors as known_errors
+from tagmatch.model.columns import repeated
 from tagmatch.model.errors import (
     AccessError,
     InvalidTypeError,
@@ -212,3 +217,239 @@ def _line(error: BaseException) -> str:
     for mark in (". gRPC client debug context:", ". Client context:", ". Detail:", " Detail: Python exception"):
         text = text.partition(mark)[0]
     return " ".join(text.split())[:_MOST] or type(error).__name__
+
+
+# -- messages of Flight, as bytes of Protocol Buffers ------------------------------------------------------------------
+
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+_LONGEST_VARINT = 10
+_MOST_FIELDS = 64
+_COMMAND = 2
+
+
+class Descriptor(NamedTuple):
+    """What a stream or a question is about."""
+
+    is_command: bool  # Whether it is a command, not a path
+    command: bytes
+
+
+class Data(NamedTuple):
+    """One message of a stream."""
+
+    descriptor: Descriptor | None  # The first message of a stream has one
+    header: memoryview  # A message of Arrow IPC; both are empty in a message of metadata alone
+    body: memoryview
+
+
+def read_data(message: bytes) -> Data:
+    """A `FlightData`; InvalidValueError for other bytes, as by the functions below."""
+    found = _fields(message)
+    descriptor = read_descriptor(_bytes(found, 1)) if 1 in found else None
+    return Data(descriptor, _bytes(found, 2), _bytes(found, 1000))
+
+
+def read_descriptor(message: bytes | memoryview) -> Descriptor:
+    """A `FlightDescriptor`."""
+    found = _fields(message)
+    return Descriptor(found.get(1) == _COMMAND, bytes(_bytes(found, 2)))
+
+
+def read_ticket(message: bytes) -> bytes:
+    """The bytes of a `Ticket`."""
+    return bytes(_bytes(_fields(message), 1))
+
+
+def read_action(message: bytes) -> tuple[str, bytes]:
+    """Name and body of an `Action`."""
+    found = _fields(message)
+    try:
+        return str(_bytes(found, 1), "utf-8"), bytes(_bytes(found, 2))
+    except UnicodeDecodeError:
+        raise InvalidValueError("the name of an action must be UTF-8") from None
+
+
+def data(header: bytes | memoryview, body: bytes | memoryview = b"", metadata: bytes = b"") -> bytes:
+    """A `FlightData`."""
+    return _written({2: header, 3: metadata, 1000: body})
+
+
+def result(body: bytes) -> bytes:
+    """A `Result` of an action, or a `PutResult`."""
+    return _written({1: body})
+
+
+def action_type(name: str, description: str) -> bytes:
+    """An `ActionType`."""
+    return _written({1: name.encode(), 2: description.encode()})
+
+
+def _written(fields: Mapping[int, bytes | memoryview]) -> bytes:
+    parts: list[bytes | memoryview] = []
+    for number, value in fields.items():
+        if len(value):
+            parts += _varint(number << 3 | _BYTES), _varint(len(value)), value
+    return b"".join(parts)
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _bytes(found: Mapping[int, int | memoryview], number: int) -> memoryview:
+    value = found.get(number, memoryview(b""))
+    if isinstance(value, int):
+        raise InvalidValueError("the message is no Protocol Buffer of Arrow Flight: a field is of another type")
+    return value
+
+
+def _fields(message: bytes | memoryview) -> dict[int, int | memoryview]:
+    """Fields by number; of several with one number, the last."""
+    found: dict[int, int | memoryview] = {}
+    view, place = memoryview(message), 0
+    try:
+        for _ in range(_MOST_FIELDS):
+            if place == len(view):
+                return found
+            key, place = _read_varint(view, place)
+            number, kind = key >> 3, key & 7
+            if kind == _BYTES:
+                length, place = _read_varint(view, place)
+                end = place + length
+                found[number] = view[place:end]
+            elif kind == _VARINT:
+                found[number], end = _read_varint(view, place)
+            elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+                end = place + (8 if kind == _EIGHT_BYTES else 4)
+            else:
+                break
+            if end > len(view) or not number:
+                break
+            place = end
+    except IndexError:
+        pass
+    raise InvalidValueError("the message is no Protocol Buffer of Arrow Flight")
+
+
+def _read_varint(view: memoryview, place: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 7 * _LONGEST_VARINT, 7):
+        byte = view[place]
+        place += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number & 0xFFFF_FFFF_FFFF_FFFF, place
+    raise IndexError
+
+
+# -- Arrow data: record batches as messages of Flight, and back --------------------------------------------------------
+
+# Before the header of a message of Arrow IPC: a mark, and its length
+_PREFIX = 8
+#: Columns of a stream, with the fields of structs: each is some work for each batch
+MAX_FIELDS = 4_096
+
+
+def check_schema(schema: pa.Schema) -> None:
+    """See that a stream has columns of messages."""
+    if not schema.names:
+        raise InvalidValueError("messages need a column 'tags', or one for each attribute")
+    if _fields_in(schema) > MAX_FIELDS:
+        raise InvalidValueError(
+            f"a stream must have at most {MAX_FIELDS:,} columns, fields of structs among them; leave out attributes "
+            "that no subscription asks for, or give those that differ from message to message as a map"
+        )
+    if twice := repeated(schema.names):
+        raise InvalidValueError(f"there must be one column {twice[0][:60]!r}, not {twice[1]}")
+
+
+def _fields_in(fields: Iterable[pa.Field]) -> int:
+    """How many fields there are, with those within them; hardly more than `MAX_FIELDS` are counted."""
+    count, left = 0, deque(fields)
+    while left and count <= MAX_FIELDS:
+        kind = left.popleft().type
+        count += 1
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        if pa.types.is_dictionary(kind):
+            left.append(pa.field("", kind.value_type))
+        left.extend(kind.field(number) for number in range(min(kind.num_fields, MAX_FIELDS)))
+    return count
+
+
+class IncomingStream:
+    """The stream that a client sends: its descriptor and its schema, and then its batches, which this iterates over."""
+
+    def __init__(self, call: Iterable[bytes], options: ServerOptions) -> None:
+        messages = map(read_data, call)
+        self._reader = IpcReader(most_bytes=options.max_message_bytes, most_rows=options.max_batch_rows)
+        first = next(messages, None)
+        if first is None:
+            raise InvalidValueError("the stream ends before its first message, which has the descriptor")
+        if first.descriptor is None:
+            raise InvalidValueError("the first message of a stream must have a descriptor")
+        self.descriptor, self._messages = first.descriptor, chain([first], messages)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of columns; waits for it."""
+        while self._reader.schema is None:
+            message = next(self._messages, None)
+            if message is None:
+                raise InvalidValueError("the stream ends before its schema")
+            self._feed(message)
+        return self._reader.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return (batch for message in self._messages if (batch := self._feed(message)) is not None)
+
+    def _feed(self, message: Data) -> pa.RecordBatch | None:
+        """What a message of Arrow brings, if that is a batch; some have only metadata."""
+        return self._reader.feed(message.header, message.body) if message.header else None
+
+
+class OutgoingStream:
+    """Batches of one schema as messages of Flight."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._has_dictionaries = any(map(_has_dictionary, schema.types))
+
+    def begin(self) -> bytes:
+        """The message that comes first."""
+        return data(_parts(self._schema.serialize())[0])
+
+    def batch(self, batch: pa.RecordBatch, metadata: bytes = b"") -> Iterator[bytes]:
+        """A batch, after the dictionaries that it needs."""
+        if not self._has_dictionaries:
+            yield data(*_parts(batch.serialize()), metadata)
+            return
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self._schema) as writer:
+            writer.write_batch(batch)
+        _, *dictionaries, last = pa.ipc.MessageReader.open_stream(pa.BufferReader(sink.getvalue()))
+        for each in dictionaries:
+            yield data(each.metadata, each.body)
+        yield data(last.metadata, last.body, metadata)
+
+
+def told(metadata: bytes) -> bytes:
+    """A message without data."""
+    return data(b"", b"", metadata)
+
+
+def _parts(message: pa.Buffer) -> tuple[memoryview, memoryview]:
+    """Header and body of a message of Arrow IPC."""
+    view = memoryview(message).cast("B")
+    end = _PREFIX + int.from_bytes(view[4:_PREFIX], "little")
+    return view[_PREFIX:end], view[end:]
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    inner = (kind.field(number).type for number in range(kind.num_fields))
+    return pa.types.is_dictionary(kind) or any(map(_has_dictionary, inner))

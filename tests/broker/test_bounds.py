@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,11 +23,10 @@ from support.waiting import wait_until as until
 from tagmatch import Overloaded, TagMatch, connect
 from tagmatch.broker import flight as transport
 from tagmatch.broker.access import Bucket
+from tagmatch.broker.answers import batch_of
 from tagmatch.broker.config import User
-from tagmatch.broker.flight import MAX_FIELDS, Threads, check_schema
 from tagmatch.broker.service import serving
-from tagmatch.broker.streams import batch_of
-from tagmatch.broker.wire import MAX_JSON
+from tagmatch.broker.wire import MAX_FIELDS, MAX_JSON, check_schema
 from tagmatch.model.errors import InvalidValueError
 
 MATCH = {"command": "match"}
@@ -307,20 +305,6 @@ def test_sigterm_ends_a_service_whose_client_does_not_read(large, tmp_path):
         assert served.end()[0] == 0  # without waiting for the client
         with TagMatch(tmp_path / "a.index", device="cpu") as index:
             index.add_set(["a"], 1)
-
-
-def test_threads_of_calls_end(monkeypatch):
-    monkeypatch.setattr("tagmatch.broker.flight._IDLE_S", 0.2)
-    threads, gate = Threads(3), threading.Event()
-    waiting = [threads.submit(gate.wait, 60) for _ in range(5)]
-    until(lambda: threads._count == 3)
-    assert not waiting[4].done()
-    gate.set()
-    assert [each.result(60) for each in waiting] == [True] * 5
-    with pytest.raises(ZeroDivisionError):
-        threads.submit(lambda: 1 / 0).result(60)
-    until(lambda: threads._count == 0)
-    assert threads.submit(len, "abc").result(60) == 3
 
 
 _INT, _ONE = pa.int8(), pa.array([1], pa.int8())

@@ -23,7 +23,7 @@ from tagmatch.broker.config import (
     User,
 )
 from tagmatch.broker.config_file import read_config
-from tagmatch.broker.service import opened, serving, started, with_arguments
+from tagmatch.broker.service import opened, serving, with_arguments
 from tagmatch.model.options import channel_of
 
 DIGEST = token_sha256("secret")
@@ -148,8 +148,9 @@ def test_which_index_is_opened(tmp_path):
 
 def test_others_can_reach_it_only_if_that_is_meant():
     for given in (config(host="0.0.0.0"), config(USERS, host="0.0.0.0")):
-        with pytest.raises(TagMatchError, match="insecure"):
-            started(TagMatch(threads=1, device="cpu"), given)
+        tm = TagMatch(threads=1, device="cpu")
+        with pytest.raises(TagMatchError, match="insecure"), serving(tm, given):
+            pass
     for fine in (config(), config(host="0.0.0.0", insecure=True)):
         fine.check_exposure()
     replace(config(USERS), server=ServerOptions("0.0.0.0", tls_cert="a", tls_key="b")).check_exposure()

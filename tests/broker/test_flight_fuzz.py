@@ -13,8 +13,8 @@ from support.raw_flight import field
 from support.service import command, config, exchanged, messages, options, put
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
-from tagmatch.broker import flight as wire
-from tagmatch.broker.actions import ACTIONS
+from tagmatch.broker import wire
+from tagmatch.broker.answers import ACTIONS
 from tagmatch.broker.service import serving
 from tagmatch.broker.wire import INTERNAL, area_of, area_row, error_of_text, read_json, write_json
 

@@ -16,11 +16,10 @@ from support.service import USERS, command, config, exchanged, options, put, val
 
 from tagmatch import AccessError, InvalidValueError, TagMatch, UnavailableError, connect
 from tagmatch.broker.access import new_token, token_sha256
-from tagmatch.broker.actions import ACTIONS
+from tagmatch.broker.answers import ACTIONS, EXCHANGES, PUTS
 from tagmatch.broker.config import ROLES, MetricsOptions, User
 from tagmatch.broker.observe import HttpEndpoint
 from tagmatch.broker.service import serving
-from tagmatch.broker.streams import EXCHANGES, PUTS
 
 HOUR = timedelta(hours=1)
 EXPIRED = User("late", token_sha256("token-late"), "admin", datetime.now(UTC) - HOUR)

@@ -19,7 +19,7 @@ from support.waiting import wait_until as until
 from tagmatch import ClosedError, Overloaded, TagMatch, TagMatchError, UnavailableError, connect
 from tagmatch.broker.config import MetricsOptions
 from tagmatch.broker.observe import HttpEndpoint
-from tagmatch.broker.service import end, serving, started
+from tagmatch.broker.service import serving
 
 
 @pytest.fixture
@@ -55,12 +55,13 @@ def test_a_whole_life(path, tmp_path):
 
 
 def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
-    with index_of([["a"]], [1], threads=1, device="cpu") as index, ThreadPoolExecutor(1) as thread:
-        service, slow = started(index, config()), Slowed(index, monkeypatch)
+    index = index_of([["a"]], [1], threads=1, device="cpu")
+    with index, serving(index, config()) as service, ThreadPoolExecutor(1) as thread:
+        slow = Slowed(index, monkeypatch)
         with connect(service.url) as tm:
             futures = [tm.submit(["a"]) for _ in range(100)]
             until(lambda: value(service, "tagmatch_messages_total") == 100)
-            ending = thread.submit(end, service)
+            ending = thread.submit(service.end)
             until(lambda: service.is_draining)
             assert not service.is_ready
             with pytest.raises(UnavailableError, match="ends"):
@@ -72,8 +73,7 @@ def test_all_that_was_taken_is_answered_within_one_process(monkeypatch):
 
 
 def test_a_client_of_flight_alone_is_told_of_the_end():
-    with TagMatch(threads=1, device="cpu") as index:
-        service = started(index, config(drain_seconds=0.2))
+    with TagMatch(threads=1, device="cpu") as index, serving(index, config(drain_seconds=0.2)) as service:
         client = flight.connect(service.url)
         writer, reader = client.do_exchange(command(command="match"), options())
         writer.begin(messages([]).schema)
@@ -84,7 +84,7 @@ def test_a_client_of_flight_alone_is_told_of_the_end():
         assert (chunk.data, json.loads(chunk.app_metadata.to_pybytes())) == (None, {"draining": True})
         writer.write_batch(messages([["a"], ["b"]]))
         assert reader.read_chunk().data.num_rows == 2
-        assert end(service) is False
+        assert service.end() is False
         assert service.limits.wait_until_idle(30)
         with pytest.raises(flight.FlightUnavailableError):
             writer.close()
@@ -189,8 +189,9 @@ def test_more_messages_than_may_be_on_their_way(monkeypatch):
 @pytest.mark.slow
 def test_a_port_that_is_taken(path):
     with TagMatch(threads=1, device="cpu") as index, serving(index) as service:
-        with pytest.raises(TagMatchError, match="cannot listen: Address already in use"):
-            started(index, replace(config(), server=replace(config().server, port=service.port)))
+        taken = replace(config(), server=replace(config().server, port=service.port))
+        with pytest.raises(TagMatchError, match="cannot listen: Address already in use"), serving(index, taken):
+            pass
         with pytest.raises(TagMatchError, match="metrics"):
             HttpEndpoint(MetricsOptions(port=service.port), lambda: b"", lambda: (True, b""))
         assert "cannot listen" in tagmatch("serve", path, "--port", service.port, code=1)
