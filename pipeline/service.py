@@ -1,36 +1,44 @@
 """The online pipeline (§3, Figure 1), as those see it that ask: one query, one in the future, or many at once.
 
 Queries that are asked one by one go through stages with threads of their own, but for brief ones: the thread that asks
-answers these at once, as to hand one over and to get the interpreter lock back takes longer.
+answers these at once, as to hand one over and to get the interpreter lock back takes longer. The intake gathers them
+into packets. In a layout that matches partition by partition the ways of a packet's queries part in the partition
+queues, and they go on when all their batches are matched. A call that waits for many queries is cut into packets, each
+of which stays with one thread: at 16 threads, handing packets on from stage to stage costs a third of the throughput.
 """
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import os
 import threading
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeAlias
 
 from tagmatch.model.arrays import Lists, TagLists, UIntArray
 from tagmatch.model.columns import one_row
+from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.one import Alone
-from tagmatch.pipeline.run.batches import Gatherings, Query
+from tagmatch.pipeline.run.batches import Batcher, Taken
+from tagmatch.pipeline.run.callers import Answer, Answered, Caller, Gathering, Limits, Query, Task
+from tagmatch.pipeline.run.channels import Channels
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import Class
-from tagmatch.pipeline.run.packets import Answer, Answered, Caller, Keys
-from tagmatch.pipeline.run.scheduled import Scheduled
-from tagmatch.pipeline.run.stage import at_work
-from tagmatch.pipeline.run.threaded import Threaded, match_inline
+from tagmatch.pipeline.run.packets import Intake, Keys, Packet, Services, match_many
+from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Stage, StageName, StoppedError, at_work
 from tagmatch.pipeline.segment import Matcher
 
 # Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
 _PATIENCE_S = 0.01
+
+_Work: TypeAlias = Packet | Taken
+_Following: TypeAlias = Iterable[tuple[Stage[Any], _Work]]
 
 
 class Pipeline:
@@ -44,13 +52,46 @@ class Pipeline:
         self._set_up()
 
     def _set_up(self) -> None:
+        pipeline = self._options.pipeline
         self._counts = Counts()
-        self._stages = Threaded(self._options, self._counts)
-        self._channels = Scheduled(self._options, self._counts, self._stages.limits, self._stages.services)
-        self._gatherings = Gatherings(self._ask_all)
+        self._limits = Limits(pipeline.max_queries, pipeline.max_result_bytes)
+        self._intake = Intake(
+            pipeline.packet_queries, announce=lambda: self._preprocessing.nudge(), dropped=self._limits.leave
+        )
+        self._batcher = Batcher(
+            self._options.flush_timeout,
+            self._threads("subset_match"),
+            pipeline.hand_over_queries,
+            announce=lambda: self._stages["subset_match"].nudge(),
+            held=self._limits.hold,
+            lost=self._lose,
+        )
+        otherwise = {"preprocess": self._intake.take, "subset_match": self._batcher.take}
+        self._stages: dict[StageName, Stage[Any]] = {
+            name: Stage(
+                name,
+                getattr(self, f"_{name}"),
+                self._fail,
+                threads=self._threads(name),
+                bound=pipeline.queued_packets or 2 * self._threads(name),
+                hand_over=pipeline.hand_over_queries,
+                first=self._batcher.take_due if name == "subset_match" else lambda: None,
+                otherwise=otherwise.get(name, lambda: None),
+            )
+            for name in STAGES
+        }
+        self._preprocessing = self._stages["preprocess"]
+        # What other threads do for a stage counts as well
+        self._services: Services = {name: stage.service for name, stage in self._stages.items()}
+        self._channels = Channels(self._options, self._counts, self._limits, self._services)
+        self._gatherings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering]
+        self._gatherings = weakref.WeakKeyDictionary()
         self._starting = threading.Lock()
         self._helping = threading.Lock()
         self._started = self._closed = False
+
+    def _threads(self, name: StageName) -> int:
+        return getattr(self._options.pipeline, f"{name}_threads") or self._options.threads
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
@@ -70,11 +111,13 @@ class Pipeline:
         keys = None if at_work() else self._brief_answer(matcher, asked, of, unique)
         if keys is not None:
             answer.set_result(keys)
-        elif of is None:
-            self._ask(Caller(answer, unique), matcher, row(), timeout)
+            return answer
+        tags, caller = row(), Caller(answer, unique)
+        self._start()
+        if of is not None:
+            self._channels.submit(of, matcher, tags, caller, timeout)
         else:
-            self._start()
-            self._channels.submit(of, matcher, row(), Caller(answer, unique), timeout)
+            self._enter(caller, matcher, tags, timeout)
         return answer
 
     def awaited(
@@ -91,13 +134,24 @@ class Pipeline:
         keys = self._brief_answer(matcher, asked, of, unique)
         if keys is not None:
             return Answered(keys)
-        gathering = self._gatherings.of_running_loop()
+        gathering, tags = self._gathering(), row()
+        caller = Task(gathering, unique)
         if of is None:
-            return gathering.ask(matcher, row(), unique=unique)
-        self._start()
-        future, caller = gathering.caller(unique=unique)
-        self._channels.submit(of, matcher, row(), caller, 0.0)
-        return future
+            gathering.ask(matcher, tags, caller)
+        else:
+            self._start()
+            self._channels.submit(of, matcher, tags, caller, 0.0)
+        awaited: asyncio.Future[Any] = caller.future
+        return awaited
+
+    def _gathering(self) -> Gathering:
+        """That of the event loop which the calling thread runs."""
+        loop = asyncio.get_running_loop()
+        found = self._gatherings.get(loop)
+        if found is None:
+            with self._starting:
+                found = self._gatherings[loop] = Gathering(self._ask_all)
+        return found
 
     def _brief_answer(self, matcher: Matcher, asked: Alone | None, of: Class | None, unique: bool) -> Keys | None:
         """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
@@ -117,9 +171,9 @@ class Pipeline:
             self._start()
             for matcher, group in groupby(queries, itemgetter(0)):
                 asked = [(tags, caller) for _, tags, caller in group]
-                overloaded = self._stages.limits.admit_some([caller for _, caller in asked])
+                overloaded = self._limits.admit([caller for _, caller in asked], 0.0)
                 admitted = len(asked) - len(overloaded)
-                if admitted and self._stages.intake.extend(matcher, asked[:admitted]):
+                if admitted and self._intake.extend(matcher, asked[:admitted]):
                     self._see_to_intake()
                 for (_, caller), error in zip(asked[admitted:], overloaded, strict=True):
                     caller.fail(error)
@@ -131,19 +185,29 @@ class Pipeline:
             if not isinstance(error, Exception):
                 raise
 
-    def _ask(self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None) -> None:
-        self._start()
+    def _enter(
+        self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None, *, helps: bool = False
+    ) -> None:
+        """Hand a query to the intake, and have a thread take it, unless the caller helps."""
         try:
-            if self._enter(caller, matcher, tags, timeout):
+            if overloaded := self._limits.admit([caller], timeout, always=at_work()):
+                raise overloaded[0]
+            if self._intake.extend(matcher, [(tags, caller)]) and not helps:
                 self._see_to_intake()
         except BaseException:
             self._leave_behind([caller])
             raise
 
     def _see_to_intake(self) -> None:
-        """Have a thread take what is in the intake; where none will any more, it is cancelled."""
-        if not self._stages.first.nudge():
-            self._stages.limits.leave(self._stages.intake.cancel())
+        """Have a thread take what is in the intake; if none will any more, it is cancelled."""
+        if not self._preprocessing.nudge():
+            self._limits.leave(self._intake.cancel())
+
+    def _leave_behind(self, callers: list[Caller]) -> None:
+        """After an error it is not known how far queries came. Others, which count on their being seen to, go on."""
+        self._limits.leave(callers)
+        if self._intake:
+            self._preprocessing.nudge()
 
     def match(self, matcher: Matcher, asked: Alone, *, unique: bool) -> Any:
         """Ask one query and wait for its keys; the calling thread does it all."""
@@ -161,39 +225,21 @@ class Pipeline:
         self._start()
         future = Answer()
         caller = Caller(future, unique)
-        try:
-            self._enter(caller, matcher, tags, None)
-        except BaseException:
-            self._leave_behind([caller])
-            raise
+        self._enter(caller, matcher, tags, None, helps=True)
         # One at a time helps, so that the queries of the others gather. A caller that finds another at it leaves its
         # query to that one, which sees to it that somebody takes what is left.
-        while self._stages.intake and not future.done() and self._helping.acquire(blocking=False):
+        while self._intake and not future.done() and self._helping.acquire(blocking=False):
             try:
-                self._stages.first.help()
+                self._preprocessing.help()
             finally:
                 self._helping.release()
-        if self._stages.intake and not self._helping.locked():
-            self._stages.first.nudge()
+        if self._intake and not self._helping.locked():
+            self._preprocessing.nudge()
         try:
             return future.result(_PATIENCE_S)
         except TimeoutError:
-            self._stages.first.nudge()
+            self._preprocessing.nudge()
         return future.result()
-
-    def _enter(self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None) -> bool:
-        """Hand a query to the intake; returns whether its taking must be seen to."""
-        if at_work():
-            self._stages.limits.admit_at_once(caller)
-        else:
-            self._stages.limits.admit(caller, timeout=timeout)
-        return self._stages.intake.extend(matcher, [(tags, caller)])
-
-    def _leave_behind(self, callers: list[Caller]) -> None:
-        """After an error it is not known how far queries came. Others, which count on their being seen to, go on."""
-        self._stages.limits.leave(callers)
-        if self._stages.intake:
-            self._stages.first.nudge()
 
     def match_many(
         self,
@@ -213,24 +259,21 @@ class Pipeline:
             of = self._channels.of(channel)
             self._start()
             return self._channels.match_many(of, matcher, chunks, unique=unique, waited=waited)
-        return match_inline(
-            matcher,
-            chunks,
-            unique=unique,
-            threads=self._options.threads,
-            counts=self._counts,
-            services=self._stages.services,
-        )
+        threads, counts = self._options.threads, self._counts
+        return match_many(matcher, chunks, unique=unique, threads=threads, counts=counts, services=self._services)
 
     def close(self, *, drain: bool = True) -> None:
         """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads.
 
         In a callback of a future, whose thread is one of those to end, the closing goes on in the background.
         """
-        self._gatherings.submit()
+        with self._starting:
+            gatherings = list(self._gatherings.values())
+        for gathering in gatherings:
+            gathering.submit()
         with self._starting:
             self._closed = True
-        self._stages.limits.close()
+        self._limits.close()
         if at_work():
             threading.Thread(target=self._end, args=[drain], name="tagmatch-close", daemon=True).start()
         else:
@@ -238,36 +281,112 @@ class Pipeline:
 
     def _end(self, drain: bool) -> None:
         if drain:
-            self._stages.limits.wait_until_empty()
+            self._limits.wait_until_empty()
             self._channels.wait_until_empty()
         else:
-            self._stages.limits.give_up()
+            self._limits.give_up()
         self._channels.stop()
         self._channels.join()
-        self._stages.stop()
-        self._stages.join()
+        for stage in self._stages.values():
+            stage.stop()
+        self._limits.leave(self._intake.cancel())
+        self._batcher.stop()
+        for stage in self._stages.values():
+            stage.join()
         with self._helping:  # the thread of a caller may be at giving answers to others
             pass
-        self._stages.abandon()
+        self._lose(self._batcher.abandon(), ClosedError())
         _running.discard(self)
 
     def abandon(self) -> None:
         """Close without draining, in a thread of its own: the garbage collector may call this from any thread."""
-        if not self._closed and self._stages.started:
+        if not self._closed and any(thread.ident for stage in self._stages.values() for thread in stage.threads):
             threading.Thread(target=self.close, kwargs={"drain": False}, name="tagmatch-abandon", daemon=True).start()
 
     def stats(self) -> dict[str, Any]:
         """Return counts, what is in flight, and `stages` and `channels` by name."""
-        return {**self._counts.stats(), **self._stages.stats(), "channels": self._channels.stats()}
+        first, *others = ((name, stage.stats()) for name, stage in self._stages.items())
+        return {
+            **self._counts.stats(),
+            "queries_in_flight": self._limits.queries,
+            "result_bytes_in_flight": self._limits.result_bytes,
+            "stages": dict([first, ("batch", self._batcher.stats()), *others]),
+            "channels": self._channels.stats(),
+        }
 
     def _start(self) -> None:
         if not self._started:
             with self._starting:
                 if not (self._started or self._closed):
-                    self._stages.start()
+                    for stage in self._stages.values():
+                        stage.start()
                     self._channels.start()
                     self._started = True
                     _running.add(self)
+
+    # -- stages ------------------------------------------------------------------------------------------------------
+
+    def _preprocess(self, packet: Packet) -> _Following:
+        by_partition = packet.matcher.by_partition
+        if by_partition is None:
+            packet.preprocess()
+            return self._after("preprocess", packet)
+        leaving, nowhere = self._batcher.add(packet, by_partition.preprocess(*packet.tags()))
+        batches = [following for taken in leaving for following in self._after("preprocess", taken)]
+        return [*batches, *self._after("subset_match", nowhere)]
+
+    def _subset_match(self, work: _Work) -> _Following:
+        self._limits.wait_for_room()
+        if isinstance(work, Packet):
+            work.subset_match()
+            self._counts.add(verified=work.matched.found, rejected=work.matched.rejected)
+            return self._after("subset_match", work)
+        found = work.queues.match.match(work.batches)
+        self._counts.add(verified=len(found.sets), rejected=found.rejected)
+        return self._after("subset_match", self._batcher.finish(work, found))
+
+    def _key_lookup(self, packet: Packet) -> _Following:
+        packet.key_lookup()
+        packet.result_bytes = packet.keys.values.nbytes
+        self._limits.charge(packet.result_bytes)
+        return self._after("key_lookup", packet)
+
+    def _merge(self, packet: Packet) -> _Following:
+        packet.merge()
+        answers = packet.answers()
+        self._release(packet)
+        self._limits.leave(packet.callers)
+        waiting = [not caller.done() for caller in packet.callers]  # those whose batches all went well
+        self._counts.add(queries=sum(waiting), matches=len(packet.keys.values))
+        for caller, answer in zip(packet.callers, answers, strict=True):
+            caller.answer(answer)
+        return ()
+
+    def _after(self, name: StageName, work: _Work) -> _Following:
+        """The stage that follows, with the work for it, if there is some."""
+        return [(self._stages[FOLLOWING[name]], work)] if len(work) else ()
+
+    def _fail(self, work: _Work, error: BaseException) -> None:
+        if isinstance(error, StoppedError):
+            error = ClosedError()
+        if isinstance(work, Taken):
+            # Noted before the batches count as finished: the thread that finishes a query's last batch must know that
+            # one failed
+            self._lose(self._batcher.callers(work), error)
+            work = self._batcher.finish(work, None)
+        self._release(work)
+        self._lose(work.callers, error)
+
+    def _lose(self, callers: list[Caller], error: BaseException) -> None:
+        """Let queries out, with an error."""
+        self._limits.leave(callers)
+        for caller in callers:
+            caller.fail(error)
+
+    def _release(self, packet: Packet) -> None:
+        """Count the bytes of a packet's results out, once."""
+        result_bytes, packet.result_bytes = packet.result_bytes, 0
+        self._limits.charge(-result_bytes)
 
 
 def _as_asked(matcher: Matcher, found: UIntArray, unique: bool) -> Keys:

@@ -1,8 +1,8 @@
 """The batch stage: queries wait in the queues of their partitions until a batch is full, or has waited enough (§3).
 
-A batch leaves when it is full, when its oldest query has waited for the flush timeout, or when a thread has nothing
-else to do: one of the subset match, or the one that has brought a packet so small that it stays with its thread. One
-timer looks after all queues. What queries found so far is in a results table (§3.4).
+A batch leaves when it is full, or when a thread has nothing else to do: one of the subset match, or the one that has
+brought a packet so small that it stays with its thread. One whose oldest query has waited for the flush timeout goes
+before all else. What queries found so far is in a results table (§3.4).
 
 All lists, those of queued queries, of a query's ranks and of its results, are linked lists of cells of one pool: what
 comes in and goes out costs the same however long they are, and memory follows what is waiting.
@@ -10,16 +10,12 @@ comes in and goes out costs the same however long they are, and memory follows w
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +23,9 @@ import numpy.typing as npt
 from tagmatch.model.arrays import I64Array, Lists, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.parallel import even_ranges, start
-from tagmatch.pipeline.run.packets import Awaited, Caller, Outcomes, Submitted
+from tagmatch.model.parallel import even_ranges
+from tagmatch.pipeline.run.callers import Caller
+from tagmatch.pipeline.run.packets import Packet
 from tagmatch.pipeline.segment import Batches, Found, Matcher
 from tagmatch.pipeline.tags import QueryBatch
 
@@ -353,8 +350,6 @@ _FEWEST_PAIRS = 4096
 # Bytes of the lists that empty queues keep memory for
 _KEPT_BYTES = 1 << 26
 
-_log = logging.getLogger(__name__)
-
 
 class Batcher:
     """The partition queues of every matcher in use."""
@@ -366,7 +361,6 @@ class Batcher:
         hand_over: int,
         *,
         announce: Callable[[], object],
-        due: Callable[[Taken], None],
         held: Callable[[int], None],
         lost: Callable[[list[Caller], BaseException], None],
     ) -> None:
@@ -374,17 +368,14 @@ class Batcher:
         self._threads = threads
         self._hand_over = hand_over
         self._announce = announce
-        self._due = due
         self._held = held
         self._lost = lost
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._queues: dict[Matcher, PartitionQueues] = {}
-        self._timer: threading.Thread | None = None
-        self._timer_sleeps = self._stopped = False
+        self._stopped = False
         self._batches = self._queries = self._places = 0
 
-    def add(self, packet: Submitted, batches: Batches) -> tuple[list[Taken], Submitted]:
+    def add(self, packet: Packet, batches: Batches) -> tuple[list[Taken], Packet]:
         """Queue a packet's queries; returns batches that leave at once, and the queries that match in no partition."""
         with self._changing() as left:
             queues = self._queues_of(packet.matcher)
@@ -398,19 +389,24 @@ class Batcher:
             self._tell_held()
             nowhere = _packet(queues, completed)
             waiting = queues.waiting > 0
-            if waiting and self._timer_sleeps:
-                self._changed.notify()
         if waiting:
             self._announce()
         return leaving, nowhere
 
     def take(self) -> Taken | None:
         """Return batches that are not full, for a thread that has nothing else to do; `None` if no query waits."""
+        return self._take(np.inf)
+
+    def take_due(self) -> Taken | None:
+        """Return batches that have waited enough, for any thread; `None` if there are none."""
+        return self._take(time.monotonic() - self._flush_timeout) if self._queues else None
+
+    def _take(self, until: float) -> Taken | None:
         with self._changing():
-            found = [queues for queues in self._queues.values() if queues.waiting]
+            found = [queues for queues in self._queues.values() if queues.waiting and queues.oldest <= until]
             if not found:
                 return None
-            (taken,) = found[0].take(most=self._share(found[0]))
+            (taken,) = found[0].take(until=until, most=self._share(found[0]))
             self._count([taken])
             self._tell_held()
             more = found[0].waiting or len(found) > 1
@@ -418,7 +414,7 @@ class Batcher:
             self._announce()
         return taken
 
-    def finish(self, taken: Taken, found: Found | None) -> Submitted:
+    def finish(self, taken: Taken, found: Found | None) -> Packet:
         """Enter what was found in batches, or that they failed; returns the queries that are now through (§3.4)."""
         queues = taken.queues
         with self._changing() as left:
@@ -436,12 +432,8 @@ class Batcher:
             return taken.queues.callers(taken)
 
     def stop(self) -> None:
-        """End the timer; from now on nothing waits."""
-        with self._lock:
-            self._stopped = True
-            self._changed.notify_all()
-        if self._timer is not None and self._timer is not threading.current_thread():
-            self._timer.join()
+        """From now on nothing waits."""
+        self._stopped = True
 
     def abandon(self) -> list[Caller]:
         """Forget all queries; returns the callers that wait for them."""
@@ -465,10 +457,6 @@ class Batcher:
             queues = PartitionQueues(matcher)
             # Those of a snapshot that is no longer asked would keep it alive
             self._queues = {each.matcher: each for each in self._queues.values() if each.in_flight}
-            if self._timer is None and 0 < self._flush_timeout < np.inf:
-                timer = threading.Thread(target=self._watch, name="tagmatch-batch-timer", daemon=True)
-                start(timer)
-                self._timer = timer
         self._queues[matcher] = queues  # the last is the one in use
         return queues
 
@@ -505,107 +493,8 @@ class Batcher:
                 self._lost(callers, error)
             raise
 
-    def _watch(self) -> None:
-        while not self._stopped:
-            try:
-                self._send_what_is_due()
-            except Exception:
-                _log.exception("batches that have waited enough could not leave")
 
-    def _send_what_is_due(self) -> None:
-        """Send batches that have waited enough; if there are none, wait until there may be some."""
-        with self._changing():
-            if self._stopped:
-                return
-            until = time.monotonic() - self._flush_timeout
-            oldest = min((queues.oldest for queues in self._queues.values()), default=np.inf)
-            if oldest > until:
-                # What comes later is due later, so that only the first to come need wake the timer
-                self._timer_sleeps = oldest == np.inf
-                self._changed.wait(None if self._timer_sleeps else min(oldest - until, threading.TIMEOUT_MAX))
-                self._timer_sleeps = False
-                return
-            leaving = [taken for queues in self._queues.values() for taken in queues.take(until=until)]
-            self._count(leaving)
-            self._tell_held()
-        for taken in leaving:
-            self._due(taken)
-
-
-def _packet(queues: PartitionQueues, completed: Completed) -> Submitted:
-    callers = completed.callers
-    unique = np.array([caller.unique for caller in callers], np.bool_)
-    packet = Submitted(matcher=queues.matcher, unique=unique, callers=callers)
+def _packet(queues: PartitionQueues, completed: Completed) -> Packet:
+    packet = Packet.of(queues.matcher, completed.callers, [])
     packet.matched = queues.match.matched(completed.sets)
     return packet
-
-
-#: Who answers, the query's tags, and to whom the answer goes
-Query: TypeAlias = tuple[Matcher, list[str], Caller]
-
-
-class Gathering:
-    """Queries of one loop's tasks."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, submit: Callable[[list[Query]], object]) -> None:
-        #: Gives the loop, which this does not keep alive
-        self.loop = weakref.ref(loop)
-        self._submit = submit
-        self._gathered: deque[Query] = deque()
-        self._outcomes = Outcomes()
-        self._called = False
-
-    def ask(self, matcher: Matcher, tags: list[str], *, unique: bool) -> asyncio.Future[Any]:
-        """Ask a query. Only the loop's thread may call this."""
-        loop = asyncio.get_running_loop()
-        future, caller = self.caller(unique=unique)
-        self._gathered.append((matcher, tags, caller))
-        if not self._called:
-            self._called = True
-            loop.call_soon(self._submit_in_loop)
-        return future
-
-    def caller(self, *, unique: bool) -> tuple[asyncio.Future[Any], Caller]:
-        """A future of the loop that its thread runs, and what gives it its answer."""
-        future = asyncio.get_running_loop().create_future()
-        return future, Caller(Awaited(future, self._outcomes), unique)
-
-    def _submit_in_loop(self) -> None:
-        self._called = False
-        self.submit()
-
-    def submit(self) -> None:
-        """Submit what has gathered. Any thread may call this."""
-        gathered = []
-        with contextlib.suppress(IndexError):  # another thread may submit some of it meanwhile
-            while self._gathered:
-                gathered.append(self._gathered.popleft())
-        if gathered:
-            self._submit(gathered)
-
-
-class Gatherings:
-    """Those of all loops; each thread finds that of the loop it runs."""
-
-    def __init__(self, submit: Callable[[list[Query]], object]) -> None:
-        self._submit_queries = submit
-        self._of_thread = threading.local()
-        self._adding = threading.Lock()
-        self._all: weakref.WeakSet[Gathering] = weakref.WeakSet()
-
-    def of_running_loop(self) -> Gathering:
-        """That of the loop which the calling thread runs."""
-        loop = asyncio.get_running_loop()
-        found: Gathering | None = getattr(self._of_thread, "gathering", None)
-        if found is None or found.loop() is not loop:
-            found = self._of_thread.gathering = Gathering(loop, self._submit_queries)
-            with self._adding:
-                self._all.add(found)
-        return found
-
-    def submit(self) -> None:
-        """Submit what has gathered in all loops."""
-        with self._adding:
-            found = list(self._all)
-        for gathering in found:
-            gathering.submit()

@@ -1,29 +1,27 @@
-"""What goes through the stages: queries in columns, what the stages make of them, and who waits for the answers."""
+"""Packets: queries in columns on their way through the stages, and what the stages make of them."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U64Array, offsets_of, pooled
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.model.parallel import run
+from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
+from tagmatch.pipeline.run.callers import Caller
 from tagmatch.pipeline.run.counts import Counts, Histogram
-from tagmatch.pipeline.run.stage import StageName, working
-from tagmatch.pipeline.segment import Matched, Matcher, Preprocessed
-from tagmatch.pipeline.tags import Space, merge_unique
+from tagmatch.pipeline.run.stage import StageName
+from tagmatch.pipeline.segment import Matched, Matcher, PacketSize, Preprocessed
+from tagmatch.pipeline.tags import Space, merge_all, merge_unique
 
 _log = logging.getLogger(__name__)
 
@@ -152,166 +150,41 @@ class Answers:
         return self._values[self._starts[packet] : self._starts[packet + 1]]
 
 
-_Giving = tuple["asyncio.Future[Any]", Callable[..., object], tuple[Any, ...]]
+#: Some queries of a call: those from one row of a chunk to another
+Part: TypeAlias = tuple[TagLists, int, int]
 
-
-class Outcomes:
-    """What is to be given to futures of one loop, by that loop's own thread."""
-
-    def __init__(self) -> None:
-        self._waiting: deque[_Giving] = deque()
-        self._called = False
-
-    def put(self, future: asyncio.Future[Any], give: Callable[..., object], *outcome: Any) -> None:
-        """Have the loop give an outcome to one of its futures. Any thread may call this."""
-        self._waiting.append((future, give, outcome))
-        if self._called:
-            return
-        self._called = True
-        try:
-            future.get_loop().call_soon_threadsafe(self._give)
-        except RuntimeError:  # the loop is closed: nobody awaits any more
-            self._called = False
-            self._waiting.clear()
-
-    def _give(self) -> None:
-        # In this order: who puts something where this has just emptied the queue finds that the loop must be called
-        self._called = False
-        while self._waiting:
-            future, give, outcome = self._waiting.popleft()
-            if not future.done():  # the task may have been cancelled
-                give(*outcome)
-
-
-class Answered:
-    """An answer that is there already. A task that awaits it lets the loop's others go on first."""
-
-    __slots__ = ("_keys",)
-
-    def __init__(self, keys: Any) -> None:
-        self._keys = keys
-
-    def __await__(self) -> Generator[None, None, Any]:
-        yield
-        return self._keys
-
-
-class Awaited:
-    """The answer to a query for a task of an event loop; to the stages it is what a future is to them."""
-
-    __slots__ = ("_cancelled", "_given", "_outcomes", "future")
-
-    def __init__(self, future: asyncio.Future[Any], outcomes: Outcomes) -> None:
-        self.future = future
-        self._outcomes = outcomes
-        self._given = self._cancelled = False
-
-    def set_running_or_notify_cancel(self) -> bool:
-        """Begin with the query; returns whether its answer is still wanted."""
-        self._cancelled = self._cancelled or self.future.cancelled()
-        return not self._cancelled
-
-    def cancelled(self) -> bool:
-        """Return whether the query was cancelled before it was begun."""
-        return self._cancelled
-
-    def done(self) -> bool:
-        """Return whether there is an answer, or never will be one."""
-        return self._given or self._cancelled
-
-    def cancel(self) -> bool:
-        """Cancel the query, which nobody has begun."""
-        self._cancelled = True
-        self._outcomes.put(self.future, self.future.cancel)
-        return True
-
-    def set_result(self, keys: Any) -> None:
-        """Give the keys."""
-        self._give(self.future.set_result, keys)
-
-    def set_exception(self, error: BaseException | None) -> None:
-        """Give the error."""
-        self._give(self.future.set_exception, error)
-
-    def _give(self, give: Callable[..., object], outcome: Any) -> None:
-        if self.done():
-            raise InvalidStateError
-        self._given = True
-        self._outcomes.put(self.future, give, outcome)
-
-
-#: Integers or strings
-Keys = list[Any] | set[Any]
-
-
-class _Condition(threading.Condition):
-    """Entered by C code alone.
-
-    The usual one is entered by Python code, which Ctrl-C may interrupt when the lock is taken already. Who gives an
-    answer to a future that somebody waits for would then wait for that lock for ever.
-    """
-
-    @property
-    def __enter__(self) -> Any:
-        return self._lock.__enter__  # type: ignore[attr-defined]
-
-
-class Answer(Future[Any]):
-    """The future of a query; waiting for it can be interrupted at any moment."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._condition.__class__ = _Condition  # to make another one takes longer than all else here
-
-    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """As of any future; a callback that is called here is at work as it would be in a stage's thread."""
-        with working():
-            super().add_done_callback(fn)
-
-
-class Caller(NamedTuple):
-    """What a query that was submitted gives its answer to, and whether that is a set of keys."""
-
-    future: Future[Any] | Awaited
-    unique: bool
-
-    def answer(self, keys: Keys) -> None:
-        """Give the keys, where there is no error yet."""
-        self._end(self.future.set_result, keys)
-
-    def fail(self, error: BaseException) -> None:
-        """Give the error, where there is no answer yet."""
-        self._end(self.future.set_exception, error)
-
-    def _end(self, give: Callable[[Any], None], outcome: Any) -> None:
-        try:
-            give(outcome)
-        except InvalidStateError:
-            pass  # two batches of one query may fail at once
-        except BaseException:
-            # Futures let through what is no `Exception`; other queries must not suffer from it
-            _log.exception("exception calling callback for %r", self.future)
+#: Keys of a query, which are integers or strings
+Keys: TypeAlias = list[Any] | set[Any]
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Packet(ABC):
-    """A micro-batch of queries; its methods are the stages."""
+class Packet:
+    """A micro-batch of queries, here of some that were submitted one by one; its methods are the stages."""
 
     matcher: Matcher  # What answers
     unique: BoolArray  # Of each query: whether its keys are wanted once each
+    rows: list[list[str]] = field(default_factory=list)  # The queries
+    callers: list[Caller] = field(default_factory=list)  # The caller of each
+    result_bytes: int = 0  # With how many bytes of results the packet is counted as on its way
     queries: Preprocessed = field(init=False)  # From the preprocess stage on
     matched: Matched = field(init=False)  # From the subset match on
     keys: Lists = field(init=False)  # From the key lookup on: those of each query
 
+    @classmethod
+    def of(cls, matcher: Matcher, callers: list[Caller], rows: list[list[str]]) -> Self:
+        """A packet of these callers' queries."""
+        unique = np.array([caller.unique for caller in callers], np.bool_)
+        return cls(matcher=matcher, unique=unique, rows=rows, callers=callers)
+
     def __len__(self) -> int:
         return len(self.unique)
 
-    @abstractmethod
     def tags(self) -> tuple[TagLists, int, int]:
         """Rows of tags, and from which to which of them are the packet's queries."""
+        return rows_of_tags(self.rows), 0, len(self.rows)
 
     def space(self, count: int) -> U64Array | None:  # noqa: ARG002 - as `Space`
-        """Memory for all keys of the packet, where there is some already."""
+        """Memory for all keys of the packet, if there is some already."""
         return None
 
     def go_through(self, services: Services, counts: Counts) -> None:
@@ -339,45 +212,185 @@ class Packet(ABC):
         if self.unique.any():
             self.keys = merge_unique(self.keys, self.unique)
 
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class CallPacket(Packet):
-    """Some of the queries of a call that asks many: `first` to `last` of `rows`."""
-
-    rows: TagLists
-    first: int
-    last: int
-    number: int  # Which of the call's packets it is
-    answers: Answers  # Where the keys go
-
-    def tags(self) -> tuple[TagLists, int, int]:
-        """As `Packet` says."""
-        return self.rows, self.first, self.last
-
-    def space(self, count: int) -> U64Array | None:
-        """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
-        return None if self.unique.any() else self.answers.space(self.number, count)
-
-    def merge(self) -> None:
-        """As `Packet` says; the keys then come to the others."""
-        Packet.merge(self)
-        self.answers.put(self.number, self.keys)
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Submitted(Packet):
-    """Queries that were submitted one by one."""
-
-    callers: list[Caller]  # The caller of each
-    rows: list[list[str]] = field(default_factory=list)  # The queries
-    result_bytes: int = 0  # With how many bytes of results the packet is counted as on its way
-
-    def tags(self) -> tuple[TagLists, int, int]:
-        """As `Packet` says."""
-        return rows_of_tags(self.rows), 0, len(self.rows)
-
     def answers(self) -> list[Keys]:
         """List each query's keys, or give them as a set where they are unique."""
         ends, values = self.keys.offsets.tolist(), self.matcher.keys.listed(self.keys.values)
         parts = [values[first:last] for first, last in pairwise(ends)]
         return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class CallPacket(Packet):
+    """Some of the queries of a call that asks many."""
+
+    part: Part
+    number: int  # Which of the call's packets it is
+    of_call: Answers  # Where the keys go
+
+    def tags(self) -> Part:
+        """As `Packet` says."""
+        return self.part
+
+    def space(self, count: int) -> U64Array | None:
+        """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
+        return None if self.unique.any() else self.of_call.space(self.number, count)
+
+    def merge(self) -> None:
+        """As `Packet` says; the keys then come to the others."""
+        Packet.merge(self)
+        self.of_call.put(self.number, self.keys)
+
+
+class Call:
+    """Parts of a call that asks many queries, each a packet; and the keys of all."""
+
+    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
+        self._matcher, self.parts, self._unique = matcher, parts, unique
+        self._answers = Answers([last - first for _, first, last in parts], matcher.memory)
+
+    def packet(self, number: int) -> CallPacket:
+        """One of the packets, which is not kept: it holds much memory."""
+        part = self.parts[number]
+        unique = np.full(part[2] - part[1], self._unique)
+        return CallPacket(matcher=self._matcher, unique=unique, part=part, number=number, of_call=self._answers)
+
+    def lists(self, threads: int) -> Lists:
+        """Keys, uint64, of each query, when all packets went through; can be asked for once."""
+        return self._answers.lists(threads)
+
+
+def match_many(
+    matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool, threads: int, counts: Counts, services: Services
+) -> Lists:
+    """Keys, uint64, of each of many queries, in order; threads that all calls share take the packets through."""
+    size = matcher.packet_size
+    at_once = min(threads, size.at_once or threads)
+    # Few threads keep a device busy, and would merge alone
+    merged_later = unique and at_once < threads
+    call = Call(matcher, cut(whole(chunks), size, at_once), unique=unique and not merged_later)
+    run(lambda number: call.packet(number).go_through(services, counts), range(len(call.parts)), at_once)
+    found = call.lists(threads)
+
+    def merge(first: int, last: int) -> Lists:
+        begin, end = found.offsets[first], found.offsets[last]
+        begun = time.perf_counter()
+        merged = merge_all(Lists(found.offsets[first : last + 1] - begin, found.values[begin:end]))
+        services["merge"].add(time.perf_counter() - begun)
+        return merged
+
+    if merged_later:
+        pieces = run_rows(merge, even_work(found.offsets, PACKETS_PER_THREAD * threads), threads)
+        found = join_lists(pieces, np.dtype(np.uint64), threads)
+    counts.add(matches=len(found.values))
+    return found
+
+
+#: A call with many queries is cut so that each thread gets some packets
+PACKETS_PER_THREAD = 4
+
+
+def whole(chunks: Sequence[TagLists]) -> deque[Part]:
+    """All queries of chunks, for `cut`."""
+    return deque((chunk, 0, len(chunk)) for chunk in chunks if len(chunk))
+
+
+def cut(left: deque[Part], size: PacketSize, threads: int, most: int | None = None) -> list[Part]:
+    """Cut packets off what is left of a call's queries: `most`, as large as may be; or all, of about even size."""
+    found: list[Part] = []
+    while left and (most is None or len(found) < most):
+        chunk, begun, end = left.popleft()
+        if most is None:
+            ranges = packet_ranges(chunk.offsets[begun:], size, threads)
+            found += [(chunk, begun + first, begun + last) for first, last in ranges]
+        else:
+            last = min(begun + size.queries, end)
+            found.append((chunk, begun, last))
+            if last < end:
+                left.appendleft((chunk, last, end))
+    return found
+
+
+def packet_ranges(offsets: IntArray, size: PacketSize, threads: int) -> list[tuple[int, int]]:
+    """Ranges of queries, whose tags these offsets cut, for packets: as many in each, unless they have many tags."""
+    count = len(offsets) - 1
+    wanted = min(PACKETS_PER_THREAD * threads, -(-count // size.fewest))
+    tags = int(offsets[-1]) - int(offsets[0])
+    if wanted == 1 and count <= size.queries and tags <= size.tags:
+        return [(0, count)]
+    even = np.array(even_ranges(count, max(wanted, -(-count // size.queries), -(-tags // size.tags))))
+    if not len(even):
+        return []
+    begins, ends = offsets[even[:, 0]].astype(np.int64), offsets[even[:, 1]].astype(np.int64)
+    # Where a range has too many tags, it is cut behind each so many of its own
+    cuts = np.maximum(-(-(ends - begins) // size.tags), 1) - 1
+    marks = np.repeat(begins - size.tags * offsets_of(cuts)[:-1], cuts) + size.tags * np.arange(1, cuts.sum() + 1)
+    by_tags = np.searchsorted(offsets, marks.astype(offsets.dtype), side="right") - 1
+    edges = np.unique(np.concatenate([even[:, 0], by_tags, [count]])).tolist()
+    return list(pairwise(edges))
+
+
+class Intake:
+    """Gathers queries while no thread is free to take them, so that batches grow with the load."""
+
+    def __init__(
+        self, packet_queries: int, *, announce: Callable[[], object], dropped: Callable[[list[Caller]], None]
+    ) -> None:
+        self._packet_queries = packet_queries
+        self._announce = announce
+        self._dropped = dropped
+        self._lock = threading.Lock()
+        self._groups: dict[Matcher, list[tuple[list[str], Caller]]] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether there is something to take."""
+        return bool(self._groups)
+
+    def extend(self, matcher: Matcher, queries: list[tuple[list[str], Caller]]) -> bool:
+        """Append queries to which `matcher` has the answers; returns whether their taking must be seen to.
+
+        If not, there are others whose taking has been seen to.
+        """
+        with self._lock:
+            waiting = self._groups.setdefault(matcher, [])
+            waiting += queries
+            return len(waiting) == len(queries)
+
+    def take(self) -> Packet | None:
+        """Return some of what has been gathered, without what was cancelled; `None` if there is nothing."""
+        while True:
+            with self._lock:
+                if not self._groups:
+                    return None
+                matcher, waiting = next(iter(self._groups.items()))
+                gathered, rest = waiting[: self._packet_queries], waiting[self._packet_queries :]
+                if rest:
+                    self._groups[matcher] = rest
+                else:
+                    del self._groups[matcher]
+                more = bool(self._groups)
+            try:
+                begun = [caller.begin() for _, caller in gathered]
+                if not all(begun):
+                    self._dropped([caller for (_, caller), wanted in zip(gathered, begun, strict=True) if not wanted])
+                    gathered = [query for query, wanted in zip(gathered, begun, strict=True) if wanted]
+                if not gathered:
+                    continue
+                rows, callers = map(list, zip(*gathered, strict=True))
+                packet = Packet.of(matcher, callers, rows)
+            except BaseException as error:
+                for _, caller in gathered:
+                    caller.fail(error)
+                self._dropped([caller for _, caller in gathered])
+                raise
+            if more:
+                self._announce()
+            return packet
+
+    def cancel(self) -> list[Caller]:
+        """Cancel all that nobody has taken; returns the callers that wait for it."""
+        with self._lock:
+            waiting = [caller for group in self._groups.values() for _, caller in group]
+            self._groups.clear()
+        for caller in waiting:
+            caller.cancel()
+        return waiting

@@ -64,6 +64,7 @@ class Stage(Generic[Work]):
         threads: int,
         bound: int,
         hand_over: int = 0,
+        first: Callable[[], Work | None] = lambda: None,
         otherwise: Callable[[], Work | None] = lambda: None,
     ) -> None:
         self.name = name
@@ -71,7 +72,7 @@ class Stage(Generic[Work]):
         self._fail = fail
         self._bound = bound
         self._hand_over = hand_over
-        self._otherwise = otherwise
+        self._first, self._otherwise = first, otherwise  # What is asked for work before what waits, and after
         #: Pieces of work, and when each came, in seconds of `time.perf_counter`
         self._waiting: deque[tuple[float, Work]] = deque()
         self._lock = threading.Lock()
@@ -182,6 +183,8 @@ class Stage(Generic[Work]):
 
     def _next(self) -> Work | None:
         """Wait for a piece of work; `None` at the end."""
+        if not self._stopped and (found := self._first()) is not None:
+            return found
         while True:
             with self._lock:
                 while not (self._waiting or self._nudged or self._stopped):

@@ -104,7 +104,7 @@ pipeline/run/orders.py: tests/pipeline/test_channel_orders.py -k dfgs
 -        return place if before + block <= entry.due else None
 +        return place
 # limits: any number of queries is let in
-pipeline/run/threaded.py: tests/pipeline/test_pipeline.py -k overload
+pipeline/run/callers.py: tests/pipeline/test_pipeline.py -k overload
 -        if queries >= self._most_queries:
 +        if False:
 # Spark's shuffle: queries go to one bucket of a tag whose sets are in several

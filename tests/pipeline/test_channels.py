@@ -17,10 +17,10 @@ from support.pipelines import TAGS, TIMEOUT, Gate, figures
 from support.waiting import wait_until
 
 from tagmatch import Channel, ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded, TagMatch
-from tagmatch.pipeline.run import scheduled
+from tagmatch.pipeline.run import channels
+from tagmatch.pipeline.run.callers import Limits
+from tagmatch.pipeline.run.channels import Channels
 from tagmatch.pipeline.run.counts import OUTCOMES
-from tagmatch.pipeline.run.scheduled import Scheduled
-from tagmatch.pipeline.run.threaded import Limits
 from tagmatch.pipeline.segment import SegmentQueries
 
 pytestmark = pytest.mark.usefixtures("through_stages")
@@ -43,7 +43,7 @@ def outcomes(tm: TagMatch[Any], channel: str) -> Counter[str]:
 
 @pytest.fixture
 def packets_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "alone", lambda *_: None)
+    monkeypatch.setattr(channels, "alone", lambda *_: None)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -133,8 +133,8 @@ def test_each_message_is_counted_once(order: str, rng: random.Random, monkeypatc
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """What channels take for the time."""
-    now, begin = [0.0], Scheduled.__init__
-    monkeypatch.setattr(Scheduled, "__init__", lambda self, *options: begin(self, *options, lambda: now[0]))
+    now, begin = [0.0], Channels.__init__
+    monkeypatch.setattr(Channels, "__init__", lambda self, *options: begin(self, *options, lambda: now[0]))
     return now
 
 
@@ -162,14 +162,14 @@ def test_what_is_late_is_dropped_or_measured(gate: Gate, clock: list[float], ord
 def sizes(monkeypatch: pytest.MonkeyPatch, clock: list[float]) -> list[int]:
     """How many queries each packet has had so far; each takes 1 ms."""
     found: list[int] = []
-    perform = Scheduled._perform
+    perform = Channels._perform
 
-    def timed(self: Scheduled, packet: Any) -> None:
+    def timed(self: Channels, packet: Any) -> None:
         found.append(len(packet))
         clock[0] += 0.001 * len(packet)
         perform(self, packet)
 
-    monkeypatch.setattr(Scheduled, "_perform", timed)
+    monkeypatch.setattr(Channels, "_perform", timed)
     return found
 
 

@@ -16,8 +16,7 @@ from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.parallel import run
 from tagmatch.pipeline.run import packets as module
-from tagmatch.pipeline.run.packets import Answers
-from tagmatch.pipeline.run.threaded import packet_ranges
+from tagmatch.pipeline.run.packets import Answers, packet_ranges
 from tagmatch.pipeline.segment import CpuMatcher, PacketSize
 from tagmatch.pipeline.tags import merge_unique
 

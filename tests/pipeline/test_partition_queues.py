@@ -1,10 +1,9 @@
 """The partition queues and the results table against lists and sets, and when a batch leaves them."""
 
 import itertools
-import queue
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -17,14 +16,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 from support.pipelines import TIMEOUT, Gate, small, together
 from support.places import lists_of, rows_of
+from support.waiting import wait_until
 
 from tagmatch import PipelineOptions
 from tagmatch.model.arrays import Lists
 from tagmatch.pipeline.balanced import BalancedSubsetMatch
 from tagmatch.pipeline.run import batches as partition_queues
 from tagmatch.pipeline.run.batches import Batcher, Completed, PartitionQueues, Taken
-from tagmatch.pipeline.run.packets import Caller, Submitted
-from tagmatch.pipeline.run.stage import Stage
+from tagmatch.pipeline.run.callers import Caller
+from tagmatch.pipeline.run.packets import Packet
 from tagmatch.pipeline.segment import Batches, Found
 from tagmatch.pipeline.tags import QueryBatch
 
@@ -206,21 +206,12 @@ def test_two_batches_of_a_query_that_fail_at_once() -> None:
 
 
 class Clock:
-    """Stands still until it is set; counts the looks at it."""
+    """Stands still until it is set."""
 
-    def __init__(self) -> None:
-        self.now, self.looks = 0.0, 0
-        self._looked = threading.Condition()
+    now = 0.0
 
     def monotonic(self) -> float:
-        with self._looked:
-            self.looks += 1
-            self._looked.notify_all()
         return self.now
-
-    def wait_for_looks(self, total: int) -> None:
-        with self._looked:
-            assert self._looked.wait_for(lambda: self.looks >= total, TIMEOUT)
 
 
 @pytest.fixture
@@ -234,11 +225,9 @@ class Batching:
     """A batch stage whose threads never come for anything; every query is of the first partition."""
 
     def __init__(self, flush_timeout: float | None, hand_over: int = 0) -> None:
-        self.due: queue.Queue[Taken] = queue.Queue()
         self.announced: list[bool] = []
         self.batcher = Batcher(
-            flush_timeout, 1, hand_over,
-            announce=lambda: self.announced.append(True), due=self.due.put, held=lambda _: None,
+            flush_timeout, 1, hand_over, announce=lambda: self.announced.append(True), held=lambda _: None,
             lost=lambda _callers, _error: None,
         )  # fmt: skip
 
@@ -246,7 +235,7 @@ class Batching:
         """Add so many queries; returns how many are in each piece that leaves at once."""
         batches = routed({number: {0} for number in range(count)})
         callers = [Caller(Future(), False) for _ in range(count)]
-        packet = Submitted(matcher=matcher, unique=np.zeros(count, bool), callers=callers)
+        packet = Packet(matcher=matcher, unique=np.zeros(count, bool), callers=callers)
         leaving, through = self.batcher.add(packet, batches)
         assert len(through) == 0
         return list(map(len, leaving))
@@ -256,43 +245,34 @@ class Batching:
         return queued
 
 
-Made = Callable[..., Batching]
-
-
-@pytest.fixture
-def batching() -> Iterator[Made]:
-    made: list[Batching] = []
-    yield lambda *arguments: made.append(Batching(*arguments)) or made[-1]
-    for each in made:
-        each.batcher.stop()
-
-
-def test_only_what_has_waited_for_the_flush_timeout_is_due(clock: Clock, batching: Made) -> None:
-    stage, older, younger = batching(0.01), FakeMatcher(), FakeMatcher()
-    for begin in (0.0, 5.0):  # the timer sleeps in between
+@pytest.mark.parametrize("flush_timeout", [0.01, 1e300])
+def test_only_what_has_waited_for_the_flush_timeout_is_due(clock: Clock, flush_timeout: float) -> None:
+    stage, older, younger = Batching(flush_timeout), FakeMatcher(), FakeMatcher()
+    for begin in (0.0, 5.0):
         clock.now = begin
         assert stage.add(older) == []
         clock.now = begin + 0.006
         assert stage.add(younger) == []
         for later, matcher in ((0.012, older), (0.017, younger)):
-            clock.wait_for_looks(clock.looks + 5)
-            assert stage.due.empty(), "by the clock no time has passed"
+            assert stage.batcher.take_due() is None, "by the clock no time has passed"
             clock.now = begin + later
-            taken = stage.due.get(timeout=TIMEOUT)
+            taken = stage.batcher.take_due()
+            assert (taken is None) == (flush_timeout > 1)
+            taken = taken or stage.batcher.take()
+            assert taken is not None
             assert (taken.queues.matcher, len(taken)) == (matcher, 1)
             assert len(stage.batcher.finish(taken, None)) == 1
         assert stage.queued() == 0
 
 
-def test_full_batch_does_not_wait(batching: Made) -> None:
-    stage, matcher = batching(None), FakeMatcher()
+def test_full_batch_does_not_wait() -> None:
+    stage, matcher = Batching(None), FakeMatcher()
     assert [stage.add(matcher) for _ in range(4)] == [[], [], [], [4]]
     assert stage.batcher.stats() == {"queued": 0, "batches": 1, "fill": 1.0}
     assert stage.add(matcher, 9) == [8]
     assert stage.batcher.stats() == {"queued": 1, "batches": 3, "fill": 1.0}
     # The last waits for a thread
     assert stage.announced
-    assert stage.due.empty()
     taken = stage.batcher.take()
     assert taken is not None
     assert len(taken) == 1
@@ -300,48 +280,25 @@ def test_full_batch_does_not_wait(batching: Made) -> None:
 
 
 @pytest.mark.parametrize("options", [(0,), (None, 3)], ids=["no timeout", "small packet"])
-def test_no_query_waits_where_none_should(batching: Made, options: tuple[Any, ...]) -> None:
-    stage = batching(*options)
+def test_no_query_waits_where_none_should(options: tuple[Any, ...]) -> None:
+    stage = Batching(*options)
     assert stage.add(FakeMatcher(), 2) == [2]
     assert stage.queued() == 0
 
 
-@pytest.mark.parametrize("flush_timeout", [1e10, 1e300])
-def test_flush_timeout_longer_than_a_lock_can_wait(clock: Clock, batching: Made, flush_timeout: float) -> None:
-    """pytest makes an error of an exception in the timer."""
-    stage = batching(flush_timeout)
-    stage.add(FakeMatcher())
-    clock.wait_for_looks(2)  # this thread's and the timer's
-    assert stage.queued() == 1  # which comes after the timer has begun to wait
-    stage.batcher.stop()
-
-
-@pytest.mark.parametrize(
-    ("flush_timeout", "owner", "name", "waiting"),
-    [(0.01, Stage, "put", (0, 1)), (None, Batcher, "add", (1, 0))],
-    ids=["the timer delivers", "without a timeout"],
-)
-def test_where_queries_wait_while_all_threads_are_busy(
-    monkeypatch: pytest.MonkeyPatch, flush_timeout: float | None, owner: type, name: str, waiting: tuple[int, int]
-) -> None:
-    """In the batch stage, or, once they are due, before the next one."""
-    gate, done, do = Gate(monkeypatch, BalancedSubsetMatch, "match"), threading.Event(), getattr(owner, name)
-
-    def spied(*arguments: Any) -> Any:
-        outcome = do(*arguments)
-        if owner is Batcher or threading.current_thread().name == "tagmatch-batch-timer":
-            done.set()
-        return outcome
-
+@pytest.mark.parametrize("flush_timeout", [1e-9, None])
+def test_what_has_waited_goes_before_what_is_full(monkeypatch: pytest.MonkeyPatch, flush_timeout: float | None) -> None:
+    """Queries wait in the batch stage while all threads are busy, and full batches before the next one."""
+    gate, matched = Gate(monkeypatch, BalancedSubsetMatch, "match"), list[int]()
     pipeline = PipelineOptions(hand_over_queries=0)
-    with small(layout="balanced", threads=1, flush_timeout=flush_timeout, pipeline=pipeline) as tm:
+    with small(layout="balanced", threads=1, batch_size=2, flush_timeout=flush_timeout, pipeline=pipeline) as tm:
         first = tm.submit(["t1"])
         assert gate.entered.wait(TIMEOUT)
-        monkeypatch.setattr(owner, name, spied)  # not before: the timer may have delivered the first query, too
-        second = tm.submit(["t2"])
-        assert done.wait(TIMEOUT)
-        stages = tm.stats()["stages"]
-        assert (stages["batch"]["queued"], stages["subset_match"]["queued"]) == waiting
-        assert not second.done()
+        futures = [tm.submit(["t2"]) for _ in range(3)]
+        wait_until(lambda: [tm.stats()["stages"][name]["queued"] for name in ("batch", "subset_match")] == [1, 1])
+        assert not any(future.done() for future in futures)
+        for i, future in enumerate(futures):
+            future.add_done_callback(lambda _, i=i: matched.append(i))
         gate.open()
-        assert (first.result(TIMEOUT), second.result(TIMEOUT)) == ([1], [2])
+        assert [future.result(TIMEOUT) for future in (first, *futures)] == [[1], [2], [2], [2]]
+    assert matched.index(2) == (0 if flush_timeout else 2)

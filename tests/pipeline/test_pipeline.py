@@ -14,9 +14,9 @@ from support.waiting import wait_until
 
 from tagmatch import Overloaded, PipelineOptions, TagMatch
 from tagmatch.model.options import MatchOptions
-from tagmatch.pipeline.run.packets import Caller
+from tagmatch.pipeline.run.callers import Caller
+from tagmatch.pipeline.run.packets import Intake
 from tagmatch.pipeline.run.stage import Stage
-from tagmatch.pipeline.run.threaded import Intake
 from tagmatch.pipeline.segment import CpuMatcher, tag_finder
 
 pytestmark = pytest.mark.usefixtures("through_stages")

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tagmatch import CudaOptions
 from tagmatch.model.arrays import U64Array
 from tagmatch.model.columns import tag_lists
-from tagmatch.pipeline.run.threaded import packet_ranges
+from tagmatch.pipeline.run.packets import packet_ranges
 from tagmatch_bench.harness.bench import Bench, Rate
 from tagmatch_bench.harness.load import callers_rate
 from tagmatch_bench.harness.results import Result, Target

@@ -17,8 +17,8 @@ from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import StagedChanges
 from tagmatch.partitioner.local import segment_after
 from tagmatch.pipeline.run.counts import Counts, Histogram
+from tagmatch.pipeline.run.packets import PACKETS_PER_THREAD, match_many
 from tagmatch.pipeline.run.stage import STAGES
-from tagmatch.pipeline.run.threaded import PACKETS_PER_THREAD, match_inline
 from tagmatch.pipeline.segment import CpuMatcher, tag_finder
 from tagmatch_bench.systems.matcher import Answers, CallSize, Matcher, Plain, UnavailableError, kept, list_array
 
@@ -155,7 +155,7 @@ class Kernels(Plain):
         """Return the keys of the stored sets that match, for each query in order."""
         chunks = tag_lists(queries, "queries")
         services = {stage: Histogram() for stage in STAGES}
-        answers = match_inline(
+        answers = match_many(
             self._matcher, chunks, unique=unique, threads=self._threads, counts=Counts(), services=services
         )
         return list_array(answers)

@@ -1,4 +1,4 @@
-"""The executor of channels: queries wait in an order that keeps deadlines, for threads that take them in tasks.
+"""Channels: queries wait in an order that keeps deadlines, for threads that take them in tasks.
 
 A task is a few messages, or a packet of a call with many. It stays with one thread through all stages, and is bounded
 by what it takes: so what is urgent never waits long for a thread.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import inf
 from typing import Any
@@ -21,40 +21,24 @@ from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions, of_channel
 from tagmatch.model.parallel import join, start
 from tagmatch.pipeline.one import alone
+from tagmatch.pipeline.run.callers import Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
-from tagmatch.pipeline.run.packets import Answers, Caller, CallPacket, Keys, Packet, Services, Submitted
+from tagmatch.pipeline.run.packets import Call, Keys, Packet, Part, Services, cut, whole
 from tagmatch.pipeline.run.stage import at_work, working
-from tagmatch.pipeline.run.threaded import Limits, packet_ranges
-from tagmatch.pipeline.segment import Matcher, PacketSize
-
-#: Some queries of a call: those from one row of a chunk to another
-Part = tuple[TagLists, int, int]
+from tagmatch.pipeline.segment import Matcher
 
 
-class Round:
+class Round(Call):
     """Packets of a call that wait at the same time, and the thread that waits for them."""
 
     def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
-        self._answers = Answers([last - first for _, first, last in parts], matcher.memory)
-        self.packets = [
-            CallPacket(
-                matcher=matcher,
-                unique=np.full(last - first, unique),
-                rows=rows,
-                first=first,
-                last=last,
-                number=number,
-                answers=self._answers,
-            )
-            for number, (rows, first, last) in enumerate(parts)
-        ]
-        self.error: BaseException | None = None
-        #: How it ended, if it did not end well
-        self.outcome: str | None = None
-        self._left = len(self.packets)
+        super().__init__(matcher, parts, unique=unique)
+        self._left = len(parts)
         self._lock = threading.Lock()
         self._ended = threading.Event()
+        #: How it ended, and why, if it did not end well
+        self._outcome: tuple[str, BaseException] | None = None
 
     @property
     def over(self) -> bool:
@@ -72,60 +56,29 @@ class Round:
         """Have the call fail; the first error counts."""
         with self._lock:
             if not self._ended.is_set():
-                self.outcome, self.error = outcome, error
+                self._outcome = outcome, error
                 self._ended.set()
 
     def wait(self) -> None:
-        """Wait for the end; raise the error if there is one."""
+        """Wait for the end; raises `_EndedError` if it does not end well."""
         self._ended.wait()
-        if self.error is not None:
-            raise self.error
+        if self._outcome is not None:
+            raise _EndedError(*self._outcome)
 
     def leave(self) -> None:
         """Wait no longer."""
         self._ended.set()
 
-    def lists(self, threads: int) -> Lists:
-        """Keys of each query."""
-        return self._answers.lists(threads)
+
+class _EndedError(Exception):
+    """A call ended without answers."""
+
+    def __init__(self, outcome: str, error: BaseException) -> None:
+        super().__init__(outcome)
+        self.outcome, self.error = outcome, error
 
 
-class Cuts:
-    """Cuts what is left of a call's queries into packets, again and again, as what these may have becomes known."""
-
-    def __init__(self, chunks: Sequence[TagLists]) -> None:
-        self._chunks = list(chunks)
-        self._begun = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._chunks)
-
-    def parts(self, matcher: Matcher, packet: int, threads: int, most: int | None) -> list[Part]:
-        """Cut off packets of at most so many queries, `most` of them; all that is left, if that is `None`."""
-        found: list[Part] = []
-        size = replace(matcher.packet_size, queries=packet, fewest=min(matcher.packet_size.fewest, packet))
-        while self._chunks and (most is None or len(found) < most):
-            chunk = self._chunks[0]
-            for first, last in self._ranges(chunk, size, threads, None if most is None else packet):
-                if most is not None and len(found) == most:
-                    return found
-                found.append((chunk, first, last))
-                self._begun = last
-            self._chunks.pop(0)
-            self._begun = 0
-        return found
-
-    def _ranges(self, chunk: TagLists, size: PacketSize, threads: int, step: int | None) -> Iterator[tuple[int, int]]:
-        if step is not None:
-            for first in range(self._begun, len(chunk), step):
-                yield first, min(first + step, len(chunk))
-        else:
-            begun = self._begun
-            for first, last in packet_ranges(chunk.offsets[begun:], size, threads):
-                yield begun + first, begun + last
-
-
-class Scheduled:
+class Channels:
     """The channels' messages, and the threads that match them."""
 
     def __init__(
@@ -165,10 +118,8 @@ class Scheduled:
     def submit(self, of: Class, matcher: Matcher, tags: list[str], caller: Caller, timeout: float | None) -> None:
         """Have a query answered, or fail, in time. Waits at most so long for its turn to enter."""
         since = self._clock()
-        if at_work():
-            self._limits.admit_at_once(caller)
-        else:
-            self._limits.admit(caller, timeout=timeout)
+        if overloaded := self._limits.admit([caller], timeout, always=at_work()):
+            raise overloaded[0]
         of.counts.offer(1)
         entry = Entry(of, since, since + of.due, 1, (tags, caller), matcher)
         try:
@@ -230,8 +181,7 @@ class Scheduled:
                 entry.call.end("cancelled", ClosedError())
             else:
                 _, caller = entry.work
-                caller.future.cancel()
-                caller.future.set_running_or_notify_cancel()
+                caller.cancel()
                 self._leave(entry, "cancelled", caller)
 
     def join(self) -> None:
@@ -262,35 +212,30 @@ class Scheduled:
     ) -> Lists:
         """Match all queries; at first some, until it is known how many a packet may have."""
         found: list[Lists] = []
-        cuts = Cuts(chunks)
-        while cuts or not found:
-            limit = matcher.packet_size.queries
+        left, size = whole(chunks), matcher.packet_size
+        while left or not found:
             with self._lock:
-                packet = self._order.packet(of, limit)
-                growing = packet < limit and packet == max(1, 2 * of.cost.largest)
-            parts = cuts.parts(matcher, packet, self._threads, self._threads if growing else None)
-            part = Round(matcher, parts, unique=unique)
-            if parts:
+                packet = self._order.packet(of, size.queries)
+                growing = packet < size.queries and packet == max(1, 2 * of.cost.largest)
+            smaller = replace(size, queries=packet, fewest=min(size.fewest, packet))
+            part = Round(matcher, cut(left, smaller, self._threads, self._threads if growing else None), unique=unique)
+            if part.parts:
                 self._match_round(of, part, since)
             found.append(part.lists(self._threads))
         return found[0] if len(found) == 1 else join_lists(found, np.dtype(np.uint64), self._threads)
 
     def _match_round(self, of: Class, part: Round, since: float) -> None:
-        due = since + of.due
-        entries = [Entry(of, since, due, len(packet), packet, call=part) for packet in part.packets]
+        entries = [
+            Entry(of, since, since + of.due, last - first, number, call=part)
+            for number, (_, first, last) in enumerate(part.parts)
+        ]
         try:
             if at_work():  # a thread that others wait for must not wait for others
                 for entry in entries:
-                    self._match_packet(entry)
-            else:
-                outcome = self._put(entries)
-                if outcome is not None:
-                    raise _EndedError(outcome, self._unwanted(entries[0], outcome))
+                    self._match_packet(of, part, entry.work)
+            elif (outcome := self._put(entries)) is not None:
+                part.end(outcome, self._unwanted(entries[0], outcome))
             part.wait()
-        except BaseException as error:
-            if part.outcome is not None and part.error is error:
-                raise _EndedError(part.outcome, error) from None
-            raise
         finally:
             part.leave()
 
@@ -319,34 +264,31 @@ class Scheduled:
         return None
 
     def _match(self, entries: list[Entry]) -> None:
-        if entries[0].matcher is None:
-            self._match_packet(entries[0])
+        of, call, matcher = entries[0].of, entries[0].call, entries[0].matcher
+        if isinstance(call, Round):
+            self._match_packet(of, call, entries[0].work)
             return
         wanted = []
         for entry in entries:
-            _, caller = entry.work
-            if caller.future.set_running_or_notify_cancel():
+            if entry.work[1].begin():
                 wanted.append(entry)
             else:
-                self._leave(entry, "cancelled", caller)
-        if wanted:
-            self._match_messages(entries[0].of, wanted[0].matcher, wanted)
+                self._leave(entry, "cancelled", entry.work[1])
+        if wanted and matcher is not None:
+            self._match_messages(of, matcher, wanted)
 
-    def _match_packet(self, entry: Entry) -> None:
-        call, packet = entry.call, entry.work
-        assert isinstance(call, Round)
-        assert isinstance(packet, CallPacket)
+    def _match_packet(self, of: Class, call: Round, number: int) -> None:
         try:
             begun = self._clock()
+            packet = call.packet(number)
             self._perform(packet)
         except BaseException as error:
             call.end("failed", error)
         else:
-            self._learn(entry.of, entry.count, self._clock() - begun)
+            self._learn(of, len(packet), self._clock() - begun)
             call.done()
 
-    def _match_messages(self, of: Class, matcher: Matcher | None, entries: list[Entry]) -> None:
-        assert matcher is not None
+    def _match_messages(self, of: Class, matcher: Matcher, entries: list[Entry]) -> None:
         rows, callers = map(list, zip(*(entry.work for entry in entries), strict=True))
         try:
             begun = self._clock()
@@ -371,8 +313,7 @@ class Scheduled:
             one, query = asked
             keys = matcher.keys.listed(one.keys(query, callers[0].unique, self._counts.of_kernels))
             return [set(keys) if callers[0].unique else keys]
-        unique = np.array([caller.unique for caller in callers])
-        packet = Submitted(matcher=matcher, unique=unique, rows=rows, callers=callers)
+        packet = Packet.of(matcher, callers, rows)
         self._perform(packet)
         self._counts.add(matches=len(packet.keys.values))
         return packet.answers()
@@ -400,15 +341,11 @@ class Scheduled:
         about = f"channel {channel.name!r}, whose deadline is {channel.due:g} seconds"
         if outcome == "deserted":
             return DeadlineMissed(f"{about}: deserted, as no thread could have it in time; hand in fewer messages")
+        about += f": dropped {now - entry.since:.6f} seconds after it came,"
         if now > entry.expires:
-            return DeadlineMissed(
-                f"{about}: dropped {now - entry.since:.6f} seconds after it came, {now - entry.expires:.6f} too late"
-            )
+            return DeadlineMissed(f"{about} {now - entry.expires:.6f} too late")
         late = now + entry.of.cost.seconds(entry.count) - entry.expires
-        return DeadlineMissed(
-            f"{about}: dropped {now - entry.since:.6f} seconds after it came, as it would have been "
-            f"{max(late, 0.0):.6f} late"
-        )
+        return DeadlineMissed(f"{about} as it would have been {max(late, 0.0):.6f} late")
 
     def _end(self, entry: Entry, outcome: str, error: BaseException) -> None:
         """Let a message out that nobody has begun, with an error."""
@@ -416,7 +353,7 @@ class Scheduled:
             entry.call.end(outcome, error)
             return
         _, caller = entry.work
-        wanted = caller.future.set_running_or_notify_cancel()
+        wanted = caller.begin()
         self._leave(entry, outcome if wanted else "cancelled", caller)
         if wanted:
             caller.fail(error)
@@ -424,11 +361,3 @@ class Scheduled:
     def _leave(self, entry: Entry, outcome: str, caller: Caller) -> None:
         entry.of.counts.end(outcome)
         self._limits.leave([caller])
-
-
-class _EndedError(Exception):
-    """A call ended without answers."""
-
-    def __init__(self, outcome: str, error: BaseException) -> None:
-        super().__init__(outcome)
-        self.outcome, self.error = outcome, error
