@@ -6,18 +6,20 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from tagmatch.broker.config import GatewayOptions
-from tagmatch.broker.hub import Hub
-from tagmatch.broker.incoming import DeadLetters, GatewayMessage, HandingOver, Requests
+from tagmatch.broker.hub import Hub, Published
+from tagmatch.broker.incoming import Counts, DeadLetters, GatewayMessage, MessageRow, Requests, row_of, table_in
 from tagmatch.broker.sessions import SessionConnection, Sessions
-from tagmatch.model.errors import SlowSubscriberError, TagMatchError
+from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, SlowSubscriberError, TagMatchError
 
 _LOG = logging.getLogger("tagmatch.gateways")
 # Between looks whether the gateway is to stop
@@ -31,6 +33,13 @@ _MOST_TRIES = 5
 _FEWER = 4
 #: Whose the sessions of gateways are; no user has that name
 SUBSCRIBER = "\0gateway"
+#: What docs/subscribers.md describes: of connections, messages, notifications of one key each, dead letters, requests
+_COUNTS = (
+    "connections", "disconnections",
+    "received", "matched", "unmatched", "refused", "dropped", "failed", "waiting", "waiting_bytes",
+    "sent", "unsent", "unsendable", "dead_letters", "dead_letters_unwritten",
+    "requests", "requests_refused", "consolidations", "consolidations_failed",
+)  # fmt: skip
 #: Seconds for which a gateway that is required may be without a connection, as its broker may be started again
 GRACE_S = 30.0
 
@@ -61,12 +70,11 @@ class KeyNotification:
 class Sending:
     """Sends the notifications in the outbox of a gateway, in a separate thread."""
 
-    def __init__(self, gateway: Gateway, letters: DeadLetters, connected: threading.Event) -> None:
-        self._gateway, self._letters = gateway, letters
+    def __init__(self, gateway: Gateway, letters: DeadLetters, counts: Counts, connected: threading.Event) -> None:
+        self._gateway, self._letters, self._counts = gateway, letters, counts
         self._sessions, self._options = gateway.sessions, gateway.options
         self._connected, self._ending = connected, threading.Event()
         self._lock = threading.Lock()
-        self._counts: Counter[str] = Counter()
         self._awaiting: deque[tuple[int, Callable[[], None]]] = deque()
         self._session: SessionConnection  # where notifications go out
         # Notifications that are taken together; fewer up to an offset, where a connection has ended
@@ -180,15 +188,15 @@ class Sending:
             try:
                 refused = self._gateway.send(sendable)
             except Unsent:
-                self._count(unsent=len(sendable))
+                self._counts.add(unsent=len(sendable))
                 raise
             self._give_up(refused)
-            self._count(sent=len(sendable) - len(refused))
+            self._counts.add(sent=len(sendable) - len(refused))
 
     def _give_up(self, unsendable: Sequence[tuple[KeyNotification, str]]) -> None:
         if unsendable:
             self._letters.add("out", unsendable)
-            self._count(unsendable=len(unsendable))
+            self._counts.add(unsendable=len(unsendable))
 
     def _outgoing(self, taken: pa.RecordBatch) -> list[KeyNotification]:
         now, naming, prefix = self._sessions.now(), self._options.naming, self._options.notifications
@@ -203,15 +211,6 @@ class Sending:
                 found.append(KeyNotification(topic, payload or b"", id_, left, redelivered))
         return found
 
-    def _count(self, **more: int) -> None:
-        with self._lock:
-            self._counts.update(more)
-
-    def stats(self) -> dict[str, int]:
-        """Counts: notifications of one key each that were `sent`, `unsent` as the connection ended, `unsendable`."""
-        with self._lock:
-            return {name: self._counts[name] for name in ("sent", "unsent", "unsendable")}
-
 
 def _parts(outgoing: Sequence[KeyNotification], most: int) -> Iterator[Sequence[KeyNotification]]:
     """Parts in order: each has `most` notifications and `_MOST_BYTES` bytes at most, but one notification at least."""
@@ -225,24 +224,213 @@ def _parts(outgoing: Sequence[KeyNotification], most: int) -> Iterator[Sequence[
         yield outgoing[begin:]
 
 
+# -- from the broker to the hub ---------------------------------------------------------------------------------------
+
+#: Approximate bytes of messages that are handed over together
+PART_BYTES = 8 << 20
+#: Rows of one channel that are handed over together
+_Part = tuple[str | None, list[MessageRow]]
+
+
+class HandingOver:
+    """Takes messages, and hands them over in a separate thread.
+
+    No message ends it or holds up others: one that cannot be handed over is a dead letter, alone. Each is counted:
+    `received = matched + unmatched + refused + dropped + failed + waiting`.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        options: GatewayOptions,
+        most_bytes: int,
+        letters: DeadLetters,
+        counts: Counts,
+        when_sent: Callable[[Callable[[], None]], None],
+        *,
+        plane: bool,
+        steady: Callable[[], int],
+    ) -> None:
+        self._hub, self._options, self._most_bytes, self._plane = hub, options, most_bytes, plane
+        self._letters, self._counts, self._when_sent, self._steady = letters, counts, when_sent, steady
+        self._inbox: deque[GatewayMessage] = deque()
+        self._again: deque[_Part] = deque()
+        self.held = 0  # messages that the other side does not know to be done with; `waiting_bytes` are theirs
+        self._is_ending = False
+        self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-in", daemon=True)
+
+    def receive(self, came: GatewayMessage, *, may_drop: bool) -> bool:
+        """Take a message; whether it was taken. One for which there is no room is dropped and counted if that may be.
+
+        If that may not be, it is as if it had not come; the caller must see to it that it comes again.
+        """
+        size = came.nbytes
+        if size > self._most_bytes:
+            self.refuse(came, f"it has {size:,} bytes, more than max_waiting_bytes and outboxes allow")
+            return True
+        counts = self._counts.now
+        with self._counts.changed:
+            has_room = self.held < self._options.max_waiting and counts["waiting_bytes"] + size <= self._most_bytes
+            if has_room or may_drop:
+                counts["received"] += 1
+            if not has_room:
+                counts["dropped"] += may_drop
+                return False
+            self._inbox.append(came)
+            self.held += 1
+            counts["waiting"] += 1
+            counts["waiting_bytes"] += size
+            self._counts.changed.notify_all()
+            return True
+
+    def refuse(self, came: GatewayMessage, why: object) -> None:
+        """Count a message that has come just now and cannot be used: a dead letter."""
+        self._letters.add("in", [(came, _reason(why))])
+        self._counts.add(received=1, refused=1)
+        _finish([came])
+
+    def _run(self) -> None:
+        while True:
+            with self._counts.changed:
+                self._counts.changed.wait_for(lambda: self._again or self._inbox or self._is_ending)
+                again = self._again.popleft() if self._again else None
+                taken = [] if again else self._taken()
+            if again is not None:
+                self._publish(*again)
+            elif not taken:
+                return
+            for channel, rows in self._by_channel(taken).items():
+                self._publish(channel, rows)
+
+    def _taken(self) -> list[GatewayMessage]:
+        taken: list[GatewayMessage] = []
+        nbytes = 0
+        while self._inbox and len(taken) < self._options.batch_messages:
+            nbytes += self._inbox[0].nbytes
+            if taken and nbytes > PART_BYTES:
+                break
+            taken.append(self._inbox.popleft())
+        return taken
+
+    def _by_channel(self, taken: Sequence[GatewayMessage]) -> dict[str | None, list[MessageRow]]:
+        """Messages of each channel; those that cannot be read are given up."""
+        found: dict[str | None, list[MessageRow]] = {}
+        for came in taken:
+            try:
+                row = row_of(came, self._options.form, plane=self._plane)
+            except Exception as error:  # an error of this message alone
+                self._give_up([came], error)
+            else:
+                found.setdefault(row.channel, []).append(row)
+        return found
+
+    def _publish(self, channel: str | None, rows: list[MessageRow]) -> None:
+        try:
+            published = self._hub.publish(table_in(rows, self._steady()), channel=channel, when_busy="wait")
+        except Exception as error:
+            self._refused(channel, rows, error, may_be_notified=False)
+        else:
+            published.add_done_callback(partial(self._published, channel, rows))
+
+    def _published(self, channel: str | None, rows: list[MessageRow], future: Future[Published]) -> None:
+        """Count messages that were matched; called in the thread of the hub."""
+        error = future.exception()
+        if error is not None:
+            self._refused(channel, rows, error, may_be_notified=not isinstance(error, TagMatchError))
+            return
+        matched = future.result().matched
+        self._counts.add(waiting=-len(rows), matched=matched, unmatched=len(rows) - matched)
+        self._release([row.came for row in rows if row.came.done is None])
+        if awaited := [row.came for row in rows if row.came.done is not None]:
+            self._when_sent(lambda: self._release(awaited))
+
+    def _refused(
+        self, channel: str | None, rows: list[MessageRow], error: BaseException, *, may_be_notified: bool
+    ) -> None:
+        """Find the message that causes an error, unless the error is temporary."""
+        members, middle = [row.came for row in rows], len(rows) // 2
+        is_late = channel is not None and isinstance(error, DeadlineMissed | Overloaded)
+        if isinstance(error, ClosedError):
+            # The service ends: the other side keeps what it does not hear of
+            self._counts.add(waiting=-len(rows), dropped=len(rows))
+            self._release(members, acknowledge=False)
+        elif is_late or not middle or (may_be_notified and self._options.guarantee == "at_most_once"):
+            self._give_up(members, error)
+        else:
+            with self._counts.changed:
+                self._again += (channel, rows[:middle]), (channel, rows[middle:])
+                self._counts.changed.notify_all()
+
+    def _give_up(self, members: list[GatewayMessage], error: BaseException) -> None:
+        if isinstance(error, DeadlineMissed | Overloaded):
+            outcome = "dropped"
+        elif isinstance(error, TagMatchError):
+            outcome = "refused"
+        else:
+            outcome = "failed"
+            _LOG.error("messages were not matched", exc_info=error)
+        self._letters.add("in", [(came, _reason(error)) for came in members])
+        self._counts.add(waiting=-len(members), **{outcome: len(members)})
+        self._release(members)
+
+    def _release(self, members: Sequence[GatewayMessage], *, acknowledge: bool = True) -> None:
+        """Let go of messages, and tell the other side that they need not come again."""
+        if acknowledge:
+            _finish(members)
+        with self._counts.changed:
+            self.held -= len(members)
+            self._counts.now["waiting_bytes"] -= sum(came.nbytes for came in members)
+
+    def start(self) -> None:
+        """Begin to hand over."""
+        self._thread.start()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until no message waits to be matched; whether that is so."""
+        with self._counts.changed:
+            return self._counts.changed.wait_for(lambda: self._counts.now["waiting"] == 0, timeout)
+
+    def end(self) -> None:
+        """End the thread, when it has handed over what there is."""
+        with self._counts.changed:
+            self._is_ending = True
+            self._counts.changed.notify_all()
+
+
+def _finish(members: Sequence[GatewayMessage]) -> None:
+    for came in members:
+        if came.done is not None:
+            try:
+                came.done()
+            except Exception as error:  # of the connection; the message comes again
+                _LOG.warning("a message was not acknowledged: %s", error)
+
+
+def _reason(why: object) -> str:
+    return f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
+
+
+# -- both --------------------------------------------------------------------------------------------------------------
+
+
 class Gateway(ABC):
     """Between a hub and another broker; subclasses know how to talk with that one."""
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: GatewayOptions) -> None:
         self._index, self._hub, self.sessions, self.options = index, hub, sessions, options
-        self.requests = Requests(index, options.write, options.consolidate_interval)
-        self._letters = DeadLetters(options.dead_letters, options.session)
+        self.counts = Counts(*_COUNTS)
+        self.requests = Requests(index, self.counts, write=options.write, interval=options.consolidate_interval)
+        letters = DeadLetters(options.dead_letters, options.session, self.counts)
         self._connected, self._ended = threading.Event(), threading.Event()
-        self._sending = Sending(self, self._letters, self._connected)
+        self._sending = Sending(self, letters, self.counts, self._connected)
         most_bytes = options.max_waiting_bytes
         if options.notifications:
             most_bytes = min(most_bytes, sessions.options.max_bytes // 2)
         self._handing_over = HandingOver(
-            hub, options, most_bytes, self._letters, self._sending.when_sent,
+            hub, options, most_bytes, letters, self.counts, self._sending.when_sent,
             plane=bool(index.stats()["plane"]), steady=sessions.steady,
         )  # fmt: skip
         self._most_bytes = most_bytes
-        self._connections = self._failures = 0
         self._is_new, self._since = True, time.monotonic()
         self._has_gone_on = False  # whether anything came or went by the present connection
         self._connecting = threading.Thread(target=self._keep_connected, name="tagmatch-gateway", daemon=True)
@@ -273,7 +461,7 @@ class Gateway(ABC):
             return
         self._since = time.monotonic()
         if connected:
-            self._connections += 1
+            self.counts.add(connections=1)
             self._is_new = False
             self._connected.set()
             _LOG.info("connected", extra={"fields": self._named()})
@@ -296,7 +484,7 @@ class Gateway(ABC):
             self._is_connected(False)
             if self._ended.is_set():
                 return
-            self._failures += 1
+            self.counts.add(disconnections=1)
             fields = {**self._named(), "reason": str(why) or type(why).__name__}
             _LOG.warning("no connection", extra={"fields": fields})
             if self._has_gone_on:
@@ -362,13 +550,5 @@ class Gateway(ABC):
         return is_whole
 
     def stats(self) -> dict[str, int]:
-        """Counts."""
-        return {
-            "connected": int(self._connected.is_set()),
-            "connections": self._connections,
-            "disconnections": self._failures,
-            **self._handing_over.stats(),
-            **self._sending.stats(),
-            **self._letters.stats(),
-            **self.requests.stats(),
-        }
+        """Counts: docs/subscribers.md says of what."""
+        return {"connected": int(self._connected.is_set()), **self.counts.stats()}

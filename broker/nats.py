@@ -16,9 +16,8 @@ import itertools
 import logging
 import math
 import re
-import threading
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, wait
 from typing import Any
 
 from tagmatch.broker.config import NatsOptions
@@ -49,6 +48,8 @@ _MOST_LINE, _NUMBERS = 4096, 32
 _PING_S, _SLOWEST = 10, 100_000
 #: Within which a client is closed: after a handshake of TLS that fails, nats-py would wait for ever
 _CLOSE_S = 1.0
+# Between looks whether the connection has ended
+_LOOK_S = 0.2
 _REFUSED = re.compile(r'permissions violation for (publish|subscription) to "(.*)"', re.IGNORECASE)
 
 
@@ -76,10 +77,10 @@ class NatsGateway(Gateway):
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: NatsOptions) -> None:
         super().__init__(index, hub, sessions, options)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="tagmatch-nats", daemon=True)
+        # Of the present connection, which runs in the thread that keeps the gateway connected
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connection_ends: asyncio.Task[Any] | None = None
         self._client: Any = None
-        self._connection_ends: Future[NoConnection] | None = None
         self._inbox_of_marks = ""
         self._marks: dict[bytes, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
@@ -88,31 +89,31 @@ class NatsGateway(Gateway):
         self._complaint: Exception | None = None
         self._forbidden: dict[str, str] = {}
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
     def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def start(self) -> None:
-        """Begin, as `Gateway.start` does."""
-        self._thread.start()
-        super().start()
+        """What a coroutine returns, in the loop of the present connection; Unsent if that ends before."""
+        try:
+            if self._loop is None:
+                raise RuntimeError
+            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            while not wait([future], _LOOK_S).done:
+                if self._loop.is_closed():
+                    raise RuntimeError
+            return future.result()
+        except (RuntimeError, CancelledError):
+            coroutine.close()
+            raise Unsent("the connection was lost", is_suspect=True) from None
 
     def _run_connection(self) -> None:
-        self._connection_ends = asyncio.run_coroutine_threadsafe(self._connection(), self._loop)
         try:
-            raise self._connection_ends.result()
-        except CancelledError:
+            asyncio.run(self._connection())
+        except asyncio.CancelledError:
             raise NoConnection("the gateway ends") from None
 
-    async def _connection(self) -> NoConnection:
-        """Connect, and return why the connection ended.
-
-        An error that it raised would be retrieved by none when the gateway ends meanwhile, and asyncio complain.
-        """
+    async def _connection(self) -> None:
         options, client, closed = self.options, _Client(self._on_unreadable), asyncio.Event()
+        self._loop, self._connection_ends = asyncio.get_running_loop(), asyncio.current_task()
+        if self._ended.is_set():
+            return
         security: dict[str, Any] = {}
         if options.username is not None:
             security |= {"user": options.username, "password": options.password}
@@ -151,7 +152,7 @@ class NatsGateway(Gateway):
                     mark.set_exception(Unsent("the connection was lost", is_suspect=True))
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(client.close(), _CLOSE_S)
-        return NoConnection(self._complaint or reason)
+        raise NoConnection(self._complaint or reason)
 
     async def _subscribe(self, client: Client) -> None:
         self._inbox_of_marks = client.new_inbox()
@@ -165,7 +166,7 @@ class NatsGateway(Gateway):
 
     async def _on_error(self, error: Exception) -> None:
         if isinstance(error, SlowConsumerError):
-            self._handing_over.count_dropped()
+            self.counts.add(received=1, dropped=1)
             return
         found = _REFUSED.search(str(error))
         if found is not None and found[1].lower() == "publish":
@@ -177,7 +178,8 @@ class NatsGateway(Gateway):
 
     def _end_receiving(self) -> None:
         if self._connected.is_set():
-            self._do(self._drain_subscriptions())
+            with contextlib.suppress(Unsent):
+                self._do(self._drain_subscriptions())
 
     async def _drain_subscriptions(self) -> None:
         for subscription in self._subscriptions:
@@ -185,30 +187,12 @@ class NatsGateway(Gateway):
                 await asyncio.wait_for(subscription.drain(), self.options.flush_timeout)
 
     def _end(self) -> None:
-        if not self._thread.is_alive():
-            return
-        self._do(self._end_client())
-        if self._connection_ends is not None:
-            self._connection_ends.cancel()
-        self._connecting.join(self.options.flush_timeout)
-        self._do(self._end_tasks())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        if not self._connecting.is_alive():
-            self._loop.close()
-
-    async def _end_client(self) -> None:
-        if self._client is not None:
-            if self._client.is_connected:
-                with contextlib.suppress(Unsent):
-                    await self._server_has_all(self._client, 0)
-            with contextlib.suppress(NatsError, OSError):
-                await self._client.close()
-
-    async def _end_tasks(self) -> None:
-        """Wait for those that were cancelled, which wait for a client: the loop must not be closed before."""
-        if others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others, timeout=2 * _CLOSE_S)
+        if self._connected.is_set():
+            with contextlib.suppress(Unsent):
+                self._do(self._server_has_all(self._client, 0))
+        if self._loop is not None and self._connection_ends is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._connection_ends.cancel)
 
     async def _on_message(self, message: Any) -> None:
         if message.subject == self._inbox_of_marks:  # `messages` take everything
@@ -241,7 +225,7 @@ class NatsGateway(Gateway):
 
     async def _on_request(self, message: Any) -> None:
         # In another thread, as it may write to the disk
-        answer = await self._loop.run_in_executor(None, self.requests.answer, message.data)
+        answer = await asyncio.to_thread(self.requests.answer, message.data)
         if message.reply and self._may_answer_to(message.reply):
             with contextlib.suppress(NatsError):
                 await message.respond(answer)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from support.agreement import index_of
 
 from tagmatch import TagMatch
-from tagmatch.broker import incoming
+from tagmatch.broker import gateway
 from tagmatch.broker.config import MQTT, NATS, MqttOptions
+from tagmatch.broker.gateway import HandingOver
 from tagmatch.broker.hub import Hub
-from tagmatch.broker.incoming import GatewayMessage, HandingOver, Requests, row_of, table_in
+from tagmatch.broker.incoming import Counts, GatewayMessage, Requests, row_of, table_in
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.clock import steady_us
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -48,7 +49,7 @@ def test_tables_match_as_each_message_does(tm, rows):
 
 def test_parts_have_as_many_messages_and_bytes_as_they_may(monkeypatch):
     sizes: list[int] = []
-    monkeypatch.setattr(incoming, "PART_BYTES", 1_000)
+    monkeypatch.setattr(gateway, "PART_BYTES", 1_000)
     with hub_of(RuntimeError()) as hub:
         publish = hub.publish
         monkeypatch.setattr(hub, "publish", lambda table, **more: sizes.append(len(table)) or publish(table, **more))
@@ -122,11 +123,12 @@ def answer(requests: Requests, **request: Any) -> dict[str, Any]:
 @pytest.fixture
 def requests():
     with TagMatch() as tm:
-        yield tm, Requests(tm, True, 0.01)
+        counts = Counts("requests", "requests_refused", "consolidations")
+        yield tm, Requests(tm, counts, write=True, interval=0.01), counts.stats
 
 
 def test_requests_change_the_index(requests):
-    tm, found = requests
+    tm, found, stats = requests
     found.start()
     for action, tags, key, more in (
         ("subscribe", "fr", 7, {}), ("subscribe", "fr", 8, {"where": "price < 5"}), ("subscribe", "it", 9, {}),
@@ -135,7 +137,7 @@ def test_requests_change_the_index(requests):
         assert answer(found, action=action, tags=[tags], key=key, **more) == {"ok": True, "staged": 1}
     found.stop()
     assert tm.match_unique(["fr", "it"], {"price": 4}) == {7, 8}
-    assert (found.stats()["requests"], found.stats()["consolidations"] >= 1) == (4, True)
+    assert (stats()["requests"], stats()["consolidations"] >= 1) == (4, True)
 
 
 SUBSCRIBE = b'{"action": "subscribe", "tags": ["a"], "key": 1'
@@ -149,13 +151,16 @@ WRONG_REQUESTS = [
 
 
 def test_wrong_requests_change_nothing(requests):
-    tm, found = requests
+    tm, found, stats = requests
     for count, request in enumerate(WRONG_REQUESTS, start=1):
         told = json.loads(found.answer(request))
         assert told["ok"] is False, request[:100]
         assert told["error"]
-        assert (tm.stats()["staged"], found.stats()["requests_refused"]) == (0, count)
-    assert "write = true" in answer(Requests(tm, False, 60), action="subscribe", tags=["a"], key=1)["error"]
+        assert (tm.stats()["staged"], stats()["requests_refused"]) == (0, count)
+    assert (
+        "write = true"
+        in answer(Requests(tm, Counts(), write=False, interval=60), action="subscribe", tags=["a"], key=1)["error"]
+    )
     assert tm.stats()["staged"] == 0
 
 
@@ -171,24 +176,25 @@ def hub_of(error: Exception) -> Hub:
     return Hub(matcher, Sessions("integer"))
 
 
-def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any], list[str], HandingOver]:
-    """The messages that are done with, what to call once notifications are sent, dead letters, and what did it."""
+def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any], list[str], Counts]:
+    """The messages that are done with, what to call once notifications are sent, dead letters, and counts."""
     done: list[str] = []
     sent: list[Any] = []
     letters: list[Any] = []
     kept: Any = SimpleNamespace(add=lambda _, given_up: letters.extend(given_up))
     options = MqttOptions(messages="in", **more)
-    handing = HandingOver(hub, options, 1 << 20, kept, sent.append, plane=False, steady=steady_us)
+    counts = Counts()
+    handing = HandingOver(hub, options, 1 << 20, kept, counts, sent.append, plane=False, steady=steady_us)
     for name in names:
         assert handing.receive(GatewayMessage([("tag", name)], b"", done=partial(done.append, name)), may_drop=False)
     handing.start()
     assert handing.wait(60)
     handing.end()
-    return done, sent, [letter.properties[0][1] for letter, _ in letters], handing
+    return done, sent, [letter.properties[0][1] for letter, _ in letters], counts
 
 
-def counts(handing: HandingOver) -> dict[str, int]:
-    return {name: count for name, count in handing.stats().items() if count}
+def counted(counts: Counts) -> dict[str, int]:
+    return {name: count for name, count in counts.stats().items() if count}
 
 
 @pytest.mark.parametrize("guarantee", ["at_most_once", "at_least_once"])
@@ -198,19 +204,18 @@ def counts(handing: HandingOver) -> dict[str, int]:
 def test_each_is_done_with_when_its_notifications_are_sent(error: Exception, outcome: str, guarantee: Any) -> None:
     """At most once, after an error that is of no message, it is not known whether others have notified anyone."""
     with hub_of(error) as hub:
-        done, sent, letters, handing = handed_over(hub, "a", "b", "bad", "c", "d", guarantee=guarantee)
+        done, sent, letters, counts = handed_over(hub, "a", "b", "bad", "c", "d", guarantee=guarantee)
     all_fail = guarantee == "at_most_once" and outcome == "failed"
     assert sorted(letters) == (["a", "b", "bad", "c", "d"] if all_fail else ["bad"])
     assert guarantee == "at_most_once" or done == ["bad"]
     for act in sent:
         act()
     assert sorted(done) == ["a", "b", "bad", "c", "d"]
-    counted = {"failed": 5} if all_fail else {"matched": 4, outcome: 1}
-    assert counts(handing) == {"received": 5, **counted}
+    assert counted(counts) == {"received": 5, **({"failed": 5} if all_fail else {"matched": 4, outcome: 1})}
 
 
 def test_messages_for_which_the_service_has_no_time_come_again() -> None:
     hub = hub_of(RuntimeError())
     hub.close()
-    *told, handing = handed_over(hub, "a", "b")
-    assert (told, counts(handing)) == ([[], [], []], {"received": 2, "dropped": 2})
+    *told, counts = handed_over(hub, "a", "b")
+    assert (told, counted(counts)) == ([[], [], []], {"received": 2, "dropped": 2})

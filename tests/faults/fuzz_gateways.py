@@ -29,7 +29,7 @@ from tagmatch import TagMatch
 from tagmatch.broker.config import MqttOptions, NatsOptions
 from tagmatch.broker.gateway import KeyNotification, Unsent
 from tagmatch.broker.hub import Hub
-from tagmatch.broker.incoming import Requests
+from tagmatch.broker.incoming import Counts, Requests
 from tagmatch.broker.mqtt import MqttGateway
 from tagmatch.broker.nats import NatsGateway
 from tagmatch.broker.sessions import Sessions
@@ -115,9 +115,6 @@ class _Mqtt(_Breaking, MqttGateway):
 
 
 class _Nats(_Breaking, NatsGateway):
-    def start(self) -> None:
-        super(NatsGateway, self).start()
-
     def feed(self, headers: bytes, payload: bytes, subject: str) -> None:
         message = type("Message", (), {"headers": headers, "data": payload, "subject": subject})
         with contextlib.suppress(StopIteration):
@@ -241,7 +238,7 @@ def _fed(kind: str, form: str, count: int, folder: Path, rnd: random.Random) -> 
 def _requested(count: int, _: Path, rnd: random.Random) -> Counter[str]:
     counts: Counter[str] = Counter()
     with TagMatch(key_type="string", threads=1, device="cpu") as index:
-        requests = Requests(index, True, 5.0)
+        requests = Requests(index, Counts(), write=True, interval=5.0)
         for _number in range(count):
             text = json.dumps(rnd.choice(_REQUESTS)).encode()
             kind = rnd.random()

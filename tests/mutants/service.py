@@ -67,13 +67,13 @@ broker/outbox.py: tests/broker/test_outbox.py
 -(part.marks["expires"] > now) & (
 +(part.marks["expires"] > now) | (
 # gateways: a message is acknowledged before its notifications are sent
-broker/incoming.py: tests/broker/test_gateway_messages.py
+broker/gateway.py: tests/broker/test_gateway_messages.py
 -            self._when_sent(lambda: self._release(awaited))
 +            self._release(awaited)
 # gateways: messages that a closing service drops are acknowledged
 -            self._release(members, acknowledge=False)
 +            self._release(members)
 # gateways: a bad message takes the others of its part with it
--            self._put_back((channel, rows[:middle]), (channel, rows[middle:]))
-+            self._give_up(members, error)
+-                self._again += (channel, rows[:middle]), (channel, rows[middle:])
++                self._give_up(members, error)
 """
