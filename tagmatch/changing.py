@@ -28,8 +28,7 @@ from tagmatch.model.kernels.tag_table import areas_among
 from tagmatch.model.options import Durability, KeyType, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.files import Entry
 from tagmatch.model.storage.format import Commit, Manifest, first_log_of, staged_of
-from tagmatch.model.storage.log import Journal
-from tagmatch.model.storage.log_files import changes_in, left_behind
+from tagmatch.model.storage.log import Journal, changes_in, left_behind
 from tagmatch.model.storage.log_records import Record, bulk_record, single_record
 from tagmatch.model.storage.repository import Repository, open_with
 from tagmatch.model.tables import NEVER, Segment, Snapshot

@@ -36,7 +36,7 @@ from tagmatch.model.input.places import NO_PLACE, checked_location, location_tag
 from tagmatch.model.layouts import empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.byte_store import ChangeableStore
-from tagmatch.model.storage.log_files import key_type_of_logs
+from tagmatch.model.storage.log import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.storage.repository import Repository, location_of, open_with
 from tagmatch.model.tables import NEVER, Snapshot

@@ -14,15 +14,15 @@ and after that: if it is the same, they are files of one moment, and stay readab
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexExistsError, IndexLockedError
 from tagmatch.model.storage.byte_store import ByteStore, in_a_line
 from tagmatch.model.storage.files import ADVICE, Entry, remove, sync, write_file
 from tagmatch.model.storage.format import (
+    CHANGES_PREFIX,
     POSITIONS,
     WRITER,
     Manifest,
@@ -36,12 +36,9 @@ from tagmatch.model.storage.format import (
     within,
 )
 from tagmatch.model.storage.local_folder import LocalFolder
-from tagmatch.model.storage.log_files import generations_in, log_name, logs_as_files, remove_logs
+from tagmatch.model.storage.log import generations_in, log_name, remove_logs, scan
 from tagmatch.model.storage.positions import read_positions
 from tagmatch.model.storage.repository import Repository
-
-#: How many earlier snapshots the target is to keep (default: as it does), and what its manifest says besides
-_Terms: TypeAlias = tuple[int | None, Manifest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,34 +66,27 @@ class Copied:
 
 def backup(source: Repository, target: Repository, keep: int | None = None) -> Copied:
     """Copy an index to an empty place or an earlier backup, which keeps `keep` others; see `tagmatch.backup`."""
-
-    def terms(place: _Target, found: Manifest) -> _Terms:
+    with _original(source) as original, _target(target) as place:
         if place.is_taken and (place.has_logs or "backup" not in (place.current or {})):
             raise IndexExistsError(
                 f"there is an index at {target} that is no backup, was changed since it was one, or is damaged; back "
                 "up to another folder"
             )
-        return keep, {"backup": {"keep_snapshots": _kept_by(found)}}
-
-    with _original(source) as original:
-        return _copy(original, target, terms)
+        return _copy(original, place, keep, {"backup": {"keep_snapshots": _kept_by(original.manifest)}})
 
 
 def restore(source: Repository, target: Repository, *, replace: bool = False) -> Copied:
     """Copy a backup, or any index, to an empty place or, with `replace`, over an index, which is lost."""
-
-    def terms(place: _Target, found: Manifest) -> _Terms:
-        if place.is_taken and not replace:
-            raise IndexExistsError(
-                f"there is an index at {target} already; with `replace` it is lost, and what is staged in it"
-            )
-        return (_kept_by(found) if place.current is None else None), {}
-
     with _original(source) as original:
         if source.files.in_place:  # else to check all files would be to copy them
             for path, expected in files_in(original.manifest).items():
                 original.check(path, expected, original.files.checksum(path))
-        return _copy(original, target, terms)
+        with _target(target) as place:
+            if place.is_taken and not replace:
+                raise IndexExistsError(
+                    f"there is an index at {target} already; with `replace` it is lost, and what is staged in it"
+                )
+            return _copy(original, place, _kept_by(original.manifest) if place.current is None else None, {})
 
 
 def _kept_by(manifest: Manifest) -> int:
@@ -105,40 +95,74 @@ def _kept_by(manifest: Manifest) -> int:
     return of.get("keep_snapshots", 0)  # type: ignore[no-any-return]
 
 
-def _copy(original: _Original, target: Repository, terms: Callable[[_Target, Manifest], _Terms]) -> Copied:
-    with _target(target) as place:
-        found, made = original.manifest, place.made
-        keep, marks = terms(place, found)
-        files, new, old = files_in(found), 0, 0
-        for name in sorted(names_of(found)):
-            own = within(files, name)
-            nbytes = sum(expected["bytes"] for expected in own.values())
-            if target.files.holds(own):
-                old += nbytes
-                continue
-            for path, expected in own.items():
-                file = made / path
-                file.parent.mkdir(exist_ok=True)
-                original.fetch(path, file)
-                original.check(path, expected, LocalFolder(made).checksum(path))
-                sync(file)
-            if name not in own:
-                sync(made / name)
-            place.put(name)
-            new += nbytes
-        logged = logs_as_files(original.logs, original.files.fetch, first_log_of(found), made, original.index)
-        for entry in logged:
-            place.put(entry["name"])
-            new += entry["bytes"]
-        if original.positions is not None:
-            read_positions(original.positions, f"the positions in {original.index}/{POSITIONS}")
-            new += len(original.positions)
-        manifest, kept = succeed(alone(found), place.current, keep, least=number_of(found))
-        manifest |= marks
-        if staged := [*staged_of(found), *logged]:
-            manifest["staged"] = staged
-        place.commit(manifest, kept, original.positions)
+def _copy(original: _Original, place: _Target, keep: int | None, marks: Manifest) -> Copied:
+    """Copy an index there, which then keeps so many earlier snapshots (default: as it does), with marks of its own."""
+    found, made, there = original.manifest, place.made, place.index.files
+    files, new, old = files_in(found), 0, 0
+    for name in sorted(names_of(found)):
+        own = within(files, name)
+        nbytes = sum(expected["bytes"] for expected in own.values())
+        if there.holds(own):
+            old += nbytes
+            continue
+        for path, expected in own.items():
+            file = made / path
+            file.parent.mkdir(exist_ok=True)
+            original.fetch(path, file)
+            original.check(path, expected, LocalFolder(made).checksum(path))
+            sync(file)
+        if name not in own:
+            sync(made / name)
+        place.put(name)
+        new += nbytes
+    logged = _logs_as_files(original, made)
+    for entry in logged:
+        place.put(entry["name"])
+        new += entry["bytes"]
+    positions, ready = original.positions, made / POSITIONS
+    if positions is not None:
+        read_positions(positions, f"the positions in {original.index}/{POSITIONS}")
+        write_file(ready, positions)
+        new += len(positions)
+    manifest, kept = succeed(alone(found), place.current, keep, least=number_of(found))
+    manifest |= marks
+    staged = [*staged_of(found), *logged]
+    if staged:
+        manifest["staged"] = staged
+    # The logs that are there do not count any more
+    log = max([first_log_of(place.current or {}) - 1, *place.logs]) + 1
+    if log > 1:
+        manifest["log"] = log
+    # In one step, and then the positions; what the manifest does not name goes
+    place.index.commit(made, manifest, kept)
+    remove_logs(there, log)
+    if positions is not None:
+        there.put(ready, POSITIONS)
+    else:
+        there.remove(POSITIONS)
+    there.sync()
     return Copied(manifest["number"], manifest["sets"], sum(entry["changes"] for entry in staged), new, old)
+
+
+def _logs_as_files(original: _Original, folder: Path) -> list[Entry]:
+    """Write and sync files in a folder that have the changes of logs; returns what manifests say of them, in order."""
+    copies = LocalFolder(folder / "logs")
+    copies.place.mkdir()
+    for name in original.logs:
+        original.files.fetch(name, copies.place / name)
+    try:
+        found = [log for log in scan(copies, first_log_of(original.manifest)) if log.records]
+    except IndexCorruptError as error:
+        raise IndexCorruptError(str(error).replace(str(copies), str(original.index))) from None
+    entries = []
+    for log in found:
+        log.cut()  # programs may be writing to the last one, and some of it may not have been written wholly
+        checksum = copies.checksum(log.name)
+        name = f"{CHANGES_PREFIX}{checksum}.log"
+        (copies.place / log.name).rename(folder / name)
+        entries.append({"name": name, "changes": log.rows, "bytes": log.end, "xxh3_64": checksum})
+    remove(copies.place)
+    return entries
 
 
 # -- the original ------------------------------------------------------------------------------------------------------
@@ -202,6 +226,24 @@ def _original(index: Repository) -> Iterator[_Original]:
 # -- the target --------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A place for a copy."""
+
+    index: Repository
+    made: Path  # a folder of this machine for its files
+    current: Manifest | None  # of the index that is there, if it is not damaged
+    logs: list[int]  # generations of logs that are there
+    has_logs: bool  # whether changes are staged there
+    is_taken: bool  # whether there is an index, or changes are staged for one
+
+    def put(self, name: str) -> None:
+        """Put there what was made under this name, if that is another machine: then this one needs less room."""
+        if not self.index.files.in_place:
+            self.index.files.put(self.made / name, name)
+            remove(self.made / name)
+
+
 @contextlib.contextmanager
 def _target(index: Repository) -> Iterator[_Target]:
     """The place for a copy, for the one that writes there and stages no changes."""
@@ -211,39 +253,6 @@ def _target(index: Repository) -> Iterator[_Target]:
             if lock is None:
                 raise IndexLockedError(f"a program has changes staged for the index {index}; close it there")
             stack.callback(lock.close)
-        yield _Target(index, made)
-
-
-class _Target:
-    """A place for a copy; `made` is a folder of this machine for its files."""
-
-    def __init__(self, index: Repository, made: Path) -> None:
-        self._index, self.made = index, made
-        self._logs = generations_in(index.files)
-        self.current = index.replaceable()
-        #: Whether changes are staged there; and whether there is an index, or changes are staged for one
-        self.has_logs = any(generation >= first_log_of(self.current or {}) for generation in self._logs)
-        self.is_taken = index.has_index() or self.has_logs
-
-    def put(self, name: str) -> None:
-        """Put what was made under this name there, if that is another machine: then this one needs less room."""
-        if not self._index.files.in_place:
-            self._index.files.put(self.made / name, name)
-            remove(self.made / name)
-
-    def commit(self, manifest: Manifest, kept: dict[str, bytes], positions: bytes | None) -> None:
-        """Switch to this manifest, in one step, and then to these positions; remove files that it does not name."""
-        # What is in these logs does not count any more
-        log = max([first_log_of(self.current or {}) - 1, *self._logs]) + 1
-        if log > 1:
-            manifest["log"] = log
-        files, ready = self._index.files, self.made / POSITIONS
-        if positions is not None:
-            write_file(ready, positions)
-        self._index.commit(self.made, manifest, kept)
-        remove_logs(files, log)
-        if positions is not None:
-            files.put(ready, POSITIONS)
-        else:
-            files.remove(POSITIONS)
-        files.sync()
+        logs, current = generations_in(index.files), index.replaceable()
+        has_logs = any(generation >= first_log_of(current or {}) for generation in logs)
+        yield _Target(index, made, current, logs, has_logs, index.has_index() or has_logs)

@@ -1,35 +1,280 @@
 """Staged changes that last: a log of them in the place of an index.
 
-One program at a time has the log, which is the file `staged-<generation>.log`, or several that follow each other.
-`log_files` has the format of the files and `log_records` that of the records in them.
+One program at a time has the log. It is the file `staged-00000007.log` of generation 7, or several that follow each
+other; `log_records` has the format of what is in them.
+
+What a crash leaves half-written is a torn tail, which is cut: a log ends before the first place that has no sound
+record with the next number. It may be no tail but damage, which is an error:
+
+- the log or the next one says of that place that it was on disk, or
+- the header of a later record is sound, though no block of the disk in between is still empty, as one would be that the
+  machine did not come to write before it crashed.
+
+A last log that is no longer than its header counts as torn, too, if its header is not sound.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from io import BufferedReader
 from itertools import starmap
 
-from tagmatch.model.errors import ClosedError, IndexLockedError, InvalidValueError, TagMatchError
-from tagmatch.model.storage.byte_store import ChangeableStore, Lock, Log
-from tagmatch.model.storage.format import WRITER, Manifest, first_log_of
-from tagmatch.model.storage.log_files import (
-    LOG_HEADER_BYTES,
-    LogFile,
-    LogHeader,
-    failing,
-    log_name,
-    records_of,
-    remove_logs,
-    whole_logs,
+from tagmatch.model.errors import (
+    ClosedError,
+    IndexCorruptError,
+    IndexLockedError,
+    IndexVersionError,
+    InvalidValueError,
+    StagedChangesWarning,
+    TagMatchError,
 )
-from tagmatch.model.storage.log_records import HEADER_BYTES, Logged, Record, decoded
+from tagmatch.model.options import KeyType
+from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Lock, Log
+from tagmatch.model.storage.files import Entry
+from tagmatch.model.storage.format import STAGED_PREFIX, WRITER, Manifest, first_log_of, staged_of
+from tagmatch.model.storage.log_records import (
+    HEADER_BYTES,
+    LOG_HEADER_BYTES,
+    LOG_VERSION,
+    MAGIC,
+    Header,
+    Logged,
+    LogHeader,
+    Record,
+    decoded,
+    sound_records,
+)
+
+_NAME = re.compile(rf"{STAGED_PREFIX}([0-9]{{8,19}})\.log")
+
+_BUFFER_BYTES = 1 << 20
+# File systems write blocks of this size, or of a multiple
+_BLOCK_BYTES = 512
+# The least that is taken for the rest of an empty block: a record's header has no so many zeros, even if damaged
+_EMPTY_BYTES = 16
+
+
+@contextmanager
+def failing(what: str) -> Iterator[None]:
+    """Tell what could not be done when the system says no."""
+    try:
+        yield
+    except OSError as error:
+        raise TagMatchError(f"{what}: {error.strerror or error}") from error
+
+
+# -- logs, read --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A log that has been looked through."""
+
+    files: ChangeableStore  # where it is
+    name: str
+    header: LogHeader | None  # none of a file that was not begun wholly
+    records: int = 0  # that count
+    rows: int = 0  # changes in these
+    end: int = 0  # of the last one: bytes of the file that count
+    torn_bytes: int = 0  # that come after
+    torn_records: int = 0  # that can still be told there
+    key_type: KeyType | None = None  # of the keys in the records that count
+
+    def __str__(self) -> str:
+        return f"{self.files}/{self.name}"
+
+    @contextmanager
+    def opened(self) -> Iterator[BufferedReader]:
+        """The file, to be read."""
+        with self.files.open(self.name) as file:
+            yield BufferedReader(file, _BUFFER_BYTES)
+
+    def cut(self) -> None:
+        """Cut, and sync, what does not count."""
+        with closing(self.files.log(self.name)) as file:
+            file.cut(self.end)
+            file.sync()
+
+
+def log_name(generation: int) -> str:
+    """The file of a generation."""
+    return f"{STAGED_PREFIX}{generation:08d}.log"
+
+
+def generations_in(files: ByteStore) -> list[int]:
+    """The generations that have a file, ascending; none if there is no folder."""
+    return sorted(int(match[1]) for name in files.names() if (match := _NAME.fullmatch(name)))
+
+
+def scan(files: ChangeableStore, first: int) -> list[LogFile]:
+    """Look through all logs from generation `first` on, in order; IndexVersionError, IndexCorruptError, OSError."""
+    generations = [generation for generation in generations_in(files) if generation >= first]
+    for expected, generation in enumerate(generations, first):
+        if generation != expected:
+            raise _damaged(f"{files}/{log_name(expected)}", 0, "is missing, though there is a later log")
+    logs = [_begun(files, log_name(generation), generation) for generation in generations]
+    for log in logs[:-1]:
+        if log.header is None:
+            raise _damaged(log, 0, "has no header, though there is a later log")
+    on_disk = [0 if log.header is None else log.header.before for log in logs[1:]]
+    return [_looked_through(log, before) for log, before in zip(logs, [*on_disk, 0], strict=False)]
+
+
+def _begun(files: ChangeableStore, name: str, generation: int | None = None) -> LogFile:
+    """A file with its header, and all behind that."""
+    log = LogFile(files, name, None)
+    with log.opened() as file:
+        data = file.read(LOG_HEADER_BYTES + 1)
+        size = file.seek(0, os.SEEK_END)
+    header = LogHeader.of(data)
+    if header is None:
+        if len(data) <= LOG_HEADER_BYTES:
+            return replace(log, torn_bytes=size)
+        raise _damaged(log, 0, "does not have the checksum that it was begun with")
+    if header.version > LOG_VERSION:
+        raise IndexVersionError(
+            f"{log} has format {header.version}, this version of tagmatch reads up to {LOG_VERSION}; upgrade tagmatch"
+        )
+    if generation not in (None, header.generation):
+        raise _damaged(log, 0, f"is the log of generation {header.generation}, under another name")
+    return replace(log, header=header, end=size)
+
+
+def _looked_through(log: LogFile, on_disk: int) -> LogFile:
+    """A log that is begun, of which so many bytes were on disk, with what counts of it."""
+    if log.header is None:
+        return log
+    records = rows = 0
+    end = LOG_HEADER_BYTES
+    key_type: KeyType | None = None
+    with log.opened() as file:
+        for record, body in sound_records(file, log.header, log.end):
+            if record.rows > len(body):  # a stranger's: each change has bytes, and the sum of all is a length
+                raise _damaged(log, end, "has a record with more changes than bytes")
+            key_type = record.key_type
+            records, rows, end = records + 1, rows + record.rows, end + HEADER_BYTES + len(body)
+        if end < on_disk:
+            raise _damaged(log, end, "does not have a sound record where one was on disk")
+        file.seek(end)
+        tail = file.read(log.end - end)
+    places = [match.start() for match in re.finditer(MAGIC, tail)]
+    headers = [(place, Header.of(tail[place : place + HEADER_BYTES], log.header.id)) for place in places]
+    told = [(place, header) for place, header in headers if header is not None]
+    later = [(place, header) for place, header in told if place > 0 or header.number != records]
+    if later:
+        has_been_on_disk = any(header.on_disk > end for _, header in later)
+        if has_been_on_disk or not _has_empty_block(tail[: later[0][0]], end):
+            raise _damaged(log, end, "does not have a sound record before a later one")
+    return LogFile(log.files, log.name, log.header, records, rows, end, len(tail), len(told), key_type)
+
+
+def _has_empty_block(data: bytes, begin: int) -> bool:
+    """Whether the data, from byte `begin` of a file on, has an empty block, or the empty last part of one."""
+    first = -begin % _BLOCK_BYTES
+    if _EMPTY_BYTES <= first <= len(data) and not any(data[:first]):
+        return True
+    empty = bytes(_BLOCK_BYTES)
+    return any(data.startswith(empty, place) for place in range(first, len(data) - _BLOCK_BYTES + 1, _BLOCK_BYTES))
+
+
+def _damaged(log: object, offset: int, what: str) -> IndexCorruptError:
+    return IndexCorruptError(
+        f"{log} {what} (byte {offset}); restore the index from a copy, or give up the changes that were staged from "
+        "there on: cut the file at that byte and remove the logs after it"
+    )
+
+
+def _records_of(logs: Iterable[LogFile]) -> Iterator[tuple[Header, bytes]]:
+    """The records of logs that count, with their bodies; errors as `scan`."""
+    for log in logs:
+        if log.header is None:
+            raise _damaged(log, 0, "has no header")
+        with log.opened() as file:
+            yield from sound_records(file, log.header, log.end)
+            if file.tell() < log.end:
+                raise _damaged(log, file.tell(), "has changed since it was opened")
+
+
+def _scan_unlocked(files: ChangeableStore, first: int) -> list[LogFile]:
+    """Look through logs that a program may be removing, as it does when it has saved a newer snapshot."""
+    with _reading(files):
+        while True:
+            before = generations_in(files)
+            try:
+                return scan(files, first)
+            except (FileNotFoundError, TagMatchError):
+                if generations_in(files) == before:
+                    raise
+
+
+def _reading(files: ChangeableStore) -> AbstractContextManager[None]:
+    return failing(f"cannot read the staged changes of the index {files}")
+
+
+def key_type_of_logs(files: ChangeableStore) -> KeyType | None:
+    """The type of the keys of all that is staged where there is no index; `None` if nothing is; errors as `scan`."""
+    return next((log.key_type for log in _scan_unlocked(files, 1) if log.key_type is not None), None)
+
+
+def left_behind(files: ChangeableStore, manifest: Callable[[], Manifest]) -> int | None:
+    """How many changes programs that have ended, or a copy, have left staged for this one to take; `None` if no logs.
+
+    Takes no lock: the last call of a program may still be written. Errors as `scan`.
+    """
+    with _reading(files):
+        if not generations_in(files) and not staged_of(manifest()):
+            return None
+        try:
+            if files.is_locked(WRITER):
+                return None
+        except FileNotFoundError:  # no one can have it, then
+            pass
+        except PermissionError:
+            return None
+    current = manifest()
+    logged = sum(log.rows for log in _scan_unlocked(files, first_log_of(current)))
+    copied: int = sum(entry["changes"] for entry in staged_of(current))
+    return logged + copied
+
+
+def changes_in(files: ChangeableStore, entries: Iterable[Entry]) -> Iterator[Logged]:
+    """The changes in files of an index that came with a copy, by what its manifest says; errors as `scan`."""
+    with _reading(files):
+        yield from decoded(_records_of(_begun(files, entry["name"]) for entry in entries), files)
+
+
+def remove_logs(files: ByteStore, before: int) -> None:
+    """Remove logs that no longer count, oldest first; one that stays makes no difference."""
+    for generation in generations_in(files):
+        if generation < before:
+            files.remove(log_name(generation))
+
+
+def _cut_torn_tail(log: LogFile) -> None:
+    if log.header is None:
+        log.files.remove(log.name)
+        log.files.sync()
+    else:
+        log.cut()
+    some = f" of {log.torn_records} calls or more" if log.torn_records else ""
+    warnings.warn(
+        f"{log} ended with {log.torn_bytes} bytes that were not written wholly, as the program or the machine "
+        f"stopped meanwhile; they are cut, and the staged changes{some} that were in them are lost",
+        StagedChangesWarning,
+        stacklevel=4,
+    )
+
+
+# -- a log, written ----------------------------------------------------------------------------------------------------
 
 
 class LogWriter:
@@ -38,16 +283,16 @@ class LogWriter:
     # Ctrl-C may come after each call of C. A record is in the log from the assignment on that moves the end of the log
     # behind it; until then, bytes beyond the end are waste, which is cut before the next record is written.
 
-    def __init__(self, file: Log, log: LogFile) -> None:
+    def __init__(self, log: LogFile, file: Log) -> None:
         assert log.header is not None
-        self._file, self._log, self.header = file, log, log.header
+        self.file, self._log, self.header = file, log, log.header
         self.records, self.end = log.records, log.end
-        #: So many bytes are known to be on disk
-        self.on_disk = LOG_HEADER_BYTES
-        # Where the last record begins, if it was appended here and not taken back
-        self._last = log.end
-        self._has_waste = False
-        self._is_in_doubt = False
+        self.on_disk = LOG_HEADER_BYTES  # so many bytes are known to be
+        self._last = log.end  # where the last record begins, if it was appended here and not taken back
+        self._has_waste = self._is_in_doubt = False
+
+    def __str__(self) -> str:
+        return str(self._log)
 
     @classmethod
     def create(cls, files: ChangeableStore, generation: int, before: int, version: int) -> LogWriter:
@@ -59,20 +304,12 @@ class LogWriter:
             file.put([header.packed()], 0, LOG_HEADER_BYTES)
             file.sync()
             files.sync()
-            return cls(file, LogFile(files, name, header, end=LOG_HEADER_BYTES))
+            return cls(LogFile(files, name, header, end=LOG_HEADER_BYTES), file)
         except BaseException:
             if file is not None:
                 file.close()
             files.remove(name)
             raise
-
-    @classmethod
-    def reopen(cls, log: LogFile) -> LogWriter:
-        """Go on with a log, which has a header and no torn tail."""
-        return cls(log.files.log(log.name), log)
-
-    def __str__(self) -> str:
-        return str(self._log)
 
     @property
     def is_usable(self) -> bool:
@@ -96,7 +333,7 @@ class LogWriter:
         records, last, end = self.records + 1, self.end, self.end + HEADER_BYTES + record.nbytes
         self._has_waste = True
         try:
-            self._file.put(pieces, self.end, end - self.end)
+            self.file.put(pieces, self.end, end - self.end)
         except BaseException:
             self.try_to_cut_waste()
             raise
@@ -118,7 +355,7 @@ class LogWriter:
         # pages that were not written for clean: a later sync that succeeds says nothing about them.
         self._reject_if_in_doubt()
         done: list[object] = []
-        calls = starmap(self._file.sync, [()])
+        calls = starmap(self.file.sync, [()])
         try:
             done.extend(calls)  # in one step: Ctrl-C comes before the sync, or after its outcome is known
         finally:
@@ -131,15 +368,11 @@ class LogWriter:
             self._log.files.remove(self._log.name)
         else:
             self.try_to_cut_waste()
-        self._file.close()
-
-    def abandon(self) -> None:
-        """Let go of the file, and leave it as it is."""
-        self._file.close()
+        self.file.close()
 
     def _cut_waste(self) -> None:
         if self._has_waste:
-            self._file.cut(self.end)
+            self.file.cut(self.end)
             self._has_waste = False
 
     def _reject_if_in_doubt(self) -> None:
@@ -163,14 +396,11 @@ class Journal:
 
     def __init__(self, files: ChangeableStore, lock: Lock, generation: int, logs: list[LogFile]) -> None:
         self._files, self._lock = files, lock
-        self._generation = generation
-        # Before the one that is written to
-        self._older = logs
+        self._older = logs[:-1]
         self._log: LogWriter | None = None
+        self._generation, self._version = generation, 1  # what one record has needed, later ones may need, too
         # The state of the folder when its manifest counted these logs
         self._seen: tuple[int, int] | None = None
-        # The format version of logs: what one record has needed, later ones may need, too
-        self._version = 1
         self._is_open = True
         # Records are counted from 1 on: written so far, on disk, and those that never will be for sure
         self._written = 0
@@ -181,12 +411,15 @@ class Journal:
         self._syncing = threading.Lock()
         self._writing = threading.Lock()
         _JOURNALS.add(self)
+        if logs:  # last, as who is interrupted closes no file
+            log = self._log = LogWriter(logs[-1], files.log(logs[-1].name))
+            self._generation, self._version = log.header.generation, log.header.version
 
     @classmethod
-    def acquire(cls, files: ChangeableStore, first: int | Callable[[], int]) -> Journal:
-        """Take the log of an index, whose logs count from generation `first` on; older ones are removed.
+    def acquire(cls, files: ChangeableStore, first: Callable[[], int]) -> Journal:
+        """Take the log of an index, whose logs count from a generation on; older ones are removed.
 
-        A function is asked for `first` once no other program can change it any more. A torn tail is cut, with a
+        `first` gives that generation once no other program can change it any more. A torn tail is cut, with a
         `StagedChangesWarning`; IndexLockedError if a program has the log, perhaps this one; errors as `scan`.
         """
         with failing(f"cannot write the index {files}"):
@@ -198,15 +431,13 @@ class Journal:
                     "consolidate or close it there first"
                 )
             try:
-                generation = first if isinstance(first, int) else first()
+                generation = first()
                 remove_logs(files, generation)
-                logs = whole_logs(files, generation)
-                journal = cls(files, lock, generation, logs[:-1])
-                if logs:
-                    journal._log = LogWriter.reopen(logs[-1])
-                    journal._generation = logs[-1].generation
-                    journal._version = journal._log.header.version
-                return journal
+                logs = scan(files, generation)
+                for log in logs:
+                    if log.torn_bytes or log.header is None:
+                        _cut_torn_tail(log)
+                return cls(files, lock, generation, [log for log in logs if log.header is not None])
             except BaseException:
                 lock.close()
                 raise
@@ -223,7 +454,7 @@ class Journal:
         state = self._files.state()
         if state is None or state == self._seen:  # nothing has come into the folder since, or has gone
             return state is not None
-        first = self._older[0].generation if self._older else self._generation
+        first = self._generation - len(self._older)
         if not (self.is_there and first <= first_log_of(manifest()) <= self._generation):
             return False
         if time.time_ns() - state[1] > _CLOCK_NS:
@@ -334,7 +565,8 @@ class Journal:
         with self._writing:
             self._reject_if_closed()
             before = min(before, self._generation)
-            self._older = [log for log in self._older if log.generation >= before]
+            first = self._generation - len(self._older)
+            self._older = self._older[max(before - first, 0) :]
             with suppress(TagMatchError):  # what stays no longer counts, and goes with the next
                 remove_logs(self._files, before)
 
@@ -345,8 +577,8 @@ class Journal:
         with self._writing:
             self._reject_if_closed()
             logs = [*self._older, *([] if self._log is None else [self._log.contents()])]
-        with failing(f"cannot read the staged changes of the index {self._files}"):
-            yield from decoded((record for log in logs for record in records_of(log)), self._files)
+        with _reading(self._files):
+            yield from decoded(_records_of(logs), self._files)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -369,7 +601,7 @@ class Journal:
             return
         self._is_open = False
         if self._log is not None:
-            self._log.abandon()
+            self._log.file.close()
         self._lock.close()
 
     def _reject_if_closed(self) -> None:

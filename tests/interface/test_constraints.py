@@ -295,7 +295,7 @@ def test_older_versions_refuse_them(
             tm.add_set(["b"], 4, **options)
     assert log_formats(index) == [1, log]
     with monkeypatch.context() as older:
-        older.setattr("tagmatch.model.storage.log_files.LOG_VERSION", log - 1)
+        older.setattr("tagmatch.model.storage.log.LOG_VERSION", log - 1)
         with pytest.raises(IndexVersionError, match=rf"staged-\d*2\.log has format {log}, .* up to {log - 1}; upgrade"):
             TagMatch(index, **OPTIONS)
     with TagMatch(index, **OPTIONS) as tm:

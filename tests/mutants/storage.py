@@ -2,18 +2,19 @@
 
 STORAGE = r"""
 # journal: a record with a wrong checksum counts
-model/storage/log_files.py: tests/model/storage/test_storage_journal.py
+model/storage/log_records.py: tests/model/storage/test_storage_journal.py
 -        if xxhash.xxh3_64_digest(body) != header.checksum:
 +        if False:
 # journal: records that were on disk are cut as a torn tail
+model/storage/log.py: tests/model/storage/test_storage_journal.py
 -        if end < on_disk:
 +        if False:
 # journal: damage before a sound record is cut as a torn tail
--        if has_been_on_disk or not _has_empty_block(tail[: later[0][0]], begin):
+-        if has_been_on_disk or not _has_empty_block(tail[: later[0][0]], end):
 +        if has_been_on_disk:
 # journal: a torn tail stays before the next record
-model/storage/log_files.py: tests/model/storage/test_storage_journal.py
--        file.cut(log.end)
+model/storage/log.py: tests/model/storage/test_storage_journal.py
+-            file.cut(self.end)
 # manifest: a name may go on behind its form
 model/storage/format.py: tests/model/storage/test_strangers_indexes.py
 -form.fullmatch(found)

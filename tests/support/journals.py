@@ -14,8 +14,7 @@ from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
 from tagmatch.model.options import Durability
 from tagmatch.model.storage.local_folder import LocalFolder
-from tagmatch.model.storage.log import Journal
-from tagmatch.model.storage.log_files import scan
+from tagmatch.model.storage.log import Journal, scan
 from tagmatch.model.storage.log_records import Logged, Record, bulk_record, single_record
 
 #: Tags, a key, and whether the pair is removed
@@ -43,7 +42,7 @@ def bulk(chunks: list[TagLists], rows: list[list[str]], keys: list[Any], *, remo
 
 
 def journal_in(folder: Path, first: int = FIRST) -> Journal:
-    return Journal.acquire(LocalFolder(folder), first)
+    return Journal.acquire(LocalFolder(folder), lambda: first)
 
 
 def append(journal: Journal, record: Record, durability: Durability) -> None:

@@ -15,7 +15,7 @@ from support.journals import CALLS, FIRST, acquired, append, changes_in, changes
 
 from tagmatch import ClosedError, IndexCorruptError, IndexLockedError, IndexVersionError, StagedChangesWarning
 from tagmatch.model.errors import InvalidValueError, TagMatchError
-from tagmatch.model.storage.log_files import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
+from tagmatch.model.storage.log_records import LOG_HEADER_BYTES, LOG_VERSION, LogHeader
 
 
 def log(folder: Path, generation: int = FIRST) -> Path:
