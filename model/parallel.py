@@ -201,6 +201,8 @@ def even_ranges(count: int, parts: int) -> list[tuple[int, int]]:
 def even_work(offsets: IntArray, parts: int) -> list[tuple[int, int]]:
     """Rows cut into at most `parts` ranges whose lists hold nearly equally many values; `offsets`: rows + 1."""
     rows, first, values = len(offsets) - 1, int(offsets[0]), int(offsets[-1] - offsets[0])
+    if parts <= 1:
+        return [(0, rows)] if rows else []
     targets = [first + values * part // parts for part in range(1, parts)]
     edges = [0, *np.searchsorted(offsets, np.array(targets, offsets.dtype)).tolist(), rows]
     edges = sorted({min(edge, rows) for edge in edges})
@@ -210,6 +212,7 @@ def even_work(offsets: IntArray, parts: int) -> list[tuple[int, int]]:
 def run_rows(work: Callable[[int, int], R], ranges: Sequence[tuple[int, int]], threads: int) -> list[R]:
     """`run` for work on row ranges."""
     if threads == 1 or len(ranges) <= 1:
-        reject_given_up()
+        if hasattr(_unless, "given_up"):
+            reject_given_up()
         return list(starmap(work, ranges))
     return run(lambda ends: work(*ends), ranges, threads)

@@ -68,9 +68,7 @@ class Deletions(Table):
     @classmethod
     def of(cls, rows: Rows, table_rows: int) -> Deletions:
         """Some rows, each once, of a table with `table_rows` rows."""
-        flags = np.zeros(table_rows, np.bool_)
-        flags[rows] = True
-        return cls(np.packbits(flags, bitorder="little"), len(rows))
+        return cls(np.zeros((table_rows + 7) // 8, np.uint8), 0).and_also(rows)
 
     def and_also(self, rows: Rows) -> Deletions:
         """These and more rows, each once, none of which was deleted."""

@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import (
@@ -39,7 +38,6 @@ from tagmatch.model.kernels.lists import ascending_known, gather, gather_strings
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner
 from tagmatch.model.layouts import empty_segment, has_tables_for, rules_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.parallel import run
 from tagmatch.model.tables import NEVER, Segment, Snapshot, if_any
 from tagmatch.partitioner.local import (
     MAX_ROWS,
@@ -284,77 +282,130 @@ class _Block(NamedTuple):
     keys: U64Array  # or the numbers of keys that are strings
     removed: BoolArray
     expires: I64Array | None  # as in `Changes`
-    end: int  # changes of the log up to the end of the block
+    end: int  # changes up to the end of the block
 
 
-_NOTHING = _Block(
-    np.zeros(0, np.uint32), np.zeros(0, np.uint32), np.zeros(0, np.uint64), np.zeros(0, np.bool_), None, 0
-)  # fmt: skip
+class _Staged(NamedTuple):
+    """Changes, oldest first: those that `StagedChanges.changes` has given, and later ones."""
 
-
-class _Logged(NamedTuple):
-    """What a log holds: blocks, oldest first, and after them single changes, as Python objects."""
-
+    given: Changes | None
+    tags: TagInterner  # which numbers the tags of the blocks
+    names: TagInterner  # which numbers their keys, if these are strings
     blocks: list[_Block]
-    single: list[tuple[list[str], int | str, bool, int]]
+    single: list[tuple[list[str], int | str, bool, int]]  # single changes, after the blocks
+
+    @classmethod
+    def after(cls, given: Changes | None) -> _Staged:
+        """Nothing but changes that were given."""
+        return cls(given, TagInterner(), TagInterner(), [], [])
+
+    @property
+    def later(self) -> int:
+        """How many later changes there are."""
+        return (self.blocks[-1].end if self.blocks else 0) + len(self.single)
+
+    def changes_of(self, block: _Block) -> Changes:
+        """The changes of a block."""
+        rows = Lists(list_offsets(block.lengths), block.numbers)
+        return Changes(self.tags.strings(), rows, block.keys, block.removed, self.names.strings(), block.expires)
 
 
-class _Log:
-    """Changes, oldest first, with numbers for tags, and for keys that are strings.
+class StagedChanges:
+    """Additions and removals not yet consolidated. Not thread-safe: its owner holds a lock.
 
-    Whatever fails, or is interrupted at any moment, logs a call's changes all or not at all: they are made ready
-    outside the log and appended in one step, which is one operation on a list or one assignment.
+    Whatever fails, or is interrupted at any moment, stages a call's changes all or not at all: they are made ready
+    first, and staged in one step, which is one operation on a list or one assignment.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int = 1) -> None:
         self._threads = threads
-        self._interner = TagInterner()
-        self._names = TagInterner()
-        self.logged = _Logged([], [])
+        self._staged = _Staged.after(None)
 
     def __len__(self) -> int:
-        blocks, single = self.logged
-        return (blocks[-1].end if blocks else 0) + len(single)
+        staged = self._staged
+        return staged.later if staged.given is None else len(staged.given) + staged.later
+
+    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
+        """Stage one change of a validated set and key; all keys are integers, or all are strings."""
+        if len(self._staged.single) >= _SINGLE_CHANGES:
+            self._reject_more_than_fit(_SINGLE_CHANGES)
+            self._pack()
+        self._staged.single.append((tags, key, removed, expires))
 
     def extend(
-        self, chunks: list[TagLists], keys: Keys, *, removed: bool | BoolArray, expires: I64Array | None
+        self, chunks: list[TagLists], keys: Keys, *, removed: bool | BoolArray, expires: I64Array | None = None
     ) -> None:
-        self.pack()
-        self.logged.blocks.extend(self._blocks_of(chunks, keys, removed, expires, len(self)))
-
-    def extend_by(self, changes: Changes) -> None:
-        tags = changes.tags
-        numbers = self._interner.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
-        renumbered = numbers[changes.rows.values]
-        keys = self._numbers(changes.names)[changes.keys] if len(changes.names) else changes.keys
-        block = _block_of(changes.rows.offsets, renumbered, keys, changes.removed, changes.expires, len(self))
-        self.logged.blocks.append(block)
+        """Stage a change for each row of all chunks; `keys` has one for each, as have others that are arrays."""
+        self._reject_more_than_fit(len(keys))
+        self._pack()
+        self._staged.blocks.extend(self._blocks_of(chunks, keys, removed, expires, self._staged.later))
 
     def changes(self) -> Changes:
-        """All changes as one table, whose memory is then that of the log."""
-        self.pack()
-        whole = self._joined()
-        self.logged = _Logged([whole], [])
-        return _changes_of(whole, self._interner.strings(), self._names.strings())
+        """All changes as one table. They stay staged until `drop` lets go of them."""
+        self._pack()
+        staged = self._staged
+        if staged.given is None or staged.blocks:
+            later = no_changes() if not staged.blocks else staged.changes_of(_joined(staged.blocks))
+            whole = later if staged.given is None else self._after_all_of(staged.given, later)
+            self._staged = _Staged.after(whole)
+            return whole
+        return staged.given
 
-    def add_to(self, other: StagedChanges, keys: Keys) -> None:
-        """Stage there those of these changes that are of some keys."""
-        tags, names, (blocks, single) = self._interner.strings(), self._names.strings(), self.logged
-        for block in blocks:
-            other.extend_some(_changes_of(block, tags, names), keys)
-        if single:
-            for place in np.flatnonzero(_are_among(_column([key for _, key, _, _ in single]), keys)):
-                row, key, removed, expires = single[place]
-                other.append(row, key, removed=removed, expires=expires)
+    def of_keys(self, keys: Keys) -> StagedChanges:
+        """Those of these changes that are of some keys, in order."""
+        found, staged = StagedChanges(self._threads), self._staged
+        if staged.given is not None:
+            found.extend_some(staged.given, keys)
+        for block in staged.blocks:
+            found.extend_some(staged.changes_of(block), keys)
+        if staged.single:
+            for place in np.flatnonzero(_are_among(_column([key for _, key, _, _ in staged.single]), keys)):
+                row, key, removed, expires = staged.single[place]
+                found.append(row, key, removed=removed, expires=expires)
+        return found
 
-    def pack(self) -> None:
+    def extend_some(self, changes: Changes, keys: Keys) -> None:
+        """Stage those of other changes that are of some keys."""
+        if isinstance(keys, Strings):
+            chosen = np.flatnonzero(_are_among(changes.names, keys)[changes.keys]).astype(np.uint32)
+            own: Keys = gather_strings(changes.names, changes.keys[chosen])
+        else:
+            chosen = np.flatnonzero(_are_among(changes.keys, keys)).astype(np.uint32)
+            own = changes.keys[chosen]
+        rows = gather(changes.rows, chosen)
+        times = None if changes.expires is None else changes.expires[chosen]
+        chunk = TagLists(rows.offsets, gather_strings(changes.tags, rows.values))
+        self.extend([chunk], own, removed=changes.removed[chosen], expires=times)
+
+    def stage_before(self, earlier: StagedChanges) -> None:
+        """Stage other changes before all of these."""
+        self._staged = _Staged.after(self._after_all_of(earlier.changes(), self.changes()))
+
+    def drop(self, changes: Changes) -> None:
+        """Let go of the table that `changes` returned, which has taken effect; later changes stay."""
+        if self._staged.given is changes:
+            self._staged = self._staged._replace(given=None)
+
+    def _after_all_of(self, earlier: Changes, later: Changes) -> Changes:
+        whole = StagedChanges(self._threads)
+        for changes in (earlier, later):
+            staged, tags = whole._staged, changes.tags
+            numbers = staged.tags.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
+            keys = whole._numbers(changes.names)[changes.keys] if len(changes.names) else changes.keys
+            rows = changes.rows
+            staged.blocks.append(
+                _block_of(rows.offsets, numbers[rows.values], keys, changes.removed, changes.expires, staged.later)
+            )
+        return whole.changes()
+
+    def _pack(self) -> None:
         """Make a block of the single changes."""
-        blocks, single = self.logged
-        if single:
-            tags, keys, removed, expires = zip(*single, strict=True)
-            times, begin = np.array(expires, np.int64), len(self) - len(single)
+        staged = self._staged
+        if staged.single:
+            tags, keys, removed, expires = zip(*staged.single, strict=True)
+            times, begin = np.array(expires, np.int64), staged.later - len(staged.single)
             packed = self._blocks_of([rows_of_tags(tags)], _column(keys), np.array(removed), times, begin)
-            self.logged = _Logged([*blocks, *packed], [])
+            self._staged = staged._replace(blocks=[*staged.blocks, *packed], single=[])
 
     def _blocks_of(
         self, chunks: list[TagLists], keys: Keys, removed: bool | BoolArray, expires: I64Array | None, begin: int
@@ -365,7 +416,8 @@ class _Log:
         for chunk in chunks:
             for first in range(0, len(chunk), _BLOCK_ROWS):
                 offsets = chunk.offsets[first : first + _BLOCK_ROWS + 1]
-                numbers = self._interner.intern_tags(chunk, int(offsets[0]), int(offsets[-1]), threads=self._threads)
+                ends = int(offsets[0]), int(offsets[-1])
+                numbers = self._staged.tags.intern_tags(chunk, *ends, threads=self._threads)
                 some = slice(done, done + len(offsets) - 1)
                 times = None if expires is None else expires[some]
                 blocks.append(_block_of(offsets, numbers, numbers_of_keys[some], flags[some], times, begin + done))
@@ -377,50 +429,24 @@ class _Log:
         if not isinstance(keys, Strings):
             return keys
         hashes = hash_strings(keys, threads=self._threads)
-        return self._names.intern(keys, hashes, threads=self._threads).astype(np.uint64)
+        return self._staged.names.intern(keys, hashes, threads=self._threads).astype(np.uint64)
 
-    def _joined(self) -> _Block:
-        """All blocks as one."""
-        blocks = self.logged.blocks
-        if len(blocks) < 2:
-            return blocks[0] if blocks else _NOTHING
-        *columns, times, _ = zip(*blocks, strict=True)
-        lengths, numbers, keys, removed = (_end_to_end(parts, self._threads) for parts in columns)
-        expires = None
-        if any(each is not None for each in times):
-            parts = [np.full(len(each.keys), NEVER) if each.expires is None else each.expires for each in blocks]
-            expires = _end_to_end(parts, self._threads)
-        return _Block(lengths, numbers, keys, removed, expires, len(self))
+    def _reject_more_than_fit(self, rows: int) -> None:
+        if len(self) + rows > MAX_ROWS:
+            raise InvalidValueError(f"more than {MAX_ROWS} staged changes; call consolidate() before adding more")
 
 
-def _changes_of(block: _Block, tags: Strings, names: Strings) -> Changes:
-    rows = Lists(list_offsets(block.lengths), block.numbers)
-    return Changes(tags, rows, block.keys, block.removed, names, block.expires)
-
-
-def _end_to_end(parts: Sequence[npt.NDArray[Any]], threads: int) -> npt.NDArray[Any]:
-    starts = offsets_of(np.array([len(part) for part in parts], np.int64))
-    whole = np.empty(int(starts[-1]), parts[0].dtype)
-
-    def copy(i: int) -> None:
-        whole[starts[i] : starts[i + 1]] = parts[i]
-
-    run(copy, range(len(parts)), threads)
-    return whole
-
-
-def _are_among(some: Keys, keys: Keys) -> BoolArray:
-    """Which of some keys are among others."""
-    if isinstance(some, Strings):
-        assert isinstance(keys, Strings)
-        found = pc.is_in(from_strings(some), from_strings(keys))
-        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
-    assert not isinstance(keys, Strings)
-    return np.isin(some, keys)
-
-
-def _column(keys: Sequence[int | str]) -> Keys:
-    return strings_of(map(str, keys)) if isinstance(keys[0], str) else np.array(keys, np.uint64)
+def _joined(blocks: list[_Block]) -> _Block:
+    """All blocks as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    *columns, times, ends = zip(*blocks, strict=True)
+    lengths, numbers, keys, removed = map(np.concatenate, columns)
+    expires = None
+    if any(each is not None for each in times):
+        parts = [np.full(len(each.keys), NEVER) if each.expires is None else each.expires for each in blocks]
+        expires = np.concatenate(parts)
+    return _Block(lengths, numbers, keys, removed, expires, ends[-1])
 
 
 def _block_of(
@@ -439,81 +465,15 @@ def _block_of(
     )
 
 
-class StagedChanges:
-    """Additions and removals not yet consolidated. Not thread-safe: its owner holds a lock.
+def _are_among(some: Keys, keys: Keys) -> BoolArray:
+    """Which of some keys are among others."""
+    if isinstance(some, Strings):
+        assert isinstance(keys, Strings)
+        found = pc.is_in(from_strings(some), from_strings(keys))
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    assert not isinstance(keys, Strings)
+    return np.isin(some, keys)
 
-    Attributes are replaced in one step each, so that a call that fails changes nothing.
-    """
 
-    def __init__(self, threads: int = 1) -> None:
-        self._threads = threads
-        self._parts: tuple[Changes | None, _Log] = (None, _Log(threads))
-
-    def __len__(self) -> int:
-        taken, log = self._parts
-        return (0 if taken is None else len(taken)) + len(log)
-
-    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
-        """Stage one change of a validated set and key; all keys are integers, or all are strings."""
-        log = self._parts[1]
-        if len(log.logged.single) >= _SINGLE_CHANGES:
-            self._reject_more_than_fit(_SINGLE_CHANGES)
-            log.pack()
-        log.logged.single.append((tags, key, removed, expires))
-
-    def extend(
-        self, chunks: list[TagLists], keys: Keys, *, removed: bool | BoolArray, expires: I64Array | None = None
-    ) -> None:
-        """Stage a change for each row of all chunks; `keys` has one for each, as have others that are arrays."""
-        self._reject_more_than_fit(len(keys))
-        self._parts[1].extend(chunks, keys, removed=removed, expires=expires)
-
-    def changes(self) -> Changes:
-        """All changes as one table. They stay staged until `drop` lets go of them."""
-        taken, log = self._parts
-        if taken is None or len(log):
-            taken = log.changes() if taken is None else self._after_all_of(taken, log.changes())
-            self._parts = (taken, _Log(self._threads))
-        return taken
-
-    def of_keys(self, keys: Keys) -> StagedChanges:
-        """Those of these changes that are of some keys, in order."""
-        found = StagedChanges(self._threads)
-        taken, log = self._parts
-        if taken is not None:
-            found.extend_some(taken, keys)
-        log.add_to(found, keys)
-        return found
-
-    def extend_some(self, changes: Changes, keys: Keys) -> None:
-        """Stage those of other changes that are of some keys."""
-        if isinstance(keys, Strings):
-            chosen = np.flatnonzero(_are_among(changes.names, keys)[changes.keys]).astype(np.uint32)
-            own: Keys = gather_strings(changes.names, changes.keys[chosen])
-        else:
-            chosen = np.flatnonzero(_are_among(changes.keys, keys)).astype(np.uint32)
-            own = changes.keys[chosen]
-        rows = gather(changes.rows, chosen)
-        times = None if changes.expires is None else changes.expires[chosen]
-        chunk = TagLists(rows.offsets, gather_strings(changes.tags, rows.values))
-        self.extend([chunk], own, removed=changes.removed[chosen], expires=times)
-
-    def stage_before(self, earlier: StagedChanges) -> None:
-        """Stage other changes before all of these."""
-        self._parts = (self._after_all_of(earlier.changes(), self.changes()), _Log(self._threads))
-
-    def _after_all_of(self, earlier: Changes, later: Changes) -> Changes:
-        whole = _Log(self._threads)
-        whole.extend_by(earlier)
-        whole.extend_by(later)
-        return whole.changes()
-
-    def drop(self, changes: Changes) -> None:
-        """Let go of what `changes` returned, which has taken effect; later changes stay."""
-        taken, log = self._parts
-        if taken is changes:
-            self._parts = (None, log)
-
-    def _reject_more_than_fit(self, rows: int) -> None:
-        if len(self) + rows > MAX_ROWS:
-            raise InvalidValueError(f"more than {MAX_ROWS} staged changes; call consolidate() before adding more")
+def _column(keys: Sequence[int | str]) -> Keys:
+    return strings_of(map(str, keys)) if isinstance(keys[0], str) else np.array(keys, np.uint64)

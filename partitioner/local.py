@@ -116,24 +116,6 @@ def held_in(segment: Segment, rows: U32Array) -> HeldSets:
     return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), _only_these(segment.keys.of_sets(rows)))
 
 
-def _rank_tags(
-    tags: Strings, frequencies: U32Array, *, rarest_first: bool, threads: int
-) -> tuple[Vocabulary, U32Array]:
-    """Rank the tags that occur: a vocabulary, and the rank of each of `tags`, meaningless for others."""
-    present = np.flatnonzero(frequencies).astype(np.uint32)
-    ranks = np.zeros(len(frequencies), np.uint32)
-    if len(present) < len(tags):
-        tags = gather_strings(tags, present, threads=threads)
-        frequencies = frequencies[present]
-    hashes = hash_strings(tags, threads=threads)
-    places = by_hash(tags, hashes)
-    if rarest_first:
-        places = by_frequency(frequencies, places, threads=threads)
-    ranks[present[places]] = np.arange(len(places), dtype=np.uint32)
-    ranked = gather_strings(tags, places, threads=threads)
-    return Vocabulary(ranked, hashes[places], frequencies[places]), ranks
-
-
 def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) -> U32Array:
     """Places of tags by frequency, equal frequencies in the order given; the rare ones, nearly all, by counting."""
     ordered = frequencies[order]
@@ -200,8 +182,7 @@ def distinct_sets(
         table = table.of_sets(row_order, threads=threads)
         del row_order
     del firsts, alive, keys, key_offsets, expires
-    table = _narrow(table) if names is None else _only_used(table, names, threads=threads)
-    return Rows(vocabulary, rows, table, first_rows, became)
+    return Rows(vocabulary, rows, _tight(table, threads), first_rows, became)
 
 
 def _with_names_in_common(
@@ -298,16 +279,18 @@ def _rank(
 ) -> tuple[Vocabulary, Lists, I64Array, U32Array]:
     """The vocabulary of the rows and the rows as ascending ranks, sorted; the rest as `sort_rows` returns it."""
     frequencies = count_values(rows.values, len(tags))
-    vocabulary, ranks = _rank_tags(tags, frequencies, rarest_first=rarest_first, threads=threads)
+    ranks = np.zeros(len(frequencies), np.uint32)  # of tags that occur
+    present = np.flatnonzero(frequencies).astype(np.uint32)
+    if len(present) < len(tags):
+        tags = gather_strings(tags, present, threads=threads)
+        frequencies = frequencies[present]
+    hashes = hash_strings(tags, threads=threads)
+    places = by_hash(tags, hashes)
+    if rarest_first:
+        places = by_frequency(frequencies, places, threads=threads)
+    ranks[present[places]] = np.arange(len(places), dtype=np.uint32)
+    vocabulary = Vocabulary(gather_strings(tags, places, threads=threads), hashes[places], frequencies[places])
     return vocabulary, *sort_rows(relabel(rows, ranks, threads=threads), len(vocabulary), threads=threads)
-
-
-def _narrow(table: KeyTable) -> KeyTable:
-    """The key table, 32-bit where all keys fit."""
-    keys = table.keys
-    if len(keys.values) == 0 or int(keys.values.max()) < 2**32:
-        return replace(table, keys=Lists(keys.offsets, keys.values.astype(np.uint32)))
-    return table
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,18 +429,21 @@ def _keys_of_groups(pairs: _Pairs, threads: int) -> tuple[I64Array, U64Array, I6
     return offsets, without_gaps(out.keys), times, out.became
 
 
-def _only_used(table: KeyTable, names: Strings, *, threads: int = 1) -> KeyTable:
-    """The key table, whose keys are places in `names`, without the names that do not occur in it."""
-    keys = table.keys
-    used = np.flatnonzero(count_values(keys.values, len(names)))
-    values = keys.values.astype(np.uint32, copy=False)
+def _tight(table: KeyTable, threads: int) -> KeyTable:
+    """The key table, 32-bit where all keys fit, or without the names that do not occur in it."""
+    offsets, values, names = table.keys.offsets, table.keys.values, table.names
+    if names is None:
+        fit = len(values) == 0 or int(values.max()) < 2**32
+        return replace(table, keys=Lists(offsets, values.astype(np.uint32))) if fit else table
+    used = np.flatnonzero(count_values(values, len(names)))
+    values = values.astype(np.uint32, copy=False)
     if len(used) < len(names):
         numbers = np.zeros(len(names), np.uint32)
         numbers[used] = np.arange(len(used), dtype=np.uint32)
         values = numbers[values]
         names = gather_strings(names, used.astype(np.uint32), threads=threads)
     names = Strings(names.offsets.astype(np.int64, copy=False), names.data)
-    return replace(table, keys=Lists(keys.offsets, values), names=names)
+    return replace(table, keys=Lists(offsets, values), names=names)
 
 
 def _only_these(table: KeyTable) -> KeyTable:

@@ -471,7 +471,7 @@ class Changing:
         """A snapshot, saved if the index has a location and this is not saved yet."""
         if self._location is None or snapshot.name is not None:
             return snapshot
-        snapshot = self._location.update(snapshot, self._known, Commit(ahead, log, self._keep))
+        snapshot = self._location.save(snapshot, Commit(ahead, log, self._keep), self._known)
         assert snapshot.name is not None
         self._known, self._is_laid_out_anew = {snapshot.name}, False
         return snapshot

@@ -22,7 +22,6 @@ from tagmatch.messages import area_has, coordinates, message, queries_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
 from tagmatch.model.change_counts import ChangeCounts
-from tagmatch.model.check import check_segment
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list
 from tagmatch.model.errors import (
@@ -33,9 +32,10 @@ from tagmatch.model.errors import (
     StagedChangesWarning,
 )
 from tagmatch.model.input.places import NO_PLACE, checked_location, location_tags, packed_place
-from tagmatch.model.layouts import empty_segment, rules_of
+from tagmatch.model.layouts import check_segment, empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.byte_store import ChangeableStore
+from tagmatch.model.storage.format import Commit
 from tagmatch.model.storage.log import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
 from tagmatch.model.storage.repository import Repository, location_of, open_with
@@ -406,7 +406,7 @@ class LocalEngine:
     @_interrupted_plainly
     def save(self, path: object, keep_snapshots: int | None) -> None:
         keep = StagingOptions(keep_snapshots=keep_snapshots).keep_snapshots
-        location_of(path, "path").save(self.snapshot, keep)
+        location_of(path, "path").save(self.snapshot, Commit(keep=keep))
 
     def close(self, *, drain: bool = True) -> None:
         self._close(drain=drain)

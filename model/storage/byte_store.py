@@ -25,9 +25,8 @@ import xxhash
 from tagmatch.model.errors import IndexCorruptError, TagMatchError
 from tagmatch.model.parallel import reject_given_up
 from tagmatch.model.storage.files import (
-    Check,
     Entry,
-    check_contents,
+    check_file,
     checksum_of,
     locked,
     open_plain,
@@ -204,12 +203,12 @@ class ByteStore(ABC):
         """The same, if that is known without a copy of each, by their sizes."""
         return self.has_whole(files)
 
-    def check(self, name: str, expected: Entry, check: Check = check_contents) -> None:
-        """See that a file is as a manifest says; IndexCorruptError."""
+    def check(self, name: str, expected: Entry, *, wholly: bool = True) -> None:
+        """See that a file is as a manifest says, or only as long; IndexCorruptError."""
         with telling_errors(f"{self}/{name}"):
             opened = self.descriptor(name, expected)
             try:
-                check(opened, f"{self}/{name}", expected)
+                check_file(opened, f"{self}/{name}", expected, wholly=wholly)
             finally:
                 os.close(opened)
 
@@ -269,7 +268,7 @@ class ByteStore(ABC):
                         self.fetch(name, part)
                         if expected is not None:
                             with part.open("rb") as opened:
-                                check_contents(opened.fileno(), name, expected)
+                                check_file(opened.fileno(), name, expected)
                         os.replace(part, file)
                     finally:
                         remove(part)

@@ -21,6 +21,7 @@ from pathlib import Path
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexExistsError, IndexLockedError
 from tagmatch.model.storage.byte_store import ByteStore, in_a_line
 from tagmatch.model.storage.files import ADVICE, Entry, remove, sync, write_file
+from tagmatch.model.storage.folders import LocalFolder
 from tagmatch.model.storage.format import (
     CHANGES_PREFIX,
     POSITIONS,
@@ -35,7 +36,6 @@ from tagmatch.model.storage.format import (
     succeed,
     within,
 )
-from tagmatch.model.storage.local_folder import LocalFolder
 from tagmatch.model.storage.log import generations_in, log_name, remove_logs, scan
 from tagmatch.model.storage.positions import read_positions
 from tagmatch.model.storage.repository import Repository

@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -24,9 +24,6 @@ from tagmatch.model.parallel import reject_given_up
 
 #: What a manifest says of a file, or of a segment
 Entry: TypeAlias = dict[str, Any]
-
-#: Accepts an open file, with the name that messages have, as a manifest describes it, or raises IndexCorruptError
-Check: TypeAlias = Callable[[int, object, Entry], None]
 
 #: What to do about damage
 ADVICE = "build the index again or restore it from a copy"
@@ -149,17 +146,30 @@ def locked(folder: Path, name: str) -> Iterator[None]:
 
     The lock goes with the process that holds it, however it ends. Errors as `open_plain`.
     """
-    with open_lock(folder, name) as opened:
+    with FileLock(folder, name) as opened:
         fcntl.flock(opened, fcntl.LOCK_EX)
         yield
 
 
 class FileLock(FileIO):
-    """The lock of a file; see `Lock`."""
+    """The lock of a file, which is closed to users without the right to write it: to open a file is enough to lock it.
+
+    One that is opened to look whether it is locked stays as it is. See `Lock`.
+    """
 
     def __init__(self, folder: Path, name: str, mode: str = "ab") -> None:
         super().__init__(name, mode, opener=partial(open_plain, folder))
         self._path = folder / name
+        try:
+            found = os.fstat(self.fileno())
+            mode_found = stat.S_IMODE(found.st_mode)
+            readers = _READ & ~((mode_found & _WRITE) << 1)
+            if mode == "ab" and mode_found & readers and found.st_nlink == 1:
+                with contextlib.suppress(OSError):  # of another user
+                    os.fchmod(self.fileno(), mode_found & ~readers)
+        except BaseException:
+            self.close()
+            raise
 
     def take(self, kind: int) -> bool:
         """Take the lock, alone or as one of many, if it can be had at once."""
@@ -176,22 +186,6 @@ class FileLock(FileIO):
             return os.path.samestat(os.fstat(self.fileno()), self._path.stat())
         except OSError:
             return False
-
-
-def open_lock(folder: Path, name: str) -> FileLock:
-    """A lock's file, closed to users without the right to write it: to open a file is enough to lock it."""
-    opened = FileLock(folder, name)
-    try:
-        found = os.fstat(opened.fileno())
-        mode = stat.S_IMODE(found.st_mode)
-        readers = _READ & ~((mode & _WRITE) << 1)
-        if mode & readers and found.st_nlink == 1:
-            with contextlib.suppress(OSError):  # of another user
-                os.fchmod(opened.fileno(), mode & ~readers)
-        return opened
-    except BaseException:
-        opened.close()
-        raise
 
 
 # -- checksums ---------------------------------------------------------------------------------------------------------
@@ -215,17 +209,13 @@ def checksum_of_descriptor(descriptor: int) -> str:
         return checksum_of(source)
 
 
-def check_size(descriptor: int, name: object, expected: Entry) -> None:
-    """Reject an open file of another size than a manifest says; IndexCorruptError."""
+def check_file(descriptor: int, name: object, expected: Entry, *, wholly: bool = True) -> None:
+    """Reject an open file of another size or, wholly, checksum than a manifest says; IndexCorruptError."""
     size = os.fstat(descriptor).st_size
     if size != expected["bytes"]:
         raise IndexCorruptError(f"{name} has {size} bytes instead of {expected['bytes']}; {ADVICE}")
-
-
-def check_contents(descriptor: int, name: object, expected: Entry) -> None:
-    """Reject an open file of another size or checksum than a manifest says; IndexCorruptError."""
-    check_size(descriptor, name, expected)
-    check_checksum(checksum_of_descriptor(descriptor), name, expected)
+    if wholly:
+        check_checksum(checksum_of_descriptor(descriptor), name, expected)
 
 
 def check_checksum(found: str, name: object, expected: Entry) -> None:

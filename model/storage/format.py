@@ -15,19 +15,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import xxhash
 
-from tagmatch.model.errors import IndexCorruptError, IndexNotFoundError, IndexVersionError, TagMatchError
+from tagmatch.model.errors import IndexCorruptError, IndexVersionError
 from tagmatch.model.options import KeyType
-from tagmatch.model.storage.byte_store import ByteStore
-from tagmatch.model.storage.files import ADVICE, Entry, check_checksum, telling_errors
-
-T = TypeVar("T")
+from tagmatch.model.storage.files import ADVICE, Entry
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
 FORMAT_VERSION = 7
@@ -157,6 +154,11 @@ def staged_of(manifest: Manifest) -> list[Entry]:
     return list(manifest.get("staged", ()))
 
 
+def kept_of(manifest: Manifest) -> list[Entry]:
+    """The manifests of the earlier snapshots that the index keeps, oldest first."""
+    return list(manifest.get("kept", ()))
+
+
 def files_of(segments: Iterable[Entry]) -> dict[str, Entry]:
     """The files of segments that a manifest names, by their paths within the index, with what it says of each."""
     files: dict[str, Entry] = {}
@@ -239,7 +241,7 @@ def check_manifest(manifest: Any) -> None:
         raise ValueError("segments are none")
     for segment in manifest["segments"]:
         _check_tables(segment["files"], manifest["key_type"])
-    for kept in _kept(manifest):
+    for kept in kept_of(manifest):
         if kept["name"] != f"{KEPT_PREFIX}{kept['number']}.json":
             raise ValueError(f"kept: {kept['name']!r} is not of snapshot {kept['number']}")
     for staged in staged_of(manifest):
@@ -335,7 +337,7 @@ def alone(manifest: Manifest) -> Manifest:
 def snapshots_in(manifest: Manifest) -> list[SnapshotInfo]:
     """The snapshots of the index with this manifest, oldest first."""
     kept = [
-        SnapshotInfo(each["number"], each["sets"], datetime.fromisoformat(each["until"])) for each in _kept(manifest)
+        SnapshotInfo(each["number"], each["sets"], datetime.fromisoformat(each["until"])) for each in kept_of(manifest)
     ]
     return [*kept, SnapshotInfo(number_of(manifest), manifest["sets"], None)]
 
@@ -350,7 +352,7 @@ def succeed(
     """
     before: Manifest = current or {}
     keep = before.get("keep_snapshots", 0) if keep is None else keep
-    kept, files, number = _kept(before), {}, least
+    kept, files, number = kept_of(before), {}, least
     if current is not None:
         is_next = not (same_sets or made["snapshot"] == current["snapshot"])
         number = max(least, number_of(current) + is_next)
@@ -388,70 +390,3 @@ def _to_keep(current: Manifest) -> tuple[Entry, bytes]:
         "xxh3_64": xxhash.xxh3_64_hexdigest(text),
     }
     return entry, text
-
-
-def _kept(manifest: Manifest) -> list[Entry]:
-    return list(manifest.get("kept", ()))
-
-
-# -- reading earlier ones from a store ---------------------------------------------------------------------------------
-
-
-def of_one_moment(read_current: Callable[[], Manifest], use: Callable[[Manifest], T]) -> T:
-    """Use the current manifest, and again if files were missing because a newer snapshot was saved since."""
-    while True:
-        current = read_current()
-        try:
-            return use(current)
-        except TagMatchError:
-            if read_current() == current:
-                raise
-
-
-def manifest_by_number(number: int | None, current: Manifest, files: ByteStore) -> Manifest:
-    """The manifest of the snapshot with a number, or of the current one; IndexNotFoundError, IndexCorruptError."""
-    if number is None or number == number_of(current):
-        return current
-    entry = next((each for each in _kept(current) if each["number"] == number), None)
-    if entry is None:
-        raise IndexNotFoundError(f"the index {files} does not keep a snapshot {number}; it has {_listed(current)}")
-    return _manifest_kept(entry, files)
-
-
-def _listed(manifest: Manifest) -> str:
-    """The numbers that an index has, as messages have them."""
-    *earlier, current = (info.number for info in snapshots_in(manifest))
-    if not earlier:
-        return f"{current} only; keep_snapshots says how many earlier ones are to be kept from now on"
-    return f"{', '.join(map(str, earlier))} and {current}, the current one"
-
-
-def _manifest_kept(entry: Entry, files: ByteStore) -> Manifest:
-    where = f"{files}/{entry['name']}"
-    with telling_errors(where):
-        text = files.read(entry["name"])
-    check_checksum(xxhash.xxh3_64_hexdigest(text), where, entry)
-    try:
-        return checked_manifest(alone(json.loads(text)), where)
-    except (ValueError, AttributeError, RecursionError):
-        raise IndexCorruptError(f"{where} is damaged; {ADVICE}") from None
-
-
-def names_needed(manifest: Manifest, files: ByteStore) -> set[str] | None:
-    """Names within an index of all that its snapshots need; `None` if a manifest cannot be read, so none can tell."""
-    try:
-        earlier = [_manifest_kept(entry, files) for entry in _kept(manifest)]
-    except TagMatchError:
-        return None
-    names = names_of(manifest).union(*(names_of(each) for each in earlier))
-    return names | {entry["name"] for entry in _kept(manifest)} | {MANIFEST}
-
-
-def check_kept(current: Manifest, files: ByteStore) -> None:
-    """Check that files of earlier snapshots, which the current one lacks, have their checksums; IndexCorruptError."""
-    checked = files_in(current)
-    for entry in _kept(current):
-        for name, expected in files_in(_manifest_kept(entry, files)).items():
-            if checked.setdefault(name, expected) is expected:
-                with telling_errors(f"{files}/{name}"):
-                    check_checksum(files.checksum(name), f"{files}/{name}", expected)

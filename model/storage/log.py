@@ -51,16 +51,13 @@ from tagmatch.model.storage.log_records import (
     LogHeader,
     Record,
     decoded,
+    has_empty_block,
     sound_records,
 )
 
 _NAME = re.compile(rf"{STAGED_PREFIX}([0-9]{{8,19}})\.log")
 
 _BUFFER_BYTES = 1 << 20
-# File systems write blocks of this size, or of a multiple
-_BLOCK_BYTES = 512
-# The least that is taken for the rest of an empty block: a record's header has no so many zeros, even if damaged
-_EMPTY_BYTES = 16
 
 
 @contextmanager
@@ -99,7 +96,11 @@ class LogFile:
             yield BufferedReader(file, _BUFFER_BYTES)
 
     def cut(self) -> None:
-        """Cut, and sync, what does not count."""
+        """Cut, and sync, what does not count: without a header, all."""
+        if self.header is None:
+            self.files.remove(self.name)
+            self.files.sync()
+            return
         with closing(self.files.log(self.name)) as file:
             file.cut(self.end)
             file.sync()
@@ -172,18 +173,9 @@ def _looked_through(log: LogFile, on_disk: int) -> LogFile:
     later = [(place, header) for place, header in told if place > 0 or header.number != records]
     if later:
         has_been_on_disk = any(header.on_disk > end for _, header in later)
-        if has_been_on_disk or not _has_empty_block(tail[: later[0][0]], end):
+        if has_been_on_disk or not has_empty_block(tail[: later[0][0]], end):
             raise _damaged(log, end, "does not have a sound record before a later one")
     return LogFile(log.files, log.name, log.header, records, rows, end, len(tail), len(told), key_type)
-
-
-def _has_empty_block(data: bytes, begin: int) -> bool:
-    """Whether the data, from byte `begin` of a file on, has an empty block, or the empty last part of one."""
-    first = -begin % _BLOCK_BYTES
-    if _EMPTY_BYTES <= first <= len(data) and not any(data[:first]):
-        return True
-    empty = bytes(_BLOCK_BYTES)
-    return any(data.startswith(empty, place) for place in range(first, len(data) - _BLOCK_BYTES + 1, _BLOCK_BYTES))
 
 
 def _damaged(log: object, offset: int, what: str) -> IndexCorruptError:
@@ -259,21 +251,6 @@ def remove_logs(files: ByteStore, before: int) -> None:
             files.remove(log_name(generation))
 
 
-def _cut_torn_tail(log: LogFile) -> None:
-    if log.header is None:
-        log.files.remove(log.name)
-        log.files.sync()
-    else:
-        log.cut()
-    some = f" of {log.torn_records} calls or more" if log.torn_records else ""
-    warnings.warn(
-        f"{log} ended with {log.torn_bytes} bytes that were not written wholly, as the program or the machine "
-        f"stopped meanwhile; they are cut, and the staged changes{some} that were in them are lost",
-        StagedChangesWarning,
-        stacklevel=4,
-    )
-
-
 # -- a log, written ----------------------------------------------------------------------------------------------------
 
 
@@ -288,7 +265,7 @@ class LogWriter:
         self.file, self._log, self.header = file, log, log.header
         self.records, self.end = log.records, log.end
         self.on_disk = LOG_HEADER_BYTES  # so many bytes are known to be
-        self._last = log.end  # where the last record begins, if it was appended here and not taken back
+        self.last = log.end  # where the last record begins, if it was appended here and not taken back
         self._has_waste = self._is_in_doubt = False
 
     def __str__(self) -> str:
@@ -316,11 +293,6 @@ class LogWriter:
         """Whether records can be appended, as far as is known."""
         return not (self._is_in_doubt or self._has_waste)
 
-    @property
-    def has_last(self) -> bool:
-        """Whether the last record can be taken back."""
-        return self._last < self.end
-
     def contents(self) -> LogFile:
         """What the log has now."""
         return replace(self._log, records=self.records, end=self.end)
@@ -337,12 +309,12 @@ class LogWriter:
         except BaseException:
             self.try_to_cut_waste()
             raise
-        self.records, self.end, self._last, self._has_waste = records, end, last, False
+        self.records, self.end, self.last, self._has_waste = records, end, last, False
 
     def take_back(self) -> None:
-        """Turn the last record into waste; see `has_last`."""
-        on_disk = min(self.on_disk, self._last)
-        self.records, self.end, self.on_disk, self._has_waste = self.records - 1, self._last, on_disk, True
+        """Turn the last record into waste, of one that was appended here."""
+        on_disk = min(self.on_disk, self.last)
+        self.records, self.end, self.on_disk, self._has_waste = self.records - 1, self.last, on_disk, True
 
     def try_to_cut_waste(self) -> None:
         """Cut the waste beyond the end, or leave that to the next call of `append`."""
@@ -402,8 +374,8 @@ class Journal:
         # The state of the folder when its manifest counted these logs
         self._seen: tuple[int, int] | None = None
         self._is_open = True
-        # Records are counted from 1 on: written so far, on disk, and those that never will be for sure
-        self._written = 0
+        # How many records were written, and are on disk; counted from 1 on, those that never will be for sure
+        self.position = 0
         self._on_disk = 0
         self._in_doubt: list[range] = []
         # Locks are taken in this order; the leader of the group that forms now has the first
@@ -436,7 +408,15 @@ class Journal:
                 logs = scan(files, generation)
                 for log in logs:
                     if log.torn_bytes or log.header is None:
-                        _cut_torn_tail(log)
+                        log.cut()
+                        some = f" of {log.torn_records} calls or more" if log.torn_records else ""
+                        warnings.warn(
+                            f"{log} ended with {log.torn_bytes} bytes that were not written wholly, as the program or "
+                            f"the machine stopped meanwhile; they are cut, and the staged changes{some} that were in "
+                            "them are lost",
+                            StagedChangesWarning,
+                            stacklevel=3,
+                        )
                 return cls(files, lock, generation, [log for log in logs if log.header is not None])
             except BaseException:
                 lock.close()
@@ -466,11 +446,6 @@ class Journal:
         """Whether nothing can be written until `rotate`, as the disk has failed to take something."""
         return self._log is not None and not self._log.is_usable
 
-    @property
-    def position(self) -> int:
-        """How many records have been written."""
-        return self._written
-
     def write(self, record: Record) -> int:
         """Write a record behind all others, or not: TagMatchError; returns the position up to which to `sync`."""
         self._version = max(self._version, record.version)
@@ -478,12 +453,12 @@ class Journal:
             self.rotate()
         with self._writing:
             self._reject_if_closed()
-            written = self._written + 1
+            written = self.position + 1
             try:
                 if self._log is None:
                     self._log = LogWriter.create(self._files, self._generation, 0, self._version)
                 self._log.append(record)
-                self._written = written
+                self.position = written
             except OSError as error:
                 raise TagMatchError(
                     f"cannot stage changes of the index {self._files}: {error.strerror or error}"
@@ -516,7 +491,7 @@ class Journal:
                 return
             with self._writing:
                 self._reject_if_closed()
-                log, written = self._log, self._written
+                log, written = self._log, self.position
                 end = 0 if log is None else log.end
             if log is not None:
                 with failing(f"{log} may not be on disk"):
@@ -526,15 +501,15 @@ class Journal:
     def back_to(self, position: int) -> None:
         """Take back the record that a call wrote which failed then; InvalidValueError if it wrote more."""
         with self._syncing, self._writing:
-            if self._written == position:
+            if self.position == position:
                 return
             log = self._log
-            if self._written != position + 1 or log is None or not log.has_last:
-                raise InvalidValueError(f"from position {self._written}, the log cannot go back to {position}")
+            if self.position != position + 1 or log is None or log.last == log.end:
+                raise InvalidValueError(f"from position {self.position}, the log cannot go back to {position}")
             on_disk = min(self._on_disk, position)
             log.take_back()
             # Ctrl-C comes before both, or after
-            self._written, self._on_disk = position, on_disk
+            self.position, self._on_disk = position, on_disk
             log.try_to_cut_waste()
 
     # -- generations ---------------------------------------------------------------------------------------------------
@@ -549,14 +524,14 @@ class Journal:
             with suppress(TagMatchError, OSError):
                 # Else a crash could leave a torn tail in this log, and the next one whole
                 log.sync(log.end)
-                self._on_disk = self._written
+                self._on_disk = self.position
             generation = self._generation + 1
             older = [*self._older, log.contents()]
-            in_doubt = [*self._in_doubt, range(self._on_disk + 1, self._written + 1)]
+            in_doubt = [*self._in_doubt, range(self._on_disk + 1, self.position + 1)]
             with failing(f"cannot begin another log of staged changes of the index {self._files}"):
                 self._log = LogWriter.create(self._files, generation, log.on_disk, self._version)
                 self._generation, self._older = generation, older
-                self._in_doubt, self._on_disk = in_doubt, self._written
+                self._in_doubt, self._on_disk = in_doubt, self.position
             log.close(remove=False)
             return generation
 

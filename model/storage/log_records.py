@@ -57,6 +57,11 @@ _ONE_CHUNK = struct.pack("<2Q", 1, 1)
 _INDEXED = slice(48, 56)
 _NO_INDICES = bytes(8)
 
+# File systems write blocks of this size, or of a multiple
+_BLOCK_BYTES = 512
+# The least that is taken for the rest of an empty block: a record's header has no so many zeros, even if damaged
+_EMPTY_BYTES = 16
+
 _U32_LIMIT = 2**32
 # Records up to this size are joined with their neighbours when they are read, up to this many bytes
 _SMALL_BYTES = 1 << 16
@@ -158,6 +163,15 @@ def sound_records(file: BinaryIO, log: LogHeader, size: int) -> Iterator[tuple[H
         end = next_end
         number += 1
     file.seek(end)
+
+
+def has_empty_block(data: bytes, begin: int) -> bool:
+    """Whether the data, from byte `begin` of a file on, has an empty block, or the empty last part of one."""
+    first = -begin % _BLOCK_BYTES
+    if _EMPTY_BYTES <= first <= len(data) and not any(data[:first]):
+        return True
+    empty = bytes(_BLOCK_BYTES)
+    return any(data.startswith(empty, place) for place in range(first, len(data) - _BLOCK_BYTES + 1, _BLOCK_BYTES))
 
 
 # -- encoding ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.byte_store import ByteStore, in_a_line
 from tagmatch.model.storage.files import ADVICE, Entry
 from tagmatch.model.storage.format import CONSTRAINTS, DELETED_PREFIX, Manifest, number_of, parts_of
-from tagmatch.model.storage.tables import checked_columns, reject_reserved, segments_of
+from tagmatch.model.storage.tables import OpenFile, checked_columns, reject_reserved, segments_of
 from tagmatch.model.tables import LONG_AGO, Segment, Snapshot
 
 #: Fetched as a whole: what a store gives in the time that it takes to answer at all
@@ -41,6 +42,8 @@ _REQUEST_BYTES, _REQUESTS_AT_ONCE = 1 << 24, 16
 # An Arrow file begins with 8 bytes and a message, the schema; in a second one stands where the columns are. Each has 4
 # bytes before its length. At the end of the file are its footer, the length of that, and 6 bytes.
 _FIRST_MESSAGE, _BEFORE_MESSAGE, _BEHIND_FOOTER = 8, 8, 10
+
+_ADDRESS = attrgetter("address")
 
 
 def gone(index: object, name: str) -> IndexNotFoundError:
@@ -75,7 +78,7 @@ class SparseTable:
         end = self.size - _BEHIND_FOOTER
         self._fetch_bytes(end - self._length(end), self.size)
         with threads_of_arrow():
-            return checked_columns(name, pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all(), is_sparse=True)
+            return checked_columns(name, pa.ipc.open_file(pa.BufferReader(self._mapped)).read_all())
 
     def _length(self, place: int) -> int:
         """The length that stands there."""
@@ -142,23 +145,19 @@ class _Tables:
     """Tables of a store, as they are on this machine."""
 
     store: ByteStore
-    manifest: Manifest  # of the snapshot
+    snapshot: str  # the name of the snapshot
     current: Callable[[], Manifest]  # gives the one that the index has now
     folder: Path  # of this machine, for fetched parts
     _sorted: list[SparseTable] = field(default_factory=list)
 
-    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        """The columns of a table. Only their places are known yet, and no values; see `Read` of segments."""
+    def table(self, name: str, path: str, files: dict[str, Entry]) -> tuple[dict[str, pa.Array], list[OpenFile]]:
+        """See `Read`: only the places of columns are known yet, and no values; only we write the files."""
         parts = {part: files[part]["bytes"] for part in parts_of(files, path)}
         with self.errors():
             table = SparseTable(self.store, self.folder / path, parts)
             columns = table.columns(name)
-        bisect.insort(self._sorted, table, key=_address)
-        return columns
-
-    def verifying(self) -> Callable[[], None]:
-        """See `Read`: only we write these files."""
-        return lambda: None
+        bisect.insort(self._sorted, table, key=_ADDRESS)
+        return columns, []
 
     def fetch(self, array: Any, firsts: I64Array, lasts: I64Array) -> None:
         """Fetch the elements `firsts[i]` to `lasts[i]` of an array."""
@@ -168,7 +167,7 @@ class _Tables:
         if not some.any():
             return
         address, width = array.__array_interface__["data"][0], array.strides[0]
-        place = bisect.bisect_right(self._sorted, address, key=_address) - 1
+        place = bisect.bisect_right(self._sorted, address, key=_ADDRESS) - 1
         table = self._sorted[max(place, 0)]
         start = address - table.address
         if not 0 <= start < table.size:
@@ -182,8 +181,8 @@ class _Tables:
         try:
             yield
         except (FileNotFoundError, IndexCorruptError, ValueError) as error:
-            if self.current()["snapshot"] != self.manifest["snapshot"]:
-                raise gone(self.store, self.manifest["snapshot"]) from None
+            if self.current()["snapshot"] != self.snapshot:
+                raise gone(self.store, self.snapshot) from None
             if isinstance(error, FileNotFoundError):
                 raise IndexCorruptError(f"{self.store} lacks a file: {in_a_line(error)}; {ADVICE}") from None
             raise IndexCorruptError(f"{self.store} is damaged: {in_a_line(error)}") from None
@@ -194,10 +193,6 @@ class _Tables:
             ) from error
 
 
-def _address(table: SparseTable) -> int:
-    return table.address
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class InPlace:
     """A snapshot whose tables are not looked at before they are fetched.
@@ -206,8 +201,12 @@ class InPlace:
     """
 
     snapshot: Snapshot
-    constrained: tuple[bool, ...]  # of each segment, whether some of its sets have constraints
+    manifest: Manifest  # which names it
     tables: _Tables | None = None  # that things are fetched from; `None`: all of them are here already
+
+    def is_constrained(self, number: int) -> bool:
+        """Whether some sets of a segment have constraints."""
+        return CONSTRAINTS in self.manifest["segments"][number]
 
     def fetch(self, array: Any, firsts: Any, lasts: Any) -> None:
         """Fetch the elements `firsts[i]` to `lasts[i]` of an array of a table."""
@@ -236,7 +235,7 @@ class InPlace:
         ranks = _values(segment.tagsets.ranks, first, last)
         self.fetch(vocabulary.hashes, ranks, ranks + 1)
         self._fetch_strings(vocabulary.tags, ranks)
-        if not self.constrained[self.snapshot.segments.index(segment)]:
+        if not self.is_constrained(self.snapshot.segments.index(segment)):
             reject_reserved(gather_strings(vocabulary.tags, ranks.astype(np.uint32)), self.tables.store)
         self._fetch_lists(keys.keys, first, last)
         if keys.expires is not None:
@@ -259,17 +258,12 @@ def _values(lists: Lists, first: int, last: int) -> I64Array:
     return values.astype(np.int64)
 
 
-def in_place(snapshot: Snapshot, manifest: Manifest, tables: _Tables | None = None) -> InPlace:
-    """A snapshot that this manifest names, whose tables are here, or are fetched from a store."""
-    return InPlace(snapshot, tuple(CONSTRAINTS in entry for entry in manifest["segments"]), tables)
-
-
 def fetched_from(store: ByteStore, manifest: Manifest, current: Callable[[], Manifest], folder: Path) -> InPlace:
     """The snapshot of a store that a manifest names; errors as `InPlace`.
 
     `current` gives the manifest that the index has now; parts of others in `folder` are removed.
     """
-    tables = _Tables(store, manifest, current, folder)
+    tables = _Tables(store, manifest["snapshot"], current, folder)
     with tables.errors():
         folder.mkdir(exist_ok=True)
         names = {entry["name"] for entry in manifest["segments"]}
@@ -277,6 +271,5 @@ def fetched_from(store: ByteStore, manifest: Manifest, current: Callable[[], Man
             if name not in names and not name.startswith(DELETED_PREFIX):
                 shutil.rmtree(folder / name, ignore_errors=True)
     # Some keys may have expired: to know, all times would have to be fetched
-    segments = tuple(segments_of(manifest, tables, LONG_AGO + 1))
-    snapshot = Snapshot(segments, str(manifest["snapshot"]), number_of(manifest))
-    return in_place(snapshot, manifest, tables)
+    segments = segments_of(manifest, tables.table, LONG_AGO + 1)
+    return InPlace(Snapshot(segments, tables.snapshot, number_of(manifest)), manifest, tables)

@@ -6,15 +6,18 @@ A writer puts the files of a snapshot there, and the manifest last: then it has 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
+import xxhash
 
 from tagmatch.model.errors import (
     IndexChangedError,
@@ -26,15 +29,9 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.options import KeyType, check_snapshot_number
-from tagmatch.model.storage.arrow_folder import ArrowFolder, StoreOptions
 from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Written, folder_for_copies
-from tagmatch.model.storage.files import (
-    Check,
-    Entry,
-    check_contents,
-    check_size,
-    write_file,
-)
+from tagmatch.model.storage.files import ADVICE, Entry, check_checksum, telling_errors, write_file
+from tagmatch.model.storage.folders import ArrowFolder, LocalFolder, StoreOptions
 from tagmatch.model.storage.format import (
     LOCK,
     MANIFEST,
@@ -47,25 +44,26 @@ from tagmatch.model.storage.format import (
     WRITER,
     Commit,
     Manifest,
-    check_kept,
+    alone,
+    checked_manifest,
     files_in,
     files_of,
-    manifest_by_number,
+    kept_of,
     manifest_text,
-    names_needed,
     names_of,
     number_of,
-    of_one_moment,
     parse_manifest,
+    snapshots_in,
     staged_of,
     succeed,
     with_staged,
     within,
 )
-from tagmatch.model.storage.local_folder import LocalFolder
-from tagmatch.model.storage.partial import InPlace, fetched_from, gone, in_place
+from tagmatch.model.storage.partial import InPlace, fetched_from, gone
 from tagmatch.model.storage.tables import read_segments, write_segment, write_snapshot
 from tagmatch.model.tables import Segment, Snapshot
+
+T = TypeVar("T")
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _FILE = re.compile(r"file:(//(localhost)?)?(?P<path>/[^/].*)")
@@ -124,9 +122,31 @@ class Repository:
 
     def manifest(self) -> Manifest:
         """The manifest of the current snapshot, or of the one by its number; errors as `open`."""
-        return of_one_moment(
-            self._current_manifest, lambda current: manifest_by_number(self.number, current, self.files)
-        )
+        return _of_one_moment(self._current_manifest, self._by_number)
+
+    def _by_number(self, current: Manifest) -> Manifest:
+        """The manifest of the snapshot with the number, by the current one."""
+        if self.number in (None, number_of(current)):
+            return current
+        for entry in kept_of(current):
+            if entry["number"] == self.number:
+                return self._earlier(entry)
+        *earlier, last = (info.number for info in snapshots_in(current))
+        told = f"{last} only; keep_snapshots says how many earlier ones are to be kept from now on"
+        if earlier:
+            told = f"{', '.join(map(str, earlier))} and {last}, the current one"
+        raise IndexNotFoundError(f"the index {self} does not keep a snapshot {self.number}; it has {told}")
+
+    def _earlier(self, entry: Entry) -> Manifest:
+        """The manifest of an earlier snapshot, by the current one's entry of it; IndexCorruptError, TagMatchError."""
+        where = f"{self}/{entry['name']}"
+        with telling_errors(where):
+            text = self.files.read(entry["name"])
+        check_checksum(xxhash.xxh3_64_hexdigest(text), where, entry)
+        try:
+            return checked_manifest(alone(json.loads(text)), where)
+        except (ValueError, AttributeError, RecursionError):
+            raise IndexCorruptError(f"{where} is damaged; {ADVICE}") from None
 
     def _current_manifest(self) -> Manifest:
         try:
@@ -140,22 +160,22 @@ class Repository:
 
     def open(self) -> Snapshot:
         """The snapshot, verified; IndexNotFoundError, IndexVersionError, IndexCorruptError, TagMatchError."""
-        return of_one_moment(self.manifest, self._verified)
+        return _of_one_moment(self.manifest, self._verified)
 
     def _verified(self, manifest: Manifest) -> Snapshot:
         for entry in staged_of(manifest) if self.files.changeable else ():
             self.files.check(entry["name"], entry)
-        return self._snapshot(manifest, check_contents)
+        return self._snapshot(manifest)
 
     def open_unverified(self, name: str) -> Snapshot:
         """The snapshot of that name, mapped but not read, so that damage may go unnoticed; errors as `open`."""
-        return of_one_moment(self._manifest_of(name), lambda manifest: self._snapshot(manifest, check_size))
+        return _of_one_moment(self._manifest_of(name), lambda manifest: self._snapshot(manifest, verify=False))
 
     def in_place(self, name: str) -> InPlace:
         """The snapshot of that name, whose rows are read as needed; no checksum is verified. Errors as `open`."""
         manifest = self._manifest_of(name)()
         if self.files.in_place:  # mapped files are read when they are looked at
-            return in_place(self.open_unverified(name), manifest)
+            return InPlace(self.open_unverified(name), manifest)
         number = "" if self.number is None else f"-{self.number}"
         return fetched_from(
             self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self.files.digest}{number}"
@@ -179,17 +199,26 @@ class Repository:
 
     def check_kept(self) -> None:
         """Verify the checksums of all files of the earlier snapshots that the index keeps; errors as `open`."""
-        of_one_moment(self.manifest, lambda current: check_kept(current, self.files))
 
-    def _snapshot(self, manifest: Manifest, check: Check) -> Snapshot:
-        found = Snapshot(read_segments(self.files, manifest, check), str(manifest["snapshot"]), number_of(manifest))
+        def check(current: Manifest) -> None:
+            checked = files_in(current)
+            for entry in kept_of(current):
+                for name, expected in files_in(self._earlier(entry)).items():
+                    if checked.setdefault(name, expected) is expected:
+                        with telling_errors(f"{self}/{name}"):
+                            check_checksum(self.files.checksum(name), f"{self}/{name}", expected)
+
+        _of_one_moment(self.manifest, check)
+
+    def _snapshot(self, manifest: Manifest, *, verify: bool = True) -> Snapshot:
+        segments = read_segments(self.files, manifest, verify=verify)
         self.files.forget(names_of(manifest))
-        return found
+        return Snapshot(segments, str(manifest["snapshot"]), number_of(manifest))
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
     def check_writable(self) -> None:
-        """See that `update` can be called; InvalidValueError if the index is read-only here."""
+        """See that `save` can be called with `known` snapshots; InvalidValueError if the index is read-only here."""
         if self.files.changeable is None:  # without locks, no program can tell whether another one writes
             raise InvalidValueError(
                 f"cannot change {self}: an index on a store is read-only; change one in a folder and put it there with "
@@ -209,22 +238,36 @@ class Repository:
                 "changes; open it without a number to follow it"
             )
 
-    def save(self, snapshot: Snapshot, keep: int | None = None) -> None:
-        """Make `snapshot` the current one of the index, which is created if need be; its old contents are lost.
+    def save(self, snapshot: Snapshot, commit: Commit | None = None, known: set[str] | None = None) -> Snapshot:
+        """Make a snapshot the current one of the index, which is created if need be; its old contents are lost.
 
-        All files are written, and replace those that are there and damaged. IndexExistsError if something that is not
-        an index is there; TagMatchError if the files cannot be written, and the index stays as it was.
+        All files are written, and replace those that are there and damaged. With the names of `known` snapshots that it
+        comes from, files that the index has stay, and it is an IndexChangedError if the index has got another snapshot;
+        they get the new name just before it becomes the current one: should this be interrupted, either may be.
+
+        Returns the snapshot as it is saved, with names and its number. IndexExistsError if something that is not an
+        index is there; TagMatchError if the files cannot be written, and the index stays as it was.
         """
-        self._save(snapshot, None, Commit(keep=keep))
-
-    def update(self, snapshot: Snapshot, known: set[str], commit: Commit) -> Snapshot:
-        """`save` what the index lacks, unless it has got a snapshot that is not `known`: IndexChangedError.
-
-        Returns `snapshot` as it is saved, with names and its number. `known` are names of those that it comes from, and
-        gets its own just before it becomes the current one: should this be interrupted, either may be.
-        """
-        self.check_writable()
-        return self._save(snapshot, known, commit)
+        commit = commit or Commit()
+        if known is not None:
+            self.check_writable()
+        with self.writing() as made:
+            current = self._replaced()
+            if known is not None and current is not None and current["snapshot"] not in known:
+                raise IndexChangedError(
+                    f"another program has saved changes to the index {self}; staged changes are still staged: call "
+                    "reload() and then consolidate() again"
+                )
+            there = () if known is None else (*(current["segments"] if current else ()), *commit.ahead)
+            written = write_snapshot(snapshot, made, there)
+            # What merges segments, which are written ahead, changes no set
+            manifest, kept = succeed(written, current, commit.keep, same_sets=bool(commit.ahead))
+            if known is not None:
+                known.add(manifest["snapshot"])
+            self.commit(made, with_staged(manifest, current, commit.log), kept)
+        names = [entry["name"] for entry in manifest["segments"]]
+        saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
+        return Snapshot(tuple(saved), str(manifest["snapshot"]), number_of(manifest))
 
     @contextlib.contextmanager
     def written_ahead(self, segment: Segment) -> Iterator[Entry]:
@@ -247,7 +290,7 @@ class Repository:
     def _remove_unless_saved(self, name: str) -> None:
         """Remove a segment that was written ahead, if no snapshot has got it."""
         with contextlib.suppress(OSError, TagMatchError), self.files.lock():
-            needed = names_needed(self.manifest(), self.files)
+            needed = self._needed(self.manifest())
             if needed is not None and name not in needed:
                 self.files.remove(name)
 
@@ -314,14 +357,22 @@ class Repository:
         self._put(made, files_in(manifest))
         if self.files.in_place:  # one written ahead may have been removed by another program
             for name, expected in files_in(manifest).items():
-                self.files.check(name, expected, check_size)
+                self.files.check(name, expected, wholly=False)
         self.files.write(MANIFEST, manifest_text(manifest))
-        needed = names_needed(manifest, self.files)
+        needed = self._needed(manifest)
         if needed is None:
             return  # nothing is removed that an earlier snapshot may need
         for name in self.files.names():
             if name.startswith(OF_SNAPSHOTS) and name not in needed and (self.address, name) not in _ahead:
                 self.files.remove(name)
+
+    def _needed(self, manifest: Manifest) -> set[str] | None:
+        """Names of all that the snapshots of the index need; `None` if a manifest cannot be read, so none can tell."""
+        kept, names = kept_of(manifest), names_of(manifest) | {MANIFEST}
+        try:
+            return names.union(*({entry["name"], *names_of(self._earlier(entry))} for entry in kept))
+        except TagMatchError:
+            return None
 
     def replaceable(self) -> Manifest | None:
         """The manifest of the index, if there is one that is not damaged; errors as `save`."""
@@ -334,26 +385,6 @@ class Repository:
         if self.files.changeable is None:
             return self.replaceable()
         return self.manifest() if self.has_index() else None
-
-    def _save(self, snapshot: Snapshot, known: set[str] | None, commit: Commit) -> Snapshot:
-        """`update` or, without `known`, `save`."""
-        with self.writing() as made:
-            current = self._replaced()
-            if known is not None and current is not None and current["snapshot"] not in known:
-                raise IndexChangedError(
-                    f"another program has saved changes to the index {self}; staged changes are still staged: call "
-                    "reload() and then consolidate() again"
-                )
-            there = () if known is None else (*(current["segments"] if current else ()), *commit.ahead)
-            written = write_snapshot(snapshot, made, there)
-            # What merges segments, which are written ahead, changes no set
-            manifest, kept = succeed(written, current, commit.keep, same_sets=bool(commit.ahead))
-            if known is not None:
-                known.add(manifest["snapshot"])
-            self.commit(made, with_staged(manifest, current, commit.log), kept)
-        names = [entry["name"] for entry in manifest["segments"]]
-        saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
-        return Snapshot(tuple(saved), str(manifest["snapshot"]), number_of(manifest))
 
     def _succeed(self, made: Path, manifest: Manifest, current: Manifest | None, written: Written | None) -> None:
         """Make the snapshot with this manifest follow the current one, with files that are written for it."""
@@ -382,6 +413,17 @@ class Repository:
             yield
         except (OSError, pa.ArrowException) as error:
             raise TagMatchError(f"cannot write the index {self}: {error}") from error
+
+
+def _of_one_moment(read_current: Callable[[], Manifest], use: Callable[[Manifest], T]) -> T:
+    """Use the current manifest, and again if files were missing because a newer snapshot was saved since."""
+    while True:
+        current = read_current()
+        try:
+            return use(current)
+        except TagMatchError:
+            if read_current() == current:
+                raise
 
 
 def location_of(given: object, name: str, number: int | None = None, options: StoreOptions | None = None) -> Repository:

@@ -19,8 +19,9 @@ import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -28,19 +29,17 @@ import xxhash
 
 from tagmatch.model.arrays import Strings, offsets_of
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
-from tagmatch.model.check import check_bounds
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError, InvariantError
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.tag_table import areas_among, has_reserved
-from tagmatch.model.layouts import rules_of
+from tagmatch.model.layouts import check_bounds, rules_of
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.parallel import reject_given_up, threads_of_arrow
 from tagmatch.model.storage.byte_store import ByteStore
 from tagmatch.model.storage.files import (
     ADVICE,
-    Check,
     Entry,
-    check_contents,
+    check_file,
     checksum_of_descriptor,
     sync,
     telling_errors,
@@ -124,11 +123,9 @@ class TableFile:
         with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
             writer.write_table(table)
         pieces = tuple(known.get(getattr(piece, "address", 0)) or Held(piece) for piece in sink.pieces)
-        for given, piece in zip(sink.pieces, pieces, strict=True):
-            assert not known or not (isinstance(piece, Held) and isinstance(given, pa.Buffer)), (
-                "Arrow has copied a buffer"
-            )
-            assert not known or len(given) == len(piece)
+        for given, piece in zip(sink.pieces, pieces, strict=True) if known else ():
+            assert not (isinstance(piece, Held) and isinstance(given, pa.Buffer)), "Arrow has copied a buffer"
+            assert len(given) == len(piece)
         starts = offsets_of(np.array([len(given) for given in sink.pieces], np.int64)).tolist()
         return cls(name, pieces, part_bytes or max(1, starts[-1]), starts)
 
@@ -301,13 +298,12 @@ _COLUMNS: dict[str, list[dict[str, tuple[pa.DataType, ...]]]] = {
 }
 
 
-def checked_columns(name: str, table: pa.Table, *, is_sparse: bool = False) -> dict[str, pa.Array]:
+def checked_columns(name: str, table: pa.Table) -> dict[str, pa.Array]:
     """The columns of the table of this name, each one an array; ValueError if it has others, or some lack values.
 
-    Of their values, only the first and last offsets of lists and strings are looked at; none if it `is_sparse`.
+    Of their values, only the first and last offsets of lists and strings are looked at, which may be zeros yet.
     """
-    if not is_sparse:
-        table.validate()  # lengths of buffers, which reading does not compare with what the table says
+    table.validate()  # lengths of buffers, which reading does not compare with what the table says
     names = table.column_names
     for columns in _COLUMNS[name]:
         if names == [*columns] and all(_is_any(table.schema.field(each).type, columns[each]) for each in columns):
@@ -321,26 +317,10 @@ def checked_columns(name: str, table: pa.Table, *, is_sparse: bool = False) -> d
             raise ValueError(f"the column {each} has {column.num_chunks} chunks")
         array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
         arrays = [array, array.values] if pa.types.is_nested(array.type) else [array]
-        if not all(map(_has_room, arrays)):
-            raise ValueError(f"the column {each} is shorter than it says")
-        if array.offset or any(some.buffers()[0] is not None if is_sparse else some.null_count for some in arrays):
+        if array.offset or any(some.buffers()[0] is not None for some in arrays):
             raise ValueError(f"the column {each} has nulls")
         found[each] = array
     return found
-
-
-def _has_room(array: pa.Array) -> bool:
-    """Whether the buffers of an array have as many bytes as its length asks for."""
-    kind, buffers, count = array.type, array.buffers(), len(array) + array.offset
-    if pa.types.is_fixed_size_list(kind):
-        return bool(len(array.values) >= count * kind.list_size)
-    if pa.types.is_large_list(kind) or pa.types.is_large_string(kind):
-        bits = 64 * (count + 1)
-    elif pa.types.is_list(kind) or pa.types.is_string(kind):
-        bits = 32 * (count + 1)
-    else:
-        bits = kind.bit_width * count
-    return count == 0 or (buffers[1] is not None and 8 * buffers[1].size >= bits)
 
 
 def _is_any(kind: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
@@ -359,21 +339,17 @@ def write_snapshot(snapshot: Snapshot, folder: Path, there: Iterable[Entry]) -> 
 
     IndexCorruptError if files that tables are mapped from have changed.
     """
-    known = {entry["name"]: entry for entry in there}
-    entries = [_written(segment, known.get(segment.name or ""), folder) for segment in snapshot.segments]
+    known, entries = {entry["name"]: entry for entry in there}, []
+    for segment in snapshot.segments:
+        entry = {**known[segment.name]} if segment.name in known else write_segment(segment, folder)
+        entry.pop("deleted", None)
+        if segment.deletions is not None:
+            file = folder / "deleted"
+            entry["deleted"] = write_deletions(segment.deletions, len(segment), file)
+            file.rename(folder / entry["deleted"]["name"])
+        entries.append(entry)
     snapshot.verify()  # both the tables that were written, and those that stay
     return manifest_of(entries, snapshot.segments[0].options, snapshot.key_type)
-
-
-def _written(segment: Segment, known: Entry | None, folder: Path) -> Entry:
-    """What manifests say of a segment whose files are there, or are now."""
-    entry = write_segment(segment, folder) if known is None else {**known}
-    entry.pop("deleted", None)
-    if segment.deletions is not None:
-        file = folder / "deleted"
-        entry["deleted"] = write_deletions(segment.deletions, len(segment), file)
-        file.rename(folder / entry["deleted"]["name"])
-    return entry
 
 
 def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyType) -> Manifest:
@@ -442,14 +418,8 @@ def write_deletions(deletions: Deletions, rows: int, file: Path) -> Entry:
 def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     """The tables as they are written, by the names of their files."""
     vocabulary, tagsets = segment.vocabulary, segment.tagsets
-    yield (
-        "vocabulary",
-        table_of(
-            tag=from_strings(vocabulary.tags),
-            hash=pa.array(vocabulary.hashes),
-            frequency=pa.array(vocabulary.frequencies),
-        ),
-    )
+    tags, hashes = from_strings(vocabulary.tags), pa.array(vocabulary.hashes)
+    yield "vocabulary", table_of(tag=tags, hash=hashes, frequency=pa.array(vocabulary.frequencies))
     signatures = tagsets.signatures
     if signatures is None:
         signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
@@ -469,25 +439,19 @@ def table_of(**columns: pa.Array) -> pa.Table:
 
 # -- snapshots, read ---------------------------------------------------------------------------------------------------
 
-
-class Read(Protocol):
-    """What reads the tables of segments."""
-
-    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        """The columns of the table of this name, at this path within the index; of its files, manifests say this."""
-
-    def verifying(self) -> Callable[[], None]:
-        """A call that verifies, at any time, that files whose tables were read since are as they were then."""
+#: Reads a table of some name, at some path within the index, of whose files manifests say this; gives its columns, and
+#: the files that these are mapped from
+Read: TypeAlias = Callable[[str, str, dict[str, Entry]], tuple[dict[str, pa.Array], list[OpenFile]]]
 
 
-def read_segments(store: ByteStore, manifest: Manifest, check: Check) -> tuple[Segment, ...]:
-    """The segments whose files an index has, each file if `check` accepts it; IndexCorruptError, IndexVersionError.
+def read_segments(store: ByteStore, manifest: Manifest, *, verify: bool) -> tuple[Segment, ...]:
+    """The segments whose files an index has, each as long as it has to be; IndexCorruptError, IndexVersionError.
 
-    With `check_contents` their tables are looked at, too: no number in them points out of them.
+    To verify them, all is read: files have their checksums, and no number in tables points out of them.
     """
-    segments = tuple(segments_of(manifest, _MappedTables(store, check)))
+    segments = segments_of(manifest, partial(_mapped_table, store, verify))
     for segment, entry in zip(segments, manifest["segments"], strict=True):
-        if check is check_contents:
+        if verify:
             try:
                 check_bounds(segment, entry["rows"], entry["tags"])
             except InvariantError as error:
@@ -506,83 +470,68 @@ def reject_reserved(tags: Strings, path: object) -> None:
         )
 
 
-def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> Iterator[Segment]:
-    """The segments that a manifest names, in their order, of columns that `read` gives; `earliest` as in `Segment`."""
+def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> tuple[Segment, ...]:
+    """The segments that a manifest names, in their order, of tables that are read so; `earliest` as in `Segment`."""
     options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
-    rules, key_type = rules_of(options), key_type_of(manifest)
-    for entry in manifest["segments"]:
-        files = files_of([entry])
-
-        def table(name: str, entry: Entry = entry, files: dict[str, Entry] = files) -> dict[str, pa.Array]:
-            return read.table(name, f"{entry['name']}/{name}{TABLE_SUFFIX}", files)
-
-        vocabulary, tagsets, keys, partitions = map(table, _TABLES)
-        names = None if key_type == "integer" else to_strings(table("key_names")["name"])
-        expires = to_numbers(table(Path(EXPIRES).stem)["expires"]) if parts_of(entry["files"], EXPIRES) else None
-        yield Segment(
-            options,
-            Vocabulary(
-                to_strings(vocabulary["tag"]),
-                to_numbers(vocabulary["hash"]),
-                to_numbers(vocabulary["frequency"]),
-                entry["seed"],
-            ),
-            TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
-            KeyTable(to_lists(keys["keys"]), names, expires),
-            rules.from_arrow(partitions, len(tagsets["ranks"])),
-            _deletions(read.table("deleted", entry["deleted"]["name"], files), entry["deleted"])
-            if "deleted" in entry
-            else None,
-            entry["name"],
-            earliest,
-            read.verifying(),
-        )
+    has_names = key_type_of(manifest) == "string"
+    return tuple(_segment(entry, options, has_names, read, earliest) for entry in manifest["segments"])
 
 
-def _deletions(columns: dict[str, pa.Array], entry: Entry) -> Deletions:
-    flags = columns["deleted"]
-    bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)[: -(-len(flags) // 8)]
-    return Deletions(bits, entry["rows"])
+def _segment(entry: Entry, options: LayoutOptions, has_names: bool, read: Read, earliest: int) -> Segment:
+    files, mapped_from = files_of([entry]), list[OpenFile]()
+
+    def columns(name: str, path: str | None = None) -> dict[str, pa.Array]:
+        found, opened = read(name, path or f"{entry['name']}/{name}{TABLE_SUFFIX}", files)
+        mapped_from.extend(opened)
+        return found
+
+    def verify() -> None:
+        for file in mapped_from:
+            with telling_errors(file.name):
+                file.verify()
+
+    vocabulary, tagsets, keys, partitions = map(columns, _TABLES)
+    names = to_strings(columns("key_names")["name"]) if has_names else None
+    expires = to_numbers(columns(Path(EXPIRES).stem)["expires"]) if parts_of(entry["files"], EXPIRES) else None
+    deletions = None
+    if deleted := entry.get("deleted"):
+        flags = columns("deleted", deleted["name"])["deleted"]
+        bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)[: -(-len(flags) // 8)]
+        deletions = Deletions(bits, deleted["rows"])
+    hashes, frequencies = to_numbers(vocabulary["hash"]), to_numbers(vocabulary["frequency"])
+    return Segment(
+        options,
+        Vocabulary(to_strings(vocabulary["tag"]), hashes, frequencies, entry["seed"]),
+        TagsetTable(to_words(tagsets["signature"]), to_lists(tagsets["ranks"])),
+        KeyTable(to_lists(keys["keys"]), names, expires),
+        rules_of(options).from_arrow(partitions, len(tagsets["ranks"])),
+        deletions,
+        entry["name"],
+        earliest,
+        verify,
+    )
 
 
-class _MappedTables:
-    """Tables of an index, each column one chunk of the memory-mapped file or of its parts; see `Read`."""
-
-    def __init__(self, store: ByteStore, check: Check) -> None:
-        self._store, self._check = store, check
-        self._files: list[OpenFile] = []
-
-    def table(self, name: str, path: str, files: dict[str, Entry]) -> dict[str, pa.Array]:
-        opened = [self._opened(part, files[part]) for part in parts_of(files, path)]
-        is_kept = name != "deleted"  # which is small, and goes with each change, while the tables stay
-        if is_kept:
-            self._files += opened
-        with telling_errors(f"{self._store}/{path}"):
-            try:
-                return checked_columns(name, read_table_file(opened, mapped if is_kept else in_memory))
-            except MemoryError:
-                raise
-            except (ValueError, OSError, pa.ArrowException) as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the system's, not Arrow's
-                raise IndexCorruptError(
-                    f"{self._store}/{path} is no table of an index: {str(error)[:400]}; {ADVICE}"
-                ) from None
-
-    def verifying(self) -> Callable[[], None]:
-        files, self._files = self._files, []
-
-        def verify() -> None:
-            for file in files:
-                with telling_errors(file.name):
-                    file.verify()
-
-        return verify
-
-    def _opened(self, part: str, expected: Entry) -> OpenFile:
-        name = f"{self._store}/{part}"
-        with telling_errors(name):
-            file = OpenFile(name, self._store.descriptor(part, expected), expected["xxh3_64"])
+def _mapped_table(
+    store: ByteStore, verify: bool, name: str, path: str, files: dict[str, Entry]
+) -> tuple[dict[str, pa.Array], list[OpenFile]]:
+    """A table of an index, each column one chunk of the memory-mapped file or of its parts; see `Read`."""
+    opened = []
+    for part in parts_of(files, path):
+        where = f"{store}/{part}"
+        with telling_errors(where):
+            file = OpenFile(where, store.descriptor(part, files[part]), files[part]["xxh3_64"])
             # The very file that has passed is mapped, even if another program replaces its name
-            self._check(file.descriptor, name, expected)
-            return file
+            check_file(file.descriptor, where, files[part], wholly=verify)
+            opened.append(file)
+    is_mapped = name != "deleted"  # which is small, and goes with each change, while the tables stay
+    with telling_errors(f"{store}/{path}"):
+        try:
+            columns = checked_columns(name, read_table_file(opened, mapped if is_mapped else in_memory))
+        except MemoryError:
+            raise
+        except (ValueError, OSError, pa.ArrowException) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise  # the system's, not Arrow's
+            raise IndexCorruptError(f"{store}/{path} is no table of an index: {str(error)[:400]}; {ADVICE}") from None
+    return columns, opened if is_mapped else []

@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tagmatch.model.errors import InputFileError, InvalidValueError, SparkUnavailableError
 from tagmatch.model.options import Layout
-from tagmatch.model.storage.arrow_folder import StoreOptions
 from tagmatch.model.storage.byte_store import in_a_line
+from tagmatch.model.storage.folders import StoreOptions
 from tagmatch.model.storage.repository import Repository, location_of
 
 OLDEST_JAVA = 17

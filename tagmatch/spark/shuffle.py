@@ -97,7 +97,7 @@ class Meeting:
 def meeting_of(index: InPlace, number: int) -> Meeting:
     """What the sets of a segment are met by; without constraints, only hashes of fetched ranks can be looked at."""
     segment = index.snapshot.segments[number]
-    if not index.constrained[number]:
+    if not index.is_constrained(number):
         return Meeting(hashes_of(index, segment))
     tags, frequencies = segment.vocabulary.tags, segment.vocabulary.frequencies
     index.fetch_all(tags.offsets, tags.data, segment.vocabulary.hashes, frequencies)
@@ -216,8 +216,7 @@ def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int)
     if first == len(segment.vocabulary):
         return np.zeros(0, np.uint64), np.zeros(0, np.int64), (), has_empty
     rules = rules_of(segment.options)
-    index.fetch_all(*rules.saying_rarest_tags(segment))
-    met = rules.sets_by_rarest_tag(segment)[first:]
+    met = rules.sets_by_rarest_tag(segment, index.fetch_all)[first:]
     many = np.flatnonzero(met > few)
     index.fetch(meeting.hashes, first + many, first + many + 1)
     return meeting.hashes[first + many], met[many], (), has_empty

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from support.servers import needs
 
-from tagmatch.model.storage import local_folder
+from tagmatch.model.storage import folders
 
 #: As `last`: all from `first` on
 ALL = NEVER = 2**63
@@ -30,7 +30,7 @@ ALL = NEVER = 2**63
 
 _CALLS: tuple[tuple[Any, str], ...] = (
     (os, "fsync"), (os, "ftruncate"), (os, "mkdir"), (os, "open"), (os, "pwritev"), (os, "rename"), (os, "replace"),
-    (os, "rmdir"), (os, "unlink"), (pa, "OSFile"), (pa.ipc, "new_file"), (local_folder, "_Log"),
+    (os, "rmdir"), (os, "unlink"), (pa, "OSFile"), (pa.ipc, "new_file"), (folders, "_Log"),
 )  # fmt: skip
 
 

@@ -30,7 +30,7 @@ from support.index_files import unnamed_in
 from tagmatch import TagMatch
 from tagmatch.changing import Changing
 from tagmatch.model.options import Durability, KeyType, Layout
-from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.folders import LocalFolder
 from tagmatch.partitioner.consolidation import FEW_SETS, to_merge
 
 _FORK = multiprocessing.get_context("fork")

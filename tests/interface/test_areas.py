@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 import tagmatch
 from tagmatch import Circle, IndexCorruptError, InvalidTypeError, InvalidValueError, Near, TagMatch, backup, restore
-from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.folders import LocalFolder
 from tagmatch.model.storage.positions import open_positions
 
 pytest_plugins = ["support.s3_bucket"]

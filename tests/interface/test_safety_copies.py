@@ -15,8 +15,8 @@ from support.index_files import contents_of, files_of, names
 
 import tagmatch
 from tagmatch import IndexCorruptError, IndexExistsError, IndexNotFoundError, TagMatch, backup, restore
-from tagmatch.model.storage import local_folder
-from tagmatch.model.storage.arrow_folder import ArrowFolder
+from tagmatch.model.storage import folders
+from tagmatch.model.storage.folders import ArrowFolder
 
 pytest_plugins = ["support.s3_bucket"]
 
@@ -127,7 +127,7 @@ def test_what_is_staged_stays_so_when_another_snapshot_is_saved_there(index: Pat
 @pytest.mark.parametrize("saves", [True, False])
 def test_an_index_that_changes_while_it_is_copied(index: Path, tmp_path: Path, saves: bool) -> None:
     """A change, or a newer snapshot, comes between the manifest and the files, or when these are open."""
-    real = local_folder.plain_file
+    real = folders.plain_file
     for opened in ("MANIFEST.json", "keys.arrow"):
         path = Path(shutil.copytree(index, tmp_path / f"index {opened}"))
         place, done = tmp_path / f"backup {opened}", list[str]()
@@ -142,7 +142,7 @@ def test_an_index_that_changes_while_it_is_copied(index: Path, tmp_path: Path, s
                         tm.consolidate()
             return found
 
-        with patch.object(local_folder, "plain_file", changed):
+        with patch.object(folders, "plain_file", changed):
             backup(path, place)
         assert done
         more = {**ALL, frozenset(["new"]): (6,)}

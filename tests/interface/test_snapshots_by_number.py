@@ -18,7 +18,7 @@ from support.segments import segments_stay
 
 import tagmatch
 from tagmatch import IndexCorruptError, IndexNotFoundError, InvalidValueError, TagMatch, backup, restore
-from tagmatch.model.storage import local_folder
+from tagmatch.model.storage import folders
 from tagmatch.model.storage.format import manifest_text
 
 pytest_plugins = ["support.s3_bucket"]
@@ -189,16 +189,16 @@ def test_manifests_that_are_damaged_or_swapped(path: Path) -> None:
 
 def test_a_snapshot_that_goes_while_it_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     states(path, 2, keep_snapshots=1)
-    opened = local_folder.plain_file
+    opened = folders.plain_file
 
     def changed(at: Path, name: str) -> Any:
         if name == "MANIFEST-1.json":
-            monkeypatch.setattr(local_folder, "plain_file", opened)
+            monkeypatch.setattr(folders, "plain_file", opened)
             for key in range(2):
                 index_of([["x"]], [key], path=path, **OPTIONS).close()
         return opened(at, name)
 
-    monkeypatch.setattr(local_folder, "plain_file", changed)
+    monkeypatch.setattr(folders, "plain_file", changed)
     with pytest.raises(IndexNotFoundError, match="not keep a snapshot 1; it has"):
         TagMatch.open(path, snapshot=1)
 

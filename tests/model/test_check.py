@@ -12,7 +12,7 @@ from support.hashes import colliding_tags
 
 from tagmatch import InvariantError
 from tagmatch.model.arrays import Lists
-from tagmatch.model.check import check_segment
+from tagmatch.model.layouts import check_segment
 from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.tables import NEVER
 

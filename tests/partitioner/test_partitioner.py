@@ -21,7 +21,7 @@ from support.strategies import tag_sets
 from tagmatch import TagMatch
 from tagmatch.model.arrow import from_words
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.folders import LocalFolder
 from tagmatch.model.storage.tables import tables_of
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
 from tagmatch.partitioner.spark import slices

@@ -27,8 +27,8 @@ from tagmatch import Circle, IndexCorruptError, IndexNotFoundError, Near, TagMat
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.hashing import hash_strings
-from tagmatch.model.storage.arrow_folder import ArrowFolder
 from tagmatch.model.storage.byte_store import ByteStore
+from tagmatch.model.storage.folders import ArrowFolder
 from tagmatch.model.storage.format import files_nbytes, files_of
 from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.model.where.constraints import Where

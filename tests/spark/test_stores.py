@@ -34,7 +34,7 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.storage.arrow_folder import ArrowFolder
+from tagmatch.model.storage.folders import ArrowFolder
 from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.columns import errors_of_workers

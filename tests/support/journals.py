@@ -13,7 +13,7 @@ from support.dictionaries import encoded
 from tagmatch.model.arrays import Strings, TagLists
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_lists
 from tagmatch.model.options import Durability
-from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.folders import LocalFolder
 from tagmatch.model.storage.log import Journal, scan
 from tagmatch.model.storage.log_records import Logged, Record, bulk_record, single_record
 

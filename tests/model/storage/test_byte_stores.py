@@ -13,7 +13,8 @@ from tagmatch import TagMatch, backup, restore
 from tagmatch.model.errors import IndexExistsError, IndexLockedError, IndexNotFoundError, InvalidValueError
 from tagmatch.model.storage import byte_store
 from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Kind, Written
-from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.folders import LocalFolder
+from tagmatch.model.storage.format import Commit
 from tagmatch.model.storage.positions import open_positions
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import manifest_of, segment_entry, table_file, tables_of
@@ -144,7 +145,7 @@ def test_an_index_there_answers_as_one_in_a_folder(place: Repository, tmp_path: 
                 copy.add_set(["a"], 9)
             tm.add_set(["a"], 9)
             tm.consolidate()
-            place.save(tm.snapshot, keep=1)
+            place.save(tm.snapshot, Commit(keep=1))
             assert copy.reload()
             assert 9 in copy.match(["a"])
     assert place.numbered(1).open().name == first

@@ -18,7 +18,7 @@ from support.segments import segments_stay
 
 import tagmatch
 from tagmatch import IndexCorruptError, TagMatch, TagMatchError
-from tagmatch.model.storage.local_folder import LocalFolder
+from tagmatch.model.storage.folders import LocalFolder
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}
 SECRET = b"of the victim"
