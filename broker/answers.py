@@ -7,8 +7,8 @@ makes all of its changes, or none. `DoGet` gives what is stored. Options of a ca
 from __future__ import annotations
 
 import inspect
-import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -27,10 +27,11 @@ from tagmatch.broker.flight import Call
 from tagmatch.broker.hub import Published
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.wire import (
-    MAX_JSON,
+    Batch,
     IncomingStream,
     OutgoingStream,
     area_of,
+    batch_of,
     check_schema,
     error_text,
     name_of,
@@ -41,12 +42,8 @@ from tagmatch.broker.wire import (
 from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
-from tagmatch.files.columns import attribute_lists, with_attributes
-from tagmatch.files.json import read_json
-from tagmatch.messages import ATTRIBUTES, ID, TAGS, Queries, joined, queries_in
+from tagmatch.messages import ID, Queries, joined
 from tagmatch.model import VERSION
-from tagmatch.model.arrays import TagLists
-from tagmatch.model.arrow_input import without_extensions
 from tagmatch.model.errors import (
     DeadlineMissed,
     InvalidTypeError,
@@ -205,52 +202,49 @@ ACTIONS: dict[str, Action] = {
 # -- changes -----------------------------------------------------------------------------------------------------------
 
 
-def _add(call: Call, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False) -> Generator[bytes]:
-    table = _all_of(call, incoming)
-    return _changed(call, "add", table, call.index.add_subscriptions(table, match_all=match_all), commit)
+def _add(call: Call, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False) -> Iterator[bytes]:
+    return _changed(
+        call, "add", incoming, lambda table: call.index.add_subscriptions(table, match_all=match_all), commit
+    )
 
 
 def _remove(
-    call: Call,
-    incoming: IncomingStream,
-    *,
-    commit: bool = False,
-    match_all: bool = False,
-    missing: str = "ignore",
-) -> Generator[bytes]:
-    table = _all_of(call, incoming)
-    staged = call.index.remove_subscriptions(table, match_all=match_all, missing=cast("Missing", missing))
-    return _changed(call, "remove", table, staged, commit)
+    call: Call, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False, missing: str = "ignore"
+) -> Iterator[bytes]:
+    remove = partial(call.index.remove_subscriptions, match_all=match_all, missing=cast("Missing", missing))
+    return _changed(call, "remove", incoming, remove, commit)
 
 
-def _move(call: Call, incoming: IncomingStream, *, commit: bool = False) -> Generator[bytes]:
-    table, names = _all_of(call, incoming), ("client", "lon", "lat")
-    if sorted(table.column_names) != sorted(names):
-        raise InvalidValueError(f"moves have columns client, lon and lat, not {', '.join(table.column_names)[:200]}")
-    call.index.move(*(table.column(name) for name in names))
-    return _changed(call, "move", table, 0, commit)
+def _move(call: Call, incoming: IncomingStream, *, commit: bool = False) -> Iterator[bytes]:
+    def move(table: pa.Table) -> int:
+        names = ("client", "lon", "lat")
+        if sorted(table.column_names) != sorted(names):
+            given = ", ".join(table.column_names)[:200]
+            raise InvalidValueError(f"moves have columns client, lon and lat, not {given}")
+        call.index.move(*map(table.column, names))
+        return 0
+
+    return _changed(call, "move", incoming, move, commit)
 
 
-def _all_of(call: Call, incoming: IncomingStream) -> pa.Table:
-    """All rows, which together must be no more than a call may bring."""
-    schema = incoming.schema
+def _changed(
+    call: Call, kind: str, incoming: IncomingStream, change: Callable[[pa.Table], int], commit: bool
+) -> Iterator[bytes]:
+    """Change the index by all rows, which together must be no more than a call may bring."""
+    schema, most = incoming.schema, call.service.config.server.max_message_bytes
     check_schema(schema)
     batches: list[pa.RecordBatch] = []
     nbytes = 0
     for batch in incoming:
         nbytes += batch.nbytes
-        if nbytes > (most := call.service.config.server.max_message_bytes):
+        if nbytes > most:
             raise InvalidValueError(f"at most {most:,} bytes may come at once, not {nbytes:,}")
         call.memory.take(batch.nbytes, waits=False)
         batches.append(batch)
     table = pa.Table.from_batches(batches, schema)
     call.service.limits.admit(call.user.name, len(table))
-    return table
-
-
-def _changed(call: Call, kind: str, table: pa.Table, staged: int, commit: bool) -> Generator[bytes]:
+    found: dict[str, Any] = {"rows": len(table), "staged": change(table), "committed": commit}
     call.service.metrics.changes.labels(kind).inc(len(table))
-    found: dict[str, Any] = {"rows": len(table), "staged": staged, "committed": commit}
     if commit and kind != "move":  # moves need none
         found["changes"] = call.index.consolidate()._asdict()
     found["sets"] = len(call.index)
@@ -301,60 +295,66 @@ _FEW_ROWS = 256
 _MOST_OBSERVED = 16
 
 
-class Batch(NamedTuple):
-    """Messages of one batch."""
+class Exchange(ABC):
+    """A stream in both directions: another thread reads what the client sends while that of the call answers."""
 
-    rows: TagLists
-    ids: pa.Array | None  # What their sender calls them
-    arrived: float  # When they came, in seconds of `time.perf_counter`
-    nbytes: int  # What they have in memory
+    def __init__(self, call: Call, incoming: IncomingStream) -> None:
+        self._call, self._incoming, self._service = call, incoming, call.service
+        self._has_ended = False  # the client sends no more
+        self._error: BaseException | None = None  # by which reading has ended; the thread of the call raises it
+
+    def _answered(self, schema: pa.Schema) -> Iterator[bytes]:
+        """Answers with these columns, until the client ends the stream."""
+        self._schema, self._outgoing, was_asked = schema, OutgoingStream(schema), False
+        self._call.begin(self._read)
+        try:
+            yield self._outgoing.begin()
+            while (some := self._taken()) is not None:
+                if len(some):
+                    yield from self._answer(some)
+                elif self._service.is_draining and self._is_quiet() and not was_asked:
+                    was_asked = True
+                    yield told(DRAINING)
+                self._call.require()
+            if self._error is not None:
+                raise self._error
+        except Exception as error:
+            if not self._has_ended:  # a client that still writes reads it first
+                yield told(error_text(error))
+            raise
+
+    def _read(self) -> None:
+        try:
+            for batch in self._incoming:
+                self._obey(batch)
+        except BaseException as error:
+            self._error = error
+        self._has_ended = True
+        self._wake()
+
+    @abstractmethod
+    def _obey(self, batch: pa.RecordBatch) -> None:
+        """Take what the client has sent."""
+
+    @abstractmethod
+    def _taken(self) -> Any:
+        """What is to be answered; empty if nothing comes in time, and `None` when nothing comes any more."""
+
+    @abstractmethod
+    def _answer(self, some: Any) -> Iterator[bytes]:
+        """The answer to what was taken."""
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Let `_taken` return: the client has ended the stream."""
+
+    def _is_quiet(self) -> bool:
+        """Whether nothing more comes by itself."""
+        return True
 
 
-def batch_of(
-    given: pa.RecordBatch, first_row: int = 0, *, plain: bool = False, plane: bool = False, arrived: float = 0.0
-) -> Batch:
-    """The messages of a batch whose Arrow data is sound; all that is wrong with them is found here."""
-    given = without_extensions(given)
-    ids = given.column(ID) if ID in given.schema.names and not plain else None
-    messages = given if ids is None else given.drop_columns([ID])
-    if ATTRIBUTES in messages.schema.names:
-        messages = _with_attributes(messages)
-    try:
-        [rows] = queries_in(messages, plane=plane, first_row=first_row)
-    except (pa.ArrowException, NotImplementedError) as error:
-        raise InvalidTypeError(f"the columns cannot be read: {error}") from None
-    return Batch(rows, ids, arrived, messages.nbytes + (0 if ids is None else ids.nbytes))
-
-
-def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose column `attributes`, if that has JSON, has become tags that stand for them."""
-    given = batch.column(ATTRIBUTES)
-    if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
-        return batch
-    rest = batch.drop_columns([ATTRIBUTES])
-    if TAGS not in rest.schema.names:
-        rest = rest.append_column(TAGS, pa.array([[]] * len(rest), pa.list_(pa.string())))
-    # As bytes, since Arrow does not see to it that strings are UTF-8
-    wide = pa.large_binary() if pa.types.is_large_string(given.type) else pa.binary()
-    found = [_attributes_in(text, row) for row, text in enumerate(given.cast(wide).to_pylist())]
-    tags = with_attributes(rest.column(TAGS), {"read": attribute_lists(found)})
-    return rest.set_column(rest.schema.get_field_index(TAGS), TAGS, tags)
-
-
-def _attributes_in(text: bytes | None, row: int) -> dict[str, Any] | None:
-    what = f"column 'attributes': row {row}"
-    if text is None:
-        return None
-    if len(text) > MAX_JSON:
-        raise InvalidValueError(f"{what} has {len(text):,} bytes, more than {MAX_JSON:,}; give attributes as a map")
-    value = read_json(text, what)
-    if value is not None and not isinstance(value, dict):
-        raise InvalidValueError(f"{what} must be a JSON object")
-    return value
-
-
-class Matching:
-    """A stream of messages, which is answered until the client ends it."""
+class Matching(Exchange):
+    """Messages, and the keys of each."""
 
     def __init__(
         self,
@@ -368,63 +368,35 @@ class Matching:
         # metadata is the error; the stream goes on.
         channel: str | None = None,
     ) -> None:
-        self._call, self._incoming, self._service, self._metrics = call, incoming, call.service, call.service.metrics
+        super().__init__(call, incoming)
         self._unique, self._plain, self._coalesce, self._channel = unique, plain, coalesce, channel
         self._came: SimpleQueue[Batch | None] = SimpleQueue()  # `None`: nothing more comes
-        self._next: Batch | None = None  # it has come, and is not among those that were answered last
-        self._has_ended = False
-        self._error: BaseException | None = None
+        self._next: Batch | None = None  # it has come, and is not among those that were taken last
+        self._row = 0
 
     def __iter__(self) -> Iterator[bytes]:
         given = self._incoming.schema
         check_schema(given)
         place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
-        self._schema = pa.schema([*ids, (KEYS, pa.list_(KEY_TYPES[self._service.key_type]))])
-        self._outgoing = OutgoingStream(self._schema)
-        self._call.begin(self._read)
-        try:
-            yield self._outgoing.begin()
-            yield from self._answer_all()
-        except Exception as error:
-            if not self._has_ended:  # a client that still writes reads it first
-                yield told(error_text(error))
-            raise
+        return self._answered(pa.schema([*ids, (KEYS, pa.list_(KEY_TYPES[self._service.key_type]))]))
 
-    def _read(self) -> None:
-        """Read batches until there are no more, in another thread."""
-        row, plane = 0, self._service.plane
-        try:
-            for given in self._incoming:
-                batch = batch_of(given, row, plain=self._plain, plane=plane, arrived=time.perf_counter())
-                count = len(batch.rows)
-                row += count
-                self._call.keep_to_rate(count)
-                self._call.require()
-                self._call.memory.take(batch.nbytes, count, waits=True)
-                self._metrics.messages.inc(count)
-                self._came.put(batch)
-        except BaseException as error:  # the thread of the call raises it
-            self._error = error
-        self._has_ended = True
+    def _obey(self, batch: pa.RecordBatch) -> None:
+        plane = self._service.plane
+        came = batch_of(batch, self._row, plain=self._plain, plane=plane, arrived=time.perf_counter())
+        count = len(came.rows)
+        self._row += count
+        self._call.keep_to_rate(count)
+        self._call.require()
+        self._call.memory.take(came.nbytes, count, waits=True)
+        self._service.metrics.messages.inc(count)
+        self._came.put(came)
+
+    def _wake(self) -> None:
         self._came.put(None)
 
-    def _answer_all(self) -> Iterator[bytes]:
-        was_asked = False
-        while True:
-            self._call.require()
-            if some := self._taken():
-                yield from self._answer(some)
-            elif some is None:
-                if self._error is not None:
-                    raise self._error
-                return
-            elif self._service.is_draining and not was_asked:
-                was_asked = True
-                yield told(DRAINING)
-
     def _taken(self) -> list[Batch] | None:
-        """All that has come, up to so many rows but at least one batch; empty if nothing comes in time, else `None`."""
+        """All that has come, up to so many rows, but at least one batch."""
         taken: list[Batch] = []
         left = self._service.config.server.max_batch_rows
         try:
@@ -438,22 +410,22 @@ class Matching:
             return taken
         self._next = batch
         if batch is None:
-            self._came.put(None)  # it is looked at once more
+            self._wake()  # it is looked at once more
         return taken or None
 
     def _answer(self, some: list[Batch]) -> Iterator[bytes]:
-        memory, metrics, chunks = self._call.memory, self._metrics, [each.rows for each in some]
+        memory, metrics, chunks = self._call.memory, self._service.metrics, [each.rows for each in some]
         rows, nbytes = sum(map(len, chunks)), sum(each.nbytes for each in some)
         memory.give_back(queued=rows)
         if rows < _FEW_ROWS * len(chunks):
             chunks = [joined(chunks)]
-        of_channel: dict[str, Any] = {}
-        if self._channel is not None:
-            of_channel = {"channel": self._channel, "waited": time.perf_counter() - some[0].arrived}
+        waited = 0.0 if self._channel is None else time.perf_counter() - some[0].arrived
         try:
-            keys = self._service.index.match_many(Queries(chunks), unique=self._unique, **of_channel)
+            keys = self._service.index.match_many(
+                Queries(chunks), unique=self._unique, channel=self._channel, waited=waited
+            )
         except (DeadlineMissed, Overloaded) as error:
-            if not of_channel:
+            if self._channel is None:
                 raise
             memory.give_back(nbytes, in_flight=rows)
             for each in some:
@@ -482,14 +454,14 @@ class Matching:
         return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema), metadata)
 
 
-# -- notifications -----------------------------------------------------------------------------------------------------
+# -- notifications and publications ------------------------------------------------------------------------------------
 
 # Of notifications that go together
 _MOST_BYTES = 4 << 20
 
 
-class Notifying:
-    """A stream of the notifications of a session, which the subscriber ends."""
+class Notifying(Exchange):
+    """Notifications of a session, and what its subscriber acknowledges and follows."""
 
     def __init__(
         self,
@@ -503,8 +475,9 @@ class Notifying:
         when_full: str | None = None,
         linger: int | float | None = None,
     ) -> None:
+        super().__init__(call, incoming)
         call.keep_to_rate(len(keys or ()))
-        self._connection = call.service.subscribers.sessions.connect(
+        self._connection = self._service.subscribers.sessions.connect(
             session,
             call.user.name,
             keys=keys,
@@ -513,26 +486,11 @@ class Notifying:
             when_full=cast("WhenFull | None", when_full),
             linger=None if linger is None else float(linger),
         )
-        self._call, self._incoming = call, incoming
-        self._has_ended = threading.Event()
-        self._error: BaseException | None = None
 
     def __iter__(self) -> Iterator[bytes]:
         self._call.check = self._check
-        self._call.begin(self._read)
-        try:
-            self._outgoing = OutgoingStream(schema_of(self._call.service.key_type))
-            yield self._outgoing.begin()
-            yield from self._give_all()
-        except Exception as error:
-            if self._has_ended.is_set() and isinstance(error, SessionError):
-                if self._error is not None:
-                    raise self._error from None
-                return
-            yield told(error_text(error))
-            raise
-        finally:
-            self._connection.close()
+        with self._connection:
+            yield from self._answered(schema_of(self._service.key_type))
 
     def _check(self) -> None:
         """See that the subscriber may still get notifications."""
@@ -540,27 +498,24 @@ class Notifying:
         if not self._connection.is_present:
             raise SessionError("this connection has ended, or another one has taken its session over")
 
-    def _give_all(self) -> Iterator[bytes]:
-        service, asked = self._call.service, False
-        most = service.config.server.max_batch_rows
-        most_bytes = min(service.config.server.max_message_bytes, _MOST_BYTES)
-        while True:
-            self._call.require()
-            taken = self._connection.take(most, most_bytes=most_bytes, timeout=LOOK_S)
-            if taken is not None:
-                yield from self._outgoing.batch(taken)
-            elif service.is_draining and service.subscribers.is_quiet and not asked:
-                asked = True
-                yield told(DRAINING)
-
-    def _read(self) -> None:
-        """Read what the subscriber sends; at the end, `take` is woken by the end of the connection."""
+    def _taken(self) -> Any:
+        server = self._service.config.server
+        most_bytes = min(server.max_message_bytes, _MOST_BYTES)
         try:
-            for batch in self._incoming:
-                self._obey(batch)
-        except BaseException as error:  # the thread of the call raises it
-            self._error = error
-        self._has_ended.set()
+            taken = self._connection.take(server.max_batch_rows, most_bytes=most_bytes, timeout=LOOK_S)
+            return () if taken is None else taken
+        except SessionError:
+            if self._has_ended:
+                return None
+            raise
+
+    def _answer(self, some: pa.RecordBatch) -> Iterator[bytes]:
+        return self._outgoing.batch(some)
+
+    def _is_quiet(self) -> bool:
+        return self._service.subscribers.is_quiet
+
+    def _wake(self) -> None:
         self._connection.close()
 
     def _obey(self, batch: pa.RecordBatch) -> None:
@@ -575,7 +530,7 @@ class Notifying:
                 raise InvalidValueError(f"columns must be acknowledge, follow and unfollow, not {name[:60]!r}")
             elif len(given):
                 self._call.keep_to_rate(len(given))
-                changes[name](given.cast(KEY_TYPES[self._call.service.key_type]))
+                changes[name](given.cast(KEY_TYPES[self._service.key_type]))
 
 
 def _publish(call: Call, incoming: IncomingStream, *, channel: str | None = None) -> Generator[bytes]:

@@ -220,10 +220,8 @@ class Hub:
     def _match(self, group: list[_Waiting], channel: str | None) -> None:
         try:
             messages = pa.concat_tables([one.messages for one in group])
-            of_channel: dict[str, Any] = {}
-            if channel is not None:
-                of_channel = {"channel": channel, "waited": time.perf_counter() - group[0].since}
-            answers = self._index.match_many(messages.drop_columns(_OWN), unique=True, **of_channel)
+            waited = 0.0 if channel is None else time.perf_counter() - group[0].since
+            answers = self._index.match_many(messages.drop_columns(_OWN), unique=True, channel=channel, waited=waited)
         except Exception as error:
             if len(group) > 1:  # the fault of one is not that of the others
                 for one in group:

@@ -19,8 +19,12 @@ from pyarrow import flight
 
 from tagmatch.broker.config import ServerOptions
 from tagmatch.files import json as json_values
+from tagmatch.files.columns import attribute_lists, with_attributes
 from tagmatch.files.ipc import IpcReader
+from tagmatch.messages import ATTRIBUTES, ID, TAGS, queries_in
 from tagmatch.model import errors as known_errors
+from tagmatch.model.arrays import TagLists
+from tagmatch.model.arrow_input import without_extensions
 from tagmatch.model.columns import repeated
 from tagmatch.model.errors import (
     AccessError,
@@ -411,6 +415,58 @@ class IncomingStream:
     def _feed(self, message: Data) -> pa.RecordBatch | None:
         """What a message of Arrow brings, if that is a batch; some have only metadata."""
         return self._reader.feed(message.header, message.body) if message.header else None
+
+
+class Batch(NamedTuple):
+    """Messages of one batch."""
+
+    rows: TagLists
+    ids: pa.Array | None  # What their sender calls them
+    arrived: float  # When they came, in seconds of `time.perf_counter`
+    nbytes: int  # What they have in memory
+
+
+def batch_of(
+    given: pa.RecordBatch, first_row: int = 0, *, plain: bool = False, plane: bool = False, arrived: float = 0.0
+) -> Batch:
+    """The messages of a batch whose Arrow data is sound; all that is wrong with them is found here."""
+    given = without_extensions(given)
+    ids = given.column(ID) if ID in given.schema.names and not plain else None
+    messages = given if ids is None else given.drop_columns([ID])
+    if ATTRIBUTES in messages.schema.names:
+        messages = _with_attributes(messages)
+    try:
+        [rows] = queries_in(messages, plane=plane, first_row=first_row)
+    except (pa.ArrowException, NotImplementedError) as error:
+        raise InvalidTypeError(f"the columns cannot be read: {error}") from None
+    return Batch(rows, ids, arrived, messages.nbytes + (0 if ids is None else ids.nbytes))
+
+
+def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose column `attributes`, if that has JSON, has become tags that stand for them."""
+    given = batch.column(ATTRIBUTES)
+    if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
+        return batch
+    rest = batch.drop_columns([ATTRIBUTES])
+    if TAGS not in rest.schema.names:
+        rest = rest.append_column(TAGS, pa.array([[]] * len(rest), pa.list_(pa.string())))
+    # As bytes, since Arrow does not see to it that strings are UTF-8
+    wide = pa.large_binary() if pa.types.is_large_string(given.type) else pa.binary()
+    found = [_attributes_in(text, row) for row, text in enumerate(given.cast(wide).to_pylist())]
+    tags = with_attributes(rest.column(TAGS), {"read": attribute_lists(found)})
+    return rest.set_column(rest.schema.get_field_index(TAGS), TAGS, tags)
+
+
+def _attributes_in(text: bytes | None, row: int) -> dict[str, Any] | None:
+    what = f"column 'attributes': row {row}"
+    if text is None:
+        return None
+    if len(text) > MAX_JSON:
+        raise InvalidValueError(f"{what} has {len(text):,} bytes, more than {MAX_JSON:,}; give attributes as a map")
+    value = json_values.read_json(text, what)
+    if value is not None and not isinstance(value, dict):
+        raise InvalidValueError(f"{what} must be a JSON object")
+    return value
 
 
 class OutgoingStream:

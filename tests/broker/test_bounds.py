@@ -23,10 +23,9 @@ from support.waiting import wait_until as until
 from tagmatch import Overloaded, TagMatch, connect
 from tagmatch.broker import flight as transport
 from tagmatch.broker.access import Bucket
-from tagmatch.broker.answers import batch_of
 from tagmatch.broker.config import User
 from tagmatch.broker.service import serving
-from tagmatch.broker.wire import MAX_FIELDS, MAX_JSON, check_schema
+from tagmatch.broker.wire import MAX_FIELDS, MAX_JSON, batch_of, check_schema
 from tagmatch.model.errors import InvalidValueError
 
 MATCH = {"command": "match"}

@@ -13,7 +13,7 @@ import pytest
 
 from tagmatch import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.broker import wire
-from tagmatch.broker.answers import batch_of
+from tagmatch.broker.wire import batch_of
 from tagmatch.files.columns import EVERY_OTHER, InvalidRows
 from tagmatch.files.csv import value_in
 from tagmatch.files.formats import open_output

@@ -15,8 +15,7 @@ from support.arrow_messages import LEAVES, Message, array_of, messages_in, strea
 
 from tagmatch import TagMatch, TagMatchError
 from tagmatch.broker import hub
-from tagmatch.broker.answers import batch_of
-from tagmatch.broker.wire import check_schema
+from tagmatch.broker.wire import batch_of, check_schema
 from tagmatch.files.ipc import IpcReader
 from tagmatch.messages import Queries
 
