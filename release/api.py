@@ -20,8 +20,7 @@ import typer
 import tagmatch
 import tagmatch.spark
 from tagmatch.broker.client import RemoteTagMatch, Subscriber
-from tagmatch.cli.app import app
-from tagmatch.cli.partition import partition
+from tagmatch.cli.app import app, partition
 from tagmatch.workloads.commands import app as workload_app
 
 RECORDED = Path(__file__).with_name("api.txt")

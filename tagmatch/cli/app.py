@@ -1,13 +1,18 @@
-"""The command line `tagmatch`. Commands import what they need when they run, so that help comes at once."""
+"""The command lines `tagmatch` and `tagmatch-partition`.
+
+Commands import what they need when they run, so that help comes at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +21,7 @@ import typer
 from tagmatch import calls
 from tagmatch.cli import shared as cli
 from tagmatch.embedded import TagMatch
-from tagmatch.files.formats import STANDARD_STREAM, FormatName, is_stream
+from tagmatch.files.formats import JSON_SUFFIXES, STANDARD_STREAM, FormatName, is_stream
 from tagmatch.model.errors import (
     IndexChangedError,
     IndexExistsError,
@@ -25,26 +30,13 @@ from tagmatch.model.errors import (
     InvalidValueError,
     TagMatchError,
 )
-from tagmatch.model.options import LAYOUT_DEFAULTS, Order
+from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout, Order
 from tagmatch.model.where.constraints import Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tagmatch.model.storage.copies import Copied
-
-#: What the extra `serve` brings
-_PACKAGES = {"grpc": "grpcio", "prometheus_client": "prometheus-client"}
-
-
-def require_packages() -> None:
-    """Check for the packages of a service, before anything else takes time or goes to a log; TagMatchError."""
-    from importlib.util import find_spec
-
-    missing = [package for module, package in _PACKAGES.items() if find_spec(module) is None]
-    if missing:
-        what = " and ".join(missing)
-        raise TagMatchError(f"the service needs {what}; install it with: pip install 'tagmatch[serve]'")
 
 
 def serve(
@@ -83,7 +75,11 @@ def serve(
 ) -> None:
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
-    require_packages()
+    needed = {"grpc": "grpcio", "prometheus_client": "prometheus-client"}  # of the extra `serve`
+    if missing := [package for module, package in needed.items() if find_spec(module) is None]:
+        raise TagMatchError(
+            f"the service needs {' and '.join(missing)}; install it with: pip install 'tagmatch[serve]'"
+        )
     from tagmatch.broker.config import Config
     from tagmatch.broker.config_file import check_files, read_config
     from tagmatch.broker.service import notes_on, run, with_arguments
@@ -451,7 +447,9 @@ def match(
     from tagmatch.files.columns import EVERY_OTHER
     from tagmatch.files.rows import answer_writer, read_queries, rows_in
 
-    _refuse_same_file(queries, output)
+    with contextlib.suppress(OSError):
+        if os.path.isfile(output) and os.path.samefile(queries, output):
+            raise TagMatchError(f"{output}: the queries are in this file; give another one for the answers")
     cli.note_compilation()
     with (
         cli.invalid_rows(skip=skip_invalid) as invalid,
@@ -466,13 +464,6 @@ def match(
             # What says where messages are comes in tables
             queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
             write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
-
-
-def _refuse_same_file(queries: str, output: str) -> None:
-    """See that answers do not take the place of their queries."""
-    with contextlib.suppress(OSError):
-        if os.path.isfile(output) and os.path.samefile(queries, output):
-            raise TagMatchError(f"{output}: the queries are in this file; give another one for the answers")
 
 
 def explain(
@@ -519,3 +510,92 @@ for command in (build, add, remove, match, explain, export, info, check, backup,
     app.command()(command)
 # As database programs call it
 app.command("dump", help="Another name of `export`.")(export)
+
+
+def partition(
+    sets: Annotated[
+        str,
+        cli.argument(
+            "SETS",
+            "Any path or URI that Spark reads, with columns `tags` (array of strings), `key` (long or string) and "
+            "optionally `where` (expressions).",
+        ),
+    ],
+    index: Annotated[str, cli.argument("INDEX", "Folder that all machines mount, or URI of a store.")],
+    layout: Annotated[
+        Layout | None,
+        cli.option(
+            "How stored sets are grouped and ordered.", default=f"{LAYOUT_DEFAULTS.layout}, or as the index has it"
+        ),
+    ] = None,
+    max_partition_size: Annotated[
+        int | None,
+        cli.option(
+            "Most sets in a partition (layout balanced).",
+            default=f"{LAYOUT_DEFAULTS.max_partition_size}, or as the index has it",
+            min=1,
+            max=MAX_PARTITION_SIZE,
+        ),
+    ] = None,
+    format: Annotated[  # noqa: A002
+        str | None, cli.option("Spark's name of the format of SETS.", default="by suffix, else parquet")
+    ] = None,
+    master: Annotated[
+        str | None, cli.option("local[2], spark://…, or sc://… for Spark Connect.", default="as Spark is configured")
+    ] = None,
+    sets_per_task: Annotated[int, cli.option("Sets that a task has in memory, about.", min=1)] = 1 << 20,
+    ignore_columns: cli.IgnoreColumns = None,
+    skip_invalid: Annotated[
+        bool, cli.option("Leave out rows that cannot be stored, and tell how many.", "--skip-invalid")
+    ] = False,
+    overwrite: Annotated[bool, cli.option("Replace an index that is there already.", "--overwrite")] = False,
+    append: Annotated[bool, cli.option("Add the sets to an index that is there already.", "--append")] = False,
+) -> None:
+    """Build an index on Spark from any table of sets, or add them to one."""
+    if append and overwrite:
+        raise typer.BadParameter("an index is replaced (--overwrite) or added to (--append), not both")
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
+    from tagmatch.files.columns import EVERY_OTHER
+    from tagmatch.spark.join import partition as run_job
+    from tagmatch.spark.session import location_in, read_table, spark_session
+    from tagmatch.subscriptions import COLUMNS
+
+    if format is None:
+        format = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"  # noqa: A001
+    spark = spark_session("tagmatch-partition", master)
+    try:
+        location = location_in(spark, index, "INDEX")
+        if location.has_index() and not (overwrite or append):
+            raise IndexExistsError(
+                f"there is an index at {location} already; give --overwrite to replace it, or --append to add to it"
+            )
+        table = read_table(spark, sets, format)
+        if ignore_columns is not None:
+            others = [name for name in table.columns if name not in COLUMNS]
+            table = table.drop(*(others if ignore_columns == EVERY_OTHER else ignore_columns))
+        made = run_job(
+            table,
+            index,
+            mode="append" if append else "overwrite",
+            layout=layout,
+            max_partition_size=max_partition_size,
+            sets_per_task=sets_per_task,
+            skip_invalid=skip_invalid,
+        )
+    finally:
+        spark.stop()
+    for problem, count in made.skipped.items():
+        typer.echo(f"tagmatch-partition: skipped rows: {problem}: {count}", err=True)
+    manifest = location.manifest()
+    cli.note(
+        f"{location}: {manifest['sets']} sets, layout {manifest['layout']}; "
+        f"made one segment with {made.sets} sets, {made.keys} keys, {made.tags} tags"
+    )
+
+
+def main_of_partition() -> None:
+    """Entry point of the command `tagmatch-partition`."""
+    command_line = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    command_line.command()(partition)
+    cli.run(command_line)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from tagmatch import __version__
-from tagmatch.cli.process import end_if_interrupted
+from tagmatch.cli import end_if_interrupted
 from tagmatch.files.formats import STANDARD_OUTPUT, STANDARD_STREAM, FormatName, whole_text
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.names import MESSAGE_COLUMNS

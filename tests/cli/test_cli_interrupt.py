@@ -95,7 +95,7 @@ def assert_interrupted(code: str, printed: str = "") -> None:
 
 HEAD = """
 import ctypes, os, signal, threading, weakref
-from tagmatch.cli.process import interruptible
+from tagmatch.cli import interruptible
 
 def interrupt():
     try:

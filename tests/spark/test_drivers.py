@@ -161,7 +161,13 @@ def test_command(tmp_path: Path, free_jvm: Jvm, keys: tuple[Any, Any]) -> None:
     sets, index = tmp_path / "sets.jsonl", tmp_path / "index"
     rows = [{"tags": ["a", "b"], "key": keys[0]}, {"tags": None, "key": keys[1]}]
     sets.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = [sys.executable, "-c", "from tagmatch.cli.partition import main; main()", str(sets), str(index)]
+    command = [
+        sys.executable,
+        "-c",
+        "from tagmatch.cli.app import main_of_partition; main_of_partition()",
+        str(sets),
+        str(index),
+    ]
     command += ["--master", "local[2]", "--layout", "balanced"]
 
     def run(*more: str) -> tuple[int, str]:

@@ -36,15 +36,15 @@ Record = dict[str, Any]
 # The command, but it writes to a pipe when it has begun to take care of Ctrl-C: before that, Python itself starts
 _BEGUN = """
 import os
-from tagmatch.cli import main, process
+from tagmatch import cli
 
-class Telling(process.NotNeeded):
+class Telling(cli.NotNeeded):
     def __init__(self):
         super().__init__()
         os.write({descriptor}, b".")
 
-process.NotNeeded = Telling
-main()
+cli.NotNeeded = Telling
+cli.main()
 """
 
 

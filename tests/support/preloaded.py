@@ -7,7 +7,6 @@ from typing import get_args
 
 from typer.testing import CliRunner
 
-import tagmatch.cli.process
 import tagmatch.cli.shared
 import tagmatch.files.csv
 import tagmatch.files.rows  # noqa: F401 - for the forks
