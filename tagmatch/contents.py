@@ -146,27 +146,12 @@ def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
 
 def explained(snapshot: Snapshot, ids: Rows, paths: Sequence[Paths]) -> Iterator[StoredSet]:
     """The stored sets with these ids; conditions say how these were reached, as `paths` tells of rows of a segment."""
-    for (segment, rows), paths_of in zip(_by_segment(snapshot, ids), paths, strict=True):
+    first = 0
+    for segment, paths_of in zip(snapshot.segments, paths, strict=True):
+        rows = ids[(ids >= first) & (ids < first + len(segment))] - first
+        first += len(segment)
         for (tags, keys), path in zip(_sets_at(segment, rows), paths_of(rows), strict=True):
             yield frozenset(Where(tag, path) if isinstance(tag, Where) else tag for tag in tags), keys
-
-
-def is_among(snapshot: Snapshot, ids: Rows, tags: frozenset[str]) -> bool:
-    """Whether one of the stored sets with these ids has exactly these tags."""
-    for segment, rows in _by_segment(snapshot, ids):
-        offsets = segment.tagsets.ranks.offsets
-        as_large = rows[offsets[rows + 1] - offsets[rows] == len(tags)]
-        if any(stored == tags for stored, _ in _sets_at(segment, as_large)):
-            return True
-    return False
-
-
-def _by_segment(snapshot: Snapshot, ids: Rows) -> Iterator[tuple[Segment, Rows]]:
-    """The segments, with the rows of the tagset table of each that have these set ids."""
-    first = 0
-    for segment in snapshot.segments:
-        yield segment, ids[(ids >= first) & (ids < first + len(segment))] - first
-        first += len(segment)
 
 
 def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:

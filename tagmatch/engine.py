@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing, Check, Staging
-from tagmatch.contents import every_set, explained, is_among, missing_text, pairs, schema_of
+from tagmatch.contents import every_set, explained, missing_text, pairs, schema_of
 from tagmatch.messages import area_has, coordinates, message, queries_of
 from tagmatch.model import clock
-from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, UIntArray
+from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list
@@ -42,6 +42,7 @@ from tagmatch.model.storage.repository import Repository, location_of, open_with
 from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.values import is_reserved
 from tagmatch.partitioner.consolidation import StagedChanges, count_tags, missing_rows, rows_with, to_merge
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
@@ -263,7 +264,13 @@ class LocalEngine:
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
         """Matching sets with their keys."""
         snapshot, parts, matcher = self.changing.answering
-        ids = self._set_ids(matcher, tags, attributes, place)
+        packed = packed_place(place.location, place.within, plane=self._options.plane)
+        asked = alone(matcher.one_query, tags, attributes, packed)
+        if asked is None:
+            ids = matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
+        else:
+            one, query = asked
+            ids = one.set_ids(query)
         sets = explained(snapshot, ids, [partial(_paths_of, part) for part in parts])
         if not place.is_given:
             return list(sets)
@@ -323,17 +330,6 @@ class LocalEngine:
                 matcher = self._within(matcher)
         return matcher, alone(matcher.one_query, tags, attributes, packed)
 
-    def _set_ids(
-        self, matcher: Matcher, tags: Iterable[str], attributes: object = None, place: Place = NOWHERE
-    ) -> UIntArray:
-        """Ids of the sets that one query contains."""
-        packed = packed_place(place.location, place.within, plane=self._options.plane)
-        asked = alone(matcher.one_query, tags, attributes, packed)
-        if asked is None:
-            return matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
-        one, query = asked
-        return one.set_ids(query)
-
     def _within(self, matcher: Matcher) -> Matcher:
         """What answers for clients within areas."""
         return WithinAreas(matcher, self.clients, plane=self._options.plane)
@@ -348,13 +344,15 @@ class LocalEngine:
 
     @_interrupted_plainly
     def contains(self, tags: object) -> bool:
-        snapshot, _, matcher = self.changing.answering
-        query = tag_list(tags)
-        if Where not in map(type, query):
-            return is_among(snapshot, self._set_ids(matcher, query), frozenset(query))
-        rows = rows_of_tags([sorted(set(row)) for row in alternatives(query, None, plane=self._options.plane)])
+        snapshot, query = self.changing.snapshot, tag_list(tags)
+        wanted = [query]
+        if Where in map(type, query):
+            wanted = alternatives(query, None, plane=self._options.plane)
+        elif any(map(is_reserved, query)):
+            return False
+        rows = rows_of_tags([sorted(set(row)) for row in wanted])
         sets = Lists(rows.offsets, np.arange(len(rows.tags), dtype=np.uint32))
-        # No set has an `or` within; and matchers do not look up the tags of constraints
+        # No set has an `or` within
         return len(sets) == 1 and any(len(rows_with(segment, rows.tags, sets)) for segment in snapshot.segments)
 
     def to_arrow(self) -> pa.Table:
