@@ -10,7 +10,8 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,8 +20,6 @@ from tagmatch.model.options import Layout, StagingOptions
 
 if TYPE_CHECKING:
     import os
-
-    import pyarrow as pa
 
     from tagmatch.broker.client import RemoteTagMatch
     from tagmatch.model.storage.copies import Copied
@@ -216,7 +215,6 @@ def connect(
 # More tags than a small table of tags has room for, so that it grows
 _SETS = [["a", "b"], ["a"], [], *([f"tag{number}", "a"] for number in range(3_000))]
 _QUERIES = [["a", "b"], *([f"tag{number}", "a", "b"] for number in range(3_000))]
-_LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 # Keys are kept in 32 bits where all fit
 _LAST_KEYS = (3, 2**64 - 1)
 _KEYS_A_SET = (1, 2)
@@ -269,17 +267,17 @@ def _go_all_ways(folder: str, step: int) -> None:
     from tagmatch.model.layouts import LAYOUTS
 
     answers = [(name, exact) for name, rules in LAYOUTS.items() for exact in {True, rules.compares_tags}]
-    ways = list(itertools.product(answers, _LAST_KEYS, _KEYS_A_SET))
-    for number, ((layout, exact), last_key, keys_a_set) in enumerate(ways[::step]):
-        _go_through(Path(folder, str(number)), layout, exact, last_key, keys_a_set, step)
-    for last_key in _LAST_KEYS[::step]:
-        _use_constraints(Path(folder, f"constraints-{last_key}"), step, last_key)
-    _use_names(Path(folder, "names"))
-    for plane in (False, True)[::step]:
-        _use_areas(Path(folder, f"areas-{plane}"), step, plane=plane)
+    ways: list[Callable[[Path], None]] = [
+        *(partial(_go_through, *way) for way in itertools.product(answers, _LAST_KEYS, _KEYS_A_SET)),
+        *(partial(_use_constraints, last_key) for last_key in _LAST_KEYS),
+        _use_names,
+        *(partial(_use_areas, plane) for plane in (False, True)),
+    ]
+    for number, way in enumerate(ways[::step]):
+        way(Path(folder, str(number)))
 
 
-def _use_constraints(path: Path, step: int, last_key: int) -> None:
+def _use_constraints(last_key: int, path: Path) -> None:
     """Have sets with constraints of each kind, which are logged and saved, and messages with values of each type."""
     import pyarrow as pa
 
@@ -295,9 +293,8 @@ def _use_constraints(path: Path, step: int, last_key: int) -> None:
             tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")
         tm.consolidate()
         tm.match(["en"], attributes)
-        message = ["en", *attribute_tags(attributes)]
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
-        _use(tm, [[message], *_as_arrow([message])][::step])
+        _use(tm, _forms_of([["en", *attribute_tags(attributes)]]))
 
 
 def _use_names(path: Path) -> None:
@@ -309,15 +306,14 @@ def _use_names(path: Path) -> None:
             tm.match_many([["en", "fr"]], unique=True)
 
 
-def _use_areas(path: Path, step: int, *, plane: bool) -> None:
+def _use_areas(plane: bool, path: Path) -> None:
     """Have sets with areas of each kind, messages that say where they are, and clients that move."""
     import pyarrow as pa
 
     from tagmatch.model.where.areas import Box, Circle, Near
 
-    names = ("x", "y") if plane else ("lon", "lat")
     box = {"west": 1.0, "south": 1.0, "east": 3.0, "north": 3.0}
-    place = dict.fromkeys(names, 2.0)
+    place = dict.fromkeys(("x", "y") if plane else ("lon", "lat"), 2.0)
     places = [
         {"tags": ["en"], "location": place},
         {"tags": ["en"], "within": box},
@@ -333,7 +329,7 @@ def _use_areas(path: Path, step: int, *, plane: bool) -> None:
             tm.add_set(["en"], last_key, area=Near(7), where="not within circle(7, 7, 1) and price < 10")
             tm.consolidate()
             tm.move(range(_ALIKE), 2, 2)
-            tm.match_many(pa.Table.from_pylist(places[::step]))
+            tm.match_many(pa.Table.from_pylist(places))
             tm.match_unique(["en"], {"price": 5}, location=(2, 2))
             tm.match(["en"], location=(2, 2), within=Circle(2, 2, 5))
             tm.explain(["en"], location=(2, 2), within=Circle(2, 2, 5))
@@ -343,48 +339,45 @@ def _use_areas(path: Path, step: int, *, plane: bool) -> None:
             tm.remove_set(["en"], last_key, area=Near(7), where="not within circle(7, 7, 1) and price < 10")
 
 
-def _go_through(path: Path, layout: Layout, exact: bool, last_key: int, keys_a_set: int, step: int) -> None:
-    """Make, use, open and change an index."""
+def _go_through(answers: tuple[Layout, bool], last_key: int, keys_a_set: int, path: Path) -> None:
+    """Make, use, open and change an index, and merge its segments; a layout answers exactly, or as the paper has it."""
     import numpy as np
 
+    from tagmatch.partitioner.consolidation import FEW_SETS
+
+    layout, exact = answers
     options: dict[str, Any] = {"exact": exact, "device": "cpu", "threads": 2}
-    sets, queries = ([rows, *_as_arrow(rows)] for rows in (_SETS, _QUERIES))
-    keys = np.ones(len(_SETS), np.uint64)
+    sets, queries, keys = _forms_of(_SETS), _forms_of(_QUERIES), np.ones(len(_SETS), np.uint64)
     with TagMatch(path, layout=layout, max_partition_size=1_000, **options) as tm:
-        for rows in sets[::step]:
+        for rows in sets:
             for key in range(keys_a_set):
                 tm.add_sets(rows, keys + np.uint64(key))
             tm.add_sets([["last"]], [last_key])
             tm.consolidate()
-        _use(tm, queries[::step])
+        _use(tm, queries)
     with TagMatch.open(path, **options) as tm:  # mapped files are read-only, which is a type of its own
-        _use(tm, queries[::step])
+        _use(tm, queries)
         tm.add_set(["another"], last_key)
         tm.remove_sets(sets[1], keys)
         tm.consolidate()
-        _use_segments(tm, last_key, queries[::step])
-    for other in _LAYOUTS:
+        # As many as stay in a segment of their own, of which some are changed
+        tm.add_sets([[f"tag {number}"] for number in range(FEW_SETS + 1)], [last_key] * (FEW_SETS + 1))
+        tm.consolidate()
+        tm.add_sets([["tag 1"], ["tag 2"], ["a new tag"]], [1, last_key, last_key])
+        tm.consolidate()
+        _use(tm, queries)
+        tm.consolidate(full=True)
+    for other in get_args(Layout):
         TagMatch.open(path, layout=other, **options).close()
 
 
-def _use_segments(tm: TagMatch, last_key: int, queries: list[Any]) -> None:
-    """Have as many sets as stay in a segment of their own, of which some are changed, and merge all."""
-    from tagmatch.partitioner.consolidation import FEW_SETS
-
-    tm.add_sets([[f"tag {number}"] for number in range(FEW_SETS + 1)], [last_key] * (FEW_SETS + 1))
-    tm.consolidate()
-    tm.add_sets([["tag 1"], ["tag 2"], ["a new tag"]], [1, last_key, last_key])
-    tm.consolidate()
-    _use(tm, queries)
-    tm.consolidate(full=True)
-
-
-def _as_arrow(rows: list[list[str]]) -> list[pa.Array]:
+def _forms_of(rows: list[list[str]]) -> list[Any]:
+    """Rows of tags as lists, and in Arrow's types."""
     import pyarrow as pa
 
     encoded = pa.dictionary(pa.int32(), pa.string())
     kinds = (pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(encoded), pa.large_list(encoded))
-    return [pa.array(rows, kind) for kind in kinds]
+    return [rows, *(pa.array(rows, kind) for kind in kinds)]
 
 
 def _use(tm: TagMatch, queries: list[Any]) -> None:
