@@ -77,7 +77,7 @@ def pairs(snapshot: Snapshot) -> Iterator[pa.RecordBatch]:
 
 def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int) -> Iterator[pa.RecordBatch]:
     """Batches as `pairs` has them, of the columns of `schema` only, of some rows of a segment's tagset table."""
-    keys, makers = segment.keys.keys, _makers(segment)
+    keys, names, has_conditions = segment.keys.keys, set(schema.names), _has_conditions(segment)
     first_key, last_key = int(keys.offsets[first_row]), int(keys.offsets[last_row])
     for first in range(first_key, last_key, _BATCH_ROWS):
         # Of the offsets' own type, else each search in them would convert them all
@@ -86,41 +86,32 @@ def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int)
             numbers = np.delete(numbers, segment.deletions.among(_lists_of(keys, numbers)))
         for some in _parts(numbers, lambda some: _has_few_tags(segment, _lists_of(keys, some))):
             columns: dict[str, pa.Array] = {}
-            for maker in dict.fromkeys(makers[name] for name in schema.names):
-                columns |= maker(some)
+            if "key" in names:
+                columns["key"] = segment.keys.column(keys.values[some])
+            if "expires" in names:
+                expires = segment.keys.expires
+                times = np.full(len(some), NEVER) if expires is None else expires[some]
+                columns["expires"] = pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
+            if not names.isdisjoint(("tags", "where")):
+                columns["tags"], columns["where"] = _tags_and_where(
+                    segment, _lists_of(keys, some), has_conditions=has_conditions
+                )
             yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
-def _makers(segment: Segment) -> dict[str, Callable[[Rows], dict[str, pa.Array]]]:
-    """What makes each column of `pairs`, perhaps with others, of the numbers of keys in the key table."""
-    has_conditions = _has_conditions(segment)
-
-    def sets(some: Rows) -> dict[str, pa.Array]:
-        rows = _lists_of(segment.keys.keys, some)
-        try:
-            tags, where = _tags(segment, rows).cast(_TAGS), pa.nulls(len(rows), pa.string())
-            if has_conditions:
-                tags, where = _separated(tags)
-        except pa.ArrowInvalid:
-            raise ResultTooLargeError(
-                f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot "
-                "hold; iterate over the sets instead"
-            ) from None
-        return {"tags": tags, "where": where}
-
-    def named(some: Rows) -> dict[str, pa.Array]:
-        return {"key": segment.keys.column(segment.keys.keys.values[some])}
-
-    def times(some: Rows) -> dict[str, pa.Array]:
-        expires = segment.keys.expires
-        found = np.full(len(some), NEVER) if expires is None else expires[some]
-        return {"expires": pa.array(found, pa.int64(), mask=found == NEVER).cast(TIME)}
-
-    return {"tags": sets, "where": sets, "key": named, "expires": times}
+def _tags_and_where(segment: Segment, rows: Rows, *, has_conditions: bool) -> tuple[pa.ListArray, pa.Array]:
+    """The plain tags of sets, and their conditions as one expression each, null if there are none."""
+    try:
+        tags = _tags(segment, rows).cast(_TAGS)
+        return _separated(tags) if has_conditions else (tags, pa.nulls(len(rows), pa.string()))
+    except pa.ArrowInvalid:
+        raise ResultTooLargeError(
+            f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot hold; "
+            "iterate over the sets instead"
+        ) from None
 
 
 def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
-    """The plain tags of sets, and their conditions as one expression each, null if there are none."""
     values = tags.flatten()
     reserved = pa.array(reserved_among(to_strings(values)))
     if not pc.any(reserved).as_py():

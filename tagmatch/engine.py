@@ -34,7 +34,6 @@ from tagmatch.model.errors import (
 from tagmatch.model.input.places import NO_PLACE, checked_location, location_tags, packed_place
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
-from tagmatch.model.storage.byte_store import ChangeableStore
 from tagmatch.model.storage.format import Commit
 from tagmatch.model.storage.log import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
@@ -48,7 +47,7 @@ from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.one import Alone, alone
-from tagmatch.pipeline.segment import Keys, Matcher
+from tagmatch.pipeline.segment import Matcher
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.subscriptions import alternatives, nears_of, rows_to_store
 
@@ -93,7 +92,11 @@ class LocalEngine:
     ) -> None:
         self._location, self._options, self._key_type = location, options, snapshot.key_type
         self._staging = Staging(location, self._key_type, staging, options.threads, plane=options.plane)
-        self.clients = _clients_of(location, self._key_type, plane=options.plane)
+        self._files = None if location is None else location.changeable
+        self.clients = Clients(has_strings=self._key_type == "string")
+        saved = None if self._files is None else open_positions(self._files, self._key_type, plane=options.plane)
+        if saved is not None:
+            self.clients.place(saved)
         self._positions_saved, self._saving = self.clients.version, threading.Lock()
         renew_in_forks(self, "_saving")
         self.changing = Changing(
@@ -123,7 +126,9 @@ class LocalEngine:
             location.check_writable()
             if location.has_index():
                 return cls(location, open_with(location, key_type), layout_options, staging, options)
-            key_type = key_type or _key_type_in(location.changeable)
+            if key_type is None and (files := location.changeable) is not None:
+                # What an earlier program has staged, or moved, before anything was consolidated
+                key_type = key_type_of_logs(files) or key_type_of_positions(files)
         snapshot = Snapshot((empty_segment(layout_options, key_type or "integer"),))
         return cls(location, snapshot, layout_options, staging, options)
 
@@ -206,11 +211,10 @@ class LocalEngine:
 
     @_interrupted_plainly
     def consolidate(self, *, full: bool) -> ChangeCounts:
-        _ = self.changing.held
+        self.check_open()
         # Before the changes take effect: what fails then changes nothing
-        files = None if self._location is None else self._location.changeable
-        if self.clients.version != self._positions_saved and files is not None:
-            self._save_positions(files)
+        if self.clients.version != self._positions_saved and self._files is not None:
+            self.save_positions()
         return self.changing.consolidate(full=full)
 
     @_interrupted_plainly
@@ -235,7 +239,14 @@ class LocalEngine:
         if asked.have_areas:
             matcher = self._within(matcher)
         answers = self._pipeline.match_many(matcher, asked.chunks, unique=unique, channel=channel, waited=waited)
-        return _list_array(answers, matcher.keys, unique=unique)
+        if len(answers.values) > MAX_KEYS:
+            raise ResultTooLargeError(
+                f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
+                f"({MAX_KEYS}); ask with fewer queries at a time"
+            )
+        answers, values = matcher.keys.answers(answers, unique=unique)
+        offsets = pa.py_buffer(answers.offsets.astype(np.int32, copy=False))
+        return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, offsets], children=[values])
 
     @_interrupted_plainly
     def submit(
@@ -294,26 +305,22 @@ class LocalEngine:
 
     @_interrupted_plainly
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
-        _ = self.changing.held
+        self.check_open()
         keys = KEY_CHECKS[self._key_type].many(clients, "clients")
         self.clients.move(keys, *coordinates(lon, lat, len(keys), plane=self._options.plane))
 
     @_interrupted_plainly
     def save_positions(self) -> None:
-        _ = self.changing.held
-        files = None if self._location is None else self._location.changeable
-        if files is None:
+        self.check_open()
+        if self._files is None:
             raise InvalidValueError(
                 "there is no folder to save positions to: this TagMatch is in memory only, or its index is read-only"
             )
-        self._save_positions(files)
-
-    def _save_positions(self, files: ChangeableStore) -> None:
         with self._saving:  # so that none replaces later ones
             version = self.clients.version
             assert self._location is not None
             self._location.has_index()
-            save_positions(files, self.clients.positions(), plane=self._options.plane)
+            save_positions(self._files, self.clients.positions(), plane=self._options.plane)
             self._positions_saved = version
 
     def _message(self, tags: Iterable[str], attributes: object, place: Place) -> list[str]:
@@ -436,21 +443,6 @@ class LocalEngine:
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.changing.layout_options.layout}>"
 
 
-def _clients_of(location: Repository | None, key_type: KeyType, *, plane: bool) -> Clients:
-    """Clients, where they were when that was saved."""
-    clients = Clients(has_strings=key_type == "string")
-    files = None if location is None else location.changeable
-    saved = None if files is None else open_positions(files, key_type, plane=plane)
-    if saved is not None:
-        clients.place(saved)
-    return clients
-
-
-def _key_type_in(files: ChangeableStore | None) -> KeyType | None:
-    """The type of the keys that an earlier program has staged, or moved, before anything was consolidated."""
-    return None if files is None else key_type_of_logs(files) or key_type_of_positions(files)
-
-
 def _paths_of(part: Part, rows: Any) -> list[str | None]:
     """How messages get to the sets in these rows; `None` for those without conditions."""
     paths: list[str | None] = list(paths_of(part.filters, rows))
@@ -475,14 +467,3 @@ def _end_staging(staging: Staging, location: Repository | None) -> None:
             StagedChangesWarning,
             stacklevel=5,
         )
-
-
-def _list_array(answers: Lists, keys: Keys, *, unique: bool) -> pa.ListArray:
-    if len(answers.values) > MAX_KEYS:
-        raise ResultTooLargeError(
-            f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
-            f"({MAX_KEYS}); ask with fewer queries at a time"
-        )
-    answers, values = keys.answers(answers, unique=unique)
-    offsets = answers.offsets.astype(np.int32, copy=False)
-    return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, pa.py_buffer(offsets)], children=[values])

@@ -251,15 +251,12 @@ def read_tweets(path: str) -> Corpus:
     if not any(map(len, tag_parts)):
         raise InputFileError(f"{path}: no tweet has a hashtag")
     authors, tags = (pa.concat_arrays(parts).dictionary_encode() for parts in (author_parts, tag_parts))
-    return _by_publisher(authors, np.concatenate(length_parts), tags, _shares(languages, path))
-
-
-def _shares(languages: Counter[str], path: str) -> Shares:
     del languages[""]  # what CSV files have for null
     for code in languages:
         if code[0] == "@":
             raise InputFileError(f"{path}: column 'language': a language must not begin with '@', as {code!r} does")
-    return tuple(sorted(languages.items(), key=lambda item: (-item[1], item[0])))
+    shares = tuple(sorted(languages.items(), key=lambda item: (-item[1], item[0])))
+    return _by_publisher(authors, np.concatenate(length_parts), tags, shares)
 
 
 def _as_strings(column: pa.Array, name: str) -> pa.Array:

@@ -301,7 +301,11 @@ def location(
         raise typer.BadParameter("must be files that differ", param_hint="SUBSCRIPTIONS, MESSAGES, --moves")
     moved = move_count if moves else 0
     if cities is not None:
-        tables = near_me(_read_places(cities), options.filters, count, options.seed, moves=moved)
+        try:
+            places = pq.read_table(cities, columns=list(of_location.COLUMNS))
+        except (OSError, ValueError) as error:
+            raise InputFileError(f"{cities}: cannot be read as places: {error}") from None
+        tables = near_me(places, options.filters, count, options.seed, moves=moved)
         parts = [
             _Rows(path, table.schema, table.to_batches(), len(table))
             for path, table in zip(paths, tables, strict=False)
@@ -356,13 +360,6 @@ def _write(*files: _Rows) -> None:
         for file, write in zip(files, writers, strict=True):
             for batch in with_progress("generating", file.batches, file.total):
                 write(batch)
-
-
-def _read_places(path: str) -> Any:
-    try:
-        return pq.read_table(path, columns=list(of_location.COLUMNS))
-    except (OSError, ValueError) as error:
-        raise InputFileError(f"{path}: cannot be read as places: {error}") from None
 
 
 @contextlib.contextmanager

@@ -327,7 +327,10 @@ class LocationWorkload:
         self._names = pa.array(self.attributes)
         self._content = LocationContent(options.topics, options.topic_names, options.values, options.constraint_holds)
         self._seeds = dict(zip(_DRAWN, seeds_of(options.seed, len(_DRAWN)), strict=True))
-        self._places = _places(options, self._seeds["spots"])
+        x, y = np.empty(options.spots), np.empty(options.spots)
+        draw_places(0, 1, self._seeds["spots"], DrawnPlaces(np.empty(0), x, y, 0.0), x, y)
+        shares = np.arange(1.0, options.spots + 1) ** -options.spot_exponent
+        self._places = DrawnPlaces(running_sums(shares), x, y, float(options.spread))
         sphere = options.degrees > 0
         self._area, self._point = (SPHERE_AREA, SPHERE_POINT) if sphere else (PLANE_AREA, PLANE_POINT)
         self.subscriptions_schema = subscriptions_schema(self._area)
@@ -427,13 +430,6 @@ class LocationWorkload:
         return [pa.array(row, mask=~present) for row, present in zip(values, there, strict=True)]
 
 
-def _places(options: LocationOptions, seed: np.uint64) -> DrawnPlaces:
-    x, y = np.empty(options.spots), np.empty(options.spots)
-    draw_places(0, 1, seed, DrawnPlaces(np.empty(0), x, y, 0.0), x, y)
-    sums = running_sums(np.arange(1.0, options.spots + 1) ** -options.spot_exponent)
-    return DrawnPlaces(sums, x, y, float(options.spread))
-
-
 def _check(first: int, last: int, count: int, content: str) -> None:
     check_rows(first, last, count)
     if content not in get_args(ContentKind):
@@ -482,7 +478,10 @@ def near_me(places: pa.Table, filters: int, messages: int, seed: int, *, moves: 
     countries = _tags("country", places["country"].combine_chunks().take(pa.array(homes[with_country])))
     tags = lists_of(np.isin(np.arange(filters), with_country).astype(np.int64), countries)
     keys = pa.array(np.arange(filters, dtype=np.uint64))
-    asked = lists_of(np.ones(filters, np.int64), _more_people(least))
+    more_people = constraints_of(
+        pa.repeat(pa.scalar("population"), filters), np.full(filters, GREATER, np.uint8), pa.array(least)
+    )
+    asked = lists_of(np.ones(filters, np.int64), more_people)
     stored = pa.table([keys, tags, asked, area], schema=subscriptions_schema(SPHERE_AREA))
 
     about = pa.array(random.integers(0, len(places), messages))
@@ -515,9 +514,3 @@ def _struct(lon: pa.Array, lat: pa.Array) -> pa.StructArray:
 
 def _tags(kind: str, values: pa.Array) -> pa.Array:
     return pc.binary_join_element_wise(pa.scalar(kind), values.cast(pa.string()), pa.scalar(":"))
-
-
-def _more_people(least: I64Array) -> pa.StructArray:
-    """A constraint on the population for each filter."""
-    operators = np.full(len(least), GREATER, np.uint8)
-    return constraints_of(pa.repeat(pa.scalar("population"), len(least)), operators, pa.array(least))

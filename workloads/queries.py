@@ -99,17 +99,11 @@ class _Sample:
             self._prune()
 
     def _prune(self) -> None:
-        merged = self._merged()
-        priorities = merged[0]
-        if len(priorities) > self._size:
-            self._limit = np.partition(priorities, self._size - 1)[self._size - 1]
-            merged = _filtered(merged, priorities <= self._limit)
-        self._parts = [merged]
-
-    def _merged(self) -> tuple[U64Array, I64Array, U32Array]:
         nothing = (np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.uint32))
         priorities, lengths, numbers = (np.concatenate(column) for column in zip(nothing, *self._parts, strict=True))
-        return priorities, lengths, numbers
+        if len(priorities) > self._size:
+            self._limit = np.partition(priorities, self._size - 1)[self._size - 1]
+        self._parts = [_filtered((priorities, lengths, numbers), priorities <= self._limit)]
 
     def lists(self) -> tuple[I64Array, U32Array]:
         self._prune()
@@ -294,22 +288,17 @@ def arrival_times(rate: float, burstiness: float = 1.0, seed: int = 1) -> Iterat
         raise InvalidValueError(f"rate must be greater than 0, not {rate!r}")
     if not 0 <= burstiness < np.inf:
         raise InvalidValueError(f"burstiness must be zero or more, not {burstiness!r}")
-    return _even_times(rate) if burstiness == 0 else _random_times(rate, burstiness, seed)
+    return _times(rate, burstiness, seed)
 
 
-def _even_times(rate: float) -> Iterator[F64Array]:
-    numbers = np.arange(1, _TIMES_PER_BLOCK + 1, dtype=np.float64)
+def _times(rate: float, burstiness: float, seed: int) -> Iterator[F64Array]:
+    random, numbers, last = np.random.default_rng(seed), np.arange(1.0, _TIMES_PER_BLOCK + 1), 0.0
     while True:
-        yield numbers / rate
-        numbers += _TIMES_PER_BLOCK
-
-
-def _random_times(rate: float, burstiness: float, seed: int) -> Iterator[F64Array]:
-    random = np.random.default_rng(seed)
-    last = 0.0
-    while True:
-        times = last + np.cumsum(random.gamma(1 / burstiness, burstiness / rate, _TIMES_PER_BLOCK))
-        last = float(times[-1])
+        if burstiness:
+            times = last + np.cumsum(random.gamma(1 / burstiness, burstiness / rate, _TIMES_PER_BLOCK))
+        else:
+            times = numbers / rate
+        last, numbers = float(times[-1]), numbers + _TIMES_PER_BLOCK
         yield times
 
 

@@ -387,9 +387,14 @@ class Twitter:
             most = min(options.max_followed, publishers)
             followed = followed_law(options.mean_followed, options.followed_exponent, most)
         self.publishers = publishers
+        first, second = dict(options.languages), dict(options.second_languages)
+        codes = list(first | second)
         self._model = TwitterModel(
             np.uint64(options.seed),
-            _languages(options),
+            Languages(
+                float(options.one_language),
+                *(running_sums([shares.get(code, 0.0) for code in codes]) for shares in (first, second)),
+            ),
             Followed(np.minimum(followed.values, publishers), followed.sums),
             publishers if options.popularity_exponent == 0 else 0,
             power_law(publishers, options.popularity_exponent, options.popularity_shift),
@@ -397,7 +402,6 @@ class Twitter:
             real,
         )
         # What tags of each kind begin with, which is followed by a string of `_names`, or by the number
-        codes = _codes(options)
         longest_code = max(len(code.encode()) for code in codes) + 1
         self._names = None if corpus is None else corpus.names
         if corpus is None:
@@ -487,18 +491,6 @@ class Twitter:
 
 def _chunks(first_user: int, last_user: int) -> list[tuple[int, int]]:
     return list(pairwise([*range(first_user, last_user, _USERS_PER_CHUNK), last_user]))
-
-
-def _codes(options: TwitterOptions) -> list[str]:
-    return list(dict(options.languages) | dict(options.second_languages))
-
-
-def _languages(options: TwitterOptions) -> Languages:
-    sums = [
-        running_sums([dict(shares).get(code, 0.0) for code in _codes(options)])
-        for shares in (options.languages, options.second_languages)
-    ]
-    return Languages(float(options.one_language), *sums)
 
 
 def _synthetic_tweets(options: TwitterOptions) -> SyntheticTweets:

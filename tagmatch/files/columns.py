@@ -180,14 +180,9 @@ def with_all_tags(batch: pa.RecordBatch, columns: tuple[FileColumn, ...], path: 
 
 
 def _check_ids(ids: pa.Array, name: str, first_row: int = 0) -> None:
-    kind = ids.type
-    if not (
-        pa.types.is_integer(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
-    ):
-        raise InvalidTypeError(f"{name} must be integers or strings, not {kind}")
+    tests = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if not any(is_of(ids.type) for is_of in tests):
+        raise InvalidTypeError(f"{name} must be integers or strings, not {ids.type}")
     reject_no_utf8(ids, name, first_row, len(ids))
 
 
@@ -204,11 +199,8 @@ ATTRIBUTE_TAGS = pa.list_(pa.binary())
 
 def attribute_lists(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
     """Attributes of rows, null where there are none, as `ATTRIBUTE_TAGS`."""
-    return pa.array([None if row is None else _tags_of(row) for row in rows], ATTRIBUTE_TAGS)
-
-
-def _tags_of(row: Mapping[str, Any]) -> list[str]:
-    return attribute_tags(row) if type(row) is dict else message([], row)
+    tags = (None if row is None else attribute_tags(row) if type(row) is dict else message([], row) for row in rows)
+    return pa.array(tags, ATTRIBUTE_TAGS)
 
 
 def _values_of(name: str, values: list[Any]) -> pa.Array:
@@ -326,11 +318,11 @@ def _typed(record: object, one: str, many: str, fields: _Fields) -> dict[str, An
 
 def constraint_lists(rows: Iterable[Any]) -> pa.Array:
     """Constraints of rows, null where there are none, as `CONSTRAINT_LISTS`."""
-    return pa.array([None if row is None else _typed_constraints(row) for row in rows], CONSTRAINT_LISTS)
-
-
-def _typed_constraints(row: object) -> list[dict[str, Any]]:
-    return [_typed(each, "a constraint", "constraints", _OF_CONSTRAINTS) for each in _list("constraints", row)]
+    lists = (None if row is None else _list("constraints", row) for row in rows)
+    return pa.array(
+        [each and [_typed(one, "a constraint", "constraints", _OF_CONSTRAINTS) for one in each] for each in lists],
+        CONSTRAINT_LISTS,
+    )
 
 
 def area_structs(rows: Iterable[Any]) -> pa.Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ import pyarrow.csv as pa_csv
 
 from tagmatch.files.columns import ATTRIBUTES, ID, FileColumn, refuse_twice
 from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of, lines_of
-from tagmatch.files.json import MARK, concatenated, in_place, json_lists, json_values, read_json, time_texts, utf8_text
+from tagmatch.files.json import MARK, concatenated, json_lists, json_values, read_json, time_texts, utf8_text
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.clock import TIME
@@ -56,48 +56,43 @@ def csv_blocks(read: Read) -> Iterator[Block]:
         if size < wanted:
             continue
         data = b"".join(begun)
-        rows = _rows(data, is_all=False)
-        whole = int(rows.ends[-1]) if len(rows.ends) else 0
-        if whole:
-            yield _block(data[:whole], rows)
-        begun, size = [data[whole:]], len(data) - whole
+        block = _block(data, is_all=False)
+        if block is not None:
+            yield block
+        begun = [data if block is None else data[len(block.data) :]]
+        size = len(begun[0])
         # What goes on for long is not looked at again and again
         wanted = 2 * size if size > _EAGER_BYTES else 0
     if size:
         data = b"".join(begun)
         if not data.endswith((b"\n", b"\r")):
             data += b"\n"
-        yield _block(data, _rows(data, is_all=True))
+        block = _block(data, is_all=True)
+        assert block is not None
+        yield block
 
 
-class _Rows(NamedTuple):
-    ends: I64Array
-    #: Where lines end, also those within a row
-    lines: I64Array
-    odd: BoolArray
-
-
-def _block(data: bytes, rows: _Rows) -> Block:
-    begins = np.append(0, rows.ends[:-1])
-    lines = np.searchsorted(rows.lines, begins, side="right")
-    count = int(np.searchsorted(rows.lines, len(data), side="right"))
-    return block_of(data, begins, rows.ends, lines, rows.odd, count)
-
-
-def _rows(data: bytes, *, is_all: bool) -> _Rows:
-    """Where rows end. The last row is left out if it may go on, unless these are all bytes."""
+def _block(data: bytes, *, is_all: bool) -> Block | None:
+    """The whole rows, if there are some. The last row is left out if it may go on, unless these are all bytes."""
     array = np.frombuffer(data, np.uint8)
-    lines = _line_ends(data, array, is_all=is_all)
-    if b'"' not in data:
-        return _Rows(lines, lines, np.zeros(len(lines), np.bool_))
-    quotes = np.flatnonzero(array == _QUOTE)
-    if not _are_plain(data, quotes):
-        return _Rows(*_one_by_one(data, lines, is_all=is_all))
-    ends = lines[np.searchsorted(quotes, lines) % 2 == 0]
+    lines = ends = _line_ends(data, array, is_all=is_all)
     odd = np.zeros(len(ends), np.bool_)
-    if is_all and len(quotes) % 2:
-        ends, odd = np.append(ends, len(data)), np.append(odd, True)
-    return _Rows(ends, lines, odd)
+    if b'"' in data:
+        quotes = np.flatnonzero(array == _QUOTE)
+        # Whether each other quote begins a cell, or is the second of two, and those between end one, or are the first
+        around = np.frombuffer(b"\n" + data + b"\n", np.uint8)
+        if _BORDERS[around[quotes[::2]]].all() and _BORDERS[around[quotes[1::2] + 2]].all():
+            ends = lines[np.searchsorted(quotes, lines) % 2 == 0]
+            odd = np.zeros(len(ends), np.bool_)
+            if is_all and len(quotes) % 2:
+                ends, odd = np.append(ends, len(data)), np.append(odd, True)
+        else:
+            ends, odd = _one_by_one(data, int(lines[-1]) if len(lines) else 0, is_all=is_all)
+    if not len(ends):
+        return None
+    data, begins = data[: ends[-1]], np.append(0, ends[:-1])
+    count = int(np.searchsorted(lines, len(data), side="right"))
+    return block_of(data, begins, ends, np.searchsorted(lines, begins, side="right"), odd, count)
 
 
 def _line_ends(data: bytes, array: U8Array, *, is_all: bool) -> I64Array:
@@ -111,22 +106,18 @@ def _line_ends(data: bytes, array: U8Array, *, is_all: bool) -> I64Array:
     return np.union1d(ends, alone + 1)
 
 
-def _are_plain(data: bytes, quotes: I64Array) -> bool:
-    """Whether each other quote begins a cell, or is the second of two, and those between end one, or are the first."""
-    around = np.frombuffer(b"\n" + data + b"\n", np.uint8)
-    return bool(_BORDERS[around[quotes[::2]]].all() and _BORDERS[around[quotes[1::2] + 2]].all())
+def _one_by_one(data: bytes, last: int, *, is_all: bool) -> tuple[I64Array, BoolArray]:
+    """Where rows end that have quotes in any place, and which are odd; the last line that has come ends at `last`.
 
-
-def _one_by_one(data: bytes, lines: I64Array, *, is_all: bool) -> tuple[I64Array, I64Array, BoolArray]:
-    """The same for quotes in any place. A row in which a cell goes on behind its quotes ends with the line."""
+    A row in which a cell goes on behind its quotes ends with the line.
+    """
     ends: list[int] = []
-    odd: list[int] = []
-    last = int(lines[-1]) if len(lines) else 0
+    odd: list[bool] = []
     place = 0
     while place < len(data):
         found = _ROW.match(data, place)
+        is_odd = found is None
         if found is None:
-            odd.append(len(ends))
             before = _CELLS_BEFORE.match(data, place)
             quoted = _A_QUOTED_CELL.match(data, before.end() if before else place)
             found = _A_LINE_END.search(data, quoted.end()) if quoted else None
@@ -134,11 +125,9 @@ def _one_by_one(data: bytes, lines: I64Array, *, is_all: bool) -> tuple[I64Array
         if not is_all and (found is None or end > last):
             break
         ends.append(end)
+        odd.append(is_odd)
         place = end
-    numbers = np.array(odd, np.int64)
-    is_odd = np.zeros(len(ends), np.bool_)
-    is_odd[numbers[numbers < len(ends)]] = True
-    return np.array(ends, np.int64), lines, is_odd
+    return np.array(ends, np.int64), np.array(odd, np.bool_)
 
 
 def cells_of(row: bytes, line: int) -> list[str]:
@@ -264,12 +253,12 @@ class CsvLines:
                 return value_in(cell)
             except ValueError as error:
                 raise ValueError(f"column {name!r}: {error}; --ignore-columns {name!r} leaves it aside") from None
-        if not cell and (column.is_optional or name == TAGS):
-            return None
-        if column.make is not None or (name == TAGS and cell.startswith("[")):
-            return read_json(cell, f"column {name!r}")
         if name == TAGS:
-            return cell.split(TAG_SEPARATOR)
+            return _tags_in(cell)
+        if not cell and column.is_optional:
+            return None
+        if column.make is not None:
+            return read_json(cell, f"column {name!r}")
         if pa.types.is_integer(kind):
             text = cell.strip()
             return int(text) if re.fullmatch(_INTEGER, text) else text
@@ -288,13 +277,16 @@ def _tags(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     as_json = pc.starts_with(texts, "[")
     if pc.all(as_json).as_py():
         return json_lists(texts, kind)
-    separated = pc.if_else(as_json, "", texts)
-    lists = pc.split_pattern(separated, TAG_SEPARATOR).cast(kind)
-    is_empty = pc.equal(texts, "")
-    if pc.any(is_empty).as_py():
-        rows = np.where(is_empty.to_numpy(zero_copy_only=False), -1, np.arange(len(texts)))
-        lists = lists.take(pa.array(rows, mask=rows < 0))
-    return in_place(lists, as_json, json_lists(texts.filter(as_json), kind))
+    if pc.any(as_json).as_py():
+        return pa.array([_tags_in(text) for text in texts.to_pylist()], kind)
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, kind), pc.split_pattern(texts, TAG_SEPARATOR).cast(kind))
+
+
+def _tags_in(cell: str) -> Any:
+    """The tags that a cell has, `None` if it is empty."""
+    if cell.startswith("["):
+        return read_json(cell, f"column {TAGS!r}")
+    return cell.split(TAG_SEPARATOR) if cell else None
 
 
 def csv_cells(values: pa.Array) -> pa.Array:

@@ -178,7 +178,12 @@ class JsonLines:
         plain = pa.schema([field.with_type(pa.string()) if field.type == TIME else field for field in read])
         table, may_have_own = self._checked(data, plain)
         # The names of columns, also where they are written with escapes
-        there = {name for name in self._made if _may_have(data, name) or (may_have_own and name == ATTRIBUTES.name)}
+        escaped = b"\\u" in data
+        there = {
+            name
+            for name in self._made
+            if escaped or f'"{name}"'.encode() in data or (may_have_own and name == ATTRIBUTES.name)
+        }
         records = self._records(data) if there else []
 
         def column(name: str, kind: pa.DataType) -> pa.Array:
@@ -277,10 +282,6 @@ def _no_utf8(data: bytes, begins: I64Array, ends: I64Array) -> BoolArray:
     return odd
 
 
-def _may_have(data: bytes, name: str) -> bool:
-    return f'"{name}"'.encode() in data or b"\\u" in data
-
-
 def _read(data: bytes | memoryview, schema: pa.Schema, others: str) -> pa.Table:
     """The columns of a schema and, if those are to be inferred, others."""
     read = pa_json.ReadOptions(use_threads=False, block_size=len(data) + 1)
@@ -291,25 +292,10 @@ def _read(data: bytes | memoryview, schema: pa.Schema, others: str) -> pa.Table:
 
 def json_lists(texts: pa.Array, kind: pa.ListType) -> pa.Array:
     """Lists of strings, each of a JSON text; some that are none are errors, but not all."""
-    plain = pc.match_substring_regex(texts, _PLAIN_LIST)
-    lists = pa.array([read_json(text, "a cell") for text in texts.filter(pc.invert(plain)).to_pylist()], kind)
-    if not pc.any(plain).as_py():
-        return lists
-    lines = pc.binary_join_element_wise('{"list":', texts.filter(plain), "}\n", "")
-    table = _read(text_of(lines.cast(_TEXT)), pa.schema([("list", kind)]), "error")
-    if not len(lists):
-        return table["list"].combine_chunks()
-    return in_place(pa.nulls(len(texts), kind), pc.invert(plain), lists, plain, table["list"].combine_chunks())
-
-
-def in_place(values: pa.Array, *others: pa.Array) -> pa.Array:
-    """Values; others take the place of those that the mask before them chooses."""
-    found = np.arange(len(values))
-    count = len(values)
-    for mask, chosen in zip(others[::2], others[1::2], strict=True):
-        found[mask.to_numpy(zero_copy_only=False)] = count + np.arange(len(chosen))
-        count += len(chosen)
-    return values if count == len(values) else pa.concat_arrays([values, *others[1::2]]).take(pa.array(found))
+    if not pc.all(pc.match_substring_regex(texts, _PLAIN_LIST)).as_py():
+        return pa.array([read_json(text, "a cell") for text in texts.to_pylist()], kind)
+    lines = pc.binary_join_element_wise('{"list":', texts, "}\n", "")
+    return _read(text_of(lines.cast(_TEXT)), pa.schema([("list", kind)]), "error")["list"].combine_chunks()
 
 
 def json_values(values: pa.Array) -> pa.Array:

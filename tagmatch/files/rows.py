@@ -119,29 +119,23 @@ class TextReader:
         yield from self._of(records)
 
     def _together(self, data: bytes, count: int, first_row: int) -> pa.RecordBatch:
-        *others, last = self._schemas(data)
-        for schema in others:
-            try:
-                batch = self._form.batch(data, schema)
-                break
-            except pa.ArrowException:
-                pass
-        else:
-            batch = self._form.batch(data, last)
-        if len(batch) != count:
-            raise InvalidValueError("Arrow finds other rows")
-        return self._checked(batch, first_row)
-
-    def _schemas(self, data: bytes) -> list[pa.Schema]:
-        """What the columns of these rows may be; only ids have several types."""
+        """Rows as Arrow's readers read them; of all columns, only ids may have several types."""
         kinds = ID.kinds
         if self._ids is not None:
             kinds = tuple(kind for kind in kinds if pa.types.is_string(kind) == (self._ids is str))
         elif not (ID in self._columns and _ID.search(data)):
             kinds = kinds[:1]
-        return [
-            pa.schema([(each.name, kind if each is ID else each.kinds[0]) for each in self._columns]) for kind in kinds
-        ]
+        for kind in kinds:
+            schema = pa.schema([(each.name, kind if each is ID else each.kinds[0]) for each in self._columns])
+            try:
+                batch = self._form.batch(data, schema)
+                break
+            except pa.ArrowException:
+                if kind == kinds[-1]:
+                    raise
+        if len(batch) != count:
+            raise InvalidValueError("Arrow finds other rows")
+        return self._checked(batch, first_row)
 
     def _checked(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
         batch = with_all_tags(batch, self._columns, self._path, first_row)
@@ -232,11 +226,11 @@ class _Reading(NamedTuple):
             return (yield from self._parquet(path, name, first_row))
         try:
             with formats.input_descriptor(path) as descriptor:
-                read = (
-                    _decompressed(descriptor, form.compression)
-                    if form.compression
-                    else formats.at_hand(descriptor, name)
-                )
+                if form.compression:
+                    source = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), "r")
+                    read: formats.Read = pa.CompressedInputStream(source, form.compression).read
+                else:
+                    read = formats.at_hand(descriptor, name)
                 read = formats.text_only(read, name)
                 if form.kind == formats.Kind.csv:
                     blocks = csv_blocks(read)
@@ -266,7 +260,13 @@ class _Reading(NamedTuple):
                 names = frozenset(schema.names)
                 columns = self.others.with_attributes(self.columns, schema.names, name)
                 columns = tuple(each for each in columns if each.name in {*names, TAGS} or not each.is_optional)
-                _check_fields(schema, [column.name for column in columns if column.is_attribute], name)
+                place = schema.get_field_index(ATTRIBUTES.name)
+                if place >= 0 and pa.types.is_struct(schema.types[place]):
+                    own = [column.name for column in columns if column.is_attribute]
+                    try:
+                        refuse_twice([field.name for field in schema.types[place]], own)
+                    except InvalidValueError as error:
+                        raise InputFileError(f"{name}: {error}") from None
                 require_columns(schema.names, name, columns)
                 there = [column for column in columns if column.name in names]
                 for column in there:
@@ -297,16 +297,6 @@ class _Reading(NamedTuple):
                 self.invalid.found(error)
             return
         yield rows_from(whole, first)
-
-
-def _check_fields(schema: pa.Schema, own: list[str], name: str) -> None:
-    """See that no attribute is both a column and a field of the column `attributes`; InputFileError."""
-    place = schema.get_field_index(ATTRIBUTES.name)
-    if place >= 0 and pa.types.is_struct(schema.types[place]):
-        try:
-            refuse_twice([field.name for field in schema.types[place]], own)
-        except ValueError as error:
-            raise InputFileError(f"{name}: {error}") from None
 
 
 def read_sets(
@@ -395,13 +385,6 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
     return files
 
 
-def _decompressed(descriptor: int, compression: str) -> formats.Read:
-    """A function that reads at most the bytes asked for of what a compressed file holds."""
-    source = pa.PythonFile(os.fdopen(os.dup(descriptor), "rb"), "r")
-    read: formats.Read = pa.CompressedInputStream(source, compression).read
-    return read
-
-
 WriteAnswers = Callable[[pa.Array, pa.Array, pa.ListArray], None]
 
 
@@ -468,11 +451,12 @@ def row_writer(path: str, schema: pa.Schema, form: str | None = None, *, with_nu
                 yield writer.write_batch
         elif found.kind == formats.Kind.csv:
             stream.write(f"{','.join(schema.names)}\n".encode())
-            yield lambda rows: stream.write(_csv_lines(rows))
+
+            def write_csv(rows: pa.RecordBatch) -> None:
+                first, *others = map(csv_cells, rows.columns)
+                parts = (part for cell in others for part in (",", cell))
+                stream.write(text_of(concatenated(first, *parts, "\n")))
+
+            yield write_csv
         else:
             yield lambda rows: stream.write(object_lines(rows, with_nulls=with_nulls))
-
-
-def _csv_lines(rows: pa.RecordBatch) -> memoryview:
-    first, *others = map(csv_cells, rows.columns)
-    return text_of(concatenated(first, *(part for cell in others for part in (",", cell)), "\n"))
