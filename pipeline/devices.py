@@ -22,8 +22,8 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, Segment, Snapshot, TagsetTable
 from tagmatch.pipeline.areas.chunks import Places
-from tagmatch.pipeline.areas.finder import AreaFinder, Searcher
-from tagmatch.pipeline.areas.index import AreaIndex, areas_of
+from tagmatch.pipeline.areas.finder import AreaFinder
+from tagmatch.pipeline.areas.index import AreaIndex, Searchers, areas_of
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Split, Union
 from tagmatch.pipeline.cuda.support import devices
@@ -49,21 +49,21 @@ def break_even(device: Matcher, cpu: Matcher, segment: Segment) -> int:
     return _first_for(lambda count: ask(device, count), lambda count: ask(cpu, count), len(queries))
 
 
-def break_even_of_areas(device: Searcher, index: AreaIndex) -> int:
+def break_even_of_areas(device: Searchers, index: AreaIndex) -> int:
     """As `break_even`, of areas: with messages in stored areas, or near clients, that have the contents of these."""
     fixed = len(index.fixed_rows) > 0
     assert fixed or index.followers is not None
     some = index.fixed.some if index.followers is None or fixed else index.followers.cells.some
     places, contents = some(_MOST_QUERIES)
 
-    def ask(finder: Searcher, count: int) -> None:
+    def ask(searchers: Searchers, count: int) -> None:
         asked = Places(places.lon[:count], places.lat[:count]), Lists(np.arange(count + 1), contents[:count])
         if fixed:
-            finder.holding(*asked)
-        if index.followers is not None:
-            finder.near(*asked)
+            searchers.areas.find(*asked)
+        if searchers.clients is not None:
+            searchers.clients.find(*asked)
 
-    return _first_for(lambda count: ask(device, count), lambda count: ask(index, count), len(contents))
+    return _first_for(lambda count: ask(device, count), lambda count: ask(index.searchers, count), len(contents))
 
 
 def _first_for(device: Callable[[int], None], cpu: Callable[[int], None], most: int) -> int:
@@ -201,10 +201,11 @@ def _area_finder(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlie
     if kind != "cuda" or not (len(areas.fixed_rows) or areas.followers is not None):
         return AreaFinder(areas)
     # Importing this needs CUDA
-    from tagmatch.pipeline.cuda.areas import CudaAreas
+    from tagmatch.pipeline.cuda.areas import CudaClients, CudaFixedAreas
 
     try:
-        device = CudaAreas(areas, int(number), options.cuda.streams)
+        clients = None if areas.followers is None else CudaClients(areas.followers.cells, int(number))
+        device = Searchers(CudaFixedAreas(areas.fixed, int(number), options.cuda.streams), clients)
         fewest = options.cuda.fewest_queries
         if fewest is None:
             fewest = _break_even_of_areas(earlier, len(areas))

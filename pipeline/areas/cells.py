@@ -16,13 +16,12 @@ all their versions as they were before, has seen all entries of a client either 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array, frozen, offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, U8Array, U32Array, offsets_of
 from tagmatch.model.kernels.intrinsics import Prepared, fence_release, load_relaxed, store_relaxed, store_release
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import limits, point_of, points, reaches
@@ -51,29 +50,38 @@ class CellTree(NamedTuple):
     axes: U8Array
 
 
-class CellChunks(NamedTuple):
-    """The chunks of cells, which moves change."""
+class CellSearch(NamedTuple):
+    """What a search reads, of all in it until it ends; the types of its arrays are `PREPARED`."""
 
-    words: F64Array
-    numbers: U32Array  # The entry of each slot
-    following: npt.NDArray[np.int32]
+    words: Any  # The chunks of cells, which moves change, with the entry of each slot, and the next chunk of each
+    numbers: Any
+    following: Any
+    versions: Any
+    lon: Any  # Where clients are
+    lat: Any
+    tree: CellTree
+    reaches: Any  # How far from their middles the points of the greatest entries of each space are, on each axis
+    group_spaces: Any  # Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
+    clients: Any  # The client of each entry
+
+
+_OF_TREE: tuple[Any, ...] = (np.int64, np.float64, np.uint8)
+PREPARED = CellSearch(
+    np.float64, np.uint32, np.int32, np.int64, np.float64, np.float64, CellTree(*_OF_TREE),
+    np.float64, np.int64, np.uint32,
+)  # fmt: skip
+
+
+class MovingCells(NamedTuple):
+    """Cells, and what else moves change."""
+
+    cells: CellSearch
     homes: U32Array  # The cell of each chunk beside the first ones
     free: I64Array
     where: npt.NDArray[Any]  # The slot that each entry is in, or `_NOWHERE`
 
 
-class MovingCells(NamedTuple):
-    """Cells, with where their clients are."""
-
-    size: int  # How many there are
-    chunks: CellChunks
-    versions: I64Array
-    lon: F64Array
-    lat: F64Array
-    tree: CellTree
-
-
-class EntryTable(NamedTuple):
+class Entries(NamedTuple):
     """What does not change: entries of clients, each with the space that it is in."""
 
     spaces: U32Array
@@ -81,6 +89,24 @@ class EntryTable(NamedTuple):
     limits: F64Array  # How far from its client an entry is found (see `sphere.limits`)
     client_offsets: npt.NDArray[Any]
     client_entries: U32Array  # Client `i` has the entries from `client_offsets[i]` to `client_offsets[i + 1]` of these
+    group_spaces: I64Array  # See `CellSearch`
+    reaches: F64Array
+
+
+def entries_of(
+    groups: I64Array, group_count: int, clients: I64Array, metres: F64Array, client_count: int, *, plane: bool
+) -> Entries:
+    """Put entries into spaces; each has a group, a client and a radius."""
+    limit = limits(metres, plane=plane)
+    reach = reaches(limit, plane=plane)
+    order = np.lexsort((reach, groups))
+    spaces = np.empty(len(groups), np.uint32)
+    space_count = _divide(groups, reach, order, spaces)
+    last = order[offsets_of(np.bincount(spaces, minlength=space_count))[1:] - 1]
+    offsets = offsets_of(np.bincount(clients, minlength=client_count))
+    by_client = np.argsort(clients, kind="stable").astype(np.uint32)
+    group_spaces = np.searchsorted(groups[last], np.arange(group_count + 1))
+    return all_frozen(Entries(spaces, clients.astype(np.uint32), limit, offsets, by_client, group_spaces, reach[last]))
 
 
 @kernel
@@ -125,8 +151,9 @@ def _cut(keys, order, space_entries, space_cells, cuts, axes):
 
 
 @lent
-def cell_of(tree, space, x, y, z):
+def cell_of(tree, space, point):
     """The cell of a space that has a point."""
+    x, y, z = point
     a, b = np.int64(tree.space_cells[space]), np.int64(tree.space_cells[space + 1])
     while b - a > 1:
         middle = (a + b) >> 1
@@ -146,16 +173,16 @@ def _clear(words, numbers, chunk, slot):
 
 
 @lent
-def _write_point(words, chunk, slot, x, y, z):
+def _write_point(words, chunk, slot, point):
     """Write where a slot's client is."""
     at = chunk * WORDS + slot
-    words[at], words[at + _Y], words[at + _Z] = x, y, z
+    words[at], words[at + _Y], words[at + _Z] = point
 
 
 @lent
-def _join(cells, cell, x, y, z, limit, entry):
+def _join(moving, cell, point, limit, entry):
     """Put an entry into a cell; there is a chunk available."""
-    words, numbers, following, homes, free, where = cells.chunks
+    words, numbers, following, free = moving.cells.words, moving.cells.numbers, moving.cells.following, moving.free
     chunk = np.int64(following[cell])
     if chunk < 0:
         chunk = cell
@@ -172,19 +199,20 @@ def _join(cells, cell, x, y, z, limit, entry):
         free[_AVAILABLE] -= 1
         for other in range(SLOTS):
             _clear(words, numbers, chunk, other)
-        homes[chunk - cells.size] = cell
+        moving.homes[chunk - len(moving.cells.tree.axes)] = cell
         store_relaxed(following, chunk, following[cell])
         store_relaxed(following, cell, np.int32(chunk))
-    _write_point(words, chunk, slot, x, y, z)
+    _write_point(words, chunk, slot, point)
     words[chunk * WORDS + slot + _LIMIT] = limit
     numbers[2 * chunk * WORDS + NUMBERS + slot] = np.uint32(entry)
-    where[entry] = chunk * SLOTS + slot
+    moving.where[entry] = chunk * SLOTS + slot
 
 
 @lent
-def _leave(cells, cell, entry):
+def _leave(moving, cell, entry):
     """Take an entry out of its cell, and put the last one of its only chunk that may have free slots there instead."""
-    words, numbers, following, _, free, where = cells.chunks
+    words, numbers, following = moving.cells.words, moving.cells.numbers, moving.cells.following
+    free, where = moving.free, moving.where
     head = np.int64(following[cell])
     if head < 0:
         head = cell
@@ -215,16 +243,17 @@ def _clear_all(words, numbers):
 
 
 @kernel
-def _join_all(cells, entries, plane):
+def _join_all(moving, entries, plane):
     """Put all entries whose clients are somewhere into their cells."""
-    (spaces, clients, limits, _, _), lon, lat, where = entries, cells.lon, cells.lat, cells.chunks.where
-    for entry in range(len(spaces)):
-        client = np.int64(clients[entry])
+    lon, lat = moving.cells.lon, moving.cells.lat
+    for entry in range(len(entries.spaces)):
+        client = np.int64(entries.clients[entry])
         if np.isnan(lon[client]) or np.isnan(lat[client]):
-            where[entry] = _NOWHERE
+            moving.where[entry] = _NOWHERE
             continue
-        x, y, z = point_of(lon[client], lat[client], plane)
-        _join(cells, cell_of(cells.tree, np.int64(spaces[entry]), x, y, z), x, y, z, limits[entry], entry)
+        point = point_of(lon[client], lat[client], plane)
+        cell = cell_of(moving.cells.tree, np.int64(entries.spaces[entry]), point)
+        _join(moving, cell, point, entries.limits[entry], entry)
 
 
 #: Versions, which cells share: a power of two
@@ -248,13 +277,13 @@ def _mark(versions, cell, marked, count):
 
 
 @lent
-def _cell_that_has(cells, entry):
+def _cell_that_has(moving, entry):
     """The cell that an entry is in."""
-    slot = np.int64(cells.chunks.where[entry])
+    slot, size = np.int64(moving.where[entry]), len(moving.cells.tree.axes)
     if slot < 0:
         return _NOWHERE
     chunk = slot // SLOTS
-    return chunk if chunk < cells.size else np.int64(cells.chunks.homes[chunk - cells.size])
+    return chunk if chunk < size else np.int64(moving.homes[chunk - size])
 
 
 class Moves(NamedTuple):
@@ -277,143 +306,85 @@ class Mover(NamedTuple):
 
 
 @lent
-def _move(entries, cells, moves, i, mover):
+def _point_at(moves, i):
+    return moves.x[i], moves.y[i], moves.z[i]
+
+
+@lent
+def _move(entries, moving, moves, i, mover):
     """Make one move; a client that is nowhere then leaves."""
-    client, lon, lat = moves.clients[i], moves.lon[i], moves.lat[i]
-    x, y, z = moves.x[i], moves.y[i], moves.z[i]
-    versions, marked, new_cells = cells.versions, mover.marked, mover.new_cells
+    client, lon, lat, point = moves.clients[i], moves.lon[i], moves.lat[i], _point_at(moves, i)
+    cells, marked, new_cells = moving.cells, mover.marked, mover.new_cells
     somewhere = not (np.isnan(lon) or np.isnan(lat))
     first, last, count = np.int64(entries.client_offsets[client]), np.int64(entries.client_offsets[client + 1]), 0
     for i in range(first, last):
         entry = np.int64(entries.client_entries[i])
-        cell = cell_of(cells.tree, np.int64(entries.spaces[entry]), x, y, z) if somewhere else _NOWHERE
+        cell = cell_of(cells.tree, np.int64(entries.spaces[entry]), point) if somewhere else _NOWHERE
         new_cells[i - first] = cell
-        count = _mark(versions, cell, marked, count)
-        count = _mark(versions, _cell_that_has(cells, entry), marked, count)
+        count = _mark(cells.versions, cell, marked, count)
+        count = _mark(cells.versions, _cell_that_has(moving, entry), marked, count)
     fence_release()
     cells.lon[client], cells.lat[client] = lon, lat
     for i in range(first, last):
         entry, cell = np.int64(entries.client_entries[i]), new_cells[i - first]
-        before = _cell_that_has(cells, entry)
+        before = _cell_that_has(moving, entry)
         if before == cell and cell >= 0:
-            slot = np.int64(cells.chunks.where[entry])
-            _write_point(cells.chunks.words, slot // SLOTS, slot % SLOTS, x, y, z)
+            slot = np.int64(moving.where[entry])
+            _write_point(cells.words, slot // SLOTS, slot % SLOTS, point)
             continue
         if before >= 0:
-            _leave(cells, before, entry)
+            _leave(moving, before, entry)
         if cell >= 0:
-            _join(cells, cell, x, y, z, entries.limits[entry], entry)
+            _join(moving, cell, point, entries.limits[entry], entry)
     for i in range(count):
-        store_release(versions, marked[i], versions[marked[i]] + 1)
+        store_release(cells.versions, marked[i], cells.versions[marked[i]] + 1)
 
 
 @lent
-def _fetch_slot(chunks, chunk, slot):
+def _fetch_slot(cells, chunk, slot):
     """Have what a slot has fetched, and which chunk comes after its one."""
     for lane in range(4):
-        prefetch(chunks.words, chunk * WORDS + lane * SLOTS + slot)
-    prefetch(chunks.numbers, 2 * chunk * WORDS + NUMBERS)
-    prefetch(chunks.following, chunk)
+        prefetch(cells.words, chunk * WORDS + lane * SLOTS + slot)
+    prefetch(cells.numbers, 2 * chunk * WORDS + NUMBERS)
+    prefetch(cells.following, chunk)
 
 
 @lent
-def _fetch(entries, cells, moves, at):
+def _fetch(entries, moving, moves, at):
     """Have fetched what moves will need that are not far away."""
-    clients, offsets, where = moves.clients, entries.client_offsets, cells.chunks.where
+    clients, offsets, where = moves.clients, entries.client_offsets, moving.where
     if at + 4 * _AHEAD < len(clients):
         prefetch(offsets, clients[at + 4 * _AHEAD])
     if at + 3 * _AHEAD < len(clients):
         prefetch(entries.client_entries, np.int64(offsets[clients[at + 3 * _AHEAD]]))
-    if at + 2 * _AHEAD < len(clients):
-        client = clients[at + 2 * _AHEAD]
-        first, last = np.int64(offsets[client]), np.int64(offsets[client + 1])
+    for ahead in range(2, 0, -1):
+        soon = at + ahead * _AHEAD
+        if soon >= len(clients):
+            continue
+        first, last = np.int64(offsets[clients[soon]]), np.int64(offsets[clients[soon] + 1])
         for i in range(first, min(last, first + _FETCHED)):
             entry = np.int64(entries.client_entries[i])
-            prefetch(where, entry)
-            prefetch(entries.spaces, entry)
-            prefetch(entries.limits, entry)
-    if at + _AHEAD < len(clients):
-        soon = at + _AHEAD
-        client = clients[soon]
-        first, last = np.int64(offsets[client]), np.int64(offsets[client + 1])
-        for i in range(first, min(last, first + _FETCHED)):
-            entry = np.int64(entries.client_entries[i])
+            if ahead == 2:
+                prefetch(where, entry)
+                prefetch(entries.spaces, entry)
+                prefetch(entries.limits, entry)
+                continue
             slot = np.int64(where[entry])
             if slot >= 0:
-                _fetch_slot(cells.chunks, slot // SLOTS, slot % SLOTS)
-            x, y, z = moves.x[soon], moves.y[soon], moves.z[soon]
-            _fetch_slot(cells.chunks, cell_of(cells.tree, np.int64(entries.spaces[entry]), x, y, z), SLOTS // 2)
+                _fetch_slot(moving.cells, slot // SLOTS, slot % SLOTS)
+            cell = cell_of(moving.cells.tree, np.int64(entries.spaces[entry]), _point_at(moves, soon))
+            _fetch_slot(moving.cells, cell, SLOTS // 2)
 
 
 @kernel
-def move_clients(entries, cells, moves, begin, mover):
+def move_clients(entries, moving, moves, begin, mover):
     """Move clients one after the other, from one of them on, until a pause is asked for; returns where to go on."""
     for i in range(begin, len(moves.clients)):
         if i > begin and load_relaxed(mover.asks, 0) > 0:
             return i
-        _fetch(entries, cells, moves, i)
-        _move(entries, cells, moves, i, mover)
+        _fetch(entries, moving, moves, i)
+        _move(entries, moving, moves, i, mover)
     return len(moves.clients)
-
-
-class ClientSearch(NamedTuple):
-    """What a search reads, of all in it until it ends; the types of its arrays are `PREPARED`."""
-
-    words: Any  # Arrays of `CellChunks`
-    numbers: Any
-    following: Any
-    versions: Any  # Arrays of `MovingCells`
-    lon: Any
-    lat: Any
-    tree: CellTree
-    reaches: Any  # How far from their middles the points of the greatest entries of each space are, on each axis
-    group_spaces: Any  # Spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
-    clients: Any  # The client of each entry
-
-
-_OF_TREE: tuple[Any, ...] = (np.int64, np.float64, np.uint8)
-PREPARED = ClientSearch(
-    np.float64, np.uint32, np.int32, np.int64, np.float64, np.float64, CellTree(*_OF_TREE),
-    np.float64, np.int64, np.uint32,
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Entries:
-    """What does not change: entries, their spaces, and clients' entries."""
-
-    table: EntryTable
-    group_spaces: I64Array  # The spaces of group `g` are `group_spaces[g]` to `group_spaces[g + 1]`
-    space_reaches: F64Array
-    marked: bool  # Whether some limits are
-    plane: bool
-
-    @classmethod
-    def of(
-        cls, groups: I64Array, group_count: int, clients: I64Array, metres: F64Array, client_count: int, *, plane: bool
-    ) -> Entries:
-        """Put entries into spaces; parameters (see `ClientCells.of`)."""
-        limit = limits(metres, plane=plane)
-        reach = reaches(limit, plane=plane)
-        order = np.lexsort((reach, groups))
-        spaces = np.empty(len(groups), np.uint32)
-        space_count = _divide(groups, reach, order, spaces)
-        last_of_space = offsets_of(np.bincount(spaces, minlength=space_count))[1:] - 1
-        last = order[last_of_space]
-        offsets = offsets_of(np.bincount(clients, minlength=client_count))
-        by_client = np.argsort(clients, kind="stable").astype(np.uint32)
-        table = EntryTable(spaces, clients.astype(np.uint32), limit, offsets, by_client)
-        group_spaces = np.searchsorted(groups[last], np.arange(group_count + 1))
-        marked = bool(np.signbit(limit).any())
-        return cls(all_frozen(table), frozen(group_spaces), frozen(reach[last]), marked, plane)
-
-    def __len__(self) -> int:
-        return len(self.table.spaces)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return sum(array.nbytes for array in (*self.table, self.group_spaces, self.space_reaches))
 
 
 class Cells:
@@ -423,51 +394,52 @@ class Cells:
     that is not in use yet is not taken.
     """
 
-    def __init__(self, entries: Entries, lon: F64Array, lat: F64Array, asks: I64Array) -> None:
-        table = entries.table
-        sizes = np.bincount(table.spaces, minlength=len(entries.space_reaches))
+    def __init__(self, entries: Entries, lon: F64Array, lat: F64Array, asks: I64Array, *, plane: bool) -> None:
+        sizes = np.bincount(entries.spaces, minlength=len(entries.reaches))
         cell_offsets = offsets_of(np.where(sizes <= _FLAT, 1, -(-sizes // _PER_CELL)))
-        count, more = int(cell_offsets[-1]), len(entries) // SLOTS + 1
+        count, more = int(cell_offsets[-1]), len(entries.spaces) // SLOTS + 1
         words, numbers = chunks_of(count + more)
         _clear_all(words[: count * WORDS], numbers)
         following = np.full(count + more, -1, np.int32)
         places = np.int32 if (count + more) * SLOTS < 2**31 else np.int64
-        free, where = np.array([-1, count, more]), np.empty(len(entries), places)
-        chunks = CellChunks(words, numbers, following, np.empty(more, np.uint32), free, where)
-        tree = _tree(entries, lon, lat, sizes, cell_offsets)
-        self.moving = MovingCells(count, chunks, np.zeros(STRIPES, np.int64), lon, lat, tree)
-        _join_all(self.moving, table, entries.plane)
-        own = (*chunks[:3], self.moving.versions, lon, lat)
-        self.search = ClientSearch(*own, tree, entries.space_reaches, entries.group_spaces, table.clients)
-        self.prepared = Prepared(*own, *tree, *self.search[7:], asks)
-        # of spaces that have one cell, whatever there is
+        free, where = np.array([-1, count, more]), np.empty(len(entries.spaces), places)
+        tree = _tree(entries, lon, lat, sizes, cell_offsets, plane=plane)
+        own = (words, numbers, following, np.zeros(STRIPES, np.int64), lon, lat)
+        known = (entries.reaches, entries.group_spaces, entries.clients)
+        self.search = CellSearch(*own, tree, *known)
+        self.moving = MovingCells(self.search, np.empty(more, np.uint32), free, where)
+        _join_all(self.moving, entries, plane)
+        self.prepared = Prepared(*own, *tree, *known, asks)
+        # Of spaces that have one cell, whatever they are like
         self.more_in_any_case = int((np.maximum(sizes[sizes <= _FLAT] - 1, 0) // SLOTS).sum())
+
+    def __len__(self) -> int:
+        return len(self.search.tree.axes)
 
     @property
     def more(self) -> int:
         """How many chunks there are beside the first ones of cells."""
-        return len(self.moving.chunks.homes) - int(self.moving.chunks.free[_AVAILABLE])
+        return len(self.moving.homes) - int(self.moving.free[_AVAILABLE])
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        _, chunks, versions, lon, _, tree = self.moving
-        used = int(chunks.free[_NEVER_USED])
-        others = (chunks.where, versions, lon, lon, *tree)
+        search, used = self.search, int(self.moving.free[_NEVER_USED])
+        others = (self.moving.where, search.versions, search.lon, search.lat, *search.tree)
         return used * (8 * WORDS + 8) + sum(array.nbytes for array in others)
 
 
-def _tree(entries: Entries, lon: F64Array, lat: F64Array, sizes: I64Array, cell_offsets: I64Array) -> CellTree:
+def _tree(
+    entries: Entries, lon: F64Array, lat: F64Array, sizes: I64Array, cell_offsets: I64Array, *, plane: bool
+) -> CellTree:
     """Cut spaces of these sizes by where clients are."""
-    spaces, clients = entries.table.spaces, entries.table.clients
     cuts, axes = np.zeros(int(cell_offsets[-1])), np.zeros(int(cell_offsets[-1]), np.uint8)
-    somewhere = ~(np.isnan(lon) | np.isnan(lat))[clients]
-    here = np.flatnonzero(somewhere & (sizes > _FLAT)[spaces])
-    order = here[np.argsort(spaces[here], kind="stable")]
-    keys = np.zeros((len(order), 4))
-    at = clients[order]
-    for axis, values in enumerate(points(lon[at], lat[at], plane=entries.plane)):
+    somewhere = ~(np.isnan(lon) | np.isnan(lat))[entries.clients]
+    here = np.flatnonzero(somewhere & (sizes > _FLAT)[entries.spaces])
+    order = here[np.argsort(entries.spaces[here], kind="stable")]
+    at, keys = entries.clients[order], np.zeros((len(order), 4))
+    for axis, values in enumerate(points(lon[at], lat[at], plane=plane)):
         keys[:, axis] = values
-    space_entries = offsets_of(np.bincount(spaces[order], minlength=len(sizes)))
+    space_entries = offsets_of(np.bincount(entries.spaces[order], minlength=len(sizes)))
     _cut(keys, order, space_entries, cell_offsets, cuts, axes)
     return all_frozen(CellTree(cell_offsets, cuts, axes))

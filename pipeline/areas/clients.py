@@ -28,7 +28,7 @@ from tagmatch.model.kernels.sphere import (
     points,
     reach_of,
 )
-from tagmatch.pipeline.areas.cells import FREE, STRIPES, Cells, Entries, Mover, Moves, move_clients
+from tagmatch.pipeline.areas.cells import FREE, STRIPES, Cells, Mover, Moves, entries_of, move_clients
 from tagmatch.pipeline.areas.chunks import (
     ALL_SLOTS,
     NUMBERS,
@@ -350,41 +350,35 @@ class MoveLog:
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
-        self._lock = threading.Lock()
+        self._most, self._lock = most, threading.Lock()
         # `None` until all positions have been copied
         self._moves: list[Points] | None = None
 
     def begin(self) -> None:
         """Keep moves from now on: who has this copies positions, and nobody moves meanwhile."""
         with self._lock:
-            self._moves, self._count = [], 0
+            self._moves = []
 
     def forget(self) -> None:
         """Keep nothing until all positions have been copied."""
         with self._lock:
-            self._moves, self._count = None, 0
+            self._moves = None
 
     def add(self, moves: Moves) -> None:
         """Have moves that were made, whose clients may be in the memory of who has asked for them."""
         with self._lock:
-            if self._moves is None:
-                return
-            self._count += len(moves.clients)
-            try:
-                if self._count <= self._most:
-                    self._moves.append(Points(moves.clients.astype(np.uint32), moves.x, moves.y, moves.z))
-                    return
-            except MemoryError:
-                """Then all have to be copied, too."""
-            self._moves = None
+            known, self._moves = self._moves, None
+            if known is not None and sum(len(each.clients) for each in known) + len(moves.clients) <= self._most:
+                with contextlib.suppress(MemoryError):  # then all have to be copied, too
+                    known.append(Points(moves.clients.astype(np.uint32), moves.x, moves.y, moves.z))
+                    self._moves = known
 
     def take(self) -> list[Points] | None:
         """The moves since this was last called; `None` if all positions have to be copied."""
         with self._lock:
             moves = self._moves
             if moves is not None:
-                self._moves, self._count = [], 0
+                self._moves = []
             return moves
 
 
@@ -395,47 +389,43 @@ class ClientCells:
     all of its entries; a search that begins after `move` has returned sees it after that.
     """
 
-    def __init__(self, entries: Entries, lon: F64Array, lat: F64Array) -> None:
-        self.entries = entries
-        self._asks = np.zeros(1, np.int64)
-        # What a search gets that begins now, of all in it until it ends: others when cells have been made anew
-        self.now = Cells(entries, lon, lat, self._asks)
-        self._moving = threading.Lock()
-        self._logs: tuple[weakref.ref[MoveLog], ...] = ()
-        self._moved, self._patience = 0, _PATIENCE
-        most = int(np.diff(entries.table.client_offsets).max(initial=0))
-        self._mover = Mover(self._asks, np.empty(most, np.int64), np.empty(STRIPES, np.int64))
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         groups: I64Array,
         group_count: int,
         clients: I64Array,
         metres: F64Array,
-        lon: F64Array,
-        lat: F64Array,
+        at: tuple[F64Array, F64Array],
         *,
         plane: bool,
-    ) -> ClientCells:
-        """Put entries into cells."""
-        entries = Entries.of(groups, group_count, clients, metres, len(lon), plane=plane)
-        return cls(entries, lon.astype(np.float64), lat.astype(np.float64))
+    ) -> None:
+        lon, lat = (column.astype(np.float64) for column in at)
+        self.entries = entries_of(groups, group_count, clients, metres, len(lon), plane=plane)
+        self.plane = plane
+        self._marked = bool(np.signbit(self.entries.limits).any())
+        self._asks = np.zeros(1, np.int64)
+        # What a search gets that begins now, of all in it until it ends: others when cells have been made anew
+        self.now = Cells(self.entries, lon, lat, self._asks, plane=plane)
+        self._moving = threading.Lock()
+        self._logs: tuple[weakref.ref[MoveLog], ...] = ()
+        self._moved, self._patience = 0, _PATIENCE
+        most = int(np.diff(self.entries.client_offsets).max(initial=0))
+        self._mover = Mover(self._asks, np.empty(most, np.int64), np.empty(STRIPES, np.int64))
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.entries.nbytes + self.now.nbytes
+        return sum(array.nbytes for array in self.entries) + self.now.nbytes
 
-    def near(self, places: Places, groups: Lists, shapes: Shapes = NO_AREAS) -> Lists:
+    def find(self, places: Places, groups: Lists, shapes: Shapes = NO_AREAS) -> Lists:
         """Entries whose client is within their radius of each message's place, and in its area, whichever it has."""
-        entries, cells = self.entries, self.now  # of one moment: both stay as they are, but for moves
+        cells = self.now  # of one moment: they stay as they are, but for moves
         areas = all_frozen(shapes)
         messages, done, visits = len(groups), 0, visits_of(places, groups)
-        origin = (0.0, 0.0) if entries.plane else (0.0, 0.0, 0.0)
+        origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
         out = room_for(messages)
         while messages:
-            done = find_clients(entries.marked, origin, cells.search, visits, areas, self._asks, done, out)
+            done = find_clients(self._marked, origin, cells.search, visits, areas, self._asks, done, out)
             if done == messages:
                 break
             out = longer(out, done, SLOTS)
@@ -447,12 +437,11 @@ class ClientCells:
 
     def ready(self, clients: I64Array, lon: F64Array, lat: F64Array) -> Moves:
         """What `make` needs to move clients: whatever memory that takes. Parameters and errors as `move`."""
-        if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < len(self.now.moving.lon)):
-            raise IndexError(
-                f"clients are numbered from 0 to {len(self.now.moving.lon) - 1}; to move others, make new cells"
-            )
+        known = len(self.entries.client_offsets) - 1
+        if len(clients) and not (int(clients.min()) >= 0 and int(clients.max()) < known):
+            raise IndexError(f"clients are numbered from 0 to {known - 1}; to move others, make new cells")
         clients, lon, lat = frozen(clients), frozen(lon), frozen(lat)
-        x, y, z = points(lon, lat, plane=self.entries.plane)
+        x, y, z = points(lon, lat, plane=self.plane)
         x[np.isnan(y)] = np.nan  # nowhere, if only one of both is missing
         return Moves(clients, lon, lat, x, y, z)
 
@@ -461,7 +450,7 @@ class ClientCells:
         with self._moving:
             done = 0
             while done < len(moves.clients):
-                done = move_clients(self.entries.table, self.now.moving, moves, done, self._mover)
+                done = move_clients(self.entries, self.now.moving, moves, done, self._mover)
                 while self._asks[0] > 0:
                     time.sleep(_PAUSE_S)
             self._moved += len(moves.clients)
@@ -473,10 +462,10 @@ class ClientCells:
 
     def some(self, count: int) -> tuple[Places, U32Array]:
         """Places of the clients of some entries, from all over, and the groups of these; none if there are none."""
-        entries, known = self.entries, len(self.entries)
+        entries, known = self.entries, len(self.entries.spaces)
         chosen = np.linspace(0, max(known - 1, 0), count if known else 0).astype(np.int64)
-        at, cells = entries.table.clients[chosen], self.now.moving
-        groups = np.searchsorted(entries.group_spaces, entries.table.spaces[chosen], side="right") - 1
+        at, cells = entries.clients[chosen], self.now.search
+        groups = np.searchsorted(entries.group_spaces, entries.spaces[chosen], side="right") - 1
         return Places(cells.lon[at], cells.lat[at]), groups.astype(np.uint32)
 
     def tell(self, log: MoveLog) -> None:
@@ -488,7 +477,7 @@ class ClientCells:
         """Where all clients are at one time, from which on a log has the moves."""
         with self._moving:
             log.begin()
-            return self.now.moving.lon.copy(), self.now.moving.lat.copy()
+            return self.now.search.lon.copy(), self.now.search.lat.copy()
 
     def begin_anew(self) -> None:
         """Be as after a fork, of which nobody moves clients: no search asks for a pause."""
@@ -498,9 +487,10 @@ class ClientCells:
     def _even_out(self) -> None:
         """Make new cells if those that there are have become too full; searches under way go on with the old ones."""
         cells = self.now
-        most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * cells.moving.size
-        if cells.more > most and self._moved > self._patience * len(self.entries):
-            self.now = Cells(self.entries, cells.moving.lon.copy(), cells.moving.lat.copy(), self._asks)
+        most = cells.more_in_any_case + _FEW_MORE + _PART_OF_CELLS * len(cells)
+        if cells.more > most and self._moved > self._patience * len(self.entries.spaces):
+            lon, lat = cells.search.lon.copy(), cells.search.lat.copy()
+            self.now = Cells(self.entries, lon, lat, self._asks, plane=self.plane)
             helps = self.now.more < _HELPS * cells.more
             self._patience = _PATIENCE if helps else min(2 * self._patience, _MOST_PATIENCE)
             self._moved = 0

@@ -8,35 +8,25 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, offsets_of
+from tagmatch.model.arrays import I64Array, Lists, U32Array, UIntArray, frozen
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
-from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import side_by_side
-from tagmatch.model.kernels.sphere import LOWER
+from tagmatch.model.kernels.jit import inlined, kernel, lent, with_room
+from tagmatch.model.kernels.sphere import LOWER, is_in_area
 from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.cells import PREPARED
-from tagmatch.pipeline.areas.chunks import (
-    NO_PLACES,
-    Candidates,
-    Hits,
-    Places,
-    Shapes,
-    Visits,
-    all_frozen,
-    found_in,
-    visits_of,
-)
-from tagmatch.pipeline.areas.clients import ClientCells, find_clients
-from tagmatch.pipeline.areas.fixed import AreaTree, ShapeTests, find_fixed, keep_tested, spread_rows
-from tagmatch.pipeline.areas.index import AreaIndex, GroupedSets, keep_asked, write_groups
+from tagmatch.pipeline.areas.chunks import Hits, Places, Shapes, Visits, all_frozen
+from tagmatch.pipeline.areas.clients import find_clients
+from tagmatch.pipeline.areas.fixed import AreaTree, find_fixed
+from tagmatch.pipeline.areas.index import AreaIndex, GroupedSets, GroupTokens, Searcher, Searchers, ShapeTests
+from tagmatch.pipeline.filters.asked import verified
 from tagmatch.pipeline.filters.constraint_finder import encoded, rows_found
 from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.one_message import (
@@ -52,6 +42,7 @@ from tagmatch.pipeline.filters.one_message import (
     rows_for,
     table_of_one,
 )
+from tagmatch.pipeline.filters.trie import most_room, tokens_of
 from tagmatch.pipeline.one import (
     ALL,
     DTypes,
@@ -70,22 +61,10 @@ from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import TagIndex
 
 _log = logging.getLogger(__name__)
-#: Gets places of messages, and the groups of each
-Ask: TypeAlias = Callable[[Places, Lists], Lists]
-
-
-class Searcher(Protocol):
-    """What finds the areas and the clients of an index by where messages are. Any number of threads may share it."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-
-    def holding(self, places: Places, groups: Lists) -> Lists:
-        """Areas that stay, which have each message's place."""
-
-    def near(self, places: Places, groups: Lists) -> Lists:
-        """Entries of clients near each message's place."""
+# No row has more than that
+_ALL = np.iinfo(np.int64).max
+#: In the place of the rows of things that are rows
+_THEMSELVES = frozen(np.empty(0, np.uint32))
 
 
 class Sought(NamedTuple):
@@ -94,7 +73,7 @@ class Sought(NamedTuple):
     groups: Lists
     messages: MessageTable
     locations: Locations | None
-    device: Searcher | None  # What is asked for areas and clients, if it is not the CPU
+    device: Searchers | None  # What is asked for areas and clients, if it is not the CPU
 
 
 class AreaFinder(Finder):
@@ -104,7 +83,7 @@ class AreaFinder(Finder):
     """
 
     def __init__(
-        self, index: AreaIndex, device: Searcher | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
+        self, index: AreaIndex, device: Searchers | None = None, fewest: int = 0, notes: tuple[str, ...] = ()
     ) -> None:
         self.index, self.device, self.fewest_messages, self._notes = index, device, fewest, notes
         if device is not None and fewest > 1:
@@ -119,8 +98,7 @@ class AreaFinder(Finder):
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        device = self.device
-        return self.index.nbytes + (0 if device is None else device.nbytes)
+        return self.index.nbytes + sum(each.nbytes for each in self.device or () if each is not None)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -151,40 +129,47 @@ class AreaFinder(Finder):
     def find(self, prepared: Sought) -> RowsFound:
         """As `Finder` says; of sets that follow clients, it finds the keys of those that a message is for."""
         index, (groups, _, locations, device) = self.index, prepared
-        count, nowhere = len(groups), np.full(len(groups), np.nan)
+        nowhere = np.full(len(groups), np.nan)
         places = all_frozen(Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat))
-        parts = [Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))]
-        if len(index.fixed_rows):
-            entries = self._ask(device, "holding", places, groups)
-            parts.append(Lists(entries.offsets, index.fixed_rows[entries.values]))
-        if len(index.loose.values):
-            visits, ends = visits_of(NO_PLACES, groups), np.zeros(count + 1, np.int64)
-            loose, _ = spread_rows(index.loose.offsets, index.loose.values, visits, ends, np.iinfo(np.int64).max)
-            parts.append(Lists(ends, loose))
-        rows = parts[-1] if len(parts) < 3 else side_by_side(parts)
-        rows = _kept(index, prepared, rows, None, places)
+        areas = Lists(np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32))
+        own, there = index.searchers, device or (None, None)
+        if locations is not None and len(index.fixed_rows):
+            areas = self._ask(there[0], own.areas, places, groups)
+        ends, values, _ = rows_in(_arrays(areas), _arrays(groups), index.fixed_rows, _arrays(index.loose), _ALL)
+        rows = self._satisfied(Lists(ends, values), _THEMSELVES, prepared, places)
         followers = index.followers
         if followers is None or locations is None:
             return RowsFound(rows)
-        near = partial(self._ask, device, "near")
-        entries = _entries_for(followers.cells, near, places, locations, groups)
-        entries = _kept(index, prepared, entries, followers.rows, places)
+        if locations.kinds.any():
+            shapes = Shapes(locations.kinds | LOWER, locations.values)
+            entries = followers.cells.find(places, groups, shapes)
+        else:
+            entries = self._ask(there[1], followers.cells, places, groups)
+        entries = self._satisfied(entries, followers.rows, prepared, places)
         if not len(entries.values):
             return RowsFound(rows)
         return RowsFound(rows, key_places=Lists(entries.offsets, followers.places[entries.values].astype(np.uint64)))
 
-    def _ask(self, device: Searcher | None, what: Literal["holding", "near"], places: Places, groups: Lists) -> Lists:
+    def _satisfied(self, found: Lists, row_of: U32Array, sought: Sought, places: Places) -> Lists:
+        """What was found, whose rows these are, without what other areas say no to, or that asks for more."""
+        index, filters = self.index, self.index.filters
+        codes = np.zeros(0 if filters is None else filters.attributes.count, np.uint32)
+        asked, known = (sought.messages, places.lon, places.lat, codes), (index.tests, index.sets, index.plane)
+        ends, values, _ = satisfied(_arrays(found), row_of, known, asked)
+        return Lists(ends, values)
+
+    def _ask(self, device: Searcher | None, cpu: Searcher, places: Places, groups: Lists) -> Lists:
         """Ask a device, or the CPU instead, which goes on with a packet or, if the device has failed, with all."""
         try:
             if device is not None:
-                return getattr(device, what)(places, groups)  # type: ignore[no-any-return]
+                return device.find(places, groups)
         except DeviceMemoryError as error:
             _log.warning("%s; the CPU matches the areas of a packet", error)
         except DeviceError as error:
-            if self.device is device:
+            if self.device is not None and device in self.device:
                 self.device = None
                 _log.error("%s; the CPU goes on with areas", error)
-        return getattr(self.index, what)(places, groups)  # type: ignore[no-any-return]
+        return cpu.find(places, groups)
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneLocated:
         """As `Finder` says."""
@@ -193,48 +178,128 @@ class AreaFinder(Finder):
 
 def groups_of(index: AreaIndex, messages: MessageTable) -> Lists:
     """The contents of messages that are found first, and the groups of their tokens."""
-    count = len(messages.offsets) - 1
-    contents = Lists(np.zeros(count + 1, np.int64), np.zeros(0, np.uint32))
+    contents = Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32))
     if index.filters is not None:
         contents = rows_found(index.filters, messages).rows
-    if index.of_tokens is not None:
-        return index.of_tokens.groups(contents, index.every, messages)
-    if len(index.every):
-        each = Lists(np.arange(0, (count + 1) * len(index.every), len(index.every)), np.tile(index.every, count))
-        return side_by_side([contents, each])
-    return contents
+    return Lists(*groups_in(_arrays(contents), index.tokens, messages))
 
 
-def _entries_for(cells: ClientCells, near: Ask, places: Places, locations: Locations, groups: Lists) -> Lists:
-    """Entries of clients that a message is for: near its place, and within its area, whichever it has."""
-    if not locations.kinds.any():
-        return near(places, groups)
-    has_area = locations.kinds != 0
-    shapes = Shapes(locations.kinds | LOWER, locations.values)
-    within = cells.near(places, _only(groups, has_area), shapes)
-    return side_by_side([within, near(places, _only(groups, ~has_area))])
+def _arrays(lists: Lists) -> tuple[I64Array, UIntArray]:
+    """Lists as kernels take them."""
+    return frozen(lists.offsets.astype(np.int64, copy=False)), lists.values
 
 
-def _only(lists: Lists, chosen: BoolArray) -> Lists:
-    """The lists chosen; others are empty."""
-    lengths = lists.lengths()
-    return Lists(offsets_of(np.where(chosen, lengths, 0)), lists.values[np.repeat(chosen, lengths)])
+@kernel
+def groups_in(contents, known, messages):
+    """The contents of each message, what every message has, and the groups of its tokens: where each's end, and all."""
+    content_offsets, content_values = contents
+    rank_offsets, ranks, offsets, attributes, codes = messages
+    ends, used = np.zeros(len(offsets), np.int64), np.int64(0)
+    out = np.empty(16 * len(ends), np.uint32)
+    for message in range(len(ends) - 1):
+        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
+        values_begin, values_end = offsets[message], offsets[message + 1]
+        begin, end = content_offsets[message], content_offsets[message + 1]
+        more = (end - begin) + len(known.every) + most_room(ranks_end - ranks_begin, values_end - values_begin)
+        out = with_room(out, used, more)
+        for place in range(begin, end):
+            out[used] = content_values[place]
+            used += 1
+        for place in range(len(known.every)):
+            out[used] = known.every[place]
+            used += 1
+        if len(known.cells[3]):
+            begin = used
+            of_message = (attributes, codes, values_begin, values_end, ranks, ranks_begin, ranks_end)
+            used, _ = tokens_of(of_message, known.cells, out, used)
+            for place in range(begin, used):
+                out[place] += np.uint32(known.first)
+        ends[message + 1] = used
+    return ends, out[:used]
 
 
-def _kept(index: AreaIndex, sought: Sought, found: Lists, rows: U32Array | None, places: Places) -> Lists:
-    """What was found, which are rows or have these, without what other areas say no to, or that asks for more."""
-    if len(index.tests.of_rows) and len(found.values):
-        out = Hits(np.empty(len(found.values), np.uint32), np.zeros(len(found) + 1, np.int64))
-        keep_tested(_with_rows(found, rows), index.tests, places.lon, places.lat, index.plane, out)
-        found = found_in(out)
-    if index.of_tokens is not None and index.filters is not None and len(found.values):
-        attributes = index.filters.attributes.count
-        found = index.of_tokens.kept(_with_rows(found, rows), attributes, sought.messages)
-    return found
+@kernel
+def rows_in(areas, groups, fixed_rows, loose, most):
+    """Rows of the areas that messages have found, and those of their groups without any: where each's end, and all.
+
+    And whether these are no more than `most`; else none.
+    """
+    (area_offsets, numbers), (offsets, values), (loose_offsets, loose_rows) = areas, groups, loose
+    count, ends = len(numbers), np.zeros(len(offsets), np.int64)
+    if len(loose_rows):
+        for i in range(offsets[0], offsets[len(offsets) - 1]):
+            count += loose_offsets[np.int64(values[i]) + 1] - loose_offsets[np.int64(values[i])]
+    if count > most:
+        return ends, np.empty(0, np.uint32), False
+    found, used = np.empty(count, np.uint32), 0
+    for message in range(len(ends) - 1):
+        for i in range(area_offsets[message], area_offsets[message + 1]):
+            found[used] = fixed_rows[numbers[i]]
+            used += 1
+        if len(loose_rows):
+            for i in range(offsets[message], offsets[message + 1]):
+                for place in range(loose_offsets[np.int64(values[i])], loose_offsets[np.int64(values[i]) + 1]):
+                    found[used] = loose_rows[place]
+                    used += 1
+        ends[message + 1] = used
+    return ends, found, True
 
 
-def _with_rows(found: Lists, rows: U32Array | None) -> Candidates:
-    return Candidates(found.offsets, found.values, found.values if rows is None else rows[found.values])
+@lent
+def _has_areas(tests, row, lon, lat, plane):
+    """Whether all tests of a row hold in a place."""
+    number = tests.of_rows[row] if len(tests.of_rows) else -1
+    if number >= 0:
+        somewhere = not np.isnan(lon)
+        for test in range(tests.offsets[number], tests.offsets[number + 1]):
+            has = somewhere and is_in_area(tests.kinds[test], tests.values[test], lon, lat, plane)
+            if has == tests.negated[test]:
+                return False
+    return True
+
+
+@kernel
+def satisfied(found, row_of, known, asked):
+    """What was found of each message, if it has all that the row asks, areas and else: where each's end, and all.
+
+    Its rows are those of `row_of`, or itself if that is empty. Rows that are in no group ask no more than areas.
+    """
+    (offsets, values), (tests, sets, plane), (messages, lon, lat, first_codes) = found, known, asked
+    count, used, touched = len(values), np.int64(0), np.uint32(0)
+    if count == 0 or len(tests.of_rows) + len(sets.of_rows) == 0:
+        return offsets, values, touched
+    rows, ends, kept = np.empty(count, np.uint32), np.zeros(len(offsets), np.int64), np.empty(count, np.uint32)
+    begins, stops = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    # Each miss of the cache in a loop of its own: the processor then waits for many at once
+    for i in range(count):
+        rows[i] = row_of[values[i]] if len(row_of) else values[i]
+    if len(sets.of_rows):
+        for i in range(count):
+            begins[i] = sets.of_rows[np.int64(rows[i])]
+        for i in range(count):
+            number = begins[i]
+            begins[i] = sets.record_offsets[max(number, 0)]
+            stops[i] = sets.record_offsets[number + 1] if number >= 0 else begins[i]
+        for i in range(count):
+            touched ^= sets.records[min(begins[i], len(sets.records) - 1), 0]
+    for message in range(len(ends) - 1):
+        begin, end, several = messages.offsets[message], messages.offsets[message + 1], False
+        ranks_begin, ranks_end = messages.rank_offsets[message], messages.rank_offsets[message + 1]
+        if offsets[message] < offsets[message + 1]:
+            own = (messages.attributes, messages.codes, begin, end, messages.ranks, ranks_begin, ranks_end)
+            for i in range(begin, end):
+                several |= first_codes[messages.attributes[i]] != 0
+                first_codes[messages.attributes[i]] = messages.codes[i]
+            for i in range(offsets[message], offsets[message + 1]):
+                holds = _has_areas(tests, np.int64(rows[i]), lon[message], lat[message], plane)
+                if holds and begins[i] < stops[i]:
+                    holds = verified(begins[i], stops[i], sets.records, own, first_codes, several, sets.constraints)
+                kept[used] = values[i]
+                used += np.int64(holds)
+            for i in range(begin, end):
+                first_codes[messages.attributes[i]] = 0
+        ends[message + 1] = used
+    return ends, kept[:used], touched
 
 
 # -- one message -------------------------------------------------------------------------------------------------------
@@ -254,7 +319,7 @@ _TREES, _, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS, _SETS =
     BEHIND + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
 )
 _FOLLOWER_PLACES = _FOLLOWER_ROWS + 1
-_HAS_FILTERS, _HAS_TOKENS, _FIRST_GROUP, _FIRST_TAG = range(SCALAR_BEHIND, SCALAR_BEHIND + 4)
+_HAS_FILTERS, _FIRST_GROUP, _FIRST_TAG = range(SCALAR_BEHIND, SCALAR_BEHIND + 3)
 
 # Of the arrays of cells, the one that is written to, the last
 _ASKS = len(PREPARED) - 1 + len(PREPARED.tree)
@@ -265,133 +330,69 @@ _NUMBERS, _KIND, _SHAPE = 7, 2, 3
 _ROOM = 256
 
 
-@kernel
-def _room_for(count):
-    """Room for so much that one message may find."""
-    return Hits(np.empty(count, np.uint32), np.zeros(2, np.int64))
+@inlined
+def _known_in(tables, plane):
+    """The tests and the sets of an index, as `satisfied` takes them."""
+    of_rows, offsets, kinds, shapes, negated = arrays_at(tables, _TESTS, _OF_TESTS)
+    tests = ShapeTests(of_rows, offsets, kinds, shapes.reshape((-1, 4)), negated)
+    of_rows, record_offsets, records = arrays_at(tables, _SETS, _OF_SETS)
+    return tests, GroupedSets(of_rows, record_offsets, records.reshape((-1, 3)), constraints_in(tables)), plane
 
 
 @kernel
 def _groups_of(tables, message, most):
     """The groups in which areas are looked for, of a message that is encoded; whether `rows_for` found all."""
-    found, every = np.empty(0, np.uint32), array_at(tables, _EVERY, np.uint32)
+    found = np.empty(0, np.uint32)
     if scalar(tables, _HAS_FILTERS):
         found, rejected = rows_for(tables, message, most)
         if rejected == TOO_MANY:
             return found, False
-    if not scalar(tables, _HAS_TOKENS):
-        return np.append(found, every), True
-    first_cells, bits, levels, known = arrays_at(tables, _TOKENS, _OF_TOKENS)
-    cells, ends = (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG)), np.zeros(2, np.int64)
-    contents, first = (np.array([0, len(found)]), found), scalar(tables, _FIRST_GROUP)
-    out = write_groups(contents, every, first, message, cells, ends)
-    return out[: ends[1]], True
+    cells = (*arrays_at(tables, _TOKENS, _OF_TOKENS), scalar(tables, _FIRST_TAG))
+    known = GroupTokens(array_at(tables, _EVERY, np.uint32), scalar(tables, _FIRST_GROUP), cells)
+    return groups_in((np.array([0, len(found)]), found), known, message)[1], True
 
 
 @kernel
-def _asked_of(tables, message, found, rows):
-    """What was found, whose rows are these, without those that ask more than the message has."""
-    if len(found) == 0 or not scalar(tables, _HAS_TOKENS):
-        return found
-    of_rows, record_offsets, records = arrays_at(tables, _SETS, _OF_SETS)
-    sets = GroupedSets(of_rows, record_offsets, records.reshape((-1, 3)), constraints_in(tables))
-    candidates, out = Candidates(np.array([0, len(found)]), found, rows), _room_for(len(found))
-    used, _ = keep_asked(candidates, sets, message, no_codes(tables), out)
-    return out.values[:used]
-
-
-@kernel
-def _fixed_rows(origin, tables, lon, lat, groups, most):
-    """The rows, of these groups, of whose areas one has the place; whether there was memory of `most` for them."""
-    rows, trees = array_at(tables, _FIXED_ROWS, np.uint32), arrays_at(tables, _TREES, (_OF_TREE, _OF_TREE))
-    visits, out = Visits(lon, lat, np.array([0, len(groups)]), groups), _room_for(_ROOM)
-    while True:
+def _sets_of(origin, tables, visits, asked, most):
+    """The sets, of the groups of a message, that it satisfies; whether to look at `most` was enough."""
+    fixed_rows, loose = array_at(tables, _FIXED_ROWS, np.uint32), arrays_at(tables, _LOOSE, _OF_LOOSE)
+    trees, out = (
+        arrays_at(tables, _TREES, (_OF_TREE, _OF_TREE)),
+        Hits(np.empty(_ROOM, np.uint32), np.zeros(2, np.int64)),
+    )
+    done = len(fixed_rows) == 0 or np.isnan(visits.lon[0])
+    while not done:
         done, more = find_fixed(True, origin, trees, visits, 0, out)
-        if done:
-            break
-        if more > most:
+        if not done and more > most:
             return out.values[:0], False
-        out = Hits(np.empty(more, np.uint32), out.ends)
-    found = out.values[: out.ends[1]]
-    for i in range(len(found)):
-        found[i] = rows[found[i]]
-    return found, True
+        if not done:
+            out = Hits(np.empty(more, np.uint32), out.ends)
+    areas, groups = (out.ends, out.values[: out.ends[1]]), (visits.offsets, visits.groups)
+    ends, rows, is_all = rows_in(areas, groups, fixed_rows, loose, most)
+    return live_of(tables, satisfied((ends, rows), rows[:0], _known_in(tables, len(origin) == 2), asked)[1]), is_all
 
 
 @kernel
-def _loose_rows(tables, groups, most):
-    """The rows, of these groups, that have no area which a message's place must be in; whether these are `most`."""
-    rows, values = arrays_at(tables, _LOOSE, _OF_LOOSE)
-    nowhere = np.empty(0, np.float64)
-    visits = Visits(nowhere, nowhere, np.array([0, len(groups)]), groups)
-    found, count = spread_rows(rows, values, visits, np.zeros(2, np.int64), most)
-    return found, count <= most
+def _entries_of(origin, tables, cells, numbers, visits, asked, most):
+    """The entries, of the groups of a message, of clients that it is for, and near which, or in whose area, they are.
 
-
-@kernel
-def _tested(plane, tables, found, rows, lon, lat):
-    """What was found, whose rows are these, without those whose other areas say no."""
-    of_rows, offsets, kinds, shapes, negated = arrays_at(tables, _TESTS, _OF_TESTS)
-    if len(of_rows) == 0 or len(found) == 0:
-        return found
-    tests = ShapeTests(of_rows, offsets, kinds, shapes.reshape((-1, 4)), negated)
-    candidates, out = Candidates(np.array([0, len(found)]), found, rows), _room_for(len(found))
-    return out.values[: keep_tested(candidates, tests, lon, lat, plane, out)]
-
-
-@kernel
-def _sets_of(origin, tables, lon, lat, groups, message, most):
-    """The sets, of these groups, that a message in this place satisfies; whether to look at `most` was enough."""
-    sets, is_all = np.empty(0, np.uint32), True
-    if len(array_at(tables, _FIXED_ROWS, np.uint32)) and not np.isnan(lon[0]):
-        sets, is_all = _fixed_rows(origin, tables, lon, lat, groups, most)
-    if is_all and len(array_at(tables, _LOOSE + 1, np.uint32)):
-        more, is_all = _loose_rows(tables, groups, most)
-        sets = np.append(sets, more)
-    if not is_all:
-        return sets, False
-    sets = _tested(len(origin) == 2, tables, sets, sets, lon, lat)
-    return live_of(tables, _asked_of(tables, message, sets, sets)), True
-
-
-@kernel
-def _entries_near(origin, cells, numbers, groups, most):
-    """The entries, of these groups, of clients near the message's place, and within its area, whichever it has.
-
-    And whether there are no more than `most`.
+    And whether to look at `most` was enough.
     """
+    rows, deleted = array_at(tables, _FOLLOWER_ROWS, np.uint32), deleted_in(tables)
     shapes = Shapes(numbers[_KIND:_SHAPE].astype(np.uint8), numbers[_SHAPE:].reshape((1, 4)))
-    visits, out = Visits(numbers[:1], numbers[1:2], np.array([0, len(groups)]), groups), _room_for(_ROOM)
     known, asks = arrays_at(cells, 0, PREPARED), own_array_at(cells, _ASKS, np.int64)
+    out = Hits(np.empty(_ROOM, np.uint32), np.zeros(2, np.int64))
     while not find_clients(True, origin, known, visits, shapes, asks, 0, out):
         if len(out.values) >= most:
             return out.values[:0], False
         out = Hits(np.empty(2 * len(out.values), np.uint32), out.ends)
-    return out.values[: out.ends[1]], True
-
-
-@kernel
-def _rows_at(rows, entries):
-    found = np.empty(len(entries), np.uint32)
-    for i in range(len(entries)):
-        found[i] = rows[entries[i]]
-    return found
-
-
-@kernel
-def _entries_of(origin, tables, cells, numbers, groups, message, most):
-    """The entries of clients that a message is for, whose sets it satisfies; the rest (see `_entries_near`)."""
-    rows, deleted = array_at(tables, _FOLLOWER_ROWS, np.uint32), deleted_in(tables)
-    entries, is_all = _entries_near(origin, cells, numbers, groups, most)
-    lon, lat = numbers[:1], numbers[1:2]
-    entries = _tested(len(origin) == 2, tables, entries, _rows_at(rows, entries), lon, lat)
-    entries = _asked_of(tables, message, entries, _rows_at(rows, entries))
-    used = np.int64(0)
+    found = out.ends, out.values[: out.ends[1]]
+    entries, used = satisfied(found, rows, _known_in(tables, len(origin) == 2), asked)[1], np.int64(0)
     for i in range(len(entries)):
         entry = entries[i]
         entries[used] = entry
         used += np.int64(1) - np.int64(is_deleted(deleted, rows[entry]))
-    return entries[:used], is_all
+    return entries[:used], True
 
 
 @cache
@@ -427,11 +428,13 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
                     return None
             if len(groups) == 0:
                 continue
-            sets, is_all = _sets_of(origin, table, lon, lat, groups, message, most)
+            visits = Visits(lon, lat, np.array([0, len(groups)]), groups)
+            asked = (message, lon, lat, no_codes(table))
+            sets, is_all = _sets_of(origin, table, visits, asked, most)
             found = np.append(found, sets)
             ends[2 * segment + 1] = len(found)
             if is_all and len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
-                more, is_all = _entries_of(origin, table, cells[segment], numbers, groups, message, most)
+                more, is_all = _entries_of(origin, table, cells[segment], numbers, visits, asked, most)
                 found = np.append(found, more)
             if not is_all or len(found) > most:
                 return None
@@ -529,15 +532,9 @@ def one_located(segment: Segment, tags: TagIndex, index: AreaIndex) -> OneLocate
     own: list[Any] = [*index.fixed.circles, *index.fixed.boxes, index.fixed_rows]
     own += [index.loose.offsets.astype(np.int64, copy=False), index.loose.values, *index.tests]
     own += [np.zeros(0, dtype) for dtype in _OF_FOLLOWERS] if followers is None else [followers.rows, followers.places]
-    of_tokens = index.of_tokens
-    own.append(index.every)
-    if of_tokens is None:
-        own += [np.zeros(0, dtype) for dtype in (*_OF_TOKENS, *_OF_SETS)]
-        scalars += [index.filters is not None, False, 0, 0]
-    else:
-        *arrays_of_cells, first_tag = of_tokens.of_tokens
-        own += [*arrays_of_cells, *of_tokens.sets[:3]]
-        scalars += [index.filters is not None, True, of_tokens.first, first_tag]
+    *arrays_of_cells, first_tag = index.tokens.cells
+    own += [index.tokens.every, *arrays_of_cells, *index.sets[:3]]
+    scalars += [index.filters is not None, index.tokens.first, first_tag]
     assert [array.dtype for array in own] == [np.dtype(each) for group in _GROUPS for each in group]
     prepared, dtypes = prepare(segment, tags, [*arrays, *own], scalars)
     # Of other types there is no need of other kernels

@@ -16,13 +16,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Lists, U8Array, U32Array, offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, offsets_of
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import leading_zeros, trailing_zeros
 from tagmatch.model.kernels.sphere import (
     BOX,
     CIRCLE,
-    is_in_area,
     limits,
     longitudes,
     point_like,
@@ -445,7 +444,7 @@ class FixedAreas:
             one, other = np.degrees(np.arctan2(other, one)), np.degrees(np.arcsin(np.clip(third, -1, 1)))
         return Places(one, other), (np.searchsorted(tree.slots, slots, side="right") - 1).astype(np.uint32)
 
-    def holding(self, places: Places, groups: Lists) -> Lists:
+    def find(self, places: Places, groups: Lists) -> Lists:
         """Areas that have the place of each message, in no order."""
         messages, done = len(groups), 0
         visits = visits_of(places, groups)
@@ -457,52 +456,3 @@ class FixedAreas:
                 break
             out = longer(out, done, int(more))
         return found_in(out)
-
-
-# -- several areas of a set --------------------------------------------------------------------------------------------
-
-
-class ShapeTests(NamedTuple):
-    """What is left to be tested of sets that have several areas, or one that must not have the message's place."""
-
-    of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
-    offsets: I64Array  # Row number `i` has the tests from `offsets[i]` to `offsets[i + 1]`
-    kinds: U8Array
-    values: F64Array  # [n, 4]; both (see `Shapes`)
-    negated: BoolArray
-
-
-@kernel
-def spread_rows(offsets, rows, visits, ends, most):
-    """The rows of all groups of each message, unless there are more than `most`, and how many; where each's end."""
-    count, groups = 0, visits.groups
-    for i in range(visits.offsets[0], visits.offsets[len(ends) - 1]):
-        count += offsets[np.int64(groups[i]) + 1] - offsets[np.int64(groups[i])]
-    found, used = np.empty(count if count <= most else 0, np.uint32), 0
-    for message in range(len(ends) - 1 if count <= most else 0):
-        for i in range(visits.offsets[message], visits.offsets[message + 1]):
-            for place in range(offsets[np.int64(groups[i])], offsets[np.int64(groups[i]) + 1]):
-                found[used] = rows[place]
-                used += 1
-        ends[message + 1] = used
-    return found, count
-
-
-@kernel
-def keep_tested(found, tests, lon, lat, plane, out):
-    """Write what was found of each message for which all tests of its row hold; how many."""
-    (offsets, values, rows), (kept, ends), used = found, out, 0
-    of_rows, test_offsets, kinds, shapes, negated = tests
-    for message in range(len(ends) - 1):
-        somewhere = not np.isnan(lon[message])
-        for i in range(offsets[message], offsets[message + 1]):
-            number, holds = of_rows[np.int64(rows[i])], True
-            if number >= 0:
-                for test in range(test_offsets[number], test_offsets[number + 1]):
-                    has = somewhere and is_in_area(kinds[test], shapes[test], lon[message], lat[message], plane)
-                    holds &= has != negated[test]
-            if holds:
-                kept[used] = values[i]
-                used += 1
-        ends[message + 1] = used
-    return used

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -29,19 +29,17 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.kernels.hashing import hash_strings
-from tagmatch.model.kernels.jit import kernel, with_room
+from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.sphere import LOWER, NEAR
 from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
 from tagmatch.model.tables import Segment
 from tagmatch.model.where.tag_columns import Parsed, check_geometry, parsed, shapes_of
-from tagmatch.pipeline.areas.chunks import Candidates, Hits, Places, Shapes, all_frozen, found_in
+from tagmatch.pipeline.areas.chunks import Places, Shapes, all_frozen
 from tagmatch.pipeline.areas.clients import ClientCells
-from tagmatch.pipeline.areas.fixed import FixedAreas, ShapeTests
+from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.filters.asked import Asked, TokenCells, cells_of, records_of, verified
+from tagmatch.pipeline.filters.asked import Asked, TokenCells, cells_of, records_of
 from tagmatch.pipeline.filters.index import FilterIndex, Requirements, encoder_of, index_of, requirements_of
-from tagmatch.pipeline.filters.messages import MessageTable
-from tagmatch.pipeline.filters.trie import most_room, tokens_of
 
 # In the place of a number
 _NONE = -1
@@ -109,47 +107,21 @@ def contents_of(ranks: Lists, rows: I64Array, is_area: BoolArray, found: Parsed,
 
 
 class GroupedSets(NamedTuple):
-    """What sets in groups ask, as kernels take it."""
+    """What sets in groups by a token ask, as kernels take it."""
 
     of_rows: I64Array  # Of each row of the segment, its number here; -1 for those that are not in these groups
-    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message (see `Records`)
+    record_offsets: I64Array  # What a set asks of a message (see `Records`)
     records: U32Array
     constraints: tuple[Any, ...]  # Those that are more than an interval
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenGroups:
-    """Groups of sets by a token, and what each of these sets asks."""
+class GroupTokens(NamedTuple):
+    """Which groups messages have beside contents, as kernels take it."""
 
+    every: U32Array  # Groups that every message has
     # The number of the group of sets without a token, which all messages have; that of token `i` is `first + i`
     first: int
-    count: int  # How many groups there are
-    cells: TokenCells  # The tokens by which sets are grouped, and no others
-    sets: GroupedSets
-
-    @property
-    def of_tokens(self) -> tuple[Any, ...]:
-        """As `write_groups` takes them."""
-        cells = self.cells
-        return cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, without those of constraints."""
-        return self.cells.nbytes + sum(array.nbytes for array in self.sets[:3])
-
-    def groups(self, contents: Lists, every: U32Array, messages: MessageTable) -> Lists:
-        """The groups of each message, behind its contents and what `every` message has."""
-        ends = np.zeros(len(messages.offsets), np.int64)
-        lists = contents.offsets, contents.values
-        out = write_groups(lists, every, np.int64(self.first), messages, self.of_tokens, ends)
-        return Lists(ends, out[: ends[-1]])
-
-    def kept(self, found: Candidates, attributes: int, messages: MessageTable) -> Lists:
-        """What was found without what asks more than the messages have."""
-        out = Hits(np.empty(len(found.values), np.uint32), np.zeros(len(found.offsets), np.int64))
-        keep_asked(found, self.sets, messages, np.zeros(attributes, np.uint32), out)
-        return found_in(out)
+    cells: tuple[Any, ...]  # The tokens by which sets are grouped (see `TokenCells`), and no others
 
 
 def areas_come_first(required: Requirements, at_a_place: F64Array) -> BoolArray:
@@ -181,11 +153,8 @@ def _with_all(required: Requirements) -> F64Array:
     return found
 
 
-def token_groups(required: Requirements, first: int, of_rows: I64Array) -> tuple[TokenGroups, I64Array]:
-    """Group sets, and number groups from `first` on; and the group of each set.
-
-    `of_rows` has the number of the set of each row of the segment, and -1 for others.
-    """
+def token_groups(required: Requirements, first: int) -> tuple[TokenCells, I64Array, int]:
+    """Group sets, and number groups from `first` on: the tokens, the group of each set, and how many groups."""
     asked, likely = required.asked, required.likely
     least = np.full(len(asked), _NONE)
     _least_likely(asked.owners, likely.has_token, likely.chances, least)
@@ -198,11 +167,7 @@ def token_groups(required: Requirements, first: int, of_rows: I64Array) -> tuple
     )
     groups = np.full(len(asked), first)
     groups[some] += tokens.astype(np.int64)
-    records = records_of(asked, required.tests, likely.chances, np.arange(len(asked)))
-    sets = GroupedSets(
-        frozen(of_rows), frozen(records.offsets), frozen(records.values), required.tests.complexes.arrays
-    )
-    return TokenGroups(first, count + 1, cells, sets), groups
+    return cells, groups, count + 1
 
 
 @kernel
@@ -213,70 +178,35 @@ def _least_likely(owners, has_token, chances, least):
             least[owners[i]] = i
 
 
-@kernel
-def write_groups(contents, every, first, messages, cells, ends):
-    """Return the contents of each message, what every message has, and the groups of its tokens; where each's end."""
-    content_offsets, content_values = contents
-    rank_offsets, ranks, offsets, attributes, codes = messages
-    out, used = np.empty(16 * len(ends), np.uint32), np.int64(0)
-    for message in range(len(ends) - 1):
-        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
-        values_begin, values_end = offsets[message], offsets[message + 1]
-        begin, end = content_offsets[message], content_offsets[message + 1]
-        more = (end - begin) + len(every) + most_room(ranks_end - ranks_begin, values_end - values_begin)
-        out = with_room(out, used, more)
-        for place in range(begin, end):
-            out[used] = content_values[place]
-            used += 1
-        for place in range(len(every)):
-            out[used] = every[place]
-            used += 1
-        begin = used
-        of_message = (attributes, codes, values_begin, values_end, ranks, ranks_begin, ranks_end)
-        used, _ = tokens_of(of_message, cells, out, used)
-        for place in range(begin, used):
-            out[place] += np.uint32(first)
-        ends[message + 1] = used
-    return out
-
-
-@kernel
-def keep_asked(found, sets, messages, first_codes, out):
-    """Write what was found of each message of which it has what the row asks, and where each's end.
-
-    Returns how many there are. Rows that are in no group ask no more.
-    """
-    (offsets, values, rows), (of_rows, record_offsets, records, constraints) = found, sets
-    (rank_offsets, ranks, message_offsets, attributes, codes), (kept, ends) = messages, out
-    count, used, touched = len(values), np.int64(0), np.uint32(0)
-    begins, stops = np.empty(count, np.int64), np.empty(count, np.int64)
-    # Each miss of the cache in a loop of its own: the processor then waits for many at once
-    for i in range(count):
-        begins[i] = of_rows[np.int64(rows[i])]
-    for i in range(count):
-        number = begins[i]
-        begins[i] = record_offsets[max(number, 0)]
-        stops[i] = record_offsets[number + 1] if number >= 0 else begins[i]
-    for i in range(count):
-        touched ^= records[min(begins[i], len(records) - 1), 0]
-    for message in range(len(ends) - 1):
-        begin, end = message_offsets[message], message_offsets[message + 1]
-        if offsets[message] < offsets[message + 1]:
-            own = (attributes, codes, begin, end, ranks, rank_offsets[message], rank_offsets[message + 1])
-            several = False
-            for i in range(begin, end):
-                several |= first_codes[attributes[i]] != 0
-                first_codes[attributes[i]] = codes[i]
-            for i in range(offsets[message], offsets[message + 1]):
-                kept[used] = values[i]
-                used += np.int64(verified(begins[i], stops[i], records, own, first_codes, several, constraints))
-            for i in range(begin, end):
-                first_codes[attributes[i]] = 0
-        ends[message + 1] = used
-    return used, touched
-
-
 # -- the index ---------------------------------------------------------------------------------------------------------
+
+
+class ShapeTests(NamedTuple):
+    """What is left to be tested of sets that have several areas, or one that must not have the message's place."""
+
+    of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
+    offsets: I64Array  # Row number `i` has the tests from `offsets[i]` to `offsets[i + 1]`
+    kinds: U8Array
+    values: F64Array  # [n, 4]; both (see `Shapes`)
+    negated: BoolArray
+
+
+class Searcher(Protocol):
+    """What finds areas, or entries of clients, by where messages are. Any number of threads may share it."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+
+    def find(self, places: Places, groups: Lists) -> Lists:
+        """Those of the groups of each message that have its place, in no order."""
+
+
+class Searchers(NamedTuple):
+    """What searches an index, on the CPU or on a device."""
+
+    areas: Searcher  # Areas that stay
+    clients: Searcher | None
 
 
 class Followers(NamedTuple):
@@ -294,8 +224,8 @@ class AreaIndex:
     plane: bool
     # Of those contents that are found first, which ask something: what it finds are their groups
     filters: FilterIndex | None
-    of_tokens: TokenGroups | None  # The groups of the others, whose areas are found first
-    every: U32Array  # Groups that every message has
+    tokens: GroupTokens  # The groups of the others, whose areas are found first
+    sets: GroupedSets
     fixed: FixedAreas  # One area of each set that has one which stays where it is
     fixed_rows: U32Array  # The row of each of these, ascending
     loose: Lists  # Of each group, the rows that have no area which a message's place must be in
@@ -319,21 +249,17 @@ class AreaIndex:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        found = sum(part.nbytes for part in (self.filters, self.of_tokens) if part is not None)
-        found += self.fixed.nbytes + self.fixed_rows.nbytes + self.loose.nbytes
-        found += sum(array.nbytes for array in self.tests)
+        arrays = [*self.tokens.cells[:-1], *self.sets[:3], *self.tests, self.fixed_rows, self.loose]
+        found: int = self.fixed.nbytes + sum(each.nbytes for each in arrays)
+        found += 0 if self.filters is None else self.filters.nbytes
         if self.followers is not None:
             found += self.followers.cells.nbytes + self.followers.rows.nbytes + self.followers.places.nbytes
         return found
 
-    def holding(self, places: Places, groups: Lists) -> Lists:
-        """As `FixedAreas` has it."""
-        return self.fixed.holding(places, groups)
-
-    def near(self, places: Places, groups: Lists) -> Lists:
-        """Entries of clients near each message's place, of an index that has followers."""
-        assert self.followers is not None
-        return self.followers.cells.near(places, groups)
+    @property
+    def searchers(self) -> Searchers:
+        """What searches on the CPU."""
+        return Searchers(self.fixed, None if self.followers is None else self.followers.cells)
 
 
 class _Asked(NamedTuple):
@@ -380,12 +306,19 @@ def areas_of(
     groups = _groups(segment, asked, contents, required, likely)
     rows = asked.rows.astype(np.uint32)
     return AreaIndex(
-        plane, groups.filters, groups.of_tokens, groups.every,
+        plane, groups.filters, groups.tokens, groups.sets,
         FixedAreas.of(groups.numbers[some], groups.size, shapes, plane=plane), rows[some],
         _by_group(groups.numbers[loose], groups.size, rows[loose]),
         _tests(asked, np.flatnonzero(left), len(segment)),
         _followers(segment, asked, groups, np.flatnonzero(is_near), clients, plane=plane) if follows.any() else None,
     )  # fmt: skip
+
+
+_NO_CELLS = (*(np.zeros(0, dtype) for dtype in (np.int64, np.int64, np.uint64, np.uint32)), 0)
+_NO_SETS = GroupedSets(
+    frozen(np.zeros(0, np.int64)), frozen(np.zeros(1, np.int64)), frozen(np.zeros((0, 3), np.uint32)),
+    tuple(np.zeros(0, dtype) for dtype in (np.int64, np.bool_, np.int64, np.uint32, np.uint32)),
+)  # fmt: skip
 
 
 class _Groups(NamedTuple):
@@ -394,8 +327,8 @@ class _Groups(NamedTuple):
     size: int
     numbers: I64Array
     filters: FilterIndex | None
-    of_tokens: TokenGroups | None
-    every: U32Array
+    tokens: GroupTokens
+    sets: GroupedSets
 
 
 def _groups(
@@ -405,14 +338,14 @@ def _groups(
     if required is None:
         # There is one content, that which asks nothing, or none that can hold
         all_have = np.flatnonzero(np.arange(contents.size) == contents.of_nothing).astype(np.uint32)
-        return _Groups(contents.size, contents.numbers, None, None, frozen(all_have))
+        return _Groups(contents.size, contents.numbers, None, GroupTokens(all_have, 0, _NO_CELLS), _NO_SETS)
     at_a_place = np.bincount(contents.numbers, weights=likely, minlength=contents.size).astype(np.float64, copy=False)
     later = np.zeros(contents.size, np.bool_)
     later[contents.asked.rows] = areas_come_first(required, at_a_place[contents.asked.rows])
     number_of = np.cumsum(~later) - 1
     first = int(np.count_nonzero(~later))
     every = [] if contents.of_nothing < 0 else [number_of[contents.of_nothing]]
-    of_tokens, count = None, first
+    cells, sets, count = _NO_CELLS, _NO_SETS, first
     found_first = required.only(~later[contents.asked.rows])
     found_first = replace(found_first, asked=replace(found_first.asked, rows=number_of[found_first.asked.rows]))
     filters = index_of(found_first) if len(found_first) else encoder_of(required)
@@ -422,11 +355,16 @@ def _groups(
         number[some.asked.rows] = np.arange(len(some))
         of_rows = np.full(len(segment), _NONE)
         of_rows[asked.rows] = number[contents.numbers]
-        of_tokens, number_of[some.asked.rows] = token_groups(some, first, of_rows)
-        count += of_tokens.count
+        tests, likely_of = some.tests, some.likely
+        records = records_of(some.asked, tests, likely_of.chances, np.arange(len(some)))
+        offsets, values = frozen(records.offsets), frozen(records.values)
+        sets = GroupedSets(frozen(of_rows), offsets, values, tests.complexes.arrays)
+        found, number_of[some.asked.rows], more = token_groups(some, first)
+        cells, count = (found.first_cells, found.bits, found.levels, found.tokens, found.first_tag), first + more
         if (number_of[some.asked.rows] == first).any():
             every.append(np.int64(first))
-    return _Groups(count, number_of[contents.numbers], filters, of_tokens, frozen(np.array(every, np.uint32)))
+    tokens = GroupTokens(np.array(every, np.uint32), first, cells)
+    return _Groups(count, number_of[contents.numbers], filters, tokens, sets)
 
 
 def _at_a_place(shapes: Shapes, *, plane: bool) -> float:
@@ -439,7 +377,7 @@ def _at_a_place(shapes: Shapes, *, plane: bool) -> float:
     sample = FixedAreas.of(np.zeros(count, np.int64), 1, Shapes(shapes.kinds[some], values), plane=plane)
     every = Lists(np.arange(count + 1), np.zeros(count, np.uint32))
     # The middles of circles, and corners of boxes, which each has of its own
-    found = len(sample.holding(Places(values[:, 0], values[:, 1]), every).values)
+    found = len(sample.find(Places(values[:, 0], values[:, 1]), every).values)
     return max(found - count, 1) / (count * (count - 1))
 
 

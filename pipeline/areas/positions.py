@@ -135,7 +135,8 @@ class Clients:
             self._finish()
             numbers = self._known(strings)
             known = len(self._numbers)
-            cells = ClientCells.of(groups, group_count, numbers, metres, *self._at[:, :known], plane=plane)
+            lon, lat = self._at[:, :known]
+            cells = ClientCells(groups, group_count, numbers, metres, (lon, lat), plane=plane)
             self._followers[cells] = known
         return cells
 

@@ -327,18 +327,17 @@ def test_each_client_is_found_once_wherever_it_jumps(
 def test_no_move_is_lost_while_cells_are_taken_over(full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A move that comes as soon as new cells are built waits until they follow it."""
     built, moved = threading.Event(), threading.Event()
-    of = ClientCells.of
+    make = ClientCells.__init__
 
-    def slow(*arguments: Any, **options: Any) -> ClientCells:
-        cells = of(*arguments, **options)
+    def slow(*arguments: Any, **options: Any) -> None:
+        make(*arguments, **options)
         built.set()
         moved.wait(0.3)  # in vain, as whoever moves has to wait
-        return cells
 
     with index_of([["a"], ["b"]], [1, 2], area=Near(10), device="cpu") as tm:
         tm.move([1, 2], *LEFT)
         tm.add_set(["c"], 1, area=Near(10))
-        monkeypatch.setattr(ClientCells, "of", slow)
+        monkeypatch.setattr(ClientCells, "__init__", slow)
         thread = threading.Thread(target=tm.consolidate, kwargs={"full": full})
         thread.start()
         assert built.wait(TIMEOUT)

@@ -28,8 +28,8 @@ clusters rarest Clusters offsets u32 u32 offsets
 items cuda.balanced Items u32 i64 i32 u32
 signed cuda.balanced _Asked queries words u64
 runs cuda.balanced _Runs yes i64 i64 words three u8 offsets u32
-askings cuda.area_search AskingArrays u32 u32 f64 f64 f64 f64 f64
-segments cuda.area_search SegmentArrays u32 u32 i64 i32 i32 i64
+askings cuda.areas AskingArrays u32 u32 f64 f64 f64 f64 f64
+segments cuda.areas SegmentArrays u32 u32 i64 i32 i32 i64
 tree areas.fixed AreaTree i64 f64 u32 bounds i64
 moved areas.clients Points u32 f64 f64 f64
 cuts areas.cells CellTree i64 f64 u8
@@ -77,10 +77,10 @@ cuda.balanced _queue n words n words i64 i32 u32
 cuda.balanced _count_items n i32 n i32
 cuda.balanced _make_items n i64 i64 n items
 cuda.balanced match_items items signed runs pairs
-cuda.area_search spread_owners n i64 u32
-cuda.area_search find_areas n askings tree yes yes segments
-cuda.area_search clear_answers n segments
-cuda.area_search order_answers n segments i64 u32
+cuda.areas spread_owners n i64 u32
+cuda.areas find_areas n askings tree yes yes segments
+cuda.areas clear_answers n segments
+cuda.areas order_answers n segments i64 u32
 cuda.areas mark_last n u32 n i64
 cuda.areas put_last n moved n i64 at
 cuda.areas count_cells n entries at cuts i32 i32

@@ -53,8 +53,8 @@ def assert_holding(
     groups = np.array([group for group, _ in stored], np.int64)
     fixed = FixedAreas.of(groups, group_count, shapes_of([area for _, area in stored]), plane=plane)
     columns = places_of([p for p, _ in messages]), lists_of([g for _, g in messages])
-    found = rows_of(finder(fixed).holding(*columns))
-    assert list(map(sorted, found)) == list(map(sorted, rows_of(fixed.holding(*columns))))
+    found = rows_of(finder(fixed).find(*columns))
+    assert list(map(sorted, found)) == list(map(sorted, rows_of(fixed.find(*columns))))
     assert len(found) == len(messages)
     for (place, asked), row in zip(messages, found, strict=True):
         answers = {i: has(area, place, plane=plane) for i, (group, area) in enumerate(stored) if group in asked}
@@ -80,7 +80,7 @@ class Modelled:
         groups, clients = (np.array([entry[i] for entry in entries], np.int64) for i in range(2))
         metres = np.array([metres for _, _, metres in entries], np.float64)
         places = places_of(at)
-        self.cells = ClientCells.of(groups, group_count, clients, metres, places.lon, places.lat, plane=plane)
+        self.cells = ClientCells(groups, group_count, clients, metres, places, plane=plane)
         self.finder = finder(self.cells)
 
     def move(self, moves: list[tuple[int, Place]]) -> None:
@@ -102,12 +102,12 @@ class Modelled:
         areas, places, groups = [a for a, _, _ in messages], [p for _, p, _ in messages], [g for _, _, g in messages]
         where = places_of([place or NOWHERE for place in places])
         if areas[0] is None:
-            found = self.finder.near(where, lists_of(groups))
+            found = self.finder.find(where, lists_of(groups))
             # to the last digit
-            on_cpu = rows_of(self.cells.near(where, lists_of(groups)))
+            on_cpu = rows_of(self.cells.find(where, lists_of(groups)))
             assert list(map(sorted, rows_of(found))) == list(map(sorted, on_cpu))
         else:
-            found = self.cells.near(where, lists_of(groups), shapes_of([area for area in areas if area]))
+            found = self.cells.find(where, lists_of(groups), shapes_of([area for area in areas if area]))
         for (area, place, asked), row in zip(messages, rows_of(found), strict=True):
             answers = {i: self._answer(e, area, place) for i, e in enumerate(self.entries) if e[0] in asked}
             _assert_right(row, answers)
@@ -170,22 +170,22 @@ def test_more_areas_than_there_is_room_for(finders: Finders, rng: random.Random,
     asked = [((rng.uniform(-80, 80), 0.0), [0] if i % 97 == 5 else [1]) for i in range(messages)]
     there = finders.areas(FixedAreas.of(np.zeros(2 * count, np.int64), 2, shapes_of(stored), plane=plane))
     for _ in range(2):
-        found = there.holding(places_of([place for place, _ in asked]), lists_of([groups for _, groups in asked]))
+        found = there.find(places_of([place for place, _ in asked]), lists_of([groups for _, groups in asked]))
         assert found.lengths().tolist() == [2 * count if groups == [0] else 0 for _, groups in asked]
         assert all(sorted(row) in ([], list(range(2 * count))) for row in rows_of(found))
 
 
 def test_no_areas_and_nobody_asks(finders: Finders) -> None:
     none = finders.areas(FixedAreas.of(np.zeros(0, np.int64), 3, shapes_of([]), plane=False))
-    assert rows_of(none.holding(places_of([(0.0, 0.0)]), lists_of([[0, 1, 2]]))) == [[]]
+    assert rows_of(none.find(places_of([(0.0, 0.0)]), lists_of([[0, 1, 2]]))) == [[]]
     one = finders.areas(FixedAreas.of(np.zeros(1, np.int64), 1, shapes_of([Circle(0.0, 0.0, 1.0)]), plane=False))
     for groups in ([], [[], [0]]):
-        assert rows_of(one.holding(places_of([(0.0, 0.0)] * len(groups)), lists_of(groups))) == groups
+        assert rows_of(one.find(places_of([(0.0, 0.0)] * len(groups)), lists_of(groups))) == groups
     assert one.nbytes > none.nbytes
     nobody = Modelled([], 2, [(0.0, 0.0)], plane=False, finder=finders.clients)
     nobody.move([(0, (1.0, 1.0))])
     assert nobody.assert_found([(None, (1.0, 1.0), [0, 1])]) == 0
-    assert len(nobody.finder.near(places_of([]), lists_of([]))) == 0
+    assert len(nobody.finder.find(places_of([]), lists_of([]))) == 0
 
 
 @_one_fixture

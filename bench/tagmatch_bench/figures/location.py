@@ -322,15 +322,15 @@ def _fixed(some: Pairs) -> BoolArray:
     values = np.column_stack([some.lon, some.lat, some.metres, np.zeros(count)])
     shapes = Shapes(np.full(count, CIRCLE, np.uint8), values)
     areas = FixedAreas.of(np.arange(count), count, shapes, plane=False)
-    return np.diff(areas.holding(Places(some.at_lon, some.at_lat), _one_group_each(count)).offsets) > 0
+    return np.diff(areas.find(Places(some.at_lon, some.at_lat), _one_group_each(count)).offsets) > 0
 
 
 def _of_clients(some: Pairs) -> BoolArray:
     """By `ClientCells`: a client for each pair, in a group of its own."""
     count = len(some.lon)
     each = np.arange(count)
-    cells = ClientCells.of(each, count, each, some.metres, some.lon, some.lat, plane=False)
-    return np.diff(cells.near(Places(some.at_lon, some.at_lat), _one_group_each(count)).offsets) > 0
+    cells = ClientCells(each, count, each, some.metres, (some.lon, some.lat), plane=False)
+    return np.diff(cells.find(Places(some.at_lon, some.at_lat), _one_group_each(count)).offsets) > 0
 
 
 def _of_index(bench: Bench, count: int) -> Iterator[_Compared]:

@@ -44,7 +44,7 @@ class FixedCircles(_Structure):
         values = np.column_stack([circles.x, circles.y, circles.radius, np.zeros(count)])
         shapes = Shapes(np.full(count, CIRCLE, np.uint8), values)
         self._there = FixedAreas.of(np.zeros(count, np.int64), 1, shapes, plane=True)
-        self._find = self._there.holding
+        self._find = self._there.find
 
 
 class ClientCircles(_Structure):
@@ -52,10 +52,9 @@ class ClientCircles(_Structure):
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:  # noqa: ARG002
         count = len(circles)
-        self._cells = ClientCells.of(
-            np.zeros(count, np.int64), 1, np.arange(count), circles.radius, circles.x, circles.y, plane=True
-        )
-        self._there, self._find = self._cells, self._cells.near
+        at = circles.x, circles.y
+        self._cells = ClientCells(np.zeros(count, np.int64), 1, np.arange(count), circles.radius, at, plane=True)
+        self._there, self._find = self._cells, self._cells.find
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres."""
@@ -171,7 +170,7 @@ class FixedCirclesOnGpu(_OnGpu, FixedCircles):
         from tagmatch.pipeline.cuda.areas import CudaFixedAreas
 
         self._there = CudaFixedAreas(self._there, _DEVICE)
-        self._find = self._there.holding
+        self._find = self._there.find
 
 
 class ClientCirclesOnGpu(_OnGpu, ClientCircles):
@@ -186,7 +185,7 @@ class ClientCirclesOnGpu(_OnGpu, ClientCircles):
         from tagmatch.pipeline.cuda.areas import CudaClients
 
         self._there = CudaClients(self._cells, _DEVICE)
-        self._find = self._there.near
+        self._find = self._there.find
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres, on the CPU and on the device, which otherwise waits for the next packet."""

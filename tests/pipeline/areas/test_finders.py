@@ -71,7 +71,7 @@ def test_answers_of_any_length_are_whole() -> None:
     count = 20_000
     cells = Modelled([(0, client, 1.0) for client in range(count)], 2, [(0.0, 0.0)] * count, plane=True).cells
     groups = [[0] if i % 97 == 50 else [1] for i in range(500)]
-    found = cells.near(places_of([(0.0, 1.0)] * 500), lists_of(groups))
+    found = cells.find(places_of([(0.0, 1.0)] * 500), lists_of(groups))
     assert found.lengths().tolist() == [count if asked == [0] else 0 for asked in groups]
     assert np.array_equal(np.sort(found.values[:count]), np.arange(count))
 
@@ -102,5 +102,4 @@ def test_what_comes_first(name: str, tags: list[list[str]], radius: float, where
         tm.add_subscriptions(pa.table(columns if where is None else {**columns, "where": where}))
         tm.consolidate()
         (part,) = tm._engine.changing.answering[1]
-        of_tokens = part.areas.of_tokens
-        assert (0 if of_tokens is None else np.count_nonzero(of_tokens.sets.of_rows >= 0)) == first, name
+        assert np.count_nonzero(part.areas.sets.of_rows >= 0) == first, name

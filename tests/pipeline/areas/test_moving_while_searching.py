@@ -34,7 +34,7 @@ class Jumping:
         rng = np.random.default_rng(seed)
         self.weights = rng.integers(0, 2**64, len(of), np.uint64)
         at, radii = self._somewhere(rng, client_count), np.full(len(of), metres)
-        self.cells = ClientCells.of(of, len(groups), self.clients, radii, *at, plane=True)
+        self.cells = ClientCells(of, len(groups), self.clients, radii, at, plane=True)
 
     def _somewhere(self, rng: np.random.Generator, count: int) -> tuple[Any, Any]:
         """Half of them around either place; some at the very same."""
@@ -76,12 +76,12 @@ def messages_of(client_count: int) -> int:
 
 
 def near(jumping: Jumping, messages: int) -> Lists:
-    return jumping.cells.near(places_of([(FAR / 2, 0.0)] * messages), lists_of([[0]] * messages))
+    return jumping.cells.find(places_of([(FAR / 2, 0.0)] * messages), lists_of([[0]] * messages))
 
 
 def within(jumping: Jumping, messages: int) -> Lists:
     circle, box = Circle(FAR / 2, 0.0, EVERYWHERE), Box(-EVERYWHERE, -EVERYWHERE, EVERYWHERE, EVERYWHERE)
-    return jumping.cells.near(
+    return jumping.cells.find(
         places_of([NOWHERE] * messages), lists_of([[0]] * messages), shapes_of([circle, box] * (messages // 2))
     )
 
@@ -117,13 +117,13 @@ def test_both_entries_of_a_client_are_seen_alike(seed: int, client_count: int, m
     asked = lists_of([[0, 1], [1, 0]] * (messages // 2))
 
     def search() -> None:
-        found = jumping.cells.near(places, asked)
+        found = jumping.cells.find(places, asked)
         message = np.repeat(np.arange(messages), found.lengths())
         assert len(np.unique(message * len(jumping.weights) + found.values)) == len(found.values)
         assert set(np.bincount(message * client_count + jumping.clients[found.values]).tolist()) <= {0, 2}
 
     jumping.run(search, moves)
-    found = jumping.cells.near(places, asked).lengths()
+    found = jumping.cells.find(places, asked).lengths()
     assert found[0] + found[1] == len(jumping.weights)
 
 

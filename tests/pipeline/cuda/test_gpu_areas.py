@@ -59,8 +59,8 @@ def test_on_edges_the_device_says_what_the_cpu_says(rng: random.Random, plane: b
         places.append(place)
     columns = places_of(places), lists_of([[group] for group in range(len(places))])
     fixed = FixedAreas.of(np.arange(len(circles)), len(circles), shapes_of(circles), plane=plane)
-    found = CudaFixedAreas(fixed).holding(*columns)
-    assert rows_of(found) == rows_of(fixed.holding(*columns))
+    found = CudaFixedAreas(fixed).find(*columns)
+    assert rows_of(found) == rows_of(fixed.find(*columns))
     assert 0 < len(found.values) < len(circles)
 
 
@@ -89,7 +89,7 @@ def test_nobody_is_lost_while_others_move(seed: int) -> None:
     """Clients jump between two places; a message that has both in reach finds each client exactly once."""
     count, asks = (40, 15) if SIMULATED else (5000, 300)
     clients, at = np.arange(count), np.zeros(count)
-    cells = ClientCells.of(np.zeros(count, np.int64), 1, clients, np.full(count, 3000.0), at, at, plane=True)
+    cells = ClientCells(np.zeros(count, np.int64), 1, clients, np.full(count, 3000.0), (at, at), plane=True)
     there, stop = CudaClients(cells), threading.Event()
 
     def jump(number: int) -> None:
@@ -101,14 +101,15 @@ def test_nobody_is_lost_while_others_move(seed: int) -> None:
     with together([lambda: jump(0), lambda: jump(1)]):
         try:
             for _ in range(asks):
-                for row in rows_of(there.near(places_of([(500.0, 0.0)] * 2), lists_of([[0], [0]]))):
+                for row in rows_of(there.find(places_of([(500.0, 0.0)] * 2), lists_of([[0], [0]]))):
                     assert sorted(row) == clients.tolist()
         finally:
             stop.set()
 
 
 def test_what_a_device_had_is_given_back() -> None:
-    cells = ClientCells.of(np.zeros(1, np.int64), 1, np.zeros(1, np.int64), np.ones(1), *np.zeros((2, 1)), plane=True)
+    none, at = np.zeros(1, np.int64), np.zeros(1)
+    cells = ClientCells(none, 1, none, np.ones(1), (at, at), plane=True)
     gone = weakref.ref(CudaClients(cells))
     gc.collect()
     assert gone() is None
@@ -134,7 +135,7 @@ def test_moves_that_failed_on_the_device(monkeypatch: pytest.MonkeyPatch) -> Non
     with monkeypatch.context() as patched:
         patched.setattr(modelled.finder, "_arrange", failing(DeviceMemoryError("too small")))
         with pytest.raises(DeviceMemoryError):
-            modelled.finder.near(places_of([(0.0, 0.0)]), lists_of([[0]]))
+            modelled.finder.find(places_of([(0.0, 0.0)]), lists_of([[0]]))
     modelled.move([(1, (7.0, 7.0))])
     asked: list[tuple[None, Place, list[int]]] = [(None, (x, x), [0]) for x in (0.0, 5.0, 7.0)]
     assert modelled.assert_found(list(asked)) == 2
@@ -180,7 +181,7 @@ def test_small_packets_are_the_cpus() -> None:
 
 def test_closing_gives_back_what_areas_have() -> None:
     tm = index(fewest_queries=1)
-    there = weakref.ref(tm._engine.changing.matcher.finder.device)  # type: ignore[attr-defined]
+    there = weakref.ref(tm._engine.changing.matcher.finder.device.areas)  # type: ignore[attr-defined]
     assert there() is not None
     tm.close()
     del tm
@@ -193,7 +194,7 @@ def test_the_cpu_goes_on(monkeypatch: pytest.MonkeyPatch, error: type[DeviceErro
     """With a packet that finds too much for the device, or with all if it has failed."""
     with index(fewest_queries=1) as tm:
         with monkeypatch.context() as patched:
-            patched.setattr(CudaFixedAreas, "holding", failing(error("cannot")))
+            patched.setattr(CudaFixedAreas, "find", failing(error("cannot")))
             ask(tm, 2)
         before = tm.stats()["matched_by"]
         ask(tm, 2)
