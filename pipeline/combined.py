@@ -250,7 +250,9 @@ class CpuUnion(Union):
         known = self._largest.tag_index
         numbers = known.numbers(tags, first, last)
         others = [
-            matcher.preprocess(tags, first, last, matcher.translations.of(known).ranks(tags, first, last, numbers))
+            matcher.preprocess(
+                tags, first, last, matcher.tag_index.translation(known).ranks(tags, first, last, numbers)
+            )
             for matcher in self._segments
             if matcher is not self._largest
         ]

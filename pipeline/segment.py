@@ -24,7 +24,7 @@ from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.one import AnswersOne, OfSeveralTypes, OneQuery, one_of_all
-from tagmatch.pipeline.tags import QueryBatch, Space, TagIndex, Translations, live_sets, look_up_keys, no_space
+from tagmatch.pipeline.tags import QueryBatch, Space, TagIndex, live_sets, look_up_keys, no_space
 
 
 class Keys(Protocol):
@@ -379,7 +379,6 @@ class CpuMatcher:
         self._finders = finders
         self._notes = notes
         self.tag_index = TagIndex(segment.vocabulary)
-        self.translations = Translations(self.tag_index)
         self._answer_from(segment)
 
     def _answer_from(self, segment: Segment) -> None:

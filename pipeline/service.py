@@ -34,9 +34,6 @@ from tagmatch.pipeline.run.packets import Intake, Keys, Packet, Services, match_
 from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Stage, StageName, StoppedError, at_work
 from tagmatch.pipeline.segment import Matcher
 
-# Seconds without an answer after which a caller does not count on another that helps, but wakes a thread
-_PATIENCE_S = 0.01
-
 _Work: TypeAlias = Packet | Taken
 _Following: TypeAlias = Iterable[tuple[Stage[Any], _Work]]
 
@@ -87,7 +84,6 @@ class Pipeline:
         self._gatherings: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Gathering]
         self._gatherings = weakref.WeakKeyDictionary()
         self._starting = threading.Lock()
-        self._helping = threading.Lock()
         self._started = self._closed = False
 
     def _threads(self, name: StageName) -> int:
@@ -158,7 +154,7 @@ class Pipeline:
         if asked is None:
             return None
         one, query = asked
-        found = one.brief_keys(query, unique, self._counts.of_kernels)
+        found = one.brief_keys(query, unique, self._counts.sums)
         if found is None:
             return None
         if of is not None:
@@ -185,14 +181,12 @@ class Pipeline:
             if not isinstance(error, Exception):
                 raise
 
-    def _enter(
-        self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None, *, helps: bool = False
-    ) -> None:
-        """Hand a query to the intake, and have a thread take it, unless the caller helps."""
+    def _enter(self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None) -> None:
+        """Have a query wait in the intake, and a thread take it."""
         try:
             if overloaded := self._limits.admit([caller], timeout, always=at_work()):
                 raise overloaded[0]
-            if self._intake.extend(matcher, [(tags, caller)]) and not helps:
+            if self._intake.extend(matcher, [(tags, caller)]):
                 self._see_to_intake()
         except BaseException:
             self._leave_behind([caller])
@@ -212,34 +206,11 @@ class Pipeline:
     def match(self, matcher: Matcher, asked: Alone, *, unique: bool) -> Any:
         """Ask one query and wait for its keys; the calling thread does it all."""
         one, query = asked
-        return _as_asked(matcher, one.keys(query, unique, self._counts.of_kernels), unique)
+        return _as_asked(matcher, one.keys(query, unique, self._counts.sums), unique)
 
     def match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
-        """As `submit`; meanwhile the calling thread does the work for which another would have to be woken.
-
-        The main thread, which Ctrl-C may interrupt at any moment, has no part in the work for others.
-        """
-        if at_work() or threading.current_thread() is threading.main_thread():
-            answers = self.match_many(matcher, [one_row(tags)], unique=unique)
-            return _as_asked(matcher, answers.values, unique)
-        self._start()
-        future = Answer()
-        caller = Caller(future, unique)
-        self._enter(caller, matcher, tags, None, helps=True)
-        # One at a time helps, so that the queries of the others gather. A caller that finds another at it leaves its
-        # query to that one, which sees to it that somebody takes what is left.
-        while self._intake and not future.done() and self._helping.acquire(blocking=False):
-            try:
-                self._preprocessing.help()
-            finally:
-                self._helping.release()
-        if self._intake and not self._helping.locked():
-            self._preprocessing.nudge()
-        try:
-            return future.result(_PATIENCE_S)
-        except TimeoutError:
-            self._preprocessing.nudge()
-        return future.result()
+        """The same for a query that needs a packet."""
+        return _as_asked(matcher, self.match_many(matcher, [one_row(tags)], unique=unique).values, unique)
 
     def match_many(
         self,
@@ -293,8 +264,6 @@ class Pipeline:
         self._batcher.stop()
         for stage in self._stages.values():
             stage.join()
-        with self._helping:  # the thread of a caller may be at giving answers to others
-            pass
         self._lose(self._batcher.abandon(), ClosedError())
         _running.discard(self)
 

@@ -42,6 +42,8 @@ class TagIndex:
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
         self.slots: U64Array = vocabulary.slots_of_queries
+        self._translating = threading.Lock()
+        self._translation: Translation | None = None
 
     @property
     def nbytes(self) -> int:
@@ -73,6 +75,13 @@ class TagIndex:
         numbers = np.empty(len(tags), np.uint32)
         self._look_up(tags, 0, numbers)
         return numbers
+
+    def translation(self, source: TagIndex) -> Translation:
+        """From the ranks of a large segment to these; made when it is first needed, and kept."""
+        with self._translating:
+            if self._translation is None or self._translation.source is not source:
+                self._translation = Translation(source, self)
+            return self._translation
 
     def _of_dictionary(self, queries: TagLists) -> U32Array:
         """Ranks of a dictionary's strings; threads look up some each."""
@@ -163,22 +172,6 @@ class Translation:
             tags = gather_strings(queries.tags, np.uint64(queries.offsets[first]) + new)
             own[new] = self._target.looked_up(tags)
         return self._target.batch(queries, first, last, own)
-
-
-class Translations:
-    """The translation to a segment from the large one beside it, made when it is first needed, and kept."""
-
-    def __init__(self, target: TagIndex) -> None:
-        self._target = target
-        self._making = threading.Lock()
-        self._made: Translation | None = None
-
-    def of(self, source: TagIndex) -> Translation:
-        """Return that from this large segment."""
-        with self._making:
-            if self._made is None or self._made.source is not source:
-                self._made = Translation(source, self._target)
-            return self._made
 
 
 # Up to this many keys comparing them beats counting their bytes

@@ -19,13 +19,12 @@ from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions, of_channel
-from tagmatch.model.parallel import join, start
 from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.run.callers import Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
 from tagmatch.pipeline.run.packets import Call, Keys, Packet, Part, Services, cut, whole
-from tagmatch.pipeline.run.stage import at_work, working
+from tagmatch.pipeline.run.stage import Workers, at_work
 from tagmatch.pipeline.segment import Matcher
 
 
@@ -78,7 +77,7 @@ class _EndedError(Exception):
         self.outcome, self.error = outcome, error
 
 
-class Channels:
+class Channels(Workers[Turn]):
     """The channels' messages, and the threads that match them."""
 
     def __init__(
@@ -89,6 +88,7 @@ class Channels:
         services: Services,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        super().__init__("channels", options.threads if options.channels else 0)
         self._classes = {channel.name: Class(channel) for channel in options.channels}
         self._names = [*self._classes]
         self._threads = options.threads
@@ -99,21 +99,12 @@ class Channels:
         self._gone = threading.Condition(self._lock)
         self._calls = 0
         self._stopped = False
-        self.threads = [
-            threading.Thread(target=self._run, args=[worker], name=f"tagmatch-channels-{worker}", daemon=True)
-            for worker in range(options.threads if options.channels else 0)
-        ]
 
     # -- from outside ------------------------------------------------------------------------------------------------
 
     def of(self, channel: object) -> Class:
         """The channel of a name; InvalidValueError."""
         return self._classes[of_channel(channel, self._names)]
-
-    def start(self) -> None:
-        """Start all threads."""
-        for thread in self.threads:
-            start(thread)
 
     def submit(self, of: Class, matcher: Matcher, tags: list[str], caller: Caller, timeout: float | None) -> None:
         """Have a query answered, or fail, in time. Waits at most so long for its turn to enter."""
@@ -184,11 +175,6 @@ class Channels:
                 caller.cancel()
                 self._leave(entry, "cancelled", caller)
 
-    def join(self) -> None:
-        """Wait until all threads have ended; not for a thread at work."""
-        for thread in self.threads:
-            join(thread)
-
     def stats(self) -> dict[str, Any]:
         """Return what became of each channel's messages, by name."""
         return {name: each.counts.stats(each.cost) for name, each in self._classes.items()}
@@ -241,14 +227,6 @@ class Channels:
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
-    def _run(self, worker: int) -> None:
-        while (turn := self._next(worker)) is not None:
-            with working():
-                for entry in turn.dropped:
-                    self._end(entry, "dropped", self._unwanted(entry, "dropped"))
-                if turn.entries:
-                    self._match(turn.entries)
-
     def _next(self, worker: int) -> Turn | None:
         """Wait for something to do; `None` at the end."""
         with self._lock:
@@ -263,19 +241,19 @@ class Channels:
                 self._come.wait(None if left == inf else min(max(left, 0.0), threading.TIMEOUT_MAX))
         return None
 
-    def _match(self, entries: list[Entry]) -> None:
-        of, call, matcher = entries[0].of, entries[0].call, entries[0].matcher
-        if isinstance(call, Round):
-            self._match_packet(of, call, entries[0].work)
-            return
+    def _work_on(self, work: Turn) -> None:
+        for entry in work.dropped:
+            self._end(entry, "dropped", self._unwanted(entry, "dropped"))
         wanted = []
-        for entry in entries:
-            if entry.work[1].begin():
+        for entry in work.entries:
+            if isinstance(entry.call, Round):
+                self._match_packet(entry.of, entry.call, entry.work)
+            elif entry.work[1].begin():
                 wanted.append(entry)
             else:
                 self._leave(entry, "cancelled", entry.work[1])
-        if wanted and matcher is not None:
-            self._match_messages(of, matcher, wanted)
+        if wanted:
+            self._match_messages(wanted)
 
     def _match_packet(self, of: Class, call: Round, number: int) -> None:
         try:
@@ -288,7 +266,9 @@ class Channels:
             self._learn(of, len(packet), self._clock() - begun)
             call.done()
 
-    def _match_messages(self, of: Class, matcher: Matcher, entries: list[Entry]) -> None:
+    def _match_messages(self, entries: list[Entry]) -> None:
+        of, matcher = entries[0].of, entries[0].matcher
+        assert matcher is not None
         rows, callers = map(list, zip(*(entry.work for entry in entries), strict=True))
         try:
             begun = self._clock()
@@ -311,7 +291,7 @@ class Channels:
         asked = alone(matcher.one_query, rows[0]) if len(rows) == 1 else None
         if asked is not None:  # a packet takes longer
             one, query = asked
-            keys = matcher.keys.listed(one.keys(query, callers[0].unique, self._counts.of_kernels))
+            keys = matcher.keys.listed(one.keys(query, callers[0].unique, self._counts.sums))
             return [set(keys) if callers[0].unique else keys]
         packet = Packet.of(matcher, callers, rows)
         self._perform(packet)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import I64Array
+from tagmatch.pipeline.one import add_counts
 
 #: Bucket `i` counts durations from 2**(i - 1) to 2**i microseconds; the last one all that are longer (about 19 hours)
 _BUCKETS = 37
@@ -57,27 +58,19 @@ def _quantile(counts: list[int], share: float) -> float:
     return 0.0
 
 
-_NAMES = ("queries", "matches", "verified", "rejected")
-
-
 class Counts:
-    """Counts queries, keys, and sets that were found or turned away; many threads may add."""
+    """Counts queries, keys, and sets that were found or turned away; many threads, and kernels, may add."""
 
     def __init__(self) -> None:
-        self.of_kernels: I64Array = np.zeros(len(_NAMES), np.int64)
-        self._lock = threading.Lock()
-        self._sums = dict.fromkeys(_NAMES, 0)
+        self.sums: I64Array = np.zeros(4, np.int64)  # As kernels of single queries count
 
-    def add(self, **counts: int) -> None:
+    def add(self, *, queries: int = 0, matches: int = 0, verified: int = 0, rejected: int = 0) -> None:
         """Count what a packet has given."""
-        with self._lock:
-            for name, count in counts.items():
-                self._sums[name] += count
+        add_counts(self.sums, np.array([queries, matches, verified, rejected], np.int64))
 
     def stats(self) -> dict[str, int]:
         """Return the sums by name."""
-        of_kernels = dict(zip(_NAMES, self.of_kernels.tolist(), strict=True))
-        return {name: count + of_kernels[name] for name, count in self._sums.items()}
+        return dict(zip(("queries", "matches", "verified", "rejected"), self.sums.tolist(), strict=True))
 
 
 #: How much of a sample's weight is left after the next: about the last hundred count

@@ -48,11 +48,54 @@ def working() -> Iterator[None]:
         _of_thread.at_work = before
 
 
+class Workers(Generic[Work]):
+    """Threads that do pieces of work until there will be none."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        self.name = name
+        self.threads = [
+            threading.Thread(target=self._run, args=[worker], name=f"tagmatch-{name}-{worker}", daemon=True)
+            for worker in range(threads)
+        ]
+
+    def start(self) -> None:
+        """Start the threads, but those that an earlier call has started, which did not come to the end."""
+        for thread in self.threads:
+            start(thread)
+
+    def join(self) -> None:
+        """Wait until the threads have ended; not for a thread at work."""
+        for thread in self.threads:
+            join(thread)
+
+    def _run(self, worker: int) -> None:
+        while True:
+            try:
+                work = self._next(worker)
+            except Exception:
+                # What it was about has failed; the thread goes on for the others
+                _log.exception("a thread of %s could not take a piece of work", self.name)
+                continue
+            if work is None:
+                return
+            with working():
+                self._work_on(work)
+            del work
+
+    def _next(self, worker: int) -> Work | None:
+        """Wait for a piece of work; `None` at the end."""
+        raise NotImplementedError
+
+    def _work_on(self, work: Work) -> None:
+        """Do it; nothing is raised."""
+        raise NotImplementedError
+
+
 class StoppedError(Exception):
     """The stage takes no more work."""
 
 
-class Stage(Generic[Work]):
+class Stage(Workers[Work]):
     """Threads that do one kind of work."""
 
     def __init__(
@@ -67,7 +110,7 @@ class Stage(Generic[Work]):
         first: Callable[[], Work | None] = lambda: None,
         otherwise: Callable[[], Work | None] = lambda: None,
     ) -> None:
-        self.name = name
+        super().__init__(name, threads)
         self._do = do
         self._fail = fail
         self._bound = bound
@@ -80,14 +123,6 @@ class Stage(Generic[Work]):
         self._not_full = threading.Condition(self._lock)
         self._nudged = self._stopped = False
         self._wait, self.service = Histogram(), Histogram()  # In seconds
-        self.threads = [
-            threading.Thread(target=self._run, name=f"tagmatch-{name}-{i}", daemon=True) for i in range(threads)
-        ]
-
-    def start(self) -> None:
-        """Start the threads, but those that an earlier call has started, which did not come to the end."""
-        for thread in self.threads:
-            start(thread)
 
     def send(self, work: Work) -> None:
         """Have a piece of work done: at once, in the calling thread, if it is small; else as `put`."""
@@ -116,11 +151,6 @@ class Stage(Generic[Work]):
             self._not_empty.notify()
             return not self._stopped
 
-    def help(self) -> None:
-        """Do, in the calling thread, a piece that `otherwise` gives."""
-        if (work := self._otherwise()) is not None:
-            self._work_on(work)
-
     def stop(self) -> None:
         """Let threads end after the piece that they are at; what nobody has begun fails."""
         with self._lock:
@@ -132,11 +162,6 @@ class Stage(Generic[Work]):
         for work in left:
             self._give_up(work, StoppedError(self.name))
 
-    def join(self) -> None:
-        """Wait until the threads have ended; not for a thread at work."""
-        for thread in self.threads:
-            join(thread)
-
     def stats(self) -> dict[str, Any]:
         """Return `threads`, `queued`, and histograms of `wait` and `service` in seconds."""
         return {
@@ -146,30 +171,16 @@ class Stage(Generic[Work]):
             "service": self.service.summary(),
         }
 
-    def _run(self) -> None:
-        while True:
-            try:
-                work = self._next()
-            except Exception:
-                # What it was about has failed; the thread goes on for the others
-                _log.exception("stage %s could not take a piece of work", self.name)
-                continue
-            if work is None:
-                return
-            self._work_on(work)
-            del work
-
     def _work_on(self, work: Work) -> None:
-        with working():
-            begun = time.perf_counter()
-            try:
-                following = self._do(work)
-            except BaseException as error:
-                self._give_up(work, error)
-            else:
-                self.service.add(time.perf_counter() - begun)
-                for stage, piece in following:
-                    stage.send(piece)
+        begun = time.perf_counter()
+        try:
+            following = self._do(work)
+        except BaseException as error:
+            self._give_up(work, error)
+        else:
+            self.service.add(time.perf_counter() - begun)
+            for stage, piece in following:
+                stage.send(piece)
 
     def _give_up(self, work: Work, error: BaseException) -> None:
         """Have a piece fail; where even for that there is no memory, after a while."""
@@ -181,7 +192,7 @@ class Stage(Generic[Work]):
         _log.error("stage %s could not report, for want of memory: %r", self.name, error)
         return None
 
-    def _next(self) -> Work | None:
+    def _next(self, worker: int) -> Work | None:  # noqa: ARG002 - all find the same
         """Wait for a piece of work; `None` at the end."""
         if not self._stopped and (found := self._first()) is not None:
             return found

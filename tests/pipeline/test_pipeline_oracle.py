@@ -4,7 +4,6 @@ import asyncio
 import gc
 import queue
 import random
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -261,24 +260,3 @@ def test_callback_that_raises_disturbs_nobody(
     assert [future.result(TIMEOUT) for future in futures] == [[1], [2], [3]]
     assert tm.submit(["t1"]).result(TIMEOUT) == [1], "the pipeline stays up"
     end(tm)
-
-
-@pytest.mark.usefixtures("through_stages")
-def test_match_returns_while_others_go_on_asking(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
-    """A thread within `match` does the work of others, but not longer than it waits for its own answer."""
-    answered = threading.Event()
-
-    def ask_again(_: Future[Any]) -> None:
-        if not answered.is_set():
-            tm.submit(["t2"]).add_done_callback(ask_again)
-
-    tm = small(layout=layout, threads=1)
-    (future,), let_go = held_packet(monkeypatch, tm, [["t2"]])
-    future.add_done_callback(ask_again)
-    with together([lambda: tm.match(["t1", IN_PACKET])]) as asking:
-        try:
-            assert asking[0].result(TIMEOUT / 2) == [1]
-        finally:
-            answered.set()
-            let_go()
-    tm.close()
