@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -182,10 +182,10 @@ def _device_of(
     try:
         device = _on_cuda(segment, filters, options, _chosen(options))
         cpu = cache(lambda: CpuMatcher(segment, _finders(segment, filters, options)))
-        fewest = options.cuda.fewest_queries
-        if fewest is None:
-            fewest = _break_even_of(earlier, len(segment))
-        return Hybrid(device, cpu, break_even(device, cpu(), segment) if fewest is None else fewest), ()
+        matchers = (part.matcher.others if isinstance(part.matcher, Beside) else part.matcher for part in earlier)
+        known = ((len(each), each.fewest_queries) for each in matchers if isinstance(each, Hybrid))
+        fewest = _fewest(options, known, len(segment), lambda: break_even(device, cpu(), segment))
+        return Hybrid(device, cpu, fewest), ()
     except DeviceMemoryError as error:
         warnings.warn(f"{error}; the CPU matches", DeviceWarning, stacklevel=4)
         return None, (str(error),)
@@ -206,11 +206,9 @@ def _area_finder(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlie
     try:
         clients = None if areas.followers is None else CudaClients(areas.followers.cells, int(number))
         device = Searchers(CudaFixedAreas(areas.fixed, int(number), options.cuda.streams), clients)
-        fewest = options.cuda.fewest_queries
-        if fewest is None:
-            fewest = _break_even_of_areas(earlier, len(areas))
-        if fewest is None:
-            fewest = break_even_of_areas(device, areas)
+        finders = (part.matcher.finder for part in earlier if isinstance(part.matcher, Beside))
+        known = ((len(each), each.fewest_messages) for each in finders if each.device is not None)
+        fewest = _fewest(options, known, len(areas), lambda: break_even_of_areas(device, areas))
         return AreaFinder(areas, device, fewest)
     except DeviceError as error:
         is_small = isinstance(error, DeviceMemoryError)
@@ -222,18 +220,15 @@ def _area_finder(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlie
         return AreaFinder(areas, notes=(reason,))
 
 
-def _break_even_of(parts: Sequence[Part], rows: int) -> int | None:
-    """What was measured with a larger segment: one of so many rows beside it is not worth another measurement."""
-    larger = (part.matcher for part in parts if len(part.segment) > rows)
-    others = (matcher.others if isinstance(matcher, Beside) else matcher for matcher in larger)
-    return next((matcher.fewest_queries for matcher in others if isinstance(matcher, Hybrid)), None)
+def _fewest(options: MatchOptions, known: Iterable[tuple[int, int]], count: int, measure: Callable[[], int]) -> int:
+    """From how many queries on the device of `count` sets is asked: as is wanted, or known of more sets, or measured.
 
-
-def _break_even_of_areas(parts: Sequence[Part], count: int) -> int | None:
-    """As `_break_even_of`, of so many areas."""
-    larger = (part.matcher for part in parts if part.areas is not None and len(part.areas) > count)
-    finders = (matcher.finder for matcher in larger if isinstance(matcher, Beside))
-    return next((each.fewest_messages for each in finders if each.device is not None), None)
+    Of fewer sets, another measurement is not worth its time.
+    """
+    if options.cuda.fewest_queries is not None:
+        return options.cuda.fewest_queries
+    fewest = next((fewest for sets, fewest in known if sets > count), None)
+    return measure() if fewest is None else fewest
 
 
 def _chosen(options: MatchOptions) -> Sequence[int]:

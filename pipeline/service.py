@@ -20,7 +20,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, TypeAlias
 
-from tagmatch.model.arrays import Lists, TagLists, UIntArray
+from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.columns import one_row
 from tagmatch.model.errors import ClosedError
 from tagmatch.model.options import MatchOptions
@@ -30,7 +30,7 @@ from tagmatch.pipeline.run.callers import Answer, Answered, Caller, Gathering, L
 from tagmatch.pipeline.run.channels import Channels
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import Class
-from tagmatch.pipeline.run.packets import Intake, Keys, Packet, Services, match_many
+from tagmatch.pipeline.run.packets import Intake, Keys, Packet, Services, as_asked, match_many
 from tagmatch.pipeline.run.stage import FOLLOWING, STAGES, Stage, StageName, StoppedError, at_work
 from tagmatch.pipeline.segment import Matcher
 
@@ -159,7 +159,7 @@ class Pipeline:
             return None
         if of is not None:
             self._channels.answered_at_once(of)
-        return _as_asked(matcher, found, unique)
+        return as_asked(matcher, found, unique)
 
     def _ask_all(self, queries: list[Query]) -> None:
         """Ask queries for tasks of an event loop."""
@@ -206,11 +206,11 @@ class Pipeline:
     def match(self, matcher: Matcher, asked: Alone, *, unique: bool) -> Any:
         """Ask one query and wait for its keys; the calling thread does it all."""
         one, query = asked
-        return _as_asked(matcher, one.keys(query, unique, self._counts.sums), unique)
+        return as_asked(matcher, one.keys(query, unique, self._counts.sums), unique)
 
     def match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
         """The same for a query that needs a packet."""
-        return _as_asked(matcher, self.match_many(matcher, [one_row(tags)], unique=unique).values, unique)
+        return as_asked(matcher, self.match_many(matcher, [one_row(tags)], unique=unique).values, unique)
 
     def match_many(
         self,
@@ -356,12 +356,6 @@ class Pipeline:
         """Count the bytes of a packet's results out, once."""
         result_bytes, packet.result_bytes = packet.result_bytes, 0
         self._limits.charge(-result_bytes)
-
-
-def _as_asked(matcher: Matcher, found: UIntArray, unique: bool) -> Keys:
-    """Keys of one query as a list, or as a set where they are unique."""
-    keys = matcher.keys.listed(found)
-    return set(keys) if unique else keys
 
 
 _running: weakref.WeakSet[Pipeline] = weakref.WeakSet()

@@ -20,10 +20,10 @@ from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions, of_channel
 from tagmatch.pipeline.one import alone
-from tagmatch.pipeline.run.callers import Caller, Limits
+from tagmatch.pipeline.run.callers import Answer, Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
-from tagmatch.pipeline.run.packets import Call, Keys, Packet, Part, Services, cut, whole
+from tagmatch.pipeline.run.packets import Call, Keys, Packet, Part, Services, as_asked, cut, whole
 from tagmatch.pipeline.run.stage import Workers, at_work
 from tagmatch.pipeline.segment import Matcher
 
@@ -33,40 +33,26 @@ class Round(Call):
 
     def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
         super().__init__(matcher, parts, unique=unique)
+        self.caller = Caller(Answer(), unique)
         self._left = len(parts)
         self._lock = threading.Lock()
-        self._ended = threading.Event()
-        #: How it ended, and why, if it did not end well
-        self._outcome: tuple[str, BaseException] | None = None
 
     @property
     def over(self) -> bool:
         """Whether nobody waits any more."""
-        return self._ended.is_set()
+        return self.caller.done()
 
     def done(self) -> None:
         """Note that a packet has its answers."""
         with self._lock:
             self._left -= 1
-            if not self._left:
-                self._ended.set()
+            is_last = not self._left
+        if is_last:
+            self.caller.answer(None)
 
     def end(self, outcome: str, error: BaseException) -> None:
         """Have the call fail; the first error counts."""
-        with self._lock:
-            if not self._ended.is_set():
-                self._outcome = outcome, error
-                self._ended.set()
-
-    def wait(self) -> None:
-        """Wait for the end; raises `_EndedError` if it does not end well."""
-        self._ended.wait()
-        if self._outcome is not None:
-            raise _EndedError(*self._outcome)
-
-    def leave(self) -> None:
-        """Wait no longer."""
-        self._ended.set()
+        self.caller.fail(_EndedError(outcome, error))
 
 
 class _EndedError(Exception):
@@ -221,9 +207,9 @@ class Channels(Workers[Turn]):
                     self._match_packet(of, part, entry.work)
             elif (outcome := self._put(entries)) is not None:
                 part.end(outcome, self._unwanted(entries[0], outcome))
-            part.wait()
+            part.caller.future.result()
         finally:
-            part.leave()
+            part.caller.future.cancel()
 
     # -- threads -----------------------------------------------------------------------------------------------------
 
@@ -291,8 +277,8 @@ class Channels(Workers[Turn]):
         asked = alone(matcher.one_query, rows[0]) if len(rows) == 1 else None
         if asked is not None:  # a packet takes longer
             one, query = asked
-            keys = matcher.keys.listed(one.keys(query, callers[0].unique, self._counts.sums))
-            return [set(keys) if callers[0].unique else keys]
+            unique = callers[0].unique
+            return [as_asked(matcher, one.keys(query, unique, self._counts.sums), unique)]
         packet = Packet.of(matcher, callers, rows)
         self._perform(packet)
         self._counts.add(matches=len(packet.keys.values))

@@ -132,21 +132,56 @@ def goes_behind(end, block, due, same_channel):
 _goes_behind = goes_behind.py_func
 
 
-class Dfgs:
+class Order(ABC):
+    """What waits of all channels. All methods are called with one lock held, and wait for nothing.
+
+    `now` is of the clock that entries have their times of; the orders themselves ask no clock.
+    """
+
+    by_thread = False  # Whether what comes is for one certain thread
+
+    def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
+        self._classes, self._threads, self._limit = classes, threads, limit
+        #: Until when each thread is expected to be at work
+        self._busy = [-inf] * threads
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Entries that wait."""
+
+    @abstractmethod
+    def put(self, entries: Sequence[Entry], now: float) -> str | None:
+        """Have a message, or the packets of a call, wait; returns what becomes of it instead, if it may not."""
+
+    @abstractmethod
+    def take(self, worker: int, now: float) -> Turn | None:
+        """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
+
+    @abstractmethod
+    def ready_in(self, worker: int, now: float) -> float:
+        """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
+
+    @abstractmethod
+    def packet(self, of: Class, limit: int) -> int:
+        """Messages that a packet of a call should have, `limit` at most."""
+
+    @abstractmethod
+    def clear(self) -> list[Entry]:
+        """Forget all that waits, and return it."""
+
+
+class Dfgs(Order):
     """A queue of tasks for each thread, which has a way for every channel.
 
     A message is a block of one task; a call with many is a block of as many tasks as it has packets.
     """
 
-    #: Of the threads, only the one that it goes to may take what comes
     by_thread = True
 
     def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
-        self._classes = classes
-        self._limit = limit
+        super().__init__(classes, threads, limit)
         # Each task with the seconds that it was expected to take when it came
         self._queues: list[list[tuple[Entry, float]]] = [[] for _ in range(threads)]
-        self._busy = [-inf] * threads
 
     def __len__(self) -> int:
         return sum(map(len, self._queues))
@@ -165,7 +200,7 @@ class Dfgs:
         return "deserted"
 
     def take(self, worker: int, now: float) -> Turn | None:
-        """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
+        """As `Order` says."""
         queue = self._queues[worker]
         self._busy[worker] = now
         dropped = []
@@ -181,18 +216,18 @@ class Dfgs:
         return Turn([], dropped) if dropped else None
 
     def ready_in(self, worker: int, now: float) -> float:  # noqa: ARG002 - as `Order`
-        """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
+        """As `Order` says."""
         return -inf if self._queues[worker] else inf
 
     def clear(self) -> list[Entry]:
-        """Forget all that waits, and return it."""
+        """As `Order` says."""
         left = [entry for queue in self._queues for entry, _ in queue]
         for queue in self._queues:
             queue.clear()
         return left
 
     def packet(self, of: Class, limit: int) -> int:
-        """Messages that a packet of a call should have, `limit` at most."""
+        """As `Order` says."""
         return packet_of(of, self._classes, min(limit, self._limit))
 
     def _place(self, worker: int, entry: Entry, block: float, now: float) -> int | None:
@@ -253,26 +288,22 @@ class _Line:
         return left
 
 
-class _Lines(ABC):
-    """Lines of all channels, from which any thread takes."""
+class Fifo(Order):
+    """First in, first out, in tasks as large as may be: deadlines are measured, and only what expires is dropped.
 
-    #: Any thread may take what comes
-    by_thread = False
+    All channels have lines, from which any thread takes.
+    """
 
     def __init__(self, classes: Sequence[Class], threads: int, limit: int) -> None:
-        self._classes = classes
+        super().__init__(classes, threads, limit)
         self._line_of = {each.channel.name: _Line(each) for each in classes}
         self._lines = [*self._line_of.values()]
-        self._threads = threads
-        self._limit = limit
-        #: Until when each thread is expected to be at work
-        self._busy = [-inf] * threads
 
     def __len__(self) -> int:
         return sum(len(line.entries) for line in self._lines)
 
     def put(self, entries: Sequence[Entry], now: float) -> str | None:
-        """Have a message, or the packets of a call, wait; returns what becomes of it instead, if it may not."""
+        """As `Order` says."""
         if self._refuses(entries, now):
             return "refused"
         rest = 0
@@ -283,7 +314,7 @@ class _Lines(ABC):
         return None
 
     def take(self, worker: int, now: float) -> Turn | None:
-        """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
+        """As `Order` says."""
         self._busy[worker] = now
         dropped: list[Entry] = []
         while (line := self._most_urgent(now)) is not None:
@@ -304,15 +335,15 @@ class _Lines(ABC):
         return Turn([], dropped) if dropped else None
 
     def ready_in(self, worker: int, now: float) -> float:  # noqa: ARG002 - as `Order`
-        """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
+        """As `Order` says."""
         return min((self._ready_at(line, now) - now for line in self._lines if line.entries), default=inf)
 
     def clear(self) -> list[Entry]:
-        """Forget all that waits, and return it."""
+        """As `Order` says."""
         return [entry for line in self._lines for entry in line.clear()]
 
     def packet(self, of: Class, limit: int) -> int:
-        """Messages that a packet of a call should have, `limit` at most."""
+        """As `Order` says."""
         return min(limit, self._bound(of))
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -336,47 +367,28 @@ class _Lines(ABC):
             return -inf
         return min(first.since + line.of.channel.budget, first.due - line.of.cost.seconds(line.messages))
 
-    @abstractmethod
-    def _refuses(self, entries: Sequence[Entry], now: float) -> bool:
-        """Whether there is no use in having these wait."""
-
-    @abstractmethod
-    def _urgency(self, entry: Entry) -> Any:
-        """What is least of the entry that goes first."""
-
-    @abstractmethod
-    def _too_late(self, entry: Entry, now: float) -> bool:
-        """Whether an entry is dropped rather than matched now."""
-
-    @abstractmethod
-    def _bound(self, of: Class) -> int:
-        """Messages that a task of a channel may have."""
-
-    @abstractmethod
-    def _most(self, first: Entry, now: float) -> int:
-        """Messages that may share a task with one that begins now."""
-
-
-class Fifo(_Lines):
-    """First in, first out, in tasks as large as may be: deadlines are measured, and only what expires is dropped."""
-
     def _refuses(self, entries: Sequence[Entry], now: float) -> bool:  # noqa: ARG002
+        """Whether there is no use in having these wait."""
         return False
 
-    def _urgency(self, entry: Entry) -> int:
+    def _urgency(self, entry: Entry) -> Any:
+        """What is least of the entry that goes first."""
         return entry.number
 
     def _too_late(self, entry: Entry, now: float) -> bool:
+        """Whether an entry is dropped rather than matched now."""
         return now > entry.lifespan
 
     def _bound(self, of: Class) -> int:  # noqa: ARG002
+        """Messages that a task of a channel may have."""
         return self._limit
 
     def _most(self, first: Entry, now: float) -> int:  # noqa: ARG002
+        """Messages that may share a task with one that begins now."""
         return self._limit
 
 
-class Edf(_Lines):
+class Edf(Fifo):
     """Earliest deadline first, then the higher priority, then what came first. What could not be in time is dropped.
 
     Where so much waits, with a deadline not later, that a message could not be in time, it is refused at once; so it is
@@ -449,35 +461,6 @@ class Edf(_Lines):
         if first.due > now:  # else it is late already
             longest = min(longest, first.due - now)
         return first.of.cost.most(longest, self._limit)
-
-
-class Order(Protocol):
-    """What waits of all channels. All methods are called with one lock held, and wait for nothing.
-
-    `now` is of the clock that entries have their times of; the orders themselves ask no clock.
-    """
-
-    @property
-    def by_thread(self) -> bool:
-        """Whether what comes is for one certain thread."""
-
-    def __len__(self) -> int:
-        """Entries that wait."""
-
-    def put(self, entries: Sequence[Entry], now: float, /) -> str | None:
-        """Have a message, or the packets of a call, wait; returns what becomes of it instead, if it may not."""
-
-    def take(self, worker: int, now: float, /) -> Turn | None:
-        """What a thread, which is done with what it had, is to do next; `None` if it is to wait."""
-
-    def ready_in(self, worker: int, now: float, /) -> float:
-        """Seconds until a thread may find something, if nothing more comes; infinite if it will not."""
-
-    def packet(self, of: Class, limit: int, /) -> int:
-        """Messages that a packet of a call should have, `limit` at most."""
-
-    def clear(self) -> list[Entry]:
-        """Forget all that waits, and return it."""
 
 
 #: Makes an order for some channels, some threads, and tasks of at most so many messages

@@ -13,7 +13,7 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U64Array, offsets_of, pooled
+from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U64Array, UIntArray, offsets_of, pooled
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
@@ -155,6 +155,12 @@ Part: TypeAlias = tuple[TagLists, int, int]
 
 #: Keys of a query, which are integers or strings
 Keys: TypeAlias = list[Any] | set[Any]
+
+
+def as_asked(matcher: Matcher, found: UIntArray, unique: bool) -> Keys:
+    """Keys of one query as a list, or as a set where they are unique."""
+    keys = matcher.keys.listed(found)
+    return set(keys) if unique else keys
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

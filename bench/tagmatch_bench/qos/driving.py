@@ -21,12 +21,13 @@ from tagmatch_bench.qos.matching import H_PHASE, UNIT_SECONDS, Matching, Message
 from tagmatch_bench.qos.simulator import NANOSECONDS, Flow
 
 
-class InTurn:
+class InTurn(Order):
     """Workers get messages in turn, round robin; each has an order of its own."""
 
     by_thread = True
 
     def __init__(self, of: NewOrder, classes: Sequence[Class], threads: int, limit: int) -> None:
+        super().__init__(classes, threads, limit)
         self._orders: list[Order] = [of(classes, 1, limit) for _ in range(threads)]
         self._next = 0
 
