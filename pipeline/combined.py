@@ -22,6 +22,7 @@ from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.areas.finder import AreaFinder
 from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.segment import (
+    About,
     Batches,
     ByPartition,
     CpuMatcher,
@@ -48,15 +49,15 @@ class Several:
         self._own_notes = notes
         self.packet_size: PacketSize = matchers[0].packet_size
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the devices of all matchers."""
-        return tuple(name for matcher in self._matchers for name in matcher.devices)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Sentences of all matchers about what is not as one would expect."""
-        return (*self._own_notes, *(note for matcher in self._matchers for note in matcher.notes))
+    def about(self) -> About:
+        """As `Matcher` says."""
+        each = [matcher.about() for matcher in self._matchers]
+        return About(
+            tuple(name for about in each for name in about.devices),
+            (*self._own_notes, *(note for about in each for note in about.notes)),
+            added_up(about.matched_by for about in each),
+            sum(about.nbytes for about in each),
+        )
 
     def memory(self, count: int) -> U64Array | None:
         """That of the first."""
@@ -66,16 +67,6 @@ class Several:
     def one_query(self) -> OneQuery | OfSeveralTypes | None:
         """None: devices get packets."""
         return None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what all matchers keep in memory beside the tables of the sets."""
-        return sum(matcher.nbytes for matcher in self._matchers)
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """The sums of all matchers."""
-        return added_up(matcher.matched_by for matcher in self._matchers)
 
 
 class RoundRobin(Several):
@@ -221,10 +212,9 @@ class Beside(Union):
         """The keys of the segment."""
         return self._segment.keys
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the devices that match the other sets."""
-        return self.others.devices
+    def about(self) -> About:
+        """As `Matcher` says; the devices are those of the other sets."""
+        return super().about()._replace(devices=self.others.about().devices)
 
     def __len__(self) -> int:
         return len(self._segment)
@@ -361,7 +351,7 @@ class Hybrid:
         self._making = threading.Lock()
         self._cpu: SegmentMatcher | None = None
         self._device: DeviceMatcher | None = device
-        self._reason = ""
+        self._reason: str | None = None  # Why the device is not used any more
         self._counting = threading.Lock()
         self._matched_by = {"cuda": 0, "cpu": 0}
         # Queries wait on the CPU, which routes them and keeps their results
@@ -397,32 +387,16 @@ class Hybrid:
         """Of what size packets should be now."""
         return self._in_use().packet_size
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the devices that match now."""
-        return self._in_use().devices
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Why the devices are not those that were asked for, and what the CPU has to do."""
-        if self._device is None:
-            return (self._reason, *self.cpu.notes)
-        small = f"packets of fewer than {self.fewest_queries} queries are matched on the CPU, which is faster for few"
-        return (*self._device.notes, *([small] if self.fewest_queries > 1 else []))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what is kept in memory beside the tables of the sets."""
-        return sum(matcher.nbytes for matcher in (self._device, self._cpu) if matcher is not None)
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """How many queries of packets went to the device and how many to the CPU.
-
-        Where queries wait by partition, it is how many (query, partition) pairs.
-        """
+    def about(self) -> About:
+        """As `Matcher` says; of queries that wait by partition, it counts (query, partition) pairs."""
+        used, cpu = self._in_use().about(), self._cpu
+        notes = used.notes if self._reason is None else (self._reason, *used.notes)
+        if self._reason is None and self.fewest_queries > 1:
+            fewer = f"packets of fewer than {self.fewest_queries} queries"
+            notes = (*notes, f"{fewer} are matched on the CPU, which is faster for few")
+        nbytes = used.nbytes + (0 if self._reason is not None or cpu is None else cpu.about().nbytes)
         with self._counting:
-            return dict(self._matched_by)
+            return About(used.devices, notes, dict(self._matched_by), nbytes)
 
     def memory(self, count: int) -> U64Array | None:
         """That of the matcher in use."""

@@ -197,7 +197,7 @@ def _device_of(
 
 def _area_finder(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlier: Sequence[Part]) -> AreaFinder:
     """What finds areas: the CPU, and beside it the first of the devices that match the other sets, if some do."""
-    kind, _, number = others.devices[0].partition(":")
+    kind, _, number = others.about().devices[0].partition(":")
     if kind != "cuda" or not (len(areas.fixed_rows) or areas.followers is not None):
         return AreaFinder(areas)
     # Importing this needs CUDA

@@ -77,6 +77,23 @@ class PacketSize:
     per_device: bool = False
 
 
+class About(NamedTuple):
+    """What statistics say about a matcher."""
+
+    devices: tuple[str, ...]  # Names of the devices that match: `"cpu"`, or `"cuda:0"` and so on
+    notes: tuple[str, ...]  # What is not as one would expect, in sentences
+    matched_by: dict[str, int]  # How many queries went to which kind of device, if there are several
+    nbytes: int  # Of what is kept in memory beside the tables of the sets
+
+
+def added_up(matched_by: Iterable[dict[str, int]]) -> dict[str, int]:
+    """How many queries went to each kind of device, of all who matched some."""
+    counts = Counter[str]()
+    for each in matched_by:
+        counts.update(each)  # a sum of counters would leave zeros out
+    return dict(counts)
+
+
 class Matcher(Protocol):
     """What answers queries about some sets. Any number of threads may share it."""
 
@@ -99,21 +116,8 @@ class Matcher(Protocol):
     def one_query(self) -> AnswersOne | None:
         """For a matcher to which a single query need not come in a packet."""
 
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the devices that match: `"cpu"`, or `"cuda:0"` and so on."""
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What is not as one would expect, in sentences."""
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """How many queries went to which kind of device, where there are several."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what is kept in memory beside the tables of the sets."""
+    def about(self) -> About:
+        """What there is to say about it."""
 
     def memory(self, count: int) -> U64Array | None:
         """Memory for `count` keys, into which key lookups write best; `None` where that is memory of their own."""
@@ -123,14 +127,6 @@ class Matcher(Protocol):
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids, uint32, of the sets that each of queries `first` to `last` contains."""
-
-
-def added_up(matched_by: Iterable[dict[str, int]]) -> dict[str, int]:
-    """How many queries went to each kind of device, of all who matched some."""
-    counts = Counter[str]()
-    for each in matched_by:
-        counts.update(each)  # a sum of counters would leave zeros out
-    return dict(counts)
 
 
 class SegmentMatcher(Matcher, Protocol):
@@ -372,7 +368,6 @@ _PACKET_SIZE = PacketSize(queries=8192, tags=65_536, fewest=512)
 class CpuMatcher:
     """Matches on the CPU within one segment. Any number of threads may share it."""
 
-    devices = ("cpu",)
     packet_size = _PACKET_SIZE
 
     def __init__(self, segment: Segment, finders: Sequence[Finder], *, notes: tuple[str, ...] = ()) -> None:
@@ -401,20 +396,11 @@ class CpuMatcher:
     def __len__(self) -> int:
         return len(self._segment)
 
-    @property
-    def notes(self) -> tuple[str, ...]:
+    def about(self) -> About:
         """As `Matcher` says."""
-        return (*self._notes, *(note for finder in self._finders for note in finder.notes))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of what is kept in memory beside the tables of the sets."""
-        return self.tag_index.nbytes + sum(finder.nbytes for finder in self._finders)
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """As `Matcher` says."""
-        return added_up(finder.matched_by for finder in self._finders)
+        notes = (*self._notes, *(note for finder in self._finders for note in finder.notes))
+        nbytes = self.tag_index.nbytes + sum(finder.nbytes for finder in self._finders)
+        return About(("cpu",), notes, added_up(finder.matched_by for finder in self._finders), nbytes)
 
     def memory(self, count: int) -> U64Array:
         """Memory for `count` keys."""

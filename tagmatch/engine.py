@@ -370,7 +370,7 @@ class LocalEngine:
 
     def stats(self) -> dict[str, Any]:
         snapshot, parts, matcher = self.changing.answering
-        segments, options = snapshot.segments, snapshot.segments[0].options
+        segments, options, about = snapshot.segments, snapshot.segments[0].options, matcher.about()
         return {
             "sets": len(snapshot),
             "keys": sum(segment.live_keys for segment in segments),
@@ -389,14 +389,14 @@ class LocalEngine:
             "max_partition_size": options.max_partition_size,
             "plane": self._options.plane,
             "exact": self._options.exact or rules_of(options).compares_tags,
-            "device": matcher.devices[0].partition(":")[0],
-            "devices": list(matcher.devices),
-            "device_notes": list(matcher.notes),
-            "matched_by": matcher.matched_by,
+            "device": about.devices[0].partition(":")[0],
+            "devices": list(about.devices),
+            "device_notes": list(about.notes),
+            "matched_by": about.matched_by,
             "threads": self._options.threads,
             "number": snapshot.number,
             "seed": segments[0].vocabulary.seed,
-            "index_bytes": snapshot.nbytes + matcher.nbytes,
+            "index_bytes": snapshot.nbytes + about.nbytes,
             "key_bytes": sum(segment.keys.nbytes for segment in segments),
             "path": None if self._location is None else str(self._location),
             "reload_error": self.changing.following.error,

@@ -26,7 +26,7 @@ from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.cells import Moves
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.one import MATCHES, AnswersOne, Single, add_counts
-from tagmatch.pipeline.segment import Matcher, PacketSize, Preprocessed
+from tagmatch.pipeline.segment import Matcher, Preprocessed
 from tagmatch.pipeline.tags import Space, no_space
 
 _KEY_BYTES = 8
@@ -223,8 +223,7 @@ class WithinAreas:
     def __init__(self, matcher: Matcher, clients: Clients, *, plane: bool) -> None:
         self._matcher, self._clients, self._plane = matcher, clients, plane
         self.keys, self.memory, self.set_ids = matcher.keys, matcher.memory, matcher.set_ids
-        self.devices, self.notes = matcher.devices, matcher.notes
-        self.packet_size: PacketSize = matcher.packet_size
+        self.about, self.packet_size = matcher.about, matcher.packet_size
 
     @property
     def one_query(self) -> AnswersOne | None:
@@ -234,16 +233,6 @@ class WithinAreas:
 
     def __len__(self) -> int:
         return len(self._matcher)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the other matcher has."""
-        return self._matcher.nbytes
-
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """How many queries of the other matcher went where."""
-        return self._matcher.matched_by
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Queries, and the areas of those that have one."""

@@ -25,7 +25,7 @@ from tagmatch.pipeline.cuda.filters import CudaFilters, CudaMessageIndex
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, KeyArrays, Pairs, Room
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.pipeline.filters.index import FilterIndex
-from tagmatch.pipeline.segment import Batches, Found, PacketSize
+from tagmatch.pipeline.segment import About, Batches, Found, PacketSize
 from tagmatch.pipeline.tags import Space, look_up_keys, no_space
 
 cuda: Any = numba.cuda
@@ -123,8 +123,7 @@ class CudaMatcher:
         self.keys = segment.keys
         self._sets = len(segment)
         self._has_empty_set = segment.tagsets.has_empty_set
-        self.devices: tuple[str, ...] = (f"cuda:{device}",)
-        self.notes: tuple[str, ...] = ()
+        self._notes: tuple[str, ...] = ()
         self._device = device
         self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
         self._room = Room(_FIRST_ROOM)
@@ -146,7 +145,9 @@ class CudaMatcher:
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
                 self._keys_there = sent(KeyArrays(keys.offsets, keys.values))
             else:
-                self.notes = (f"the keys are looked up on the CPU: they do not fit the memory of CUDA device {device}",)
+                self._notes = (
+                    f"the keys are looked up on the CPU: they do not fit the memory of CUDA device {device}",
+                )
             for _ in range(options.cuda.streams):
                 self._free.put(Workspace())
         # All kernels are compiled by this thread, before others want them
@@ -169,17 +170,11 @@ class CudaMatcher:
     def __len__(self) -> int:
         return self._sets
 
-    @property
-    def matched_by(self) -> dict[str, int]:
-        """Nothing: all queries go to the device."""
-        return {}
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of device memory, but for what packets take on their way."""
+    def about(self) -> About:
+        """As `Matcher` says, without the memory that packets take on their way."""
         filters = () if self._filters is None else (self._filters,)
         tables = (self._tag_index, self._match, *filters, *(self._keys_there or ()))
-        return sum(int(table.nbytes) for table in tables)
+        return About((f"cuda:{self._device}",), self._notes, {}, sum(int(table.nbytes) for table in tables))
 
     def memory(self, count: int) -> U64Array | None:
         """Pinned memory for `count` keys, unless they are few."""

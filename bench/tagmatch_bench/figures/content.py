@@ -162,7 +162,9 @@ def _real(bench: Bench, result: Result, sizes: ContentSizes) -> None:
 def _costs(bench: Bench, result: Result, scenario: Scenario, whole: TagmatchContent) -> None:
     """Add bytes and build time, a constraint."""
     count, large = scenario.constraints, scenario.constraints >= 0.9 * _LARGE
-    result.add(f"{scenario.name}: memory", whole.matcher.nbytes / count, "B a constraint", _BYTES if large else None)
+    result.add(
+        f"{scenario.name}: memory", whole.matcher.about().nbytes / count, "B a constraint", _BYTES if large else None
+    )
     result.add(f"{scenario.name}: memory, with the stored rows", whole.nbytes() / count, "B a constraint")
     segments = whole.index.snapshot.segments
     builds = {

@@ -122,7 +122,7 @@ def content(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                 scenario = located(f"{size:,} filters with {kind}", size, options.queries, options.seed, kind)
             with built_located(bench, scenario) as whole:
                 found = measure(bench, result, scenario, whole, (*ALL, MATCHING_GPU))
-                used = whole.matcher.nbytes / size
+                used = whole.matcher.about().nbytes / size
                 result.add(f"{scenario.name}: memory", used, "B a filter")
                 result.add(f"{scenario.name}: memory, with the stored rows", whole.nbytes() / size, "B a filter")
             for name, micros in found.micros.items():
@@ -267,7 +267,7 @@ def cities(bench: Bench, result: Result, filters: int, path: Path | None) -> Non
         own: dict[str, Any] = {WHOLE: whole, MATCHING: LocatedMatching(whole), CALLED: LocatedOneByOne(whole)}
         builds = {name: partial(system.build, scenario.subscriptions, 1) for name, system in ALERTS.items()}
         found = timed(bench, result, scenario, own | bench.build(result, builds, stack, scenario.name))
-        used = whole.matcher.nbytes / filters
+        used = whole.matcher.about().nbytes / filters
     panel = result.panel(f"alerts near cities, {filters:,} of them", "", MICROS)
     panel.add_all(found.micros, "cities")
     result.add("cities: keys of an answer", found.keys_per_message, "keys")

@@ -286,7 +286,7 @@ def memory(bench: Bench, result: Result, filters: int) -> None:
             scenario = located(f"CLCB Figure 7, {size:,} filters", size, 1, bench.options.seed)
         used: dict[str, int] = {}
         with built_located(bench, scenario) as whole:
-            used |= {MATCHING: whole.matcher.nbytes, f"{WHOLE}, with the stored rows": whole.nbytes()}
+            used |= {MATCHING: whole.matcher.about().nbytes, f"{WHOLE}, with the stored rows": whole.nbytes()}
         with ExitStack() as stack:
             for name, other in bench.build(result, others_built(scenario), stack, scenario.name).items():
                 used[name] = other.device_nbytes() if name in LOCATED_GPU else other.nbytes()

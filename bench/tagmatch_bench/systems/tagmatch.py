@@ -162,7 +162,7 @@ class Kernels(Plain):
 
     def nbytes(self) -> int | None:
         """Bytes of memory."""
-        return self._matcher.nbytes
+        return self._matcher.about().nbytes
 
 
 def dictionary_encoded(queries: pa.ListArray) -> pa.ListArray:

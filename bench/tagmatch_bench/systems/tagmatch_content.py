@@ -180,7 +180,7 @@ class TagmatchMatching(_AskedOtherwise):
 
     def nbytes(self) -> int:
         """Bytes of memory, without the stored rows and keys."""
-        return int(self._matcher.nbytes)
+        return int(self._matcher.about().nbytes)
 
 
 class LocatedMatching(TagmatchMatching):
