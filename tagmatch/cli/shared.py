@@ -43,7 +43,8 @@ def run(command: Callable[[], object]) -> None:
         if line is None:
             raise
         if isinstance(error, OSError):
-            _give_up_output()
+            # Standard output may take no more, as its reader has gone or its disk is full; nor may it be tried at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         if line:
             typer.echo(f"tagmatch: {' '.join(line.split())}", err=True)
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
@@ -80,11 +81,6 @@ def _own_streams() -> Iterator[None]:
         finally:
             sys.stdout = found
             own.flush()
-
-
-def _give_up_output() -> None:
-    """Standard output may take no more, as its reader has gone or its disk is full; nor may it be tried at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def command_line(description: str) -> typer.Typer:

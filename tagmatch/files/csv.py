@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from tagmatch.files.columns import ATTRIBUTES, ID, FileColumn, refuse_twice
-from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of, lines_of
+from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.files.json import MARK, concatenated, json_lists, json_values, read_json, time_texts, utf8_text
 from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
@@ -96,7 +96,7 @@ def _block(data: bytes, *, is_all: bool) -> Block | None:
 
 
 def _line_ends(data: bytes, array: U8Array, *, is_all: bool) -> I64Array:
-    ends = lines_of(array)
+    ends = np.flatnonzero(array == _LF) + 1
     if b"\r" not in data:
         return ends
     returns = np.flatnonzero(array == _CR)

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 
 if TYPE_CHECKING:
-    from tagmatch.model.arrays import BoolArray, I64Array, U8Array
+    from tagmatch.model.arrays import BoolArray, I64Array
 
 STANDARD_STREAM = "-"
 
@@ -138,12 +138,12 @@ def whole_text(descriptor: int, name: str) -> io.TextIOWrapper:
 
 
 @contextlib.contextmanager
-def output_stream(path: str) -> Iterator[Output]:
-    """Give the stream at a path that is no regular file, to be written to."""
-    found = open_already(path, 1)
-    descriptor = os.open(path, os.O_WRONLY) if found is None else found
+def _opened(path: str, standard: int, flags: int) -> Iterator[int]:
+    """Give the descriptor of a file or stream, which is closed at the end if it was not open before."""
+    found = open_already(path, standard)
+    descriptor = os.open(path, flags) if found is None else found
     try:
-        yield Output(descriptor, STANDARD_OUTPUT if descriptor == 1 else path)
+        yield descriptor
     finally:
         if found is None:
             os.close(descriptor)
@@ -152,16 +152,11 @@ def output_stream(path: str) -> Iterator[Output]:
 @contextlib.contextmanager
 def input_descriptor(path: str) -> Iterator[int]:
     """Give the descriptor of a file or stream, to be read from."""
-    found = open_already(path, 0)
-    descriptor = os.open(path, os.O_RDONLY) if found is None else found
-    try:
+    with _opened(path, 0, os.O_RDONLY) as descriptor:
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             with contextlib.suppress(OSError):  # it is faster only
                 fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         yield descriptor
-    finally:
-        if found is None:
-            os.close(descriptor)
 
 
 def input_name(path: str) -> str:
@@ -223,20 +218,6 @@ def text_only(read: Read, name: str) -> Read:
     return checked
 
 
-def whole_lines(read: Read) -> Iterator[bytes]:
-    """The bytes of a stream in blocks that end where a line ends: those of the lines that are at hand."""
-    begun: list[bytes] = []
-    while more := read(BLOCK_BYTES):
-        end = more.rfind(b"\n") + 1
-        if end:
-            yield b"".join((*begun, more[:end]))
-            begun = []
-        if end < len(more):
-            begun.append(more[end:])
-    if begun:
-        yield b"".join((*begun, b"\n"))
-
-
 _BLANK = b" \t\r\n"
 
 
@@ -273,12 +254,6 @@ def block_of(data: bytes, begins: I64Array, ends: I64Array, lines: I64Array, odd
     for place in np.flatnonzero(is_blank).tolist():
         is_blank[place] = not data[begins[place] : ends[place]].strip(_BLANK)
     return found.rows(~is_blank) if is_blank.any() else found
-
-
-def lines_of(data: U8Array) -> I64Array:
-    """Where lines end that have a line feed."""
-    ends: I64Array = (data == ord("\n")).nonzero()[0] + 1
-    return ends
 
 
 def first_line(error: BaseException) -> str:
@@ -318,7 +293,13 @@ Stream = BinaryIO | Output
 @contextlib.contextmanager
 def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
     """Open a stream, such as a pipe or standard output (`-`), or a file that appears only when it is whole."""
-    with output_stream(path) if is_stream(path) else _whole_file(Path(path)) as stream:
+    with contextlib.ExitStack() as stack:
+        stream: Stream
+        if is_stream(path):
+            descriptor = stack.enter_context(_opened(path, 1, os.O_WRONLY))
+            stream = Output(descriptor, STANDARD_OUTPUT if descriptor == 1 else path)
+        else:
+            stream = stack.enter_context(stack.enter_context(write_whole(Path(path))).open("wb"))
         if compression is None:
             yield stream
         else:
@@ -326,9 +307,3 @@ def open_output(path: str, compression: str | None = None) -> Iterator[Stream]:
 
             with pa.CompressedOutputStream(pa.PythonFile(stream, "w"), compression) as compressed:
                 yield compressed
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    with write_whole(path) as part, part.open("wb") as file:
-        yield file

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tagmatch.files.formats import first_line
 from tagmatch.files.ipc_messages import NO_BYTES, Body, DictionaryBatch, RowBatch, Shape, aligned, header_of
 from tagmatch.model.arrays import BoolArray, I64Array, IntArray, offsets_of
 from tagmatch.model.arrow import numpy_type
@@ -437,7 +438,7 @@ class IpcReader:
             schema = pa.ipc.read_schema(pa.py_buffer(_CONTINUED + struct.pack("<i", len(padded)) + padded))
             names = schema.names
         except (pa.ArrowException, OSError, ValueError, TypeError, NotImplementedError) as error:
-            raise InvalidValueError(f"the Arrow schema cannot be read: {_first_line(error)}") from None
+            raise InvalidValueError(f"the Arrow schema cannot be read: {first_line(error)[:200]}") from None
         if len(names) != len(shapes):
             raise InvalidValueError("the header of an Arrow message is damaged")
         readers: list[tuple[str, _Reader]] = []
@@ -483,8 +484,4 @@ def _named(name: str) -> Iterator[None]:
     except (InvalidTypeError, InvalidValueError) as error:
         raise type(error)(f"column {name[:60]!r}: {error}") from None
     except (pa.ArrowException, NotImplementedError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"column {name[:60]!r}: the Arrow data is damaged: {_first_line(error)}") from None
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise InvalidValueError(f"column {name[:60]!r}: the Arrow data is damaged: {first_line(error)[:200]}") from None

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
 from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_twice
-from tagmatch.files.formats import Block, Read, block_of, lines_of, whole_lines
+from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.clock import TIME
 from tagmatch.model.errors import InputFileError, InvalidValueError
@@ -236,11 +236,25 @@ class JsonLines:
         return {**record, ATTRIBUTES.name: {**(given or {}), **attributes}}
 
 
+def _whole_lines(read: Read) -> Iterator[bytes]:
+    """The bytes of a stream in blocks that end where a line ends: those of the lines that are at hand."""
+    begun: list[bytes] = []
+    while more := read(BLOCK_BYTES):
+        end = more.rfind(b"\n") + 1
+        if end:
+            yield b"".join((*begun, more[:end]))
+            begun = []
+        if end < len(more):
+            begun.append(more[end:])
+    if begun:
+        yield b"".join((*begun, b"\n"))
+
+
 def json_blocks(read: Read) -> Iterator[Block]:
     """The lines of a stream: those that are at hand."""
-    for data in whole_lines(read):
+    for data in _whole_lines(read):
         array = np.frombuffer(data, np.uint8)
-        ends = lines_of(array)
+        ends = np.flatnonzero(array == ord("\n")) + 1
         begins = np.append(0, ends[:-1])
         odd = _no_objects(data, array, begins, ends) | _nested(array, ends) | _no_utf8(data, begins, ends)
         yield block_of(data, begins, ends, np.arange(len(ends)), odd, len(ends))
