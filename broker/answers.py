@@ -42,7 +42,6 @@ from tagmatch.broker.wire import (
 from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
-from tagmatch.messages import ID, Queries, joined
 from tagmatch.model import VERSION
 from tagmatch.model.errors import (
     DeadlineMissed,
@@ -52,6 +51,7 @@ from tagmatch.model.errors import (
     SessionError,
     UnavailableError,
 )
+from tagmatch.model.input.messages import ID, Queries, joined
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Missing
 from tagmatch.model.where.constraints import Where

@@ -16,11 +16,10 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self
 import pyarrow as pa
 
 from tagmatch.broker.config import Guarantee, WhenFull
-from tagmatch.broker.connection import SCHEMA, Connection, MessageStream, Pipelined, match_stream, split
+from tagmatch.broker.connection import TAGS_ONLY, WITH_MORE, Connection, MessageStream, Pipelined, match_stream, split
 from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.wire import AREA_TYPE, area_row
 from tagmatch.index import Index, K
-from tagmatch.messages import coordinates, message, names_of_places
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
 from tagmatch.model.arrow import from_strings, from_tag_lists
@@ -35,7 +34,8 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.input.conditions import area_column, is_area, texts_of
-from tagmatch.model.input.places import location_tags
+from tagmatch.model.input.places import coordinates, packed_place
+from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, PipelineOptions
 from tagmatch.model.tables import NEVER
 from tagmatch.model.where.areas import Place
@@ -346,7 +346,7 @@ class RemoteEngine:
         # What asks for the keys of messages within an area, as their columns are others than those of single messages
         self._pool: ThreadPoolExecutor | None = None
         # What asks single messages: for each channel, and for lists and sets, over a stream that opens with the first
-        self._singles: dict[tuple[bool, str | None], Pipelined] = {}
+        self._singles: dict[tuple[bool, str | None, int], Pipelined] = {}
 
     def stage_one(
         self,
@@ -406,18 +406,22 @@ class RemoteEngine:
         timeout: float | None = None,
         channel: str | None = None,
     ) -> Future[Any]:
-        row = tag_list(tags) if attributes is None else message(tags, attributes)
-        if place.is_given:
-            located = location_tags(place.location, place.within, plane=self._plane)
+        row: list[Any] = [tag_list(tags)]
+        if attributes is not None or place.is_given:
+            located: Any = place.location
+            packed_place(located, place.within, plane=self._plane)
+            row.append(None if attributes is None else packed(attributes))
+            row.append(None if located is None else [float(each) for each in located])
             if place.within is not None:
                 return self._submit_within(row, place, unique, channel)
-            row += located
-        if (singles := self._singles.get((unique, channel))) is None:
+        kind = (unique, channel, len(row))
+        if (singles := self._singles.get(kind)) is None:
             with self._lock:
                 self.check_open()
-                open_stream = partial(self._matching, SCHEMA, unique, channel)
-                singles = Pipelined(open_stream, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
-                singles = self._singles.setdefault((unique, channel), singles)
+                schema = TAGS_ONLY if len(row) == 1 else WITH_MORE
+                open_stream = partial(self._matching, unique=unique, channel=channel)
+                singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
+                singles = self._singles.setdefault(kind, singles)
         return singles.submit(row, timeout)
 
     def awaited(
@@ -431,10 +435,10 @@ class RemoteEngine:
     ) -> Iterator[tuple[frozenset[str], tuple[Any, ...]]]:
         given: Any = attributes
         if given is not None:
-            message([], given)
+            packed(given)
         location: Any = place.location
         within: Any = place.within
-        location_tags(location, within, plane=self._plane)
+        packed_place(location, within, plane=self._plane)
         body = {
             "tags": tag_list(tags),
             "attributes": None if given is None else dict(given),
@@ -444,16 +448,10 @@ class RemoteEngine:
         found: list[dict[str, Any]] = self.act("explain", body)["sets"]
         return (_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found)
 
-    def _submit_within(self, row: list[str], place: Place, unique: bool, channel: str | None) -> Future[Any]:
-        location: Any = place.location
+    def _submit_within(self, row: list[Any], place: Place, unique: bool, channel: str | None) -> Future[Any]:
         within: Any = place.within
-        columns: dict[str, Any] = {
-            "tags": pa.array([row], pa.list_(pa.string())),
-            "within": pa.array([area_row(within)]),
-        }
-        if location is not None:
-            names = names_of_places(plane=self._plane)
-            columns["location"] = pa.array([dict(zip(names, map(float, location), strict=True))])
+        columns = {field.name: pa.array([value], field.type) for field, value in zip(WITH_MORE, row, strict=True)}
+        columns["within"] = pa.array([area_row(within)])
 
         def keys() -> list[Any] | set[Any]:
             (found,) = self.match_many(pa.table(columns), unique=unique, channel=channel).to_pylist()

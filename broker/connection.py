@@ -36,8 +36,9 @@ from tagmatch.model.errors import (
 
 #: What Flight raises
 FAULTS = (pa.ArrowException, flight.FlightError, OSError)
-#: The columns of a stream of single messages
-SCHEMA = pa.schema([("tags", pa.list_(pa.string()))])
+#: The columns of a stream of single messages, and of one whose messages have attributes, packed, or locations, too
+TAGS_ONLY = pa.schema([("tags", pa.list_(pa.string()))])
+WITH_MORE = pa.schema([*TAGS_ONLY, ("attributes", pa.binary()), ("location", pa.list_(pa.float64()))])
 
 _URL = re.compile(r"grpc(\+tls|\+tcp)?://(\[[^\]]+\]|[^:/@?#]+):\d+/?")
 # Where a service is gone, it is looked for again so soon
@@ -338,17 +339,25 @@ class _Sent:
 
 
 class Pipelined:
-    """Asks single messages over streams with the columns of `SCHEMA`, and gives keys as lists or, if `unique`, as sets.
+    """Asks single messages over streams with some columns, and gives keys as lists or, if `unique`, as sets.
 
     A batch has at most `most_rows` messages, and at most `most` messages are on their way at once.
     """
 
-    def __init__(self, open_stream: Callable[[], MessageStream], *, unique: bool, most_rows: int, most: int) -> None:
-        self._open, self._unique, self._most = open_stream, unique, most
+    def __init__(
+        self,
+        open_stream: Callable[[pa.Schema], MessageStream],
+        schema: pa.Schema,
+        *,
+        unique: bool,
+        most_rows: int,
+        most: int,
+    ) -> None:
+        self._open, self._schema, self._unique, self._most = open_stream, schema, unique, most
         self._most_rows = min(most_rows, _MOST_ROWS)
         self._lock = threading.Lock()
         self._some, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._tags: list[list[str]] = []
+        self._messages: list[Sequence[Any]] = []
         self._futures: list[Reply] = []
         self._in_flight = 0
         self._sleeps = self._gathers = self._closed = False
@@ -357,8 +366,11 @@ class Pipelined:
         self._sender: threading.Thread | None = None
         self._receivers: list[threading.Thread] = []
 
-    def submit(self, tags: list[str], timeout: float | None) -> Reply:
-        """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds."""
+    def submit(self, message: Sequence[Any], timeout: float | None) -> Reply:
+        """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds.
+
+        The message is a value for each column of the schema.
+        """
         future = Reply()
         with self._lock:
             if self._in_flight >= self._most and not self._room.wait_for(self._has_room, timeout):
@@ -366,9 +378,9 @@ class Pipelined:
             if self._closed:
                 raise ClosedError("this connection is closed; connect again")
             self._in_flight += 1
-            self._tags.append(tags)
+            self._messages.append(message)
             self._futures.append(future)
-            if self._sleeps or (self._gathers and len(self._tags) == _ENOUGH):
+            if self._sleeps or (self._gathers and len(self._messages) == _ENOUGH):
                 self._sleeps = False
                 self._some.notify()
             elif self._sender is None:
@@ -383,19 +395,19 @@ class Pipelined:
         """Send what gathers; the body of a thread, which alone writes."""
         while True:
             with self._lock:
-                while not (self._tags or self._closed or (self._sent is not None and self._sent.stream.is_draining)):
+                while not (self._messages or self._closed or (self._sent and self._sent.stream.is_draining)):
                     self._sleeps = True
                     self._some.wait()
                 self._sleeps = False
                 self._gather()
-                tags, futures = self._tags[: self._most_rows], self._futures[: self._most_rows]
-                del self._tags[: self._most_rows], self._futures[: self._most_rows]
-                if not tags and self._closed:
+                messages, futures = self._messages[: self._most_rows], self._futures[: self._most_rows]
+                del self._messages[: self._most_rows], self._futures[: self._most_rows]
+                if not messages and self._closed:
                     break
             if self._sent is not None and self._sent.stream.is_draining:
                 self._retire(self._sent)
-            if tags:
-                self._send(tags, futures)
+            if messages:
+                self._send(messages, futures)
         if self._sent is not None:
             self._retire(self._sent)
 
@@ -408,7 +420,7 @@ class Pipelined:
         while (
             self._sent is not None
             and self._sent.futures
-            and len(self._tags) < _ENOUGH
+            and len(self._messages) < _ENOUGH
             and not self._closed
             and (left := until - time.monotonic()) > 0
         ):
@@ -416,9 +428,9 @@ class Pipelined:
             self._some.wait(left)
         self._gathers = False
 
-    def _send(self, tags: list[list[str]], futures: list[Reply]) -> None:
+    def _send(self, messages: list[Sequence[Any]], futures: list[Reply]) -> None:
         try:
-            batch = _batch(tags)
+            batch = _batch(messages, self._schema)
             sent = self._stream_for(futures)
         except Exception as error:
             self._give_error(futures, _known(error))
@@ -432,7 +444,7 @@ class Pipelined:
     def _stream_for(self, futures: list[Reply]) -> _Sent:
         while True:
             if self._sent is None:
-                self._sent = sent = _Sent(self._open())
+                self._sent = sent = _Sent(self._open(self._schema))
                 receiver = threading.Thread(target=self._receive, args=[sent], name="tagmatch-receive", daemon=True)
                 self._receivers = [*(each for each in self._receivers if each.is_alive()), receiver]
                 receiver.start()
@@ -519,7 +531,7 @@ class Pipelined:
             self._closed = True
             left = [] if drain else self._futures
             if not drain:
-                self._tags, self._futures = [], []
+                self._messages, self._futures = [], []
             self._sleeps = False
             self._some.notify()
             self._room.notify_all()
@@ -535,11 +547,12 @@ class Pipelined:
             receiver.join(None if drain else 1.0)
 
 
-def _batch(rows: list[list[str]]) -> pa.RecordBatch:
+def _batch(messages: list[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    rows, *others = zip(*messages, strict=True)
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
     tags = pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(chain.from_iterable(rows)), pa.string()))
-    return pa.RecordBatch.from_arrays([tags], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays([tags, *map(pa.array, others, schema.types[1:])], schema=schema)
 
 
 def _known(error: Exception) -> TagMatchError:

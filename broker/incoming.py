@@ -32,8 +32,8 @@ from tagmatch.model.errors import (
     TagMatchError,
 )
 from tagmatch.model.input.places import checked_location
+from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_match, near_name
-from tagmatch.model.where.values import attribute_tags
 
 if TYPE_CHECKING:
     from tagmatch.embedded import TagMatch
@@ -69,7 +69,8 @@ class MessageRow(NamedTuple):
     """What one message says."""
 
     came: GatewayMessage
-    tags: list[str]  # With those made of attributes, so that values of one attribute may be of any types
+    tags: list[str]
+    attributes: bytes  # packed, so that values of one attribute may be of any types
     location: tuple[float, float] | None
     channel: str | None
 
@@ -112,12 +113,12 @@ def row_of(came: GatewayMessage, form: Form, *, plane: bool = False) -> MessageR
     if TAG_LIST in given:
         raise InvalidValueError(f"an attribute of a message cannot be called {TAG_LIST!r} here")
     every = {name: values[0] if len(values) == 1 else _flat(values) for name, values in given.items()}
-    tags += attribute_tags({name: value for name, value in every.items() if value is not None})
+    attributes = packed(every)
     try:
         "".join(tags).encode()
     except UnicodeEncodeError:
         raise InvalidValueError("a tag or a value has no UTF-8 form: it has half of a surrogate pair") from None
-    return MessageRow(came, tags, location, channel)
+    return MessageRow(came, tags, attributes, location, channel)
 
 
 def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
@@ -125,6 +126,8 @@ def table_in(rows: Sequence[MessageRow], steady: int = 0) -> pa.Table:
     columns: dict[str, pa.Array] = {"tags": pa.array([row.tags for row in rows], pa.list_(pa.large_string()))}
     if any(row.location is not None for row in rows):
         columns["location"] = pa.array([row.location for row in rows], pa.list_(pa.float64()))
+    if any(row.attributes for row in rows):
+        columns["attributes"] = pa.array([row.attributes for row in rows], pa.binary())
     columns[ID] = pa.array([row.came.id for row in rows], pa.binary())
     columns[PAYLOAD] = pa.array([row.came.payload for row in rows], pa.large_binary())
     left = [None if (until := row.came.until) is None else max(until - steady, 0) for row in rows]

@@ -19,9 +19,7 @@ from pyarrow import flight
 
 from tagmatch.broker.config import ServerOptions
 from tagmatch.files import json as json_values
-from tagmatch.files.columns import attribute_lists, with_attributes
 from tagmatch.files.ipc import IpcReader
-from tagmatch.messages import ATTRIBUTES, ID, TAGS, queries_in
 from tagmatch.model import errors as known_errors
 from tagmatch.model.arrays import TagLists
 from tagmatch.model.arrow_input import without_extensions
@@ -34,6 +32,8 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
+from tagmatch.model.input.messages import ATTRIBUTES, ID, queries_in
+from tagmatch.model.input.values import packed
 from tagmatch.model.where.areas import Area, Box, Circle, Near
 
 #: Bytes of a command, a ticket or the body of an action
@@ -434,7 +434,7 @@ def batch_of(
     ids = given.column(ID) if ID in given.schema.names and not plain else None
     messages = given if ids is None else given.drop_columns([ID])
     if ATTRIBUTES in messages.schema.names:
-        messages = _with_attributes(messages)
+        messages = _without_json(messages)
     try:
         [rows] = queries_in(messages, plane=plane, first_row=first_row)
     except (pa.ArrowException, NotImplementedError) as error:
@@ -442,19 +442,16 @@ def batch_of(
     return Batch(rows, ids, arrived, messages.nbytes + (0 if ids is None else ids.nbytes))
 
 
-def _with_attributes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch whose column `attributes`, if that has JSON, has become tags that stand for them."""
+def _without_json(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch whose column `attributes`, if that has JSON, has them packed."""
     given = batch.column(ATTRIBUTES)
     if not (pa.types.is_string(given.type) or pa.types.is_large_string(given.type)):
         return batch
-    rest = batch.drop_columns([ATTRIBUTES])
-    if TAGS not in rest.schema.names:
-        rest = rest.append_column(TAGS, pa.array([[]] * len(rest), pa.list_(pa.string())))
     # As bytes, since Arrow does not see to it that strings are UTF-8
     wide = pa.large_binary() if pa.types.is_large_string(given.type) else pa.binary()
     found = [_attributes_in(text, row) for row, text in enumerate(given.cast(wide).to_pylist())]
-    tags = with_attributes(rest.column(TAGS), {"read": attribute_lists(found)})
-    return rest.set_column(rest.schema.get_field_index(TAGS), TAGS, tags)
+    as_bytes = pa.array([None if row is None else packed(row) for row in found], pa.binary())
+    return batch.set_column(batch.schema.get_field_index(ATTRIBUTES), ATTRIBUTES, as_bytes)
 
 
 def _attributes_in(text: bytes | None, row: int) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array, UIntArray, offsets_of
 from tagmatch.model.arrow import from_strings, in_order
 from tagmatch.model.errors import DeviceError
-from tagmatch.model.input.attributes import with_own_tags
+from tagmatch.model.input.messages import with_own_tags
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.areas.finder import AreaFinder

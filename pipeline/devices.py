@@ -14,8 +14,8 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.arrow import from_strings
-from tagmatch.model.columns import tag_lists
 from tagmatch.model.errors import DeviceError, DeviceMemoryError, DeviceWarning
+from tagmatch.model.input.messages import rows_of_messages
 from tagmatch.model.kernels.tag_table import constraints_among
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import MatchOptions
@@ -85,8 +85,7 @@ def _messages(segment: Segment) -> TagLists:
     some = segment.sets(np.linspace(0, len(segment) - 1, _MESSAGES).astype(np.uint64))
     tags = from_strings(some.tags).to_pylist()
     messages = [likely_message(tags[begin:end]) for begin, end in pairwise(some.offsets.tolist())]
-    [queries] = tag_lists(messages * (_MOST_QUERIES // _MESSAGES), "messages")
-    return queries
+    return rows_of_messages(messages * (_MOST_QUERIES // _MESSAGES))
 
 
 def _seconds(ask: Callable[[int], None], count: int) -> float:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.input.places import NO_PLACE
-from tagmatch.model.input.values import NO_ATTRIBUTES, packed
+from tagmatch.model.input.values import NO_ATTRIBUTES
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, count_up
 from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
@@ -77,13 +77,12 @@ class AnswersOne(Protocol):
 Alone: TypeAlias = tuple[AnswersOne, Single]
 
 
-def alone(one: AnswersOne | None, tags: object, attributes: object = None, place: bytes = NO_PLACE) -> Alone | None:
+def alone(
+    one: AnswersOne | None, tags: object, attributes: bytes = NO_ATTRIBUTES, place: bytes = NO_PLACE
+) -> Alone | None:
     """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
     joined = None if one is None else joined_tags(tags)
-    if one is None or joined is None:
-        return None
-    given = NO_ATTRIBUTES if attributes is None else packed(attributes)
-    return None if given is None else (one, Single(*joined, given, place))
+    return None if one is None or joined is None else (one, Single(*joined, attributes, place))
 
 
 DType = type[Any]

@@ -21,8 +21,8 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.columns import one_row
 from tagmatch.model.errors import ClosedError
+from tagmatch.model.input.messages import Message, rows_of_messages
 from tagmatch.model.options import MatchOptions
 from tagmatch.pipeline.one import Alone
 from tagmatch.pipeline.run.batches import Batcher, Taken
@@ -95,7 +95,7 @@ class Pipeline:
         self,
         matcher: Matcher,
         asked: Alone | None,
-        row: Callable[[], list[str]],
+        row: Callable[[], Message],
         *,
         unique: bool,
         timeout: float | None,
@@ -120,7 +120,7 @@ class Pipeline:
         self,
         matcher: Matcher,
         asked: Alone | None,
-        row: Callable[[], list[str]],
+        row: Callable[[], Message],
         *,
         unique: bool,
         channel: str | None = None,
@@ -166,7 +166,7 @@ class Pipeline:
         try:
             self._start()
             for matcher, group in groupby(queries, itemgetter(0)):
-                asked = [(tags, caller) for _, tags, caller in group]
+                asked = [(message, caller) for _, message, caller in group]
                 overloaded = self._limits.admit([caller for _, caller in asked], 0.0)
                 admitted = len(asked) - len(overloaded)
                 if admitted and self._intake.extend(matcher, asked[:admitted]):
@@ -181,12 +181,12 @@ class Pipeline:
             if not isinstance(error, Exception):
                 raise
 
-    def _enter(self, caller: Caller, matcher: Matcher, tags: list[str], timeout: float | None) -> None:
+    def _enter(self, caller: Caller, matcher: Matcher, message: Message, timeout: float | None) -> None:
         """Have a query wait in the intake, and a thread take it."""
         try:
             if overloaded := self._limits.admit([caller], timeout, always=at_work()):
                 raise overloaded[0]
-            if self._intake.extend(matcher, [(tags, caller)]):
+            if self._intake.extend(matcher, [(message, caller)]):
                 self._see_to_intake()
         except BaseException:
             self._leave_behind([caller])
@@ -208,9 +208,9 @@ class Pipeline:
         one, query = asked
         return as_asked(matcher, one.keys(query, unique, self._counts.sums), unique)
 
-    def match_in_packet(self, matcher: Matcher, tags: list[str], *, unique: bool) -> Any:
+    def match_in_packet(self, matcher: Matcher, message: Message, *, unique: bool) -> Any:
         """The same for a query that needs a packet."""
-        return as_asked(matcher, self.match_many(matcher, [one_row(tags)], unique=unique).values, unique)
+        return as_asked(matcher, self.match_many(matcher, [rows_of_messages([message])], unique=unique).values, unique)
 
     def match_many(
         self,

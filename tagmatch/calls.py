@@ -281,7 +281,7 @@ def _use_constraints(last_key: int, path: Path) -> None:
     """Have sets with constraints of each kind, which are logged and saved, and messages with values of each type."""
     import pyarrow as pa
 
-    from tagmatch.model.where.values import attribute_tags
+    from tagmatch.model.input.values import packed
 
     attributes = {"price": 9.5, "name": "IBM", "new": True}
     with TagMatch(path, device="cpu", threads=2) as tm:
@@ -294,7 +294,9 @@ def _use_constraints(last_key: int, path: Path) -> None:
         tm.consolidate()
         tm.match(["en"], attributes)
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
-        _use(tm, _forms_of([["en", *attribute_tags(attributes)]]))
+        tm.match(["en", "\0"], attributes)  # in a packet, as a tag with a zero byte is
+        for given in (pa.array([{"price": 9.5}.items()], pa.map_(pa.string(), pa.float64())), [packed(attributes)]):
+            tm.match_many(pa.table({"tags": [["en"]], "attributes": given}))
 
 
 def _use_names(path: Path) -> None:

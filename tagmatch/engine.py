@@ -18,12 +18,11 @@ import pyarrow as pa
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import every_set, explained, missing_text, pairs, schema_of
-from tagmatch.messages import area_has, coordinates, message, queries_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.clock import expiry_time
-from tagmatch.model.columns import KEY_CHECKS, one_row, rows_of_tags, tag_list
+from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_list
 from tagmatch.model.errors import (
     ClosedError,
     InvalidValueError,
@@ -31,7 +30,9 @@ from tagmatch.model.errors import (
     ResultTooLargeError,
     StagedChangesWarning,
 )
-from tagmatch.model.input.places import NO_PLACE, checked_location, location_tags, packed_place
+from tagmatch.model.input.messages import Message, queries_of, rows_of_messages
+from tagmatch.model.input.places import NO_PLACE, area_has, checked_location, coordinates, packed_place
+from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
 from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.format import Commit
@@ -225,17 +226,17 @@ class LocalEngine:
 
     @_interrupted_plainly
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
-        matcher, asked = self._asking(tags, attributes, place)
+        matcher, asked, row = self._asking(tags, attributes, place)
         if asked is not None:
             return self._pipeline.match(matcher, asked, unique=unique)
-        return self._pipeline.match_in_packet(matcher, self._message(tags, attributes, place), unique=unique)
+        return self._pipeline.match_in_packet(matcher, row(), unique=unique)
 
     @_interrupted_plainly
     def match_many(
         self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
     ) -> pa.ListArray:
         matcher = self.changing.matcher
-        asked = queries_of(queries, plane=self._options.plane, threads=self._options.threads)
+        asked = queries_of(queries, plane=self._options.plane)
         if asked.have_areas:
             matcher = self._within(matcher)
         answers = self._pipeline.match_many(matcher, asked.chunks, unique=unique, channel=channel, waited=waited)
@@ -259,26 +260,25 @@ class LocalEngine:
         timeout: float | None,
         channel: str | None = None,
     ) -> Future[Any]:
-        matcher, asked = self._asking(tags, attributes, place)
-        row = partial(self._message, tags, attributes, place)
+        matcher, asked, row = self._asking(tags, attributes, place)
         return self._pipeline.submit(matcher, asked, row, unique=unique, timeout=timeout, channel=channel)
 
     @_interrupted_plainly
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
     ) -> Awaitable[Any]:
-        matcher, asked = self._asking(tags, attributes, place)
-        row = partial(self._message, tags, attributes, place)
+        matcher, asked, row = self._asking(tags, attributes, place)
         return self._pipeline.awaited(matcher, asked, row, unique=unique, channel=channel)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
         """Matching sets with their keys."""
         snapshot, parts, matcher = self.changing.answering
-        packed = packed_place(place.location, place.within, plane=self._options.plane)
-        asked = alone(matcher.one_query, tags, attributes, packed)
+        given = NO_ATTRIBUTES if attributes is None else packed(attributes)
+        packed_at = packed_place(place.location, place.within, plane=self._options.plane)
+        asked = alone(matcher.one_query, tags, given, packed_at)
         if asked is None:
-            ids = matcher.set_ids(one_row(self._message(tags, attributes, place)), 0, 1).values
+            ids = matcher.set_ids(rows_of_messages([_message(tags, given, packed_at)]), 0, 1).values
         else:
             one, query = asked
             ids = one.set_ids(query)
@@ -323,19 +323,17 @@ class LocalEngine:
             save_positions(self._files, self.clients.positions(), plane=self._options.plane)
             self._positions_saved = version
 
-    def _message(self, tags: Iterable[str], attributes: object, place: Place) -> list[str]:
-        """One query with its attributes and its place as tags."""
-        query = tag_list(tags) if attributes is None else message(tags, attributes)
-        return [*query, *location_tags(place.location, place.within, plane=self._options.plane)]
-
-    def _asking(self, tags: Iterable[str], attributes: object, place: Place) -> tuple[Matcher, Alone | None]:
-        """What answers one message, and the message as that takes it alone; `None` if it has to be in a packet."""
-        matcher, packed = self.changing.answering.matcher, NO_PLACE
+    def _asking(
+        self, tags: Iterable[str], attributes: object, place: Place
+    ) -> tuple[Matcher, Alone | None, Callable[[], Message]]:
+        """What answers one message, the message as that takes it alone, if it need not be in a packet, and as one."""
+        matcher, packed_at = self.changing.answering.matcher, NO_PLACE
+        given = NO_ATTRIBUTES if attributes is None else packed(attributes)
         if place is not NOWHERE:
-            packed = packed_place(place.location, place.within, plane=self._options.plane)
+            packed_at = packed_place(place.location, place.within, plane=self._options.plane)
             if place.within is not None:
                 matcher = self._within(matcher)
-        return matcher, alone(matcher.one_query, tags, attributes, packed)
+        return matcher, alone(matcher.one_query, tags, given, packed_at), partial(_message, tags, given, packed_at)
 
     def _within(self, matcher: Matcher) -> Matcher:
         """What answers for clients within areas."""
@@ -441,6 +439,10 @@ class LocalEngine:
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"
         staged = f", {len(self._staging)} staged changes" if len(self._staging) else ""
         return f"<TagMatch {where}, {len(snapshot)} sets{staged}, layout {self.changing.layout_options.layout}>"
+
+
+def _message(tags: Iterable[str], attributes: bytes, place: bytes) -> Message:
+    return Message(tag_list(tags), attributes, place)
 
 
 def _paths_of(part: Part, rows: Any) -> list[str | None]:

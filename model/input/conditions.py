@@ -27,8 +27,16 @@ from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.arrow_input import plain_strings, reject_no_utf8
 from tagmatch.model.columns import arrow_chunks, listed_in, rows_of_tags, shown
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
-from tagmatch.model.input.attributes import rows_of_columns
-from tagmatch.model.input.values import NO_PLACES, check_values, elements, is_list, places, struct_fields, value_column
+from tagmatch.model.input.values import (
+    NO_PLACES,
+    check_values,
+    elements,
+    is_list,
+    keys_of_rows,
+    places,
+    struct_fields,
+    value_column,
+)
 from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR
 from tagmatch.model.where.areas import FIELDS, KINDS, LIMITS, Area, check
 from tagmatch.model.where.constraints import MANY, OPERATORS, RANGES, Constraint
@@ -353,7 +361,7 @@ class _Read:
             column = value_column(plain, NO_PLACES)
             if column is not None:
                 found.append(column)
-        rows = rows_of_columns(found, count, threads)
+        rows = keys_of_rows(found, count, threads)
         counts = np.diff(rows.offsets)
         begins, ends = places(rows.tags)
         one = np.full((count, 2), MISSING, np.int64)

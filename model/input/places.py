@@ -1,74 +1,46 @@
-r"""Where messages are, and where the clients must be that they are for, as tags beside their own and in columns.
-
-Both are written as values of an attribute without a name, which no other attribute can have: U+0000, `=`, U+0000, and
-
-============  ==================================================================================================
-what          how
-============  ==================================================================================================
-its location  `@`, and 16 hexadecimal digits of the bits of each of two doubles, `lon` and `lat`
-within        the payload of the area (`tagmatch.model.where.areas`)
-============  ==================================================================================================
-"""
+"""Where messages are, and where the clients must be that they are for: of single ones as bytes, and in columns."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from tagmatch.model.arrays import F64Array, TagLists, U8Array, frozen
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.where.areas import (
-    MAX_LAT,
-    MAX_LON,
-    Box,
-    Circle,
-    Near,
-    check,
-    out_of_range,
-    payload_of,
-)
-from tagmatch.model.where.tag_columns import MOST_NUMBERS, read_shape
-from tagmatch.model.where.values import ATTRIBUTE, RESERVED, finite_number
+from tagmatch.model.arrays import BoolArray, F64Array, TagLists, U8Array
+from tagmatch.model.columns import shown
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
+from tagmatch.model.input.conditions import shapes_in
+from tagmatch.model.input.values import is_list
+from tagmatch.model.kernels.sphere import BOX, CIRCLE, areas_have
+from tagmatch.model.where.areas import MAX_LAT, MAX_LON, Box, Circle, Near, check, out_of_range
+from tagmatch.model.where.values import finite_number
 
-#: Begins both tags
-LOCATION_TAG = ATTRIBUTE + RESERVED
-#: What the tag of a location has in place of an area's letter
-AT = "@"
+#: The columns of messages that say where they are, and where the clients must be that they are for
+LOCATION, WITHIN = "location", "within"
+_NAMES = {True: ("x", "y"), False: ("lon", "lat")}
+
 #: A packed place of a message that says nothing of it
 NO_PLACE = b""
 
-_BEGIN = tuple(LOCATION_TAG.encode())
-_LETTER_OF_PLACE = ord(AT)
-_NO_INDICES = frozen(np.zeros(0, np.uint32))
-
 _NUMBERS = struct.Struct("7d")
 _NOWHERE, _ANYWHERE = (math.nan, math.nan), (0.0, 0.0, 0.0, 0.0, 0.0)
+_NOWHERE_AT_ALL = _NUMBERS.pack(*_NOWHERE, *_ANYWHERE)
 _CIRCLE, _BOX = map(float, b"cb")
 
 
-def location_tags(location: object, within: object, *, plane: bool) -> list[str]:
-    """The tags by which a message says where it is, and where the clients are that it is for, if it does.
-
-    InvalidTypeError, InvalidValueError: they are no two numbers, no circle or box, or out of range.
-    """
-    tags = []
-    if location is not None:
-        lon, lat = checked_location(location, plane=plane)
-        tags.append(LOCATION_TAG + AT + struct.pack(">2d", lon, lat).hex())
-    if within is not None:
-        tags.append(LOCATION_TAG + payload_of(_checked_area(within, plane=plane), plane=plane))
-    return tags
-
-
 def packed_place(location: object, within: object, *, plane: bool) -> bytes:
-    """The same of one message as seven doubles, which a kernel reads; nothing, if there is neither.
+    """Where one message is, and where the clients are that it is for, as seven doubles; nothing, if it says neither.
 
     These are `lon` and `lat`, NaN if the message has no location; the letter of the area, 0 if it has none; and four
-    numbers of the area (see `Shapes`).
+    numbers of the area (see `Shapes`). InvalidTypeError, InvalidValueError: they are no two numbers, no circle or box,
+    or out of range.
     """
     if location is None and within is None:
         return NO_PLACE
@@ -82,7 +54,7 @@ def packed_place(location: object, within: object, *, plane: bool) -> bytes:
 
 
 def _checked_area(within: object, *, plane: bool) -> Circle | Box:
-    """The area that clients must be in; errors (see `location_tags`)."""
+    """The area that clients must be in; errors (see `packed_place`)."""
     if isinstance(within, Near):
         raise InvalidTypeError("within must be a Circle or a Box: Near is about where a subscriber is")
     try:
@@ -93,13 +65,13 @@ def _checked_area(within: object, *, plane: bool) -> Circle | Box:
 
 
 def checked_location(location: object, *, plane: bool) -> tuple[float, float]:
-    """The two numbers of a location; errors (see `location_tags`)."""
+    """The two numbers of a location; errors (see `packed_place`)."""
     if not isinstance(location, tuple | list) or len(location) != 2:
         raise InvalidTypeError(
             f"location must be two numbers, {'(x, y)' if plane else '(lon, lat)'}, "
             f"not {type(location).__name__} {location!r:.80}"
         )
-    names = ("x", "y") if plane else ("lon", "lat")
+    names = _NAMES[plane]
     try:
         lon, lat = (finite_number(name, value) for name, value in zip(names, location, strict=True))
     except (InvalidTypeError, InvalidValueError) as error:
@@ -130,52 +102,155 @@ class Locations:
         return Locations(self.lon[first:last], self.lat[first:last], self.kinds[first:last], self.values[first:last])
 
 
-@kernel
-def _read(row_tags, strings, first, last, out):
-    (rows, indices), (offsets, data), (places, kinds, shapes) = row_tags, strings, out
-    has_place = has_shape = False
-    numbers = np.zeros(MOST_NUMBERS, np.uint64)
-    for row in range(first, last):
-        for i in range(rows[row], rows[row + 1]):
-            string = np.int64(indices[i]) if len(indices) else np.int64(i)
-            if string >= len(offsets) - 1:
-                continue
-            start, end = np.int64(offsets[string]), np.int64(offsets[string + 1])
-            if end - start < 4 or data[start] != _BEGIN[0] or data[start + 1] != _BEGIN[1]:
-                continue
-            if data[start + 2] != _BEGIN[2]:
-                continue
-            at, kind = start + 3, data[start + 3]
-            if read_shape(data, at, end, 2 if kind == _LETTER_OF_PLACE else 0, numbers):
-                if kind == _LETTER_OF_PLACE:
-                    has_place = True
-                    places[row - first, :] = numbers[:2]
-                else:
-                    has_shape = True
-                    kinds[row - first] = kind
-                    shapes[row - first, :] = numbers
-    return has_place, has_shape
+def locations_in(places: Iterable[bytes]) -> Locations:
+    """Where the messages are of which these are the packed places."""
+    numbers = np.frombuffer(b"".join(each or _NOWHERE_AT_ALL for each in places)).reshape(-1, 7)
+    kinds = numbers[:, 2].astype(np.uint8)
+    if not kinds.any():
+        kinds = kinds[:0]
+    return Locations(numbers[:, 0].copy(), numbers[:, 1].copy(), kinds, numbers[: len(kinds), 3:].copy())
 
 
-def locations_in(place: bytes) -> Locations:
-    """Where the one message is of which this is the packed place."""
-    numbers = np.frombuffer(place)
-    return Locations(numbers[0:1], numbers[1:2], numbers[2:3].astype(np.uint8), numbers[3:].reshape(1, MOST_NUMBERS))
-
-
-def locations_of(tags: TagLists, first: int, last: int) -> Locations | None:
+def locations_of(rows: TagLists, first: int, last: int) -> Locations | None:
     """Where messages `first` to `last` are; `None` if no message says anything of it."""
-    given: Locations | None = tags.locations
-    if given is not None:
-        return given.part(first, last)
-    count = last - first
-    places, shapes = np.full((count, 2), np.nan), np.zeros((count, MOST_NUMBERS), np.uint64)
-    kinds = np.zeros(count, np.uint8)
-    indices = _NO_INDICES if tags.indices is None else tags.indices
-    strings, out = (tags.tags.offsets, tags.tags.data), (places.view(np.uint64), kinds, shapes)
-    has_place, has_shape = _read((tags.offsets, indices), strings, first, last, out)
-    if not (has_place or has_shape):
+    given: Locations | None = rows.locations
+    return None if given is None else given.part(first, last)
+
+
+def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Array, F64Array]:
+    """Where `count` clients are to be; NaN in both, or a null of Arrow, is nowhere."""
+    columns = []
+    for name, given in zip(_NAMES[plane], (lon, lat), strict=True):
+        values = np.asarray(_plain(given, name), np.float64)
+        if values.ndim == 0:
+            values = np.full(count, values)
+        if values.shape != (count,):
+            raise InvalidValueError(f"{name} must have a number for each of the {count} clients, not {values.shape}")
+        wrong = np.isinf(values)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise InvalidValueError(f"row {row}: {name} must be finite, not {float(values[row])!r}")
+        columns.append(values + 0.0)
+    if not plane:
+        _reject_out_of_range(columns[0], columns[1], "row", 0)
+    half = np.isnan(columns[0]) != np.isnan(columns[1])
+    if half.any():
+        raise InvalidValueError(f"{' and '.join(_NAMES[plane])}: row {int(np.argmax(half))} has only one of both")
+    return columns[0], columns[1]
+
+
+def area_has(area: Any, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
+    """Whether a circle or a box has each of some places."""
+    kinds = np.full(len(lon), BOX if isinstance(area, Box) else CIRCLE, np.uint8)
+    numbers = (*astuple(area), 0.0)[:4]
+    return areas_have(kinds, np.tile(numbers, (len(lon), 1)), lon, lat, plane=plane)
+
+
+def _plain(given: Any, name: str) -> Any:
+    """Numbers as NumPy takes them, NaN for nulls."""
+    values = given if isinstance(given, pa.Array | pa.ChunkedArray) else np.asarray(np.nan if given is None else given)
+    if isinstance(values, np.ndarray) and values.dtype == object and values.ndim == 1:
+        with contextlib.suppress(pa.ArrowException, OverflowError):  # some may be `None`
+            values = pa.array(given)
+    if isinstance(values, np.ndarray):
+        if values.dtype.kind not in "iuf":
+            raise InvalidTypeError(f"{name} must be numbers, not {shown(given)}")
+        return values
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidTypeError(f"{name} must be numbers, not {kind if values is given else shown(given)}")
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+
+
+def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int = 0) -> list[Locations] | None:
+    """Where the messages of each batch of a table are; `None` if no column says it.
+
+    A column `location` or `within` that is no struct and no list is an attribute of that name.
+    """
+    if not any(is_place_column(table.schema, name) for name in (LOCATION, WITHIN)):
         return None
-    if not has_shape:
-        kinds, shapes = kinds[:0], shapes[:0]
-    return Locations(places[:, 0].copy(), places[:, 1].copy(), kinds, shapes.view(np.float64))
+    batches, found = [table] if isinstance(table, pa.RecordBatch) else table.to_batches(), []
+    for batch in batches:
+        lon = lat = np.full(len(batch), np.nan)
+        if is_place_column(batch.schema, LOCATION):
+            lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
+        kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
+        if is_place_column(batch.schema, WITHIN):
+            kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
+        found.append(Locations(lon, lat, kinds, values))
+        first_row += len(batch)
+    return found
+
+
+def without_locations(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    """The table without the columns that `locations_of_table` reads."""
+    return table.drop_columns([name for name in (LOCATION, WITHIN) if is_place_column(table.schema, name)])
+
+
+def names_of_places(*, plane: bool) -> tuple[str, str]:
+    """What both numbers of a place are called."""
+    return _NAMES[plane]
+
+
+def is_place_column(schema: pa.Schema, name: str) -> bool:
+    """Whether there is a column of this name that says where messages are."""
+    place = schema.get_field_index(name)
+    return place >= 0 and (pa.types.is_struct(schema.types[place]) or is_list(schema.types[place]))
+
+
+def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
+    """Places of rows, NaN where there are none; messages of errors begin with `name`."""
+    names, places = _NAMES[plane], np.full((2, len(column)), np.nan)
+    lon, lat = places
+    if pa.types.is_null(column.type):
+        return lon, lat
+    there = column.is_valid().to_numpy(zero_copy_only=False)
+    if pa.types.is_struct(column.type):
+        fields = [column.type.field(i).name for i in range(column.type.num_fields)]
+        if sorted(fields) != sorted(names):
+            raise InvalidTypeError(f"{name} must have the fields {' and '.join(names)}, not {fields}")
+        parts = [column.field(field).filter(there) for field in names]
+        numbers = np.stack(
+            [_numbers(part, f"{name}: {field}") for part, field in zip(parts, names, strict=True)], axis=1
+        )
+    else:
+        wrong = there & (pc.list_value_length(column).fill_null(2).to_numpy() != 2)
+        if wrong.any():
+            raise InvalidValueError(
+                f"{name}: row {first_row + int(np.argmax(wrong))} must have two numbers, {' and '.join(names)}"
+            )
+        parts = [pc.list_flatten(column)]
+        numbers = _numbers(parts[0], f"{name}: {names[0]}").reshape(-1, 2)
+    if not np.isfinite(numbers).all():
+        at, field = divmod(int(np.argmax(~np.isfinite(numbers))), 2)
+        row, number = first_row + int(np.flatnonzero(there)[at]), numbers[at, field]
+        is_null = not (parts[field][at] if len(parts) == 2 else parts[0][2 * at + field]).is_valid
+        if is_null:
+            raise NullError(f"{name}: row {row} has no {names[field]}")
+        raise InvalidValueError(f"{name}: row {row}: {names[field]} must be finite, not {number}")
+    places[:, there] = numbers.T
+    if not plane:
+        _reject_out_of_range(lon, lat, f"{name}: row", first_row)
+    return lon, lat
+
+
+def _numbers(values: pa.Array, name: str) -> F64Array:
+    """Numbers as float64, NaN for nulls."""
+    kind = values.type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
+        raise InvalidTypeError(f"{name} must be numbers, not {kind}")
+    numbers: F64Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _reject_out_of_range(lon: F64Array, lat: F64Array, label: str, first_row: int) -> None:
+    """Raise `InvalidValueError` for the first place, of those that are not NaN, that is not on the sphere."""
+    wrong = (np.abs(lon) > MAX_LON) | (np.abs(lat) > MAX_LAT)
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        numbers = {"lon": float(lon[row]), "lat": float(lat[row])}
+        name, other = ("lon", "lat") if abs(numbers["lon"]) > MAX_LON else ("lat", "lon")
+        problem = out_of_range(name, numbers[name], other, numbers[other])
+        raise InvalidValueError(f"{label} {first_row + row}: {problem}")

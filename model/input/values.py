@@ -1,12 +1,12 @@
-"""Values of attributes: in columns of Arrow, or of one message as bytes, of which kernels read one by one.
+"""Values of attributes: of many messages in columns of Arrow, and of single ones packed as bytes, as kernels read them.
 
 `tagmatch.model.where.values` says what the order of values is, and the key that says where a value stands in it.
 """
 
 from __future__ import annotations
 
-import marshal
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -15,17 +15,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, U8Array, U64Array, frozen, offsets_of
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U64Array, frozen, offsets_of
 from tagmatch.model.arrow import numpy_type, to_strings
 from tagmatch.model.arrow_input import plain_strings
+from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.hashing import read32, read64
-from tagmatch.model.kernels.jit import brief_kernel, kernel, lent
+from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import ones, trailing_zeros
+from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.where import values as keys
 
-#: What a value is; a tag is no value, but stands for itself
-TAG, BOOL, INTEGER, FLOAT, TEXT = range(5)
+#: What a value is
+BOOL, INTEGER, FLOAT, TEXT = range(1, 5)
 #: Stands for what the nearest double misses, of a number that is none
 NAN = -1
 
@@ -43,27 +45,20 @@ _EXACT, _TOO_GREAT, _GREATEST = keys.EXACT, 2.0**63, 2**63 - 1
 class Column(NamedTuple):
     """Values of messages, some of which may be null: row `i` has those from `rows[i]` to `rows[i + 1]`."""
 
-    kind: int  # `TAG`, `BOOL`, `INTEGER`, `FLOAT` or `TEXT`
-    prefix: U8Array  # what the tag of each value begins with; of all in turn, if there are `prefix_offsets`
+    kind: int  # `BOOL`, `INTEGER`, `FLOAT` or `TEXT`
     rows: I64Array  # length n + 1; empty where row `i` has value `i`
     validity: U8Array = NO_BYTES  # a bit for each value, the lowest of a byte first; empty where none is null
     first_bit: int = 0
     bits: U64Array = NO_NUMBERS  # of integers (int64), and of doubles; of bools 0 or 1
     begins: I64Array = NO_PLACES  # where in `text` each string stands
     ends: I64Array = NO_PLACES
-    prefix_offsets: I64Array = NO_PLACES  # length values + 1; empty where all begin with the same
     text: U8Array = NO_BYTES
 
-    @property
-    def name(self) -> bytes:
-        """The name of the attribute whose values these all are, from their prefix."""
-        return self.prefix[len(keys.ATTRIBUTE) : -len(keys.RESERVED)].tobytes()
 
-
-def value_column(values: pa.Array, rows: I64Array, *, prefix: U8Array = NO_BYTES) -> Column | None:
+def value_column(values: pa.Array, rows: I64Array) -> Column | None:
     """A column of values that `check_values` lets pass, in their own memory where that can be; `None` if all are null.
 
-    `rows` and `prefix` are those of `Column`.
+    `rows` are those of `Column`.
     """
     kind = kind_of(values.type)
     if pa.types.is_dictionary(values.type):
@@ -79,7 +74,7 @@ def value_column(values: pa.Array, rows: I64Array, *, prefix: U8Array = NO_BYTES
     else:
         bits = _bits(values, np.float64 if kind == FLOAT else np.int64)
     # At once and by place, as a table may have many columns
-    return Column(kind, prefix, frozen(rows), *_validity(values), frozen(bits), frozen(begins), frozen(ends), text=text)
+    return Column(kind, frozen(rows), *_validity(values), frozen(bits), frozen(begins), frozen(ends), text)
 
 
 def check_values(values: pa.Array, place_of: Callable[[int], str], otherwise: str) -> None:
@@ -288,12 +283,6 @@ def row_of(rows, row, value):
 
 
 @lent
-def prefix_of(prefix, prefix_offsets, value):
-    """Where the prefix of a value begins and ends."""
-    return (prefix_offsets[value], prefix_offsets[value + 1]) if len(prefix_offsets) else (0, len(prefix))
-
-
-@lent
 def number_of(kind, bits):
     """Where an integer or a double stands: the bits of the nearest double, in the order of doubles, and what it misses.
 
@@ -316,174 +305,202 @@ def number_of(kind, bits):
 
 # -- the attributes of one message as bytes ----------------------------------------------------------------------------
 
-# To look at each value takes Python longer than to match the message. `marshal` writes a whole dictionary at once,
-# and version 2 of what it writes is as old as Python 2.5. A value is a letter,
-# and what the letter asks for, the lowest byte first:
-#
-# =======================  ===========================================================================================
-# letter                   what follows
-# =======================  ===========================================================================================
-# `T`, `F`, `N`            nothing: `True`, `False`, `None`
-# `i`                      an integer of 32 bits
-# `l`                      how many digits of 15 bits a larger integer has, less than zero if it is; 16 bits each
-# `g`                      a double
-# `u`                      how many bytes, in 32 bits, and a text in UTF-8, in which lone surrogates are three bytes
-# `[`, `(`, `<`, `>`       how many, in 32 bits, and the values: a list, tuple, set or frozenset
-# `{`                      names and values in turn, and then `0`: a dictionary
-# =======================  ===========================================================================================
-#
-# What else it may write, and what no attribute may have, is not *plain*: nothing reads that. `marshal` promises nothing
-# to other versions of Python: where one writes something else than this, no attributes are plain.
+# Packed attributes are a record for each value, the lowest byte first: the length of its attribute's name, in 32 bits,
+# and the name; the kind of the value, in 32 bits; 64 bits, which are the length of a text; and the text. To make arrays
+# of them would take Python longer than to match the message.
 
-_VERSION = 2
 #: Packed attributes of a message that has none
-NO_ATTRIBUTES = b"{0"
-
-_TRUE, _FALSE, _NONE, _INT, _LONG, _DOUBLE, _TEXT, _END, _DICT = tuple(b"TFNilgu0{")
-_LIST, _TUPLE, _SET, _FROZENSET = tuple(b"[(<>")
-
-#: Columns of a value: where its attribute's name begins and ends, its kind, its bits if it is no text, and where the
-#: text begins and ends
-NAME_BEGIN, NAME_END, KIND, BITS, BEGIN, END = range(6)
-COLUMNS = 6
-
-# In the place of a kind
-_NO_VALUE, _NOT_PLAIN = -1, -2
-
-# Digits of 15 bits that an integer of 64 bits has at most, and what the highest of so many may be
-_DIGIT, _MOST_DIGITS = 15, 5
-_HIGHEST = 1 << (63 - (_MOST_DIGITS - 1) * _DIGIT)
-
-# How UTF-8 begins lone surrogates, had it any: the second byte is less for all other characters
-_SURROGATE, _SECOND = 0xED, 0xA0
-
-# One value of each letter, and what has to be written for it
-_EXAMPLE = {"é": [True, False, None, -2, 2**40 + 3, -(2**40), 1.5], "b": ("\ud800",), "c": {7}, "d": frozenset([""])}
-_WRITTEN = (
-    b"{u\x02\0\0\0\xc3\xa9[\x07\0\0\0TFNi\xfe\xff\xff\xffl\x03\0\0\0\x03\0\0\0\0\x04l\xfd\xff\xff\xff\0\0\0\0\0\x04"
-    b"g\0\0\0\0\0\0\xf8?u\x01\0\0\0b(\x01\0\0\0u\x03\0\0\0\xed\xa0\x80u\x01\0\0\0c<\x01\0\0\0i\x07\0\0\0"
-    b"u\x01\0\0\0d>\x01\0\0\0u\0\0\0\x000"
-)
-
-_NO_VALUES = np.empty((0, COLUMNS), np.int64)
+NO_ATTRIBUTES = b""
+#: Bytes of a record besides its name and its text
+FRAME = 16
+_INTEGERS, _FLOATS, _LENGTH = struct.Struct("<iq").pack, struct.Struct("<id").pack, struct.Struct("<i").pack
+_NUMBERS = {bool: (BOOL, _INTEGERS), int: (INTEGER, _INTEGERS), float: (FLOAT, _FLOATS)}
+_SEVERAL = (list, tuple, set, frozenset)
+# Names as records have them; as many as messages often have
+_NAMES: dict[str, bytes] = {}
+_MOST_NAMES = 1 << 14
 
 
-@lent
-def _signed32(data, at):
-    return np.int64(np.int32(read32(data, _U(at))))
+def packed(attributes: object) -> bytes:
+    r"""The attributes of a message, a mapping from names to values or to several; InvalidTypeError, InvalidValueError.
+
+    >>> packed({"new": True, "sold": None, "city": ["Rome"]}).partition(b"city")[2]
+    b'\x04\x00\x00\x00\x04\x00\x00\x00\x00\x00\x00\x00Rome'
+    """
+    if type(attributes) is not dict and not isinstance(attributes, Mapping):
+        raise InvalidTypeError(f"attributes must be a mapping from names to values, not {shown(attributes)}")
+    records: list[bytes] = []
+    for name, value in attributes.items():
+        own, kind = _NAMES.get(name) or _named(name), type(value)
+        try:
+            if kind is str:
+                text = value.encode()
+                records += own, _INTEGERS(TEXT, len(text)), text
+            elif number := _NUMBERS.get(kind):
+                records += own, number[1](number[0], value)
+            else:
+                for each in value if isinstance(value, _SEVERAL) else (value,):
+                    records += _record(own, each)
+        except (struct.error, UnicodeEncodeError, InvalidTypeError):
+            raise _mistake(name, value) from None
+    return b"".join(records)
 
 
-@lent
-def _is_utf8(data, begin, end):
-    """Whether there is no lone surrogate."""
-    found = False
-    for i in range(begin, end - 1):
-        found |= (data[i] == _SURROGATE) & (data[i + 1] >= _SECOND)
-    return not found
+def _named(name: str) -> bytes:
+    """How a record of this attribute begins."""
+    keys.check_name(name)
+    if len(_NAMES) >= _MOST_NAMES:
+        _NAMES.clear()
+    text = name.encode()
+    own = _NAMES[name] = _LENGTH(len(text)) + text
+    return own
 
 
-@lent
-def _long(data, at):
-    """An integer of more than 32 bits, and whether it fits 64; where it ends."""
-    digits = _signed32(data, at)
-    negative, digits = digits < 0, abs(digits)
-    at += 4
-    value, fits = _U(0), digits <= _MOST_DIGITS
-    if fits:
-        for i in range(digits):
-            digit = _U(data[at + 2 * i]) | (_U(data[at + 2 * i + 1]) << _U(8))
-            if i == _MOST_DIGITS - 1:
-                # -2**63 has no positive counterpart
-                fits = digit < _U(_HIGHEST) or (negative and digit == _U(_HIGHEST) and value == _U(0))
-            value |= digit << _U(_DIGIT * i)
-    return (-np.int64(value) if negative else np.int64(value)), fits, at + 2 * digits
+def _record(own: bytes, value: Any) -> tuple[bytes, ...]:
+    """The record of a value that need be of none of Python's own types; none of `None`."""
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        text = value.encode()
+        return own, _INTEGERS(TEXT, len(text)), text
+    for kind, (number, pack) in _NUMBERS.items():
+        if isinstance(value, kind):
+            return own, pack(number, value)
+    plain = keys.of_numpy(value)
+    if plain is None:
+        raise InvalidTypeError("")  # `_mistake` says what is wrong
+    return _record(own, plain)
 
 
-@lent
-def _value(data, at):
-    """The kind, bits, begin and end of the value at a place, and where what follows it begins."""
-    letter = data[at]
-    at += 1
-    if letter == _INT:
-        return INTEGER, _signed32(data, at), 0, 0, at + 4
-    if letter == _DOUBLE:
-        return FLOAT, np.int64(read64(data, _U(at))), 0, 0, at + 8
-    if letter == _TEXT:
-        begin = at + 4
-        end = begin + _signed32(data, at)
-        return (TEXT if _is_utf8(data, begin, end) else _NOT_PLAIN), 0, begin, end, end
-    if letter in (_TRUE, _FALSE):
-        return BOOL, np.int64(letter == _TRUE), 0, 0, at
-    if letter == _LONG:
-        value, fits, at = _long(data, at)
-        return (INTEGER if fits else _NOT_PLAIN), value, 0, 0, at
-    return (_NO_VALUE if letter == _NONE else _NOT_PLAIN), 0, 0, 0, at
+def _mistake(name: str, value: object) -> Exception:
+    """What is wrong with a value, or with one of several."""
+    for each in value if isinstance(value, _SEVERAL) else (value,):
+        try:
+            if each is not None:
+                keys.key_of(each)
+        except (InvalidTypeError, InvalidValueError) as error:
+            return type(error)(f"attribute {keys.quoted(name)}: {error}")
+    raise AssertionError(name)
 
 
 @lent
-def _name(data, at):
-    """Begin and end of the name at a place; an end before the begin if it is none that an attribute may have."""
-    kind, _, begin, end, _ = _value(data, at)
-    plain = kind == TEXT and end > begin
-    if plain:
-        for i in range(begin, end):
-            plain &= data[i] != 0
-    return (begin, end) if plain else (0, -1)
+def record_at(data, at):
+    """Kind and bits of the value whose record is at a place; where its name begins and ends, and its text."""
+    begin = at + 4
+    end = begin + np.int64(read32(data, _U(at)))
+    kind, bits, text = np.int64(read32(data, _U(end))), read64(data, _U(end + 4)), end + 12
+    return kind, bits, begin, end, text, text + (np.int64(bits) if kind == TEXT else 0)
 
 
 @kernel
-def read_values(data, values):
-    """Write the values of packed attributes, as many as there is room for; how many there are, -1 if any is not plain.
-
-    A value has the columns from `NAME_BEGIN` on, in an int64[n, 6] array.
-    """
-    count, at = 0, 1
-    if data[0] != _DICT:
-        return -1
-    while data[at] != _END:
-        name_begin, name_end = _name(data, at)
-        if name_end < name_begin:
-            return -1
-        at, several = name_end, 1
-        if data[at] in (_LIST, _TUPLE, _SET, _FROZENSET):
-            several = _signed32(data, at + 1)
-            at += 5
-        for _ in range(several):
-            kind, bits, begin, end, at = _value(data, at)
-            if kind == _NOT_PLAIN:
-                return -1
-            if kind == _NO_VALUE:
-                continue
-            if count < len(values):
-                values[count, NAME_BEGIN], values[count, NAME_END] = name_begin, name_end
-                values[count, KIND], values[count, BITS] = kind, bits
-                values[count, BEGIN], values[count, END] = begin, end
-            count += 1
-    return count
+def _first_unsound(offsets, data):
+    """The first row whose bytes are no records; -1 if there is none."""
+    for row in range(len(offsets) - 1):
+        at, end = np.int64(offsets[row]), np.int64(offsets[row + 1])
+        while at < end:
+            room = end - at - FRAME
+            if room < 0 or not 0 < np.int64(read32(data, _U(at))) <= room:
+                return row
+            kind, _, _, _, text, at = record_at(data, at)
+            if not (BOOL <= kind <= TEXT and text <= at <= end):
+                return row
+    return -1
 
 
-@brief_kernel
-def _is_plain(text, no_values):
-    return read_values(np.frombuffer(text, np.uint8), no_values) >= 0
+@cache
+def is_packed(kind: pa.DataType) -> bool:
+    """Whether a column of attributes of this type has them packed."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def writes_as_read(version: int) -> bool:
-    """Whether `marshal` of this Python, asked for this version of what it writes, writes what is read here."""
-    return marshal.dumps(_EXAMPLE, version) == _WRITTEN
+def packed_rows(column: pa.Array, label: str, first_row: int = 0) -> Strings:
+    """Packed attributes of messages, nothing where they are null; InvalidValueError names the row of what is none."""
+    rows = to_strings(column.cast(pa.large_binary()).fill_null(b"").view(pa.large_string()))
+    row = _first_unsound(rows.offsets, rows.data)
+    if row >= 0:
+        raise InvalidValueError(f"{label}: row {first_row + row} has no attributes as clients pack them")
+    return rows
 
 
-_IS_READ = writes_as_read(_VERSION)
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def packed(attributes: object) -> bytes | None:
-    """The attributes of a message as bytes, if they are plain: a `dict` of Python's own types for `attribute_tags`.
+_DIGITS = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
+_BANG, _B, _N, _S, _ZERO = tuple(b"!bns0")
+_NUMBER_KEY = 20
 
-    `None` for others, for what `attribute_tags` refuses, and for all where this Python writes them in another way.
-    """
-    if not _IS_READ:
-        return None
-    try:
-        text = marshal.dumps(attributes, _VERSION)  # type: ignore[arg-type]
-    except ValueError:
-        return None
-    return text if _is_plain(text, _NO_VALUES) else None
+_ROWS_PER_TASK = 4096
+
+
+@kernel
+def _measure(column, first, last, counts, sizes):
+    kind, _, validity, first_bit, bits, begins, ends, _ = column
+    i = next_there(validity, first_bit, first, last)
+    while i < last:
+        if kind == BOOL:
+            size = 2
+        elif kind == TEXT:
+            size = 1 + ends[i] - begins[i]
+        else:
+            size = 1 if number_of(kind, bits[i])[1] == NAN else _NUMBER_KEY
+        counts[i] += 1
+        sizes[i] += size
+        i = next_there(validity, first_bit, i + 1, last)
+
+
+@kernel
+def _write(column, first, last, ends_at, out, digits):
+    """Write the keys of rows behind what they have, whose ends `ends_at` gives and gets: number and byte."""
+    kind, _, validity, first_bit, bits, begins, ends, text = column
+    key_at, byte_at = ends_at
+    offsets, data = out
+    i = next_there(validity, first_bit, first, last)
+    while i < last:
+        at = byte_at[i]
+        if kind == BOOL:
+            data[at], data[at + 1] = _B, _ZERO + bits[i]
+            at += 2
+        elif kind == TEXT:
+            data[at] = _S
+            at += 1
+            for place in range(begins[i], ends[i]):
+                data[at] = text[place]
+                at += 1
+        else:
+            double, rest = number_of(kind, bits[i])
+            if rest == NAN:
+                data[at] = _BANG
+                at += 1
+            else:
+                data[at] = _N
+                for digit in range(16):
+                    shift = np.uint64(60 - 4 * digit)
+                    data[at + 1 + digit] = digits[(double >> shift) & np.uint64(15)]
+                for digit in range(3):
+                    data[at + 17 + digit] = digits[(rest >> (8 - 4 * digit)) & 15]
+                at += _NUMBER_KEY
+        key_at[i] += 1
+        offsets[key_at[i]] = byte_at[i] = at
+        i = next_there(validity, first_bit, i + 1, last)
+
+
+def keys_of_rows(columns: Sequence[Column], count: int, threads: int) -> TagLists:
+    """The keys of the values that each row has in some columns of a value a row, column by column."""
+    counts, sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    ranges = even_ranges(count, min(threads, 1 + count // _ROWS_PER_TASK))
+
+    def measure(first: int, last: int) -> None:
+        for column in columns:
+            _measure(column, first, last, counts, sizes)
+
+    run_rows(measure, ranges, threads)
+    row_offsets, byte_offsets = offsets_of(counts), offsets_of(sizes)
+    offsets, data = np.zeros(int(row_offsets[-1]) + 1, np.int64), np.empty(int(byte_offsets[-1]), np.uint8)
+    ends_at = row_offsets[:-1].copy(), byte_offsets[:-1].copy()
+
+    def write(first: int, last: int) -> None:
+        for column in columns:
+            _write(column, first, last, ends_at, (offsets, data), _DIGITS)
+
+    run_rows(write, ranges, threads)
+    return TagLists(row_offsets, Strings(offsets, data))

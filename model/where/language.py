@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import lru_cache
-from itertools import chain, product
 from typing import Literal, NamedTuple, cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
@@ -66,21 +65,25 @@ class Row(NamedTuple):
     tags: list[str]
     constraints: list[Constraint]
 
-    def stored(self, *, plane: bool) -> list[str]:
-        """The tags of a set that stands for it; FilterError names the field of an area out of this geometry."""
-        own = self.constraints
-        return [*self.tags, *[each.tag if each.area is None else each.located(plane=plane).tag for each in own]]
-
 
 def stored_rows(text: str, *, plane: bool) -> list[list[str]]:
-    """The rows of tags, not to be changed, that are stored for an expression; errors as `rows_of` and `Row.stored`."""
-    _reject_no_text(text)
+    """The rows of tags, not to be changed, that are stored for an expression.
+
+    Errors are those of `rows_of`; FilterError also names the field of an area out of this geometry.
+    """
+    if not isinstance(text, str):
+        raise _no_text(text)
     return _stored_rows(text, plane)
 
 
 @lru_cache(_REMEMBERED)
 def _stored_rows(text: str, plane: bool) -> list[list[str]]:
-    return [row.stored(plane=plane) for row in rows_of(text)]
+    rows = []
+    for tags, constraints in rows_of(text):
+        rows.append(tags.copy())
+        for each in constraints:
+            rows[-1].append(each.tag if each.area is None else each.located(plane=plane).tag)
+    return rows
 
 
 def rows_of(text: str) -> list[Row]:
@@ -99,56 +102,56 @@ def rows_of(text: str) -> list[Row]:
     Traceback (most recent call last):
     tagmatch.FilterError: where: column 9: expected a value (a number, "text", true or false), found "and"
     """
-    plain = _without_not(_parse(text), negated=False, depth=0)
-    count = _count(plain)
+    count, conjunctions = _conjunctions(_parse(text), negated=False, depth=0)
     if count > MAX_CONJUNCTIONS:
         shown = f"{count:,}" if count < _MANY_ROWS else f"more than {_MANY_ROWS:,}"
         raise FilterError(
             f"where: this becomes {shown} conjunctions, at most {MAX_CONJUNCTIONS:,} are allowed: "
             "write alternatives for one attribute as `in {…}`, or split it at an `or`, with one set for each part"
         )
-    return list(map(_row, dict.fromkeys(_conjunctions(plain))))
+    rows = []
+    for terms in dict.fromkeys(conjunctions):
+        tags, constraints = [], {}
+        for each in terms:
+            if isinstance(each, str):
+                tags.append(each)
+            else:
+                constraints[each.tag] = each
+        rows.append(Row(sorted(tags), [constraints[tag] for tag in sorted(constraints)]))
+    return rows
 
 
-def _row(terms: frozenset[str | Constraint]) -> Row:
-    tags = [each for each in terms if isinstance(each, str)]
-    constraints = {each.tag: each for each in terms if not isinstance(each, str)}
-    return Row(sorted(tags), [constraints[tag] for tag in sorted(constraints)])
+def _conjunctions(
+    expression: Expression, *, negated: bool, depth: int
+) -> tuple[int, list[frozenset[str | Constraint]]]:
+    """How many conjunctions an expression, or what holds where it does not, becomes; and their terms, unless too many.
 
-
-def _without_not(expression: Expression, *, negated: bool, depth: int) -> Expression:
-    """The expression, or what holds where it does not, of tags, constraints, "and" and "or"."""
+    FilterError if it is too deep, or what is negated has no negation.
+    """
     if depth > MAX_DEPTH:
         raise FilterError(
             f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
         )
     if not isinstance(expression, Junction):
-        if not negated:
-            return expression
-        return Constraint.without_tag(expression) if isinstance(expression, str) else expression.negation
+        term = expression
+        if negated:
+            term = Constraint.without_tag(term) if isinstance(term, str) else term.negation
+        return 1, [frozenset([term])]
     kind, parts = expression
     if kind == "not":
-        return _without_not(parts[0], negated=not negated, depth=depth + 1)
-    plain = tuple(_without_not(part, negated=negated, depth=depth + 1) for part in parts)
-    return Junction("and" if (kind == "and") != negated else "or", plain)
-
-
-def _count(plain: Expression) -> int:
-    """How many conjunctions there are."""
-    if not isinstance(plain, Junction):
-        return 1
-    counts = map(_count, plain.parts)
-    return math.prod(counts) if plain.kind == "and" else sum(counts)
-
-
-def _conjunctions(plain: Expression) -> Iterable[frozenset[str | Constraint]]:
-    """Each as its terms."""
-    if not isinstance(plain, Junction):
-        return [frozenset([plain])]
-    parts = map(_conjunctions, plain.parts)
-    if plain.kind == "or":
-        return chain.from_iterable(parts)
-    return (frozenset[str | Constraint]().union(*chosen) for chosen in product(*parts))
+        return _conjunctions(parts[0], negated=not negated, depth=depth + 1)
+    is_and = (kind == "and") != negated
+    total, found = int(is_and), [frozenset[str | Constraint]()] if is_and else []
+    for part in parts:
+        count, some = _conjunctions(part, negated=negated, depth=depth + 1)
+        total = total * count if is_and else total + count
+        if total > MAX_CONJUNCTIONS:
+            found = []
+        elif is_and:
+            found = [each | other for each in found for other in some]
+        else:
+            found += some
+    return total, found
 
 
 # -- grammar -----------------------------------------------------------------------------------------------------------
@@ -232,7 +235,8 @@ _UNCLOSED = {'"': 'a " that closes this text', "`": "a ` that closes this name"}
 
 def _parse(text: str) -> Expression:
     """The expression as a tree, in which `and` and `or` have as many parts as are written beside each other."""
-    _reject_no_text(text)
+    if not isinstance(text, str):
+        raise _no_text(text)
     try:
         return cast(Expression, _PARSER.parse(text))
     except UnexpectedInput as error:
@@ -243,9 +247,8 @@ def _parse(text: str) -> Expression:
     raise FilterError(f"where: {line}column {position - text.rfind(_LINE_END, 0, position)}: {message}") from None
 
 
-def _reject_no_text(text: object) -> None:
-    if not isinstance(text, str):
-        raise InvalidTypeError(f"where must be a str, not {type(text).__name__} {text!r:.80}")
+def _no_text(given: object) -> InvalidTypeError:
+    return InvalidTypeError(f"where must be a str, not {type(given).__name__} {given!r:.80}")
 
 
 class _MistakeError(Exception):

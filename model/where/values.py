@@ -1,4 +1,4 @@
-"""Values of attributes as text, in one total order: as tags of a message, and as what is written in an expression.
+"""Values of attributes as text: in one total order, and as they are written in an expression.
 
 The key of a value is text, and keys compare by their UTF-8 bytes:
 
@@ -20,8 +20,6 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Mapping
-from typing import Any
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
@@ -29,9 +27,8 @@ Value = bool | int | float | str
 
 #: Begins all strings that stand beside tags but are none, and separates their parts
 RESERVED = "\0"
-#: What may follow it in those: constraints, negated ones, and values of attributes
+#: What may follow it in those: constraints, negated ones, and what stands for an attribute in Spark's buckets
 SIGNS = ("+", "-", "=")
-#: Begins the tag of an attribute's value
 ATTRIBUTE = RESERVED + "="
 
 NAN = "!"
@@ -129,33 +126,6 @@ def value_of(key: str) -> Value:
 def is_reserved(tag: str) -> bool:
     """Whether a string stands for a constraint or for the value of an attribute: no user's tag may be like it."""
     return tag.startswith(RESERVED) and tag[1:2] in SIGNS
-
-
-def attribute_tags(attributes: Mapping[str, Any]) -> list[str]:
-    r"""The tags by which a message says what values its attributes have, one for each different value.
-
-    A value of the mapping may be several in a `list`, `tuple`, `set` or `frozenset`, and `None` is none. Raises
-    InvalidTypeError and InvalidValueError for what is no name and no value.
-
-    Examples
-    --------
-    >>> attribute_tags({"city": ["Rome", "Milan"], "sold": None, "new": True})
-    ['\x00=city\x00sRome', '\x00=city\x00sMilan', '\x00=new\x00b1']
-    """
-    tags: dict[str, None] = {}
-    for name, given in attributes.items():
-        check_name(name)
-        for value in given if isinstance(given, list | tuple | set | frozenset) else (given,):
-            if value is not None:
-                tags[f"{ATTRIBUTE}{name}{RESERVED}{_key_in(name, value)}"] = None
-    return list(tags)
-
-
-def _key_in(name: str, value: Any) -> str:
-    try:
-        return key_of(value)
-    except (InvalidTypeError, InvalidValueError) as error:
-        raise type(error)(f"attribute {quoted(name)}: {error}") from None
 
 
 def check_name(name: object) -> None:

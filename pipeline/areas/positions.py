@@ -270,7 +270,7 @@ class _OneWithin:
 
     def _kept(self, found: U64Array, query: Single, own: I64Array, counts: I64Array) -> U64Array:
         if len(found):
-            found = self._matcher.kept(Lists(np.array([0, len(found)]), found), locations_in(query.place)).values
+            found = self._matcher.kept(Lists(np.array([0, len(found)]), found), locations_in([query.place])).values
         own[MATCHES] = len(found)
         add_counts(counts, own)
         return found

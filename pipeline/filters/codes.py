@@ -81,7 +81,7 @@ class Constants:
 
     @property
     def arrays(self) -> tuple[I64Array, tuple[U32Array, U64Array], U16Array, I64Array, I64Array, U8Array]:
-        """As `code_of` takes them."""
+        """As `code_of_value` takes them."""
         return (
             self.number_starts,
             (self.halves, self.doubles),
@@ -181,26 +181,6 @@ def _code_of_text(data, start, stop, numbers, first, last, text_offsets, texts):
 @lent
 def _code_of_bool(is_true):
     return 2 + 2 * (PLACE_FALSE + is_true)
-
-
-@lent
-def code_of(data, start, stop, attribute, constants):
-    """Code of the value with the key `data[start:stop]`; 0 where that is no key of a value."""
-    number_starts, doubles, rests, text_starts, text_offsets, texts = constants
-    if start >= stop:
-        return 0
-    kind = data[start]
-    first, last = number_starts[attribute], number_starts[attribute + 1]
-    if kind == NUMBER and stop - start == NUMBER_KEY:
-        return _code_of_number(double_in(data, start), rest_in(data, start), first, last, doubles, rests)
-    if kind == TEXT:
-        first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
-        return _code_of_text(data, start + 1, stop, last - first, first_text, last_text, text_offsets, texts)
-    if kind == NAN:
-        return _CODE_OF_NAN
-    if kind == BOOL and stop - start == 2:
-        return _code_of_bool(data[start + 1] == ONE)
-    return 0
 
 
 @lent

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
@@ -10,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import BoolArray
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.input.messages import Message
+from tagmatch.model.input.values import packed
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
-from tagmatch.model.where.constraints import RANGES, Constraint, Cut, is_constraint
+from tagmatch.model.where.constraints import RANGES, Constraint, is_constraint
 from tagmatch.model.where.tag_columns import Parsed, parsed
-from tagmatch.model.where.values import ATTRIBUTE, NAN, RESERVED, key_of
+from tagmatch.model.where.values import Value, value_of
 from tagmatch.pipeline.filters.asked import (
     Asked,
     Likelihoods,
@@ -170,37 +174,31 @@ def _in_lines(required: Requirements) -> BoolArray:
     return likely_all & (np.count_nonzero(likely_all) >= _FEW)
 
 
-_BOOLS = (key_of(False), key_of(True))
-_NUMBER, _TEXT = key_of(0)[0], key_of("")
-
-
-def likely_message(tags: Iterable[str]) -> list[str]:
+def likely_message(tags: Iterable[str]) -> Message:
     r"""What a message has that a set's tags and constraints ask for, or nearly: of each range an end.
 
     Examples
     --------
-    >>> likely_message(["fr", Constraint.of("price", "<", [5]).tag, Constraint.of("city", "suffix", ["me"]).tag])
-    ['fr', '\x00=price\x00nc014000000000000800', '\x00=city\x00sme']
+    >>> likely_message(["fr", Constraint.of("price", "<", [5]).tag])[:2] == (["fr"], packed({"price": 5}))
+    True
     """
-    found = []
+    plain: list[str] = []
+    values: dict[str, list[Value]] = {}
     for tag in tags:
         if not is_constraint(tag):
-            found.append(tag)
+            plain.append(tag)
             continue
         constraint = Constraint.of_tag(tag)
-        if not constraint.negated:
-            found.append(f"{ATTRIBUTE}{constraint.attribute}{RESERVED}{_key_for(constraint)}")
-    return found
+        if constraint.attribute and not constraint.negated:
+            values.setdefault(constraint.attribute, []).append(_value_for(constraint))
+    return Message(plain, packed(values))
 
 
-def _key_for(constraint: Constraint) -> str:
-    """The key of a value."""
+def _value_for(constraint: Constraint) -> Value:
     if constraint.kind != RANGES:
-        return _TEXT + constraint.payload
-    ends = (cut for interval in constraint.intervals for cut in interval)
-    return next((cut.key for cut in ends if _is_of_value(cut)), _BOOLS[True])
-
-
-def _is_of_value(cut: Cut) -> bool:
-    """Whether it stands beside a value, not before or after all of a type."""
-    return cut.key in (NAN, *_BOOLS) or cut.key.startswith(_TEXT) or (cut.key[:1] == _NUMBER and len(cut.key) > 1)
+        return constraint.payload
+    for cut in (cut for interval in constraint.intervals for cut in interval):
+        # Not what stands before or after all values of a type
+        with contextlib.suppress(InvalidValueError, IndexError):
+            return value_of(cut.key)
+    return True

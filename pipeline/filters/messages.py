@@ -1,7 +1,6 @@
 """Messages as codes of the attributes that sets ask for: stage 1 for sets with constraints.
 
-A message's attributes come as columns, or as tags: U+0000, `=`, the name, U+0000, and the key of the value
-(`tagmatch.model.where.values`).
+A message's attributes come in columns, or packed as records (`tagmatch.model.input.values`).
 """
 
 from __future__ import annotations
@@ -15,23 +14,18 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array, frozen
 from tagmatch.model.columns import strings_of
-from tagmatch.model.input.attributes import AttributeColumns
+from tagmatch.model.input.messages import AttributeColumns
 from tagmatch.model.input.values import (
-    BEGIN,
-    BITS,
     BOOL,
-    END,
     FLOAT,
+    FRAME,
     INTEGER,
-    KIND,
-    NAME_BEGIN,
-    NAME_END,
-    NO_BYTES,
     TEXT,
     Column,
     count_there,
     kind_within,
     places_there,
+    record_at,
     row_of,
     values_of_rows,
     wide_numbers,
@@ -41,18 +35,18 @@ from tagmatch.model.kernels.intrinsics import Prepared, array_at
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.pipeline.filters.attributes import Attributes, step
-from tagmatch.pipeline.filters.codes import code_of, code_of_value, write_codes
+from tagmatch.pipeline.filters.codes import code_of_value, write_codes
 from tagmatch.pipeline.tags import QueryBatch
 
 #: Kinds of columns whose values are 64 bits each
 NUMBERS = (BOOL, INTEGER, FLOAT)
-#: Kinds of the others
+#: Kinds of the others, as which columns of maps count
 TEXTS = (TEXT,)
 
-#: Places of a column's arrays, each of which has an address and a length
-ROWS, VALIDITY, VALUE_BITS, BEGINS, ENDS, DATA = range(6)
-_ARRAYS, _HEAD = 6, 3
-_NO_ADDRESSES, _NO_TEXTS = (0,) * 2 * _ARRAYS, (0,) * 2 * len((BEGINS, ENDS, DATA))
+#: Places of a column's arrays, each of which has an address and a length; those of maps have an attribute a value
+ROWS, VALIDITY, VALUE_BITS, BEGINS, ENDS, DATA, OF_VALUES = range(7)
+_ARRAYS, _HEAD = 7, 3
+_NO_ADDRESSES, _NO_TEXTS = (0,) * 2 * _ARRAYS, (0,) * 2 * len((BEGINS, ENDS, DATA, OF_VALUES))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +56,7 @@ class KnownColumns:
     addresses: U64Array  # Of the arrays of each column (see `Prepared`)
     heads: I64Array  # The attribute, and the column's `kind` and `first_bit`
     kept: list[object]  # What must stay as long as the addresses
-    # Of columns that `_read` is still to see to, the number and the place among all that are given
-    places: list[tuple[int, int]]
+    unread: list[tuple[int, int]]  # columns that `_read` is still to see to: the place here, the number in the batch
 
     @classmethod
     def of(cls, given: AttributeColumns, known: Attributes, kinds: tuple[int, ...] = NUMBERS + TEXTS) -> KnownColumns:
@@ -74,7 +67,8 @@ class KnownColumns:
 
         # As a piece of work, for two threads would only take the interpreter lock from each other
         chosen: list[KnownColumns] = given.memo.of((known, kinds), lambda: ([], [None]), choose)
-        found: KnownColumns = given.memo.of(chosen[0], lambda: (chosen[0], chosen[0].places), partial(_read, given))
+        read = partial(_read, given, known)
+        found: KnownColumns = given.memo.of(chosen[0], lambda: (chosen[0], chosen[0].unread), read)
         return found
 
     @classmethod
@@ -83,22 +77,24 @@ class KnownColumns:
         addresses, heads = array("Q"), array("q")
         kept: list[object] = []
         left: list[tuple[int, int]] = []
-        for place, number in enumerate(known.names.numbers(strings_of(given.names)).tolist()):
-            if number == UNKNOWN:
-                continue
-            values = given.given(place)
+        for number, attribute in zip(given.numbers, known.names.numbers(strings_of(given.names)).tolist(), strict=True):
+            values = given.batch.column(number)
             kind = kind_within(values.type)
-            if kind not in kinds or values.null_count == len(values):
+            if attribute == UNKNOWN or kind not in kinds or values.null_count == len(values):
                 continue
             wide = wide_numbers(values)
             if wide is None:
-                left.append((len(heads) // _HEAD, place))
+                left.append((len(heads) // _HEAD, number))
                 addresses.extend(_NO_ADDRESSES)
-                heads.extend((number, kind, 0))
+                heads.extend((attribute, kind, 0))
             else:
                 addresses.extend((0, 0, *wide.validity, *wide.bits, *_NO_TEXTS))
-                heads.extend((number, kind, wide.first_bit))
+                heads.extend((attribute, kind, wide.first_bit))
                 kept.append(values)
+        for number in given.maps if TEXT in kinds else ():
+            left.append((len(heads) // _HEAD, number))
+            addresses.extend(_NO_ADDRESSES)
+            heads.extend((0, TEXT, 0))
         return cls(np.array(addresses).reshape(-1, 2 * _ARRAYS), np.array(heads).reshape(-1, _HEAD), kept, left)
 
     def counts(self, first: int, last: int) -> I64Array:
@@ -112,15 +108,22 @@ class KnownColumns:
         _gather(self.addresses, self.heads, first, last, owners, bits)
 
 
-def _read(given: AttributeColumns, columns: KnownColumns, which: tuple[int, int]) -> None:
+def _read(given: AttributeColumns, known: Attributes, columns: KnownColumns, which: tuple[int, int]) -> None:
     """Read one of the columns whose values must be copied."""
-    number, place = which
-    column = given.column(place)
+    place, number = which
+    of_values = _NO_INDICES
+    if number in given.maps:
+        entries = given.map_column(number)
+        column = None if entries is None else entries.column
+        of_values = _NO_INDICES if entries is None else frozen(known.names.numbers(entries.names))
+    else:
+        column = given.column(number)
     if column is None:  # lists without any values
-        column = Column(TEXT, NO_BYTES, frozen(np.zeros(len(given.batch) + 1, np.int64)))
-    prepared = Prepared(column.rows, column.validity, column.bits, column.begins, column.ends, column.text)
+        column = Column(TEXT, frozen(np.zeros(len(given.batch) + 1, np.int64)))
+    arrays = (column.rows, column.validity, column.bits, column.begins, column.ends, column.text, of_values)
+    prepared = Prepared(*arrays)
     columns.kept.append(prepared)
-    columns.addresses[number], columns.heads[number, 2] = prepared.addresses, column.first_bit
+    columns.addresses[place], columns.heads[place, 1:] = prepared.addresses, (column.kind, column.first_bit)
 
 
 @kernel
@@ -148,7 +151,6 @@ def _gather(columns, heads, first, last, owners, bits):
             used += 1
 
 
-_EQUALS, _TEXT = tuple(b"=s")
 _SEED = np.uint64(0)
 _NO_INDICES = frozen(np.zeros(0, np.uint32))
 
@@ -194,47 +196,63 @@ def _with_patterns(owner, attribute, text, patterns, found, used):
 
 
 @kernel
-def _encode_tags(tags, first, last, known):
-    """Attributes that come as tags: of each value the message, counted from `first`, the attribute and the code."""
+def _encode_tags(tags, first, last, known, found):
+    """Tags that must not be there: of each the message, counted from `first`, the attribute and the code; how many."""
     rows, indices, offsets, data = tags
-    names, absent, first_tag, constants, patterns = known
-    name_slots, name_offsets, name_bytes = names
-    absent_slots, absent_offsets, absent_bytes = absent
-    roots, room = patterns[0], rows[last] - rows[first]
-    owners, attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32)
+    _, (absent_slots, absent_offsets, absent_bytes), first_tag, _, _ = known
+    owners, attributes, codes = found
     used = 0
+    if len(absent_offsets) == 1:
+        return found, used
     for row in range(first, last):
         for place in range(rows[row], rows[row + 1]):
             string = np.int64(indices[place]) if len(indices) else np.int64(place)
             if string >= len(offsets) - 1:  # beyond its dictionary
                 continue
             start, stop = np.int64(offsets[string]), np.int64(offsets[string + 1])
-            if stop - start < 2 or data[start] != 0 or data[start + 1] != _EQUALS:
-                number = _number_of(data, start, stop, absent_slots, absent_offsets, absent_bytes)
-                if number == UNKNOWN:
-                    continue
-                number, code = np.int64(first_tag + number), 1
-            else:
-                end = start + 2
-                while end < stop and data[end] != 0:
-                    end += 1
-                number = _number_of(data, start + 2, end, name_slots, name_offsets, name_bytes)
-                if number == UNKNOWN:
-                    continue
-                number, start = np.int64(number), end + 1
-                code = code_of(data, start, stop, number, constants)
-                if code == 0:
-                    continue
-            if used == len(owners):
-                owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
-                codes = with_room(codes, used, 1)
-            owners[used], attributes[used], codes[used] = row - first, number, code
+            number = _number_of(data, start, stop, absent_slots, absent_offsets, absent_bytes)
+            if number == UNKNOWN:
+                continue
+            owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
+            codes = with_room(codes, used, 1)
+            owners[used], attributes[used], codes[used] = row - first, first_tag + number, 1
             used += 1
-            # Tags that must not be there have the numbers behind all names
-            if number < len(roots) and roots[number] != 0 and data[start] == _TEXT:
-                text, found = (data, start + 1, stop), (owners, attributes, codes)
-                (owners, attributes, codes), used = _with_patterns(row - first, number, text, patterns, found, used)
     return (owners, attributes, codes), used
+
+
+@kernel
+def encode_packed(offsets, data, first, last, known, found, used):
+    """Packed attributes behind those that there are already, in longer arrays if need be; how many there are then."""
+    (name_slots, name_offsets, name_bytes), _, _, constants, patterns = known
+    owners, attributes, codes = found
+    roots = patterns[0]
+    for row in range(first, last):
+        at = offsets[row]
+        while at < offsets[row + 1]:
+            kind, bits, begin, end, text_begin, at = record_at(data, at)
+            name = _number_of(data, begin, end, name_slots, name_offsets, name_bytes)
+            if name == UNKNOWN:
+                continue
+            number = np.int64(name)
+            owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
+            codes = with_room(codes, used, 1)
+            owners[used], attributes[used] = row - first, number
+            codes[used] = code_of_value(kind, bits, data, text_begin, at, number, constants)
+            used += 1
+            if kind == TEXT and roots[number] != 0:
+                text, so_far = (data, text_begin, at), (owners, attributes, codes)
+                (owners, attributes, codes), used = _with_patterns(row - first, number, text, patterns, so_far, used)
+    return (owners, attributes, codes), used
+
+
+@lent
+def _only_known(of_values, places, count):
+    """Keep the first places whose attributes are asked for; how many."""
+    kept = np.int64(0)
+    for i in range(count):
+        places[kept] = places[i]
+        kept += np.int64(of_values[places[i]] != UNKNOWN)
+    return kept
 
 
 @kernel
@@ -249,32 +267,41 @@ def _encode_columns(columns, heads, first, last, constants, patterns, found, use
         begin, stop = values_of_rows(rows, first, last)
         places = with_room(places, 0, stop - begin)
         count = places_there(validity, first_bit, begin, stop, places)
+        of_values = array_at(arrays, OF_VALUES, np.uint32)
+        if len(of_values):
+            count = _only_known(of_values, places, count)
         owners, attributes = with_room(owners, used, count), with_room(attributes, used, count)
-        codes, row = with_room(codes, used, count), first
+        codes, row, before = with_room(codes, used, count), first, used
         for i in range(count):
             row = row_of(rows, row, places[i])
             owners[used + i], attributes[used + i] = row - first, attribute
         data, row = array_at(arrays, DATA, np.uint8), first
         begins, ends = array_at(arrays, BEGINS, np.int64), array_at(arrays, ENDS, np.int64)
-        bits = array_at(arrays, VALUE_BITS, np.uint64)
-        values = (bits, begins, ends, data)
-        write_codes(kind, attribute, values, places[:count], constants, codes[used : used + count])
+        values = (array_at(arrays, VALUE_BITS, np.uint64), begins, ends, data)
         used += count
-        if kind == TEXT and roots[attribute] != 0:
-            for place in places[:count]:
-                row = row_of(rows, row, place)
-                text, so_far = (data, begins[place], ends[place]), (owners, attributes, codes)
-                (owners, attributes, codes), used = _with_patterns(row - first, attribute, text, patterns, so_far, used)
+        if len(of_values):
+            for i in range(count):
+                attributes[before + i] = of_values[places[i]]
+                own = np.int64(attributes[before + i])
+                write_codes(kind, own, values, places[i : i + 1], constants, codes[before + i : before + i + 1])
+        else:
+            write_codes(kind, attribute, values, places[:count], constants, codes[before:used])
+        if kind != TEXT or (len(of_values) == 0 and roots[attribute] == 0):
+            continue
+        for i in range(count):
+            own, place = np.int64(attributes[before + i]), places[i]
+            if roots[own] != 0:
+                owner, text = np.int64(owners[before + i]), (data, begins[place], ends[place])
+                found = (owners, attributes, codes)
+                (owners, attributes, codes), used = _with_patterns(owner, own, text, patterns, found, used)
     return (owners, attributes, codes), used
 
 
 @kernel
-def encode_one(offsets, hashes, tags, data, values, known):
+def encode_one(offsets, hashes, tags, data, known):
     """The attributes and codes of one message, as `MessageTable` has them."""
-    names, absent, first_tag, constants, patterns = known
-    name_slots, name_offsets, name_bytes = names
-    absent_slots, absent_offsets, absent_bytes = absent
-    roots, room, used = patterns[0], len(hashes) + len(values), 0
+    _, (absent_slots, absent_offsets, absent_bytes), first_tag, _, _ = known
+    room, used = len(hashes) + len(data) // FRAME, 0
     owners, attributes, codes = np.empty(room, np.uint32), np.empty(room, np.uint32), np.empty(room, np.uint32)
     if len(absent_offsets) > 1:
         for tag in range(len(hashes)):
@@ -283,20 +310,9 @@ def encode_one(offsets, hashes, tags, data, values, known):
             if number != UNKNOWN:
                 attributes[used], codes[used] = first_tag + number, 1
                 used += 1
-    for i in range(len(values)):
-        name = _number_of(data, values[i, NAME_BEGIN], values[i, NAME_END], name_slots, name_offsets, name_bytes)
-        if name == UNKNOWN:
-            continue
-        number, kind, begin, end = np.int64(name), values[i, KIND], values[i, BEGIN], values[i, END]
-        # The owner is always the same, but patterns need room for it
-        owners, attributes = with_room(owners, used, 1), with_room(attributes, used, 1)
-        codes = with_room(codes, used, 1)
-        attributes[used] = number
-        codes[used] = code_of_value(kind, np.uint64(values[i, BITS]), data, begin, end, number, constants)
-        used += 1
-        if kind == TEXT and roots[number] != 0:
-            text, found = (data, begin, end), (owners, attributes, codes)
-            (owners, attributes, codes), used = _with_patterns(0, number, text, patterns, found, used)
+    # Patterns need room for owners, which are always the same
+    found = (owners, attributes, codes)
+    (_, attributes, codes), used = encode_packed(np.array([0, len(data)]), data, 0, 1, known, found, used)
     return attributes[:used], codes[:used]
 
 
@@ -343,9 +359,13 @@ def _values(
     tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
 ) -> tuple[tuple[U32Array, U32Array, U32Array], int]:
     """See `values_of`, in arrays that may be longer, and how many there are."""
-    indices = _NO_INDICES if tags.indices is None else tags.indices
-    given = tags.offsets, indices, tags.tags.offsets, tags.tags.data
-    found: tuple[tuple[U32Array, U32Array, U32Array], int] = _encode_tags(given, first, last, known.known)
-    if columns is not None:
-        found = _encode_columns(columns.addresses, columns.heads, first, last, *known.known[-2:], *found)
+    indices, own = _NO_INDICES if tags.indices is None else tags.indices, known.known
+    room = (np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint32))
+    found: tuple[tuple[U32Array, U32Array, U32Array], int] = _encode_tags(
+        (tags.offsets, indices, tags.tags.offsets, tags.tags.data), first, last, own, room
+    )
+    if columns is not None and len(columns.heads):
+        found = _encode_columns(columns.addresses, columns.heads, first, last, *own[-2:], *found)
+    if tags.attributes is not None and (packed := tags.attributes.packed) is not None:
+        found = encode_packed(packed.offsets, packed.data, first, last, own, *found)
     return found

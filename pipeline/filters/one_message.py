@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
-from tagmatch.model.input.values import COLUMNS, read_values
 from tagmatch.model.kernels.intrinsics import arrays_at, own_array_at
 from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.tables import Segment
@@ -161,25 +160,17 @@ BEHIND, SCALAR_BEHIND = LAYOUT + sum(map(len, _GROUPS)), LAYOUT_SCALAR + 5
 _SEED = 0
 # Most bytes of the attributes of a message that is answered at once
 _FEW_BYTES = 1 << 12
-# Values for which there is room at first
-_FEW_VALUES = 32
 
 
 @kernel
 def read(rest):
-    """Packed attributes, and their values."""
-    data, values = np.frombuffer(rest[0], np.uint8), np.empty((_FEW_VALUES, COLUMNS), np.int64)
-    count = read_values(data, values)
-    if count > len(values):
-        values = np.empty((count, COLUMNS), np.int64)
-        read_values(data, values)
-    return data, values[:count]
+    """Packed attributes."""
+    return np.frombuffer(rest[0], np.uint8)
 
 
 @kernel
 def _encoded(tables, tags, attributes):
     """Attributes and codes of the message, which is counted."""
-    data, values = attributes
     number_starts, halves, doubles, rests, text_starts, text_offsets, texts = arrays_at(
         tables, _CONSTANTS, _OF_CONSTANTS
     )
@@ -188,7 +179,7 @@ def _encoded(tables, tags, attributes):
         (number_starts, (halves, doubles), rests, text_starts, text_offsets, texts),
         arrays_at(tables, _PATTERNS, _OF_PATTERNS),
     )  # fmt: skip
-    attributes, codes = encode_one(tags.offsets, hashes_with(tags, _SEED), tags.data, data, values, known)
+    attributes, codes = encode_one(tags.offsets, hashes_with(tags, _SEED), tags.data, attributes, known)
     count_messages(1, attributes, own_array_at(tables, _SEEN, np.int64), own_array_at(tables, _SEEN + 1, np.int64))
     return attributes, codes
 

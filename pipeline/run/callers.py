@@ -13,6 +13,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeAlias
 
 from tagmatch.model.errors import ClosedError, Overloaded
+from tagmatch.model.input.messages import Message
 from tagmatch.pipeline.run.stage import working
 from tagmatch.pipeline.segment import Matcher
 
@@ -129,7 +130,7 @@ class Task(Caller):
 
 
 #: Who answers, the query's tags, and to whom the answer goes
-Query: TypeAlias = tuple[Matcher, list[str], Caller]
+Query: TypeAlias = tuple[Matcher, Message, Caller]
 
 
 class Gathering:
@@ -141,9 +142,9 @@ class Gathering:
         self._given: deque[tuple[asyncio.Future[Any], str, tuple[Any, ...]]] = deque()
         self._comes_to_ask = self._comes_to_give = False  # Whether the loop will
 
-    def ask(self, matcher: Matcher, tags: list[str], caller: Task) -> None:
+    def ask(self, matcher: Matcher, message: Message, caller: Task) -> None:
         """Ask a query. Only the loop's thread may call this."""
-        self._asked.append((matcher, tags, caller))
+        self._asked.append((matcher, message, caller))
         if not self._comes_to_ask:
             self._comes_to_ask = True
             asyncio.get_running_loop().call_soon(self._ask)

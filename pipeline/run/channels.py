@@ -17,6 +17,7 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
+from tagmatch.model.input.messages import Message
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.options import MatchOptions, of_channel
 from tagmatch.pipeline.one import alone
@@ -92,13 +93,13 @@ class Channels(Workers[Turn]):
         """The channel of a name; InvalidValueError."""
         return self._classes[of_channel(channel, self._names)]
 
-    def submit(self, of: Class, matcher: Matcher, tags: list[str], caller: Caller, timeout: float | None) -> None:
+    def submit(self, of: Class, matcher: Matcher, message: Message, caller: Caller, timeout: float | None) -> None:
         """Have a query answered, or fail, in time. Waits at most so long for its turn to enter."""
         since = self._clock()
         if overloaded := self._limits.admit([caller], timeout, always=at_work()):
             raise overloaded[0]
         of.counts.offer(1)
-        entry = Entry(of, since, since + of.due, 1, (tags, caller), matcher)
+        entry = Entry(of, since, since + of.due, 1, (message, caller), matcher)
         try:
             outcome = self._put([entry])
         except BaseException as error:
@@ -273,8 +274,8 @@ class Channels(Workers[Turn]):
         for caller, keys in zip(callers, answers, strict=True):
             caller.answer(keys)
 
-    def _answers(self, matcher: Matcher, rows: list[list[str]], callers: list[Caller]) -> list[Keys]:
-        asked = alone(matcher.one_query, rows[0]) if len(rows) == 1 else None
+    def _answers(self, matcher: Matcher, rows: list[Message], callers: list[Caller]) -> list[Keys]:
+        asked = alone(matcher.one_query, *rows[0]) if len(rows) == 1 else None
         if asked is not None:  # a packet takes longer
             one, query = asked
             unique = callers[0].unique

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U64Array, UIntArray, offsets_of, pooled
-from tagmatch.model.columns import rows_of_tags
+from tagmatch.model.input.messages import Message, rows_of_messages
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
 from tagmatch.pipeline.run.callers import Caller
@@ -169,7 +169,7 @@ class Packet:
 
     matcher: Matcher  # What answers
     unique: BoolArray  # Of each query: whether its keys are wanted once each
-    rows: list[list[str]] = field(default_factory=list)  # The queries
+    rows: list[Message] = field(default_factory=list)  # The queries
     callers: list[Caller] = field(default_factory=list)  # The caller of each
     result_bytes: int = 0  # With how many bytes of results the packet is counted as on its way
     queries: Preprocessed = field(init=False)  # From the preprocess stage on
@@ -177,7 +177,7 @@ class Packet:
     keys: Lists = field(init=False)  # From the key lookup on: those of each query
 
     @classmethod
-    def of(cls, matcher: Matcher, callers: list[Caller], rows: list[list[str]]) -> Self:
+    def of(cls, matcher: Matcher, callers: list[Caller], rows: list[Message]) -> Self:
         """A packet of these callers' queries."""
         unique = np.array([caller.unique for caller in callers], np.bool_)
         return cls(matcher=matcher, unique=unique, rows=rows, callers=callers)
@@ -187,7 +187,7 @@ class Packet:
 
     def tags(self) -> tuple[TagLists, int, int]:
         """Rows of tags, and from which to which of them are the packet's queries."""
-        return rows_of_tags(self.rows), 0, len(self.rows)
+        return rows_of_messages(self.rows), 0, len(self.rows)
 
     def space(self, count: int) -> U64Array | None:  # noqa: ARG002 - as `Space`
         """Memory for all keys of the packet, if there is some already."""
@@ -345,13 +345,13 @@ class Intake:
         self._announce = announce
         self._dropped = dropped
         self._lock = threading.Lock()
-        self._groups: dict[Matcher, list[tuple[list[str], Caller]]] = {}
+        self._groups: dict[Matcher, list[tuple[Message, Caller]]] = {}
 
     def __bool__(self) -> bool:
         """Return whether there is something to take."""
         return bool(self._groups)
 
-    def extend(self, matcher: Matcher, queries: list[tuple[list[str], Caller]]) -> bool:
+    def extend(self, matcher: Matcher, queries: list[tuple[Message, Caller]]) -> bool:
         """Append queries to which `matcher` has the answers; returns whether their taking must be seen to.
 
         If not, there are others whose taking has been seen to.

@@ -461,7 +461,7 @@ def match(
         if not cli.is_terminal_of_messages(output):
             batches = cli.with_progress("matching", batches, rows_in(queries, form), steps=True)
         for batch in batches:
-            # What says where messages are comes in tables
+            # What messages have besides comes in tables
             queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
             write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
 

@@ -15,20 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tagmatch.messages import (
-    LOCATION,
-    TAGS,
-    WITHIN,
-    is_place_column,
-    message,
-    messages_in,
-    names_of_places,
-    places_in,
-    side_by_side,
-)
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.arrow import from_strings
 from tagmatch.model.arrow_input import reject_no_utf8, without_null_lists
 from tagmatch.model.clock import TIME, check_text, times_in
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
@@ -54,10 +43,13 @@ from tagmatch.model.input.conditions import (
     constraint_rows,
     shapes_in,
 )
+from tagmatch.model.input.messages import TAGS, messages_in
+from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, names_of_places, places_in
+from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.language import stored_rows
-from tagmatch.model.where.values import attribute_tags, check_name, finite_number, key_of
+from tagmatch.model.where.values import check_name, finite_number, key_of
 from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
 
@@ -105,7 +97,7 @@ class FileColumn:
     @property
     def is_attribute(self) -> bool:
         """Whether its values are those of one attribute."""
-        return self.kinds == (ATTRIBUTE_TAGS,) and self.name != ATTRIBUTES.name
+        return self.kinds == (PACKED,) and self.name != ATTRIBUTES.name
 
     def is_missing(self, found: Mapping[str, object]) -> bool:
         """Whether a file, or a row, with these columns lacks it."""
@@ -193,35 +185,33 @@ def _check_id(value: object, name: str) -> None:
         raise InvalidValueError(f"{name} must have at most 64 bits; write a string for {shown(value)}")
 
 
-#: What text formats make of attributes: the tags that stand for them, which no file has as a type of its own
-ATTRIBUTE_TAGS = pa.list_(pa.binary())
+#: What text formats make of attributes: these packed, in lists as no file has them
+PACKED = pa.list_(pa.binary())
 
 
-def attribute_lists(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
-    """Attributes of rows, null where there are none, as `ATTRIBUTE_TAGS`."""
-    tags = (None if row is None else attribute_tags(row) if type(row) is dict else message([], row) for row in rows)
-    return pa.array(tags, ATTRIBUTE_TAGS)
+def _packed_rows(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
+    """Attributes of rows, null where there are none, as `PACKED`."""
+    return pa.array([None if row is None else [packed(row)] for row in rows], PACKED)
 
 
 def _values_of(name: str, values: list[Any]) -> pa.Array:
-    return attribute_lists([{name: value} for value in values])
+    return _packed_rows([{name: value} for value in values])
 
 
-def with_attributes(tags: pa.Array, attributes: Mapping[str, pa.Array]) -> pa.Array:
-    """The tags of queries, and those that stand for their attributes: `ATTRIBUTES`, or columns that are one each."""
-    (rows,) = tag_lists(tags, TAGS)
-    parts, typed = [rows], {}
-    for name, values in attributes.items():
-        if values.type == ATTRIBUTE_TAGS:
-            parts += tag_lists(values.fill_null([]).cast(pa.list_(pa.string())), name)
-        elif name == ATTRIBUTES.name:
-            parts += messages_in(_table_of(values))
-        else:
-            typed[name] = values
+def attribute_columns(given: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """Attributes of queries, of `ATTRIBUTES` or of columns that are one each, as `TagMatch.match_many` takes them."""
+    found: dict[str, pa.Array] = {}
+    if as_bytes := [pc.binary_join(values, b"") for values in given.values() if values.type == PACKED]:
+        found[ATTRIBUTES.name] = pc.binary_join_element_wise(*(values.fill_null(b"") for values in as_bytes), b"")
+    typed = {name: values for name, values in given.items() if values.type != PACKED}
+    own = typed.pop(ATTRIBUTES.name, None)
+    if own is not None and pa.types.is_map(own.type):
+        found[f"{ATTRIBUTES.name} in maps"] = own
+    elif own is not None:
+        typed |= zip(_names(own.type), own.flatten(), strict=True)
     if typed:
-        parts += messages_in(pa.record_batch(typed))
-    joined_rows = side_by_side(parts)
-    return pa.LargeListArray.from_arrays(pa.array(joined_rows.offsets), from_strings(joined_rows.tags))
+        found[ATTRIBUTES.name] = pa.StructArray.from_arrays(list(typed.values()), list(typed))
+    return found
 
 
 def _table_of(attributes: pa.StructArray | pa.MapArray) -> pa.RecordBatch:
@@ -235,7 +225,7 @@ def _names(kind: pa.StructType) -> list[str]:
 
 
 def _check_attributes(attributes: pa.Array, name: str, first_row: int = 0) -> None:
-    if attributes.type == ATTRIBUTE_TAGS:
+    if attributes.type == PACKED:
         return
     is_struct = pa.types.is_struct(attributes.type)
     if not pa.types.is_map(attributes.type) and not (is_struct and attributes.type.num_fields):
@@ -250,7 +240,7 @@ def _check_attributes(attributes: pa.Array, name: str, first_row: int = 0) -> No
 
 
 def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int = 0) -> None:
-    if values.type == ATTRIBUTE_TAGS:
+    if values.type == PACKED:
         return
     try:
         messages_in(pa.record_batch({attribute: values}), first_row=first_row)
@@ -371,7 +361,7 @@ def _check_places(
 _LISTS = pa.list_(pa.string())
 #: Of queries
 ID = FileColumn("id", (pa.int64(), pa.uint64(), pa.string()), _check_ids, _check_id, is_optional=True)
-ATTRIBUTES = FileColumn("attributes", (ATTRIBUTE_TAGS,), _check_attributes, make=attribute_lists, is_optional=True)
+ATTRIBUTES = FileColumn("attributes", (PACKED,), _check_attributes, make=_packed_rows, is_optional=True)
 
 
 def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all: bool) -> tuple[FileColumn, ...]:
@@ -458,7 +448,7 @@ class OtherColumns:
             replace(each, is_optional=each.is_optional or bool(own)) if each.name == TAGS else each for each in columns
         )
         return given + tuple(
-            FileColumn(name, (ATTRIBUTE_TAGS,), partial(_check_attribute, name), make=partial(_values_of, name))
+            FileColumn(name, (PACKED,), partial(_check_attribute, name), make=partial(_values_of, name))
             for name in dict.fromkeys(own)
         )
 

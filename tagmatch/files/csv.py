@@ -20,11 +20,11 @@ import pyarrow.csv as pa_csv
 from tagmatch.files.columns import ATTRIBUTES, ID, FileColumn, refuse_twice
 from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.files.json import MARK, concatenated, json_lists, json_values, read_json, time_texts, utf8_text
-from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.clock import TIME
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
+from tagmatch.model.input.messages import TAGS
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.subscriptions import WHERE
 

@@ -24,6 +24,7 @@ from tagmatch.files.columns import (
     FileRows,
     InvalidRows,
     OtherColumns,
+    attribute_columns,
     columns_of_queries,
     columns_of_sets,
     joined,
@@ -31,14 +32,13 @@ from tagmatch.files.columns import (
     require_columns,
     rows_from,
     with_all_tags,
-    with_attributes,
 )
 from tagmatch.files.csv import CsvLines, csv_blocks, csv_cells, header_of
 from tagmatch.files.json import JsonLines, concatenated, json_blocks, json_values, object_lines, text_of
-from tagmatch.messages import TAGS
 from tagmatch.model.arrays import BoolArray
 from tagmatch.model.arrow_input import without_extensions
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
+from tagmatch.model.input.messages import TAGS
 from tagmatch.model.options import KeyType
 from tagmatch.model.parallel import threads_of_arrow
 from tagmatch.model.storage.format import MANIFEST
@@ -327,11 +327,8 @@ def read_queries(
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `row`, the number of the row from 0, `id`, null where there is none, and `tags`.
 
-    Where some rows say where they are, there are columns `location` and `within` as well, as `TagMatch.match_many`
-    takes them.
-
-    The attributes of queries are among their tags, as the tags that stand for them. Queries that have attributes need
-    have no tags.
+    Where some rows have attributes, or say where they are, there are columns of these as well, as `TagMatch.match_many`
+    takes them. Queries that have attributes need have no tags.
 
     Batches of a stream hold the lines that have arrived. `attributes` names columns that are an attribute each, beside
     those of a column `attributes`; `EVERY_OTHER` is all that have no meaning. Those that are `ignored` are left aside,
@@ -350,7 +347,7 @@ def read_queries(
         found = {"row": pa.array(numbers), ID.name: there.get(ID.name, pa.nulls(len(batch), pa.int64()))}
         found |= {name: there[name] for name in own if name in there and name != ID.name}
         if given := {name: column for name, column in there.items() if name not in own}:
-            found[TAGS] = with_attributes(found[TAGS], given)
+            found |= attribute_columns(given)
         yield pa.record_batch(found)
 
 

@@ -16,19 +16,11 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 import tagmatch.model.errors
-from tagmatch.messages import (
-    ATTRIBUTES,
-    LOCATION,
-    TAGS,
-    WITHIN,
-    is_place_column,
-    messages_in,
-    places_in,
-    with_own_columns,
-)
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.conditions import shapes_in
+from tagmatch.model.input.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
+from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, places_in
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.repository import Repository
 

@@ -29,16 +29,16 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tagmatch.engine import LocalEngine
-from tagmatch.messages import LOCATION, TAGS, WITHIN, is_place_column, locations_of_table, with_own_columns
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, U64Array, UIntArray, offsets_of
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray, offsets_of
 from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of, tag_lists
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.input.attributes import entries_of
+from tagmatch.model.input.messages import TAGS, entries_of, with_own_columns
+from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, locations_of_table
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.lists import gather, group_by
-from tagmatch.model.kernels.tag_table import areas_among, constraints_among, reserved_among
+from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.layouts import rules_of
 from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.partial import InPlace
@@ -353,8 +353,7 @@ def _buckets_of_queries(messages: pa.RecordBatch, buckets: ShuffleBuckets) -> tu
     owners, hashes = np.repeat(np.arange(len(lists)), np.diff(lists.offsets)), hash_tags(lists)
     if buckets.names:
         columns = with_own_columns(messages)
-        by_name = [_with_values_among_tags(lists, buckets.names), _with_values(columns, buckets.names)]
-        by_name += _with_values_in_maps(columns, buckets.names)
+        by_name = [_with_values(columns, buckets.names), *_with_values_in_maps(columns, buckets.names)]
         owners = np.concatenate([owners, *(some for some, _ in by_name)])
         hashes = np.concatenate([hashes, *(some for _, some in by_name)])
     places, numbers = buckets.of_hashes(hashes)
@@ -394,16 +393,6 @@ def _have_values(values: pa.Array) -> BoolArray:
         values = pc.if_else(pc.greater(values, 0), values, None)
     valid: BoolArray = values.is_valid().to_numpy(zero_copy_only=False)
     return valid
-
-
-def _with_values_among_tags(tags: TagLists, names: frozenset[str]) -> tuple[I64Array, U64Array]:
-    """The same of queries with tags that stand for values, as matchers take them: which ones is not looked at."""
-    among = reserved_among(tags.tags)
-    if not among.any():
-        return np.zeros(0, np.int64), np.zeros(0, np.uint64)
-    places = np.flatnonzero(among if tags.indices is None else among[tags.indices])
-    owners = np.unique(np.searchsorted(tags.offsets, places, side="right") - 1)
-    return np.repeat(owners, len(names)), np.tile(hashes_of_attributes(sorted(names)), len(owners))
 
 
 # -- buckets ---------------------------------------------------------------------------------------------------------

@@ -24,8 +24,8 @@ from tagmatch import Box, ChangeCounts, Circle, Near, TagMatch, TagMatchError, W
 from tagmatch.broker.connection import MessageStream, Reply, give
 from tagmatch.broker.service import serving
 from tagmatch.broker.wire import AREA_TYPE
-from tagmatch.messages import Queries, joined, queries_in
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NotStoredError, NullError
+from tagmatch.model.input.messages import Queries, joined, queries_in
 
 few = settings(max_examples=max(1, settings().max_examples // 2))
 

@@ -17,7 +17,7 @@ from tagmatch import TagMatch, TagMatchError
 from tagmatch.broker import hub
 from tagmatch.broker.wire import batch_of, check_schema
 from tagmatch.files.ipc import IpcReader
-from tagmatch.messages import Queries
+from tagmatch.model.input.messages import Queries
 
 _MOST_BYTES, _MOST_ROWS = 1 << 20, 1000
 

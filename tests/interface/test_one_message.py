@@ -23,7 +23,6 @@ from support.pipelines import TIMEOUT
 from support.segments import all_in
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
-from tagmatch.model.input import values
 from tagmatch.pipeline import one
 from tagmatch.pipeline.areas import index
 from tagmatch.pipeline.filters.index import Path
@@ -95,10 +94,8 @@ def as_column(value: Any) -> pa.Table | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", get_args(Path))
-@pytest.mark.parametrize("is_read", [True, False], ids=["packed", "not packed"])
-def test_a_value_of_each_kind(path: Path, is_read: bool, is_alone: list[bool], rng: Any, monkeypatch: Any) -> None:
-    """As in a table, and as the oracle says; and so they are where Python's bytes are not as they are read."""
-    monkeypatch.setattr(values, "_IS_READ", is_read)
+def test_a_value_of_each_kind(path: Path, is_alone: list[bool], rng: Any) -> None:
+    """As in a table, in a packet, and as the oracle says."""
     with all_in(path), TagMatch(device="cpu", threads=1) as tm:
         tm.add_sets([[]] * len(TREES), range(len(TREES)), where=[text_of(tree, rng) for tree in TREES])
         tm.consolidate()
@@ -106,17 +103,11 @@ def test_a_value_of_each_kind(path: Path, is_read: bool, is_alone: list[bool], r
             expected = [key for key, tree in enumerate(TREES) if evaluate(tree, (), {"p": value})]
             assert sorted(tm.match([], {"p": value, "other": LONG})) == expected
             assert tm.match_unique([], {"p": value}) == set(expected)
+            assert sorted(tm.match(["\0"], {"p": value})) == expected
             table = as_column(value)
             if table is not None:
                 assert tm.match_many(table, unique=True).to_pylist() == [expected]
-        assert is_alone == [is_read] * len(is_alone)
-        assert len(is_alone) == 2 * len(VALUES)
-
-
-def test_which_bytes_are_read() -> None:
-    """Version 2 of `marshal`; newer ones write texts and what is there twice in another way."""
-    assert values.writes_as_read(2)
-    assert not any(map(values.writes_as_read, (0, 3, 4)))
+        assert is_alone == [True, True, False] * len(VALUES)
 
 
 @pytest.mark.slow

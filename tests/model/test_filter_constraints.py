@@ -15,9 +15,10 @@ from support.filters import leaves, messages, neighbours, operands, satisfies, s
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.errors import FilterError
+from tagmatch.model.input.values import packed
 from tagmatch.model.where.constraints import Constraint, Cut, Side, is_constraint
-from tagmatch.model.where.language import MAX_CONJUNCTIONS, MAX_DEPTH, Row, rows_of
-from tagmatch.model.where.values import attribute_tags, key_of, value_of
+from tagmatch.model.where.language import MAX_CONJUNCTIONS, MAX_DEPTH, Row, rows_of, stored_rows
+from tagmatch.model.where.values import key_of, value_of
 
 _ALL = [math.nan, False, True, *filters.INTEGERS, *filters.FLOATS, *filters.TEXTS]
 
@@ -72,7 +73,7 @@ def test_numbers_of_numpy_are_those_of_python(value: Any, number: float) -> None
 
 def test_other_values_of_numpy_are_those_of_python() -> None:
     attributes = {"b": np.bool_(True), "s": [np.str_("Rome"), np.bool_(False)], "u": np.uint64(2**63 - 1)}
-    assert attribute_tags(attributes) == attribute_tags({"b": True, "s": ["Rome", False], "u": 2**63 - 1})
+    assert packed(attributes) == packed({"b": True, "s": ["Rome", False], "u": 2**63 - 1})
 
 
 OTHERS = [None, b"a", [1], 1j, object, np.bytes_(b"a"), np.complex128(1), np.longdouble(1), np.array(1), np.array([1])]
@@ -89,23 +90,6 @@ def test_integers_fit_into_64_bits() -> None:
     for value in (2**63, -(2**63) - 1, 10**5000, np.uint64(2**63)):
         with pytest.raises(InvalidValueError, match=r"an integer must be from -2\*\*63 to 2\*\*63 - 1"):
             key_of(value)
-
-
-@given(messages())
-def test_each_value_has_a_tag(message: tuple[set[str], dict[str, Any]]) -> None:
-    _, attributes = message
-    tags = attribute_tags(attributes)
-    assert len(set(tags)) == len(tags)
-    found = {tuple(tag.removeprefix("\0=").split("\0", 1)) for tag in tags}
-    assert found == {(name, key_of(value)) for name in attributes for value in filters.values_of(attributes, name)}
-    assert all(tag.startswith("\0=") for tag in tags)
-
-
-def test_tags_of_attributes() -> None:
-    several = {"a": [1, 1.0, True, None], "b": ("x",), "c": {"y"}, "d": frozenset(["z"]), "e": [], "f": None, "g": "\0"}
-    assert attribute_tags(several) == [
-        "\0=a\0nbff0000000000000800", "\0=a\0b1", "\0=b\0sx", "\0=c\0sy", "\0=d\0sz", "\0=g\0s\0",
-    ]  # fmt: skip
 
 
 _NO_VALUE = "a value must be a bool, an int, a float or a str, not"
@@ -125,7 +109,7 @@ WRONG: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("attributes", "message"), WRONG, ids=range(len(WRONG)))
 def test_attributes_that_cannot_be_used(attributes: Any, message: str) -> None:
     with pytest.raises(InvalidTypeError if "must be a" in message else InvalidValueError) as caught:
-        attribute_tags(attributes)
+        packed(attributes)
     assert str(caught.value).startswith(message)
 
 
@@ -156,7 +140,7 @@ _WRITTEN = {
 @pytest.mark.parametrize("text", _WRITTEN)
 def test_constraints_are_written_as_they_always_are(text: str) -> None:
     tag = "\0" + _WRITTEN[text]
-    assert [row.stored(plane=False) for row in rows_of(text)] == [[tag]]
+    assert stored_rows(text, plane=False) == [[tag]]
     assert str(Constraint.of_tag(tag)) == text.replace('{"b", 1, "a"}', '{1, "a", "b"}')
 
 
@@ -244,9 +228,9 @@ def test_rows_mean_what_the_expression_means(tree: object, spelling: random.Rand
 
 @given(trees, spellings)
 def test_rows_are_in_order_and_each_is_there_once(tree: object, spelling: random.Random) -> None:
-    rows = rows_of(text_of(tree, spelling))
+    text = text_of(tree, spelling)
+    rows, stored = rows_of(text), stored_rows(text, plane=False)
     assert rows
-    stored = [row.stored(plane=False) for row in rows]
     assert len(set(map(tuple, stored))) == len(rows)
     for row, tags in zip(rows, stored, strict=True):
         constraints = [tag for tag in tags if is_constraint(tag)]

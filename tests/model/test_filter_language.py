@@ -22,11 +22,12 @@ import tagmatch
 from tagmatch import Box, Circle, InvalidTypeError, InvalidValueError, Near
 from tagmatch.model.columns import strings_of
 from tagmatch.model.errors import FilterError
+from tagmatch.model.input import messages, values
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
-from tagmatch.model.where import areas, constraints, language, values
+from tagmatch.model.where import areas, constraints, language
 from tagmatch.model.where.areas import check
 from tagmatch.model.where.constraints import Constraint
-from tagmatch.model.where.language import rows_of
+from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import shapes_of
 
 _TEST = "a test, such as price < 10"
@@ -177,7 +178,7 @@ def test_ways_to_say_the_same(text: str, same: str) -> None:
     assert rows_of(text) == rows_of(same)
 
 
-@pytest.mark.parametrize("module", [areas, constraints, language, values], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [areas, constraints, language, values, messages], ids=lambda module: module.__name__)
 def test_examples_of_the_modules(module: ModuleType) -> None:
     failed, tried = doctest.testmod(module)
     assert tried
@@ -195,7 +196,7 @@ _WRITTEN = {
 @pytest.mark.parametrize("text", _WRITTEN)
 def test_areas_are_written_as_they_always_are(text: str) -> None:
     tag = "\0" + _WRITTEN[text]
-    assert [row.stored(plane=False) for row in rows_of(text)] == [[tag]]
+    assert stored_rows(text, plane=False) == [[tag]]
     assert str(Constraint.of_tag(tag)) == text
 
 

@@ -24,7 +24,7 @@ pipeline/combined.py: tests/interface/test_contents.py -k two_segments
 -        if not unique:
 +        if True:
 # small packets: messages whose tags are a dictionary lose their attributes
-model/input/attributes.py: tests/pipeline/cuda/test_gpu_hybrid.py -k small_packets_keep
+model/input/messages.py: tests/pipeline/cuda/test_gpu_hybrid.py -k small_packets_keep
 -    attributes = None if rows.attributes is None else rows.attributes.part(first, last)
 +    attributes = None
 # string keys: the numbers of a segment's keys are those of the first one
@@ -54,8 +54,8 @@ partitioner/local.py: tests/interface/test_expiry.py -k leaves_out
 +        removed = removed | (expires < 0)
 # where compiler: `not` of `and` is `and` of `not`
 model/where/language.py: tests/model/test_filter_constraints.py
--(kind == "and") != negated else
-+kind == "and" else
+-    is_and = (kind == "and") != negated
++    is_and = kind == "and"
 # operators: `>` is `>=`
 model/where/constraints.py: tests/model/test_filter_constraints.py
 -"]v[e"

@@ -9,7 +9,6 @@ from support.agreement import index_of
 from support.constrained import *  # noqa: F403
 from support.constrained import answers, either, expected_keys, expression_of, with_sets
 
-from tagmatch.model.where.values import attribute_tags
 from tagmatch.pipeline.filters.index import Path
 
 
@@ -81,14 +80,14 @@ def test_lines_say_all(values_each: int, rng: random.Random) -> None:
 def test_messages_teach_which_path() -> None:
     """Sets ask for one attribute of ten, but a thousand messages have all; then they have none."""
     count, names = 600, [f"p{number}" for number in range(10)]
-    everything, nothing = attribute_tags(dict.fromkeys(names, 500)), attribute_tags({"other": 1})
+    everything, nothing = dict.fromkeys(names, 500), {"other": 1}
     wanted = [key for key in range(count) if key <= 500]
     wheres = [f"{names[key % 10]} between {key} and {key + count}" for key in range(count)]
     with index_of([[]] * count, range(count), where=wheres, device="cpu", threads=1) as tm:
 
-        def paths_after(messages: list[list[str]]) -> dict[str, int]:
-            found = tm.match_many(messages).to_pylist()
-            assert [sorted(keys) for keys in found] == [wanted if tags == everything else [] for tags in messages]
+        def paths_after(messages: list[dict[str, int]]) -> dict[str, int]:
+            found = answers(tm, [([], each) for each in messages])
+            assert found == [wanted if each == everything else [] for each in messages]
             tm.add_set([], count, where=f"other = {len(messages) + 2}")
             tm.consolidate(full=True)
             paths: dict[str, int] = tm.stats()["with_conditions"]

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("through_stages")
     ("step", "ask"),
     [
         ("segment.SegmentQueries.subset_match", lambda tm: tm.match_many([["t1"]] * 5000)),
-        ("run.packets.rows_of_tags", lambda tm: tm.submit(["t1"]).result(TIMEOUT)),
+        ("run.packets.rows_of_messages", lambda tm: tm.submit(["t1"]).result(TIMEOUT)),
     ],
     ids=["many queries", "before the first stage"],
 )

@@ -1,5 +1,6 @@
 """A snapshot of several segments answers as one index of all their sets does."""
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.pipelines import TIMEOUT
 from support.places import rows_of
 
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.input.messages import Message
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.devices import matcher_of, parts_for
@@ -51,7 +53,9 @@ def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: Any, seed: 
             found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
             assert list(map(sorted, rows_of(found))) == expected
             futures = [
-                pipeline.submit(matcher, alone(matcher.one_query, query), query.copy, unique=unique, timeout=None)
+                pipeline.submit(
+                    matcher, alone(matcher.one_query, query), partial(Message, query), unique=unique, timeout=None
+                )
                 for query in queries
             ]
             assert [sorted(future.result(TIMEOUT)) for future in futures] == expected

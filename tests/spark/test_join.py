@@ -294,14 +294,6 @@ def test_what_tasks_cannot_answer(
         keys_of(subset_join(queries, index, strategy=strategy, tags="words"))
 
 
-def test_a_tag_that_stands_for_a_value(spark: Any, tmp_path: Path, strategy: Any) -> None:
-    """As `match_many` takes it."""
-    index = make_index(tmp_path / "index", [([], number, f"a{number} = true") for number in range(100)])
-    rows = [(number, [f"\0=a{number}\0b1", f"\0=a{number + 1}\0b0"]) for number in range(100)]
-    joined = subset_join(spark.createDataFrame(rows, "n int, tags array<string>"), index, strategy=strategy)
-    assert sorted((row.n, row.key) for row in joined.collect()) == [(number, number) for number in range(100)]
-
-
 def test_attributes_may_have_any_name(spark: Any, tmp_path: Path, strategy: str) -> None:
     """Also names that are nearly those of columns with a meaning, where a table of queries must not have them."""
     names = ["Tag", "id", "locations", "attribute"]

@@ -20,7 +20,7 @@ from support.segments import all_in
 from support.simulator import SIMULATED
 
 from tagmatch import TagMatch
-from tagmatch.model.where.values import attribute_tags
+from tagmatch.model.input.values import packed
 from tagmatch.pipeline.filters import trie
 from tagmatch.pipeline.filters.index import Path
 
@@ -78,8 +78,13 @@ def with_sets(wheres: Sequence[tuple[list[str], str | None]], path: Path, device
 
 
 def answers(tm: TagMatch[int], messages: Sequence[Message]) -> list[list[int]]:
-    queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
-    return [sorted(keys) for keys in tm.match_many(queries).to_pylist()]
+    return [sorted(keys) for keys in tm.match_many(table_of(messages)).to_pylist()]
+
+
+def table_of(messages: Sequence[Message], kind: pa.DataType | None = None) -> pa.Table:
+    """Messages with packed attributes, as clients and gateways send them."""
+    tags = pa.array([tags for tags, _ in messages], pa.list_(kind or pa.string()))
+    return pa.table({"tags": tags, "attributes": pa.array([packed(values) for _, values in messages], pa.binary())})
 
 
 def all_by(tm: TagMatch[int], device: str) -> bool:
@@ -95,9 +100,8 @@ def test_any_filters(device: str, layout: Any, path: Path, filters: list[Any], m
     wanted = [expected_keys(filters, tags, values) for tags, values in messages]
     with with_sets(wheres, path, device, layout=layout) as tm:
         assert answers(tm, messages) == wanted
-        queries = [[*tags, *attribute_tags(values)] for tags, values in messages]
-        assert tm.match_many(queries, unique=True).to_pylist() == wanted
-        dictionaries = pa.array(queries, pa.list_(pa.dictionary(pa.int32(), pa.string())))
+        assert tm.match_many(table_of(messages), unique=True).to_pylist() == wanted
+        dictionaries = table_of(messages, pa.dictionary(pa.int32(), pa.string()))
         assert [sorted(keys) for keys in tm.match_many(dictionaries).to_pylist()] == wanted
         for numbers, table in in_tables([ConditionMessage(tags, dict(values)) for tags, values in messages]):
             # The rows begin within a byte of the columns' bits

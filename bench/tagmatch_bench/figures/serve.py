@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch import TagMatch, connect
-from tagmatch.broker.connection import SCHEMA, Connection
+from tagmatch.broker.connection import TAGS_ONLY, Connection
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import closed_loop_rate, poisson_times, serve_in_order
 from tagmatch_bench.harness.processes import ServedIndex
@@ -114,11 +114,11 @@ def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex,
 
 def _streamed(connection: Connection, parts: list[pa.ListArray], count: int) -> list[pa.ListArray]:
     """The answers to so many batches, which go over one stream while these come."""
-    stream = connection.open_stream(SCHEMA, {"command": "match", "plain": True, "coalesce": True})
+    stream = connection.open_stream(TAGS_ONLY, {"command": "match", "plain": True, "coalesce": True})
 
     def write() -> None:
         for number in range(count):
-            stream.write(pa.RecordBatch.from_arrays([parts[number % len(parts)]], schema=SCHEMA))
+            stream.write(pa.RecordBatch.from_arrays([parts[number % len(parts)]], schema=TAGS_ONLY))
         stream.done_writing()
 
     writer = threading.Thread(target=write, daemon=True)

@@ -10,9 +10,9 @@ from typing import Any, Self
 import pyarrow as pa
 
 from tagmatch import DeviceError, TagMatch
-from tagmatch.messages import locations_of_table, messages_in, without_locations
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.input.attributes import Messages
+from tagmatch.model.input.messages import Messages, messages_in
+from tagmatch.model.input.places import locations_of_table, without_locations
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside

@@ -1,0 +1,358 @@
+"""Messages as matchers take them, with attributes in columns of Arrow, a column for each or maps from names to values.
+
+Only those that somebody asks for are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, frozen, offsets_of
+from tagmatch.model.arrow import from_tag_lists, to_strings
+from tagmatch.model.arrow_input import as_table, plain_strings
+from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.input.places import Locations, locations_in, locations_of_table, without_locations
+from tagmatch.model.input.values import (
+    NO_BYTES,
+    NO_PLACES,
+    Column,
+    check_values,
+    elements,
+    is_list,
+    is_packed,
+    is_sound,
+    packed_rows,
+    value_column,
+)
+from tagmatch.model.kernels.lists import gather_strings
+from tagmatch.model.names import MESSAGE_COLUMNS, check_names
+from tagmatch.model.where.values import RESERVED, check_name
+
+#: The columns of a message's tags, of its attributes by their names, and of what it is called
+TAGS, ATTRIBUTES, ID = "tags", "attributes", "id"
+
+_NO_STRINGS = Strings(np.zeros(1, np.int64), NO_BYTES)
+
+
+class MapColumn(NamedTuple):
+    """The entries of all maps of a column."""
+
+    names: Strings  # the name of each value
+    column: Column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttributeColumns:
+    """Attributes that messages have beside their tags, a row of the batch for each message."""
+
+    batch: pa.RecordBatch
+    numbers: Sequence[int]  # those of its columns that are an attribute each, as `attributes_in` lets them pass
+    names: Sequence[str]  # theirs
+    maps: Sequence[int]  # numbers of columns of maps from names to values
+    packed: Strings | None = None  # those that came as bytes (see `packed` of `tagmatch.model.input.values`)
+    memo: Memo = field(default_factory=Memo, repr=False)  # what has been made of the columns
+
+    def part(self, first: int, last: int) -> AttributeColumns:
+        """Those of messages `first` to `last`."""
+        packed = None if self.packed is None else Strings(self.packed.offsets[first : last + 1], self.packed.data)
+        return AttributeColumns(self.batch.slice(first, last - first), self.numbers, self.names, self.maps, packed)
+
+    def column(self, number: int) -> Column | None:
+        """An attribute, which is read once; `None` if it has no value at all."""
+        return self.memo.of(number, lambda: (value_column(*_flat_values(self.batch.column(number))), ()))
+
+    def map_column(self, number: int, first_row: int = 0) -> MapColumn | None:
+        """The same of a column of maps; errors (see `map_column`) count rows from `first_row`."""
+        given, name = self.batch.column(number), self.batch.schema.names[number]
+        return self.memo.of(number, lambda: (map_column(name, given, first_row), ()))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages(TagLists):
+    """Tags of messages, and what they have besides, row by row."""
+
+    attributes: AttributeColumns | None = None  # Only matchers of sets with constraints look at them
+    locations: Locations | None = None  # Only matchers of sets with areas look at them
+
+    @classmethod
+    def of(cls, tags: TagLists, attributes: AttributeColumns | None, locations: Locations | None) -> TagLists:
+        """Messages with these tags, attributes and locations."""
+        if attributes is None and locations is None:
+            return TagLists(tags.offsets, tags.tags, tags.indices, tags.memo)
+        return cls(tags.offsets, tags.tags, tags.indices, tags.memo, attributes, locations)
+
+
+class Message(NamedTuple):
+    """One message that goes into a packet with others."""
+
+    tags: list[str]
+    attributes: bytes = b""  # See `packed`
+    place: bytes = b""  # See `packed_place`
+
+
+def rows_of_messages(messages: Sequence[Message]) -> TagLists:
+    """Messages that have come one by one."""
+    rows = rows_of_tags([each.tags for each in messages])
+    attributes, locations, packed = None, None, [each.attributes for each in messages]
+    if any(packed):
+        offsets = frozen(offsets_of(np.array(list(map(len, packed)))))
+        strings = Strings(offsets, np.frombuffer(b"".join(packed), np.uint8))
+        attributes = AttributeColumns(pa.RecordBatch.from_pylist([], pa.schema([])), (), (), (), strings)
+    if any(each.place for each in messages):
+        locations = locations_in(each.place for each in messages)
+    return Messages.of(rows, attributes, locations)
+
+
+def with_own_tags(rows: TagLists, first: int, last: int) -> tuple[TagLists, int, int]:
+    """Messages `first` to `last`; of a dictionary, which is looked up as a whole, only the strings that they have."""
+    if rows.indices is None:
+        return rows, first, last
+    offsets, count = rows.offsets[first : last + 1], last - first
+    used, indices = np.unique(rows.indices[offsets[0] : offsets[-1]], return_inverse=True)
+    used = used[used < len(rows.tags)]  # what is beyond the dictionary stays beyond it
+    own = TagLists(offsets - offsets[0], gather_strings(rows.tags, used), indices.astype(np.uint32))
+    attributes = None if rows.attributes is None else rows.attributes.part(first, last)
+    return Messages.of(own, attributes, None if rows.locations is None else rows.locations.part(first, last)), 0, count
+
+
+def attributes_in(batch: pa.RecordBatch, first_row: int) -> AttributeColumns | None:
+    """The columns of a batch as attributes; InvalidTypeError and InvalidValueError name the column and the row.
+
+    A column of maps has attributes by name, and one of bytes packed ones; each other one is an attribute.
+    """
+    names, kinds, numbers, maps, packed = batch.schema.names, batch.schema.types, [], [], None
+    for number, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        if pa.types.is_map(kind):
+            maps.append(number)
+            continue
+        if name == ATTRIBUTES and is_packed(kind):
+            packed = packed_rows(batch.column(number), f"column {name!r}", first_row)
+            continue
+        numbers.append(number)
+        check_name(name)
+        if not is_sound(kind):
+            column = batch.column(number)
+            _check_values(f"column {name!r}", column.type, column, first_row.__add__)
+    found = AttributeColumns(batch, numbers, [names[number] for number in numbers], maps, packed)
+    for number in maps:
+        found.map_column(number, first_row)
+    return found if batch.num_columns else None
+
+
+def _check_values(label: str, kind: pa.DataType, given: pa.Array, row_at: Callable[[int], int]) -> None:
+    """See that values, or lists of them, of a column of this type are such as attributes have.
+
+    `row_at` gives the number, in messages, of the row of a value, or of a list of values.
+    """
+    values, lists = _flat_values(given)
+    check_values(
+        values,
+        lambda place: f"{label}: row {row_at(_row_of_place(place, lists))}",
+        f"{label} is of {kind}, but attributes are bools, integers, floats or strings, or lists of these: cast "
+        "it, or leave it out",
+    )
+
+
+def _flat_values(given: pa.Array) -> tuple[pa.Array, I64Array]:
+    """All values, and where those of each list begin, if there are lists."""
+    if not is_list(given.type):
+        return given, NO_PLACES
+    lists, flat = elements(given)
+    return flat, lists
+
+
+def _row_of_place(place: int, rows: I64Array) -> int:
+    """The row, or the list, of a value; `rows` is empty where that has the same number."""
+    return int(np.searchsorted(rows, place, side="right")) - 1 if len(rows) else place
+
+
+def entries_of(maps: pa.MapArray) -> tuple[I64Array, pa.Array, pa.Array]:
+    """Where the entries of each row begin, and the names and the values of all."""
+    kind = maps.type
+    lists = maps.cast(pa.list_(pa.struct([pa.field("name", kind.key_type), pa.field("value", kind.item_type)])))
+    rows, entries = elements(lists)
+    return rows, *entries.flatten()
+
+
+def map_column(name: str, maps: pa.MapArray, first_row: int = 0) -> MapColumn | None:
+    """The entries of all maps of a column; `None` if they have no value at all.
+
+    InvalidTypeError and InvalidValueError name the column and the row, counted from `first_row`.
+    """
+    label, kind = f"column {name!r}", maps.type
+    rows, names, entries = entries_of(maps)
+    names = plain_strings(names, f"{label} is of {kind}, but the names of attributes are strings: cast them")
+
+    def row_at(entry: int) -> int:
+        return first_row + _row_of_place(entry, rows)
+
+    _check_names(label, names, row_at)
+    if not is_sound(kind.item_type):
+        _check_values(label, kind, entries, row_at)
+    values, values_of = _flat_values(entries)
+    if len(values_of):
+        names, rows = names.take(pa.array(np.repeat(np.arange(len(names)), np.diff(values_of)))), values_of[rows]
+    column = value_column(values, rows)
+    return None if column is None else MapColumn(to_strings(names), column)
+
+
+def _check_names(label: str, names: pa.Array, row_at: Callable[[int], int]) -> None:
+    """See that all are names that attributes can have."""
+    bad = pc.or_(pc.equal(pc.binary_length(names), 0), pc.match_substring(names, RESERVED))
+    if pc.any(bad).as_py():
+        at = pc.index(bad, True).as_py()
+        try:
+            check_name(names[at].as_py())
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{label}: row {row_at(at)}: {error}") from None
+
+
+# -- at the door -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Queries:
+    """Many messages, checked once and made what matchers take; `TagMatch.match_many` takes them as they are."""
+
+    chunks: Sequence[TagLists]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks))
+
+    @property
+    def have_areas(self) -> bool:
+        """Whether one is for clients within an area."""
+        return any(rows.locations is not None and rows.locations.kinds.any() for rows in self.chunks)
+
+
+def queries_of(given: Any, *, plane: bool) -> Queries:
+    """The messages that a caller of `Index.match_many` gives: a table, rows of tags, or `Queries`."""
+    if isinstance(given, Queries):
+        return given
+    table = as_table(given)
+    rows = tag_lists(given, "queries") if table is None else queries_in(table, plane=plane)
+    return Queries(rows)
+
+
+def queries_in(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int = 0) -> list[TagLists]:
+    """The rows of a table, as `Index.match_many` takes it, as messages; a chunk for each batch.
+
+    Errors (InvalidTypeError, InvalidValueError, NullError) name the row, counted from `first_row`, and the column.
+
+    >>> table = pa.table({"id": [7], "tags": [["fr"]], "attributes": [{"new": True}]})
+    >>> [rows] = queries_in(table, plane=False)
+    >>> len(rows), rows.attributes.names
+    (1, ['new'])
+    """
+    names = table.schema.names
+    if names == [TAGS]:
+        return tag_lists(table.column(TAGS), f"column {TAGS!r}", first_row=first_row)
+    check_names(names, MESSAGE_COLUMNS)
+    places = None
+    if len(set(names)) == len(names):  # else `messages_in` says which there is twice
+        places = locations_of_table(table, plane=plane, first_row=first_row)
+        table = with_own_columns(without_locations(table))
+    chunks = messages_in(table, first_row=first_row)
+    if places is None:
+        return chunks
+    return [Messages.of(rows, rows.attributes, each) for rows, each in zip(chunks, places, strict=True)]
+
+
+def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> list[TagLists]:
+    """The rows of a table with columns `tags`, which may be missing, and those of attributes, as messages.
+
+    >>> [rows] = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
+    >>> len(rows), bytes(rows.tags.data), rows.attributes.names
+    (1, b'fr', ['new'])
+    """
+    names = table.schema.names
+    if twice := repeated(names):
+        raise InvalidValueError(f"there must be one column {twice[0]!r}, not {twice[1]}; lists have several values")
+    batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
+    if TAGS in names:
+        # Together, as chunks often share a dictionary
+        tags = pa.chunked_array([batch.column(TAGS) for batch in batches], table.schema.field(TAGS).type)
+        parts = tag_lists(tags, f"column {TAGS!r}", first_row=first_row)
+        batches = [batch.drop_columns([TAGS]) for batch in batches]
+    else:
+        parts = [TagLists(np.zeros(len(batch) + 1, np.int64), _NO_STRINGS) for batch in batches]
+    found = []
+    for batch, rows in zip(batches, parts, strict=True):
+        found.append(Messages.of(rows, attributes_in(batch, first_row), None))
+        first_row += len(rows)
+    return found
+
+
+def with_own_columns(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    """The table with a column for each field of its column `attributes`, and without `id`.
+
+    InvalidTypeError or InvalidValueError if `attributes` is neither a struct nor a map, or a field has a column's name.
+    """
+    if ID in table.schema.names:
+        table = table.drop_columns([ID])
+    if ATTRIBUTES not in table.schema.names:
+        return table
+    given, kind = table.column(ATTRIBUTES), table.schema.field(ATTRIBUTES).type
+    if pa.types.is_map(kind) or is_packed(kind):
+        return table
+    table = table.drop_columns([ATTRIBUTES])
+    if pa.types.is_null(kind):
+        return table
+    if not pa.types.is_struct(kind):
+        raise InvalidTypeError(
+            f"column {ATTRIBUTES!r} must be a struct with a field for each attribute, or a map, not {kind}"
+        )
+    names, columns = [field.name for field in kind], table.schema.names
+    if taken := {TAGS, *columns}.intersection(names):
+        name = next(name for name in names if name in taken)
+        raise InvalidValueError(f"column {ATTRIBUTES!r} must have no field {name[:60]!r}, as a column is called so")
+    return type(table).from_arrays([*table.columns, *given.flatten()], names=[*columns, *names])
+
+
+def joined(chunks: Sequence[TagLists]) -> TagLists:
+    """The rows of several chunks of one schema as one chunk, since each chunk is some work of its own.
+
+    >>> few = [queries_in(pa.table({"tags": [["fr"]], "new": [new]}), plane=False)[0] for new in (True, False)]
+    >>> rows = joined(few)
+    >>> len(rows), rows.attributes.batch["new"].to_pylist()
+    (2, [True, False])
+    """
+    if len(chunks) == 1:
+        return chunks[0]
+    rows = _joined_tags(chunks)
+    attributes = None
+    if chunks[0].attributes is not None:
+        attributes = attributes_in(pa.concat_batches([each.attributes.batch for each in chunks]), 0)
+    places = [each.locations for each in chunks if each.locations is not None]
+    return Messages.of(rows, attributes, _joined_places(places) if places else None)
+
+
+def _joined_tags(chunks: Sequence[TagLists]) -> TagLists:
+    if any(each.indices is not None for each in chunks):
+        [rows] = tag_lists(pa.concat_arrays([from_tag_lists(each) for each in chunks]), TAGS)
+        return rows
+    offsets = [each.tags.offsets[each.offsets[0] : each.offsets[-1] + 1] for each in chunks]
+    data = np.concatenate([each.tags.data[ends[0] : ends[-1]] for each, ends in zip(chunks, offsets, strict=True)])
+    tags = Strings(offsets_of(np.concatenate([np.diff(ends) for ends in offsets])), data)
+    return TagLists(offsets_of(np.concatenate([np.diff(each.offsets) for each in chunks])), tags)
+
+
+def _joined_places(parts: list[Locations]) -> Locations:
+    if any(len(each.kinds) for each in parts):  # else no message is for an area
+        parts = [
+            each
+            if len(each.kinds)
+            else replace(each, kinds=np.zeros(len(each), np.uint8), values=np.zeros((len(each), 4)))
+            for each in parts
+        ]
+    lon, lat, kinds, values = (
+        np.concatenate([getattr(each, name) for each in parts]) for name in ("lon", "lat", "kinds", "values")
+    )
+    return Locations(lon, lat, kinds, values)
