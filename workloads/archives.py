@@ -259,11 +259,11 @@ def read_tweets(path: str) -> Corpus:
     return _by_publisher(authors, np.concatenate(length_parts), tags, shares)
 
 
-def _as_strings(column: pa.Array, name: str) -> pa.Array:
+def _as_strings(column: pa.Array, name: str, wanted: str = "strings") -> pa.Array:
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     textual = (pa.types.is_null, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     if not any(is_text(kind) for is_text in textual):
-        raise InputFileError(f"{name} must be strings, not {column.type}")
+        raise InputFileError(f"{name} must be {wanted}, not {column.type}")
     strings = column.cast(pa.large_string())
     try:
         strings.validate(full=True)
@@ -278,20 +278,14 @@ def _author_names(column: pa.Array, name: str, first_row: int) -> pa.Array:
         raise InputFileError(f"{name}: row {first_row + row} is null where an author must be")
     if pa.types.is_integer(column.type):
         return column.cast(pa.large_string())
-    try:
-        return _as_strings(column, name)
-    except InputFileError:
-        raise InputFileError(f"{name} must be strings or integers, not {column.type}") from None
+    return _as_strings(column, name, "strings or integers")
 
 
 def _listed_hashtags(column: pa.Array, name: str) -> tuple[I64Array, pa.Array]:
     """Hashtags and the tweets, ascending, that they are of: from lists, or strings with blanks or commas between."""
     kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        try:
-            column = pc.split_pattern_regex(_as_strings(column, name), r"[\s,]+")
-        except InputFileError:
-            raise InputFileError(f"{name} must be lists of strings or strings, not {kind}") from None
+        column = pc.split_pattern_regex(_as_strings(column, name, "lists of strings or strings"), r"[\s,]+")
     values = _as_strings(pc.list_flatten(column), name)
     return _cleaned(pc.list_parent_indices(column), values)
 

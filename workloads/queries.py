@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -342,21 +343,16 @@ def by_interval(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Give the rows that are due in each interval, of `seconds`, at its end; intervals without rows are left out."""
     start = now()
-    current, parts = 0, list[pa.RecordBatch]()
 
-    def whole() -> tuple[int, pa.Table]:
-        while (wait := start + (current + 1) * interval - now()) > 0:
+    def parts() -> Iterator[tuple[int, pa.RecordBatch]]:
+        for due, batch in pairs:
+            numbers = np.floor_divide(due, interval).astype(np.int64)
+            edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+            for first, last in pairwise(edges):
+                yield int(numbers[first]), batch.slice(first, last - first)
+
+    for place, some in groupby(parts(), itemgetter(0)):
+        table = pa.Table.from_batches([batch for _, batch in some])
+        while (wait := start + (place + 1) * interval - now()) > 0:
             sleep(min(wait, _LONGEST_SLEEP))
-        return current, pa.Table.from_batches(parts)
-
-    for due, batch in pairs:
-        numbers = np.floor_divide(due, interval).astype(np.int64)
-        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for first, last in pairwise(edges):
-            if numbers[first] != current:
-                if parts:
-                    yield whole()
-                current, parts = int(numbers[first]), []
-            parts.append(batch.slice(first, last - first))
-    if parts:
-        yield whole()
+        yield place, table

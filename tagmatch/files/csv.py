@@ -160,7 +160,7 @@ _INTEGER = "-?[0-9]{1,100}"
 
 
 class CsvLines:
-    """Rows of CSV, a `TextFormat`.
+    """Rows of CSV.
 
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used, unless the row has conditions or attributes: a value may be missing, or the empty set may be meant, which
@@ -169,8 +169,8 @@ class CsvLines:
     says.
     """
 
-    name: str = "a row of CSV"
-    ids: type | None = str
+    name: str = "a row of CSV"  # what messages call a row
+    ids: type | None = str  # the type that all ids have, where that does not depend on the file
 
     def __init__(self, header: list[str], columns: tuple[FileColumn, ...]) -> None:
         self._header = header
@@ -179,7 +179,7 @@ class CsvLines:
         self._tags = next(column for column in columns if column.name == TAGS)
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """As `TextFormat` says."""
+        """The columns of a schema that some rows have, none of them odd; ArrowException where it refuses one."""
         if data.startswith(_MARK):  # which Arrow leaves out, though it stands within the file
             raise pa.ArrowInvalid("a byte order mark")
         wanted = [name for name in schema.names if name in self._columns]
@@ -232,7 +232,7 @@ class CsvLines:
         return texts.cast(field.type)
 
     def record(self, row: bytes, line: int, place: str) -> dict[str, Any]:  # noqa: ARG002 - of JSON, for messages
-        """As `TextFormat` says."""
+        """The values by column of a row from a line on, counted from 1; ValueError says why these bytes are none."""
         cells = cells_of(row, line)
         if len(cells) != len(self._header):
             raise ValueError(f"it has {len(cells)} cells, the first row {len(self._header)}")

@@ -161,7 +161,7 @@ _CONTROL = r"[\x00-\x1f]"
 
 
 class JsonLines:
-    """Rows as JSON objects; a `TextFormat`."""
+    """Rows as JSON objects; with the same methods as `CsvLines`."""
 
     name: str = "a JSON object"
     ids: type | None = None
@@ -172,7 +172,7 @@ class JsonLines:
         self._others = others
 
     def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """As `TextFormat` says."""
+        """The columns of a schema that some rows have, none of them odd; ArrowException where it refuses one."""
         # Of times, which would be taken for UTC without a zone, the text
         read = [field for field in schema if field.name not in self._made]
         plain = pa.schema([field.with_type(pa.string()) if field.type == TIME else field for field in read])
@@ -215,7 +215,7 @@ class JsonLines:
             raise pa.ArrowInvalid(str(error)) from None
 
     def record(self, row: bytes, line: int, place: str) -> dict[str, Any]:  # noqa: ARG002 - of CSV, for messages
-        """As `TextFormat` says."""
+        """The values by column of a row, with attributes in one column; ValueError says why these bytes are none."""
         record, has_repeated = parsed(row)
         if not isinstance(record, dict):
             raise ValueError(f"{type(record).__name__} where an object must be")

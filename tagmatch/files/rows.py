@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -52,32 +52,16 @@ _FEW_ROWS = 16
 _ID = re.compile(rb'"id"|\\u')
 
 
-class TextFormat(Protocol):
-    """How a row is written."""
-
-    name: str  # What messages call a row that is one
-    ids: type | None  # The type that all ids have, where that does not depend on the file
-
-    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:
-        """The columns of a schema that some rows have; no row is odd."""
-
-    def record(self, row: bytes, line: int, place: str, /) -> dict[str, Any]:
-        """The values by column of one row, which messages call `place`; attributes are together in one column.
-
-        `line` is the number of its first line, from 1. ValueError says why these bytes are none.
-        """
-
-
 class TextReader:
     """Rows of text.
 
     What is a row, and whether it can be used, depends on its own bytes only, and on the ids before it: those of a file
-    are all integers or all strings. `TextFormat.record` decides. Arrow's readers, which are fast, only read rows of
+    are all integers or all strings. `record` of the format decides. Arrow's readers, which are fast, only read rows of
     which it would say the same; where they refuse some, each of these is read by itself.
     """
 
     def __init__(
-        self, path: str, form: TextFormat, columns: tuple[FileColumn, ...], invalid: InvalidRows, row: int
+        self, path: str, form: CsvLines | JsonLines, columns: tuple[FileColumn, ...], invalid: InvalidRows, row: int
     ) -> None:
         self._path, self._form, self._columns, self._invalid = path, form, columns, invalid
         self._ids = form.ids
