@@ -150,27 +150,11 @@ def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
     for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(segment, rows)):
         numbers = _take(keys, some)
         named = _with_values(numbers, segment.keys.column(numbers.values.to_numpy()))
-        yield from zip(_sets(_tags(segment, some)), map(tuple, named.to_pylist()), strict=True)
-
-
-def _sets(tags: pa.Array) -> Iterator[frozenset[str]]:
-    """Rows of tags as users see them: conditions as `Where`."""
-    if not has_reserved(to_strings(tags.flatten())):
-        return map(frozenset, tags.to_pylist())
-    return map(_set_of, tags.to_pylist())
-
-
-def _set_of(tags: list[str]) -> frozenset[str]:
-    """A stored row as users see it: a condition is a `Where`."""
-    return frozenset(Where.of_tag(tag) if is_reserved(tag) else tag for tag in tags)
-
-
-def _shown_set(tags: list[str]) -> str:
-    """A stored row in messages of errors: its tags, and its conditions as one expression."""
-    found = _set_of(tags)
-    plain = sorted(tag for tag in found if not isinstance(tag, Where))
-    conditions = sorted(str(tag) for tag in found if isinstance(tag, Where))
-    return f"{plain}" + (f" where {' and '.join(conditions)}" if conditions else "")
+        tags = _tags(segment, some)
+        rows_of_tags = tags.to_pylist()
+        if has_reserved(to_strings(tags.flatten())):
+            rows_of_tags = [[Where.of_tag(tag) if is_reserved(tag) else tag for tag in row] for row in rows_of_tags]
+        yield from zip(map(frozenset, rows_of_tags), map(tuple, named.to_pylist()), strict=True)
 
 
 def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Array) -> str:
@@ -180,11 +164,14 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
         if place < len(chunk):
             break
         place -= len(chunk)
-    (tags,) = from_tag_lists(replace(chunk, offsets=chunk.offsets[place : place + 2])).to_pylist()
+    (row,) = from_tag_lists(replace(chunk, offsets=chunk.offsets[place : place + 2])).to_pylist()
+    stored = str(sorted({tag for tag in row if not is_reserved(tag)}))
+    if conditions := sorted({Where.of_tag(tag) for tag in row if is_reserved(tag)}):
+        stored += f" where {' and '.join(conditions)}"
     key = from_strings(keys)[first].as_py() if isinstance(keys, Strings) else int(keys[first])
     others = f", nor are {len(gone) - 1} more of what is to be removed" if len(gone) > 1 else ""
     return (
-        f"key {key!r:.80} is not stored with the set {_shown_set(tags):.300}{others}: nothing is removed; give tags "
+        f"key {key!r:.80} is not stored with the set {stored:.300}{others}: nothing is removed; give tags "
         'and conditions as they were added, or the option missing as "ignore"'
     )
 
