@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -306,15 +305,25 @@ def _joined(records: list[tuple[Header, bytes]]) -> Logged:
     """Bodies with one chunk each, without indices, as one chunk: their columns are joined as bytes."""
     first = records[0][0]
     time_bytes, key_bytes = 8 * bool(first.kind & _EXPIRING), 4 if first.kind & _NAMED else 8
-    columns = []
+    columns: list[list[bytes]] = [[] for _ in range(6)]
+    add_times, add_keys, add_lengths, add_strings, add_data, add_names = (column.append for column in columns)
+    begin = _ALL_COUNTS.size
     for header, body in records:
         _, _, name_bytes, rows, tag_count, _, _, strings_count, data_bytes = _ALL_COUNTS.unpack_from(body)
-        sizes = (time_bytes * rows, key_bytes * rows, 4 * rows, 4 * tag_count, data_bytes, name_bytes)
-        ends = [*accumulate(sizes, initial=_ALL_COUNTS.size)]
-        if rows != header.rows or tag_count != strings_count or len(body) != ends[-1]:
+        keys_at = begin + time_bytes * rows
+        lengths_at = keys_at + key_bytes * rows
+        strings_at = lengths_at + 4 * rows
+        data_at = strings_at + 4 * tag_count
+        names_at = data_at + data_bytes
+        if rows != header.rows or tag_count != strings_count or len(body) != names_at + name_bytes:
             raise ValueError("lengths do not fit")
-        columns.append([body[begin:end] for begin, end in pairwise(ends)])
-    times, keys, lengths, strings, data, names = map(b"".join, zip(*columns, strict=True))
+        add_times(body[begin:keys_at])
+        add_keys(body[keys_at:lengths_at])
+        add_lengths(body[lengths_at:strings_at])
+        add_strings(body[strings_at:data_at])
+        add_data(body[data_at:names_at])
+        add_names(body[names_at:])
+    times, keys, lengths, strings, data, names = map(b"".join, columns)
     counts = np.array([header.rows for header, _ in records], np.int64)
     removed = np.array([header.kind & _REMOVED for header, _ in records], np.bool_)
     tags = _strings(np.frombuffer(strings, "<u4"), np.frombuffer(data, np.uint8))
