@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,15 @@ def expiry_times(values: object, rows: int, now: int) -> I64Array | None:
     if is_missing(values) or isinstance(values, datetime | timedelta):
         until = expiry_time(values, now)
         return None if until == NEVER else np.full(rows, until)
-    times = _column(values, now, "expires")
+    chunks = [_as_arrow(values)] if isinstance(values, np.ndarray) and values.dtype.kind != "O" else None
+    if (chunks := chunks or arrow_chunks(values, "expires")) is not None:
+        starts = accumulate(map(len, chunks), initial=0)
+        parts = [times_in(chunk, "expires", first_row) for chunk, first_row in zip(chunks, starts, strict=False)]
+        times = np.concatenate([np.zeros(0, np.int64), *parts])
+    else:
+        listed = listed_in(values, f"expires must be {_ONE_KIND}, or a column of times")
+        found = [expiry_time(value, now, f"expires: row {row}") for row, value in enumerate(listed)]
+        times = np.array(found, np.int64)
     if len(times) != rows:
         raise InvalidValueError(f"expires must have a time for each key; there are {len(times)}, and {rows} keys")
     return if_any(times)
@@ -95,20 +104,6 @@ def check_text(text: object, name: str) -> None:
         raise InvalidValueError(f"{name} must be a time with its zone, as {_EXAMPLE}, not {shown(text)}") from None
 
 
-def _column(values: object, now: int, name: str) -> I64Array:
-    chunks = arrow_chunks(values, name)
-    if chunks is not None:
-        parts, first_row = [np.zeros(0, np.int64)], 0
-        for chunk in chunks:
-            parts.append(times_in(chunk, name, first_row))
-            first_row += len(chunk)
-        return np.concatenate(parts)
-    if isinstance(values, np.ndarray) and values.dtype.kind != "O":
-        return _from_numpy(values, name)
-    listed = listed_in(values, f"{name} must be {_ONE_KIND}, or a column of times")
-    return np.array([expiry_time(value, now, f"{name}: row {row}") for row, value in enumerate(listed)], np.int64)
-
-
 def times_in(chunk: pa.Array, name: str, first_row: int) -> I64Array:
     """An Arrow array of timestamps with a time zone, as times; errors as `expiry_times`."""
     kind = chunk.type
@@ -121,24 +116,22 @@ def times_in(chunk: pa.Array, name: str, first_row: int) -> I64Array:
             f"{name} are timestamps without a time zone; say which it is, as in "
             'pyarrow.compute.assume_timezone(column, "UTC")'
         )
-    return _in_microseconds(chunk, name, first_row)
-
-
-def _from_numpy(values: npt.NDArray[Any], name: str) -> I64Array:
-    if values.dtype.kind != "M" or values.ndim != 1:
-        raise InvalidTypeError(f"{name} must be a one-dimensional array of datetime64, not of {values.dtype}")
-    if np.datetime_data(values.dtype)[0] not in (*_UNITS, "ns"):
-        values = values.astype("datetime64[s]")
-    return _in_microseconds(pa.array(values), name, 0)
-
-
-def _in_microseconds(times: pa.Array, name: str, first_row: int) -> I64Array:
-    known = times.is_valid().to_numpy(zero_copy_only=False)
-    numbers = times.cast(pa.int64()).fill_null(0).to_numpy()
-    if times.type.unit == "ns":
+    known = chunk.is_valid().to_numpy(zero_copy_only=False)
+    numbers = chunk.cast(pa.int64()).fill_null(0).to_numpy()
+    if kind.unit == "ns":
         return np.where(known, numbers // 1_000, NEVER)
-    factor = _UNITS[times.type.unit]
+    factor = _UNITS[kind.unit]
     beyond = numbers > _LATEST // factor
     if beyond.any():
         raise InvalidValueError(f"{name}: row {first_row + int(np.argmax(beyond))} {_TOO_FAR}")
     return np.where(known, np.maximum(numbers, -_LATEST // factor) * factor, NEVER)
+
+
+def _as_arrow(values: npt.NDArray[Any]) -> pa.Array:
+    """An array of NumPy's times, which are in UTC."""
+    if values.dtype.kind != "M" or values.ndim != 1:
+        raise InvalidTypeError(f"expires must be a one-dimensional array of datetime64, not of {values.dtype}")
+    if np.datetime_data(values.dtype)[0] not in (*_UNITS, "ns"):
+        values = values.astype("datetime64[s]")
+    times = pa.array(values)
+    return times.cast(pa.timestamp(times.type.unit, "UTC"))

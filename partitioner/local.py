@@ -294,12 +294,9 @@ def _rank(
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(HeldSets):
     """Distinct sets in the order of their ranks, with their keys."""
 
-    vocabulary: Vocabulary
-    ranks: Lists
-    keys: KeyTable
     first_rows: I64Array  # as `sort_rows` returns them
     became: U8Array  # what became of each change, as `_keys_of_groups` says it
 

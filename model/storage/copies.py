@@ -26,6 +26,7 @@ from tagmatch.model.storage.format import (
     CHANGES_PREFIX,
     POSITIONS,
     WRITER,
+    Commit,
     Manifest,
     alone,
     files_in,
@@ -124,17 +125,13 @@ def _copy(original: _Original, place: _Target, keep: int | None, marks: Manifest
         read_positions(positions, f"the positions in {original.index}/{POSITIONS}")
         write_file(ready, positions)
         new += len(positions)
-    manifest, kept = succeed(alone(found), place.current, keep, least=number_of(found))
-    manifest |= marks
     staged = [*staged_of(found), *logged]
-    if staged:
-        manifest["staged"] = staged
     # The logs that are there do not count any more
     log = max([first_log_of(place.current or {}) - 1, *place.logs]) + 1
-    if log > 1:
-        manifest["log"] = log
+    commit = Commit(log=log if log > 1 else 0, keep=keep, staged=staged)
+    manifest, kept = succeed(alone(found), place.current, commit, least=number_of(found))
     # In one step, and then the positions; what the manifest does not name goes
-    place.index.commit(made, manifest, kept)
+    place.index.commit(made, manifest | marks, kept)
     remove_logs(there, log)
     if positions is not None:
         there.put(ready, POSITIONS)

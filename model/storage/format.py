@@ -309,6 +309,7 @@ class Commit:
     ahead: Sequence[Entry] = ()  # of `written_ahead`, for segments that others were merged into: no set changes, then
     log: int | None = None  # the first log whose changes are not in the snapshot; default: as the index has it
     keep: int | None = None  # how many earlier snapshots to keep from now on; default: as until now, at first none
+    staged: Sequence[Entry] = ()  # files of changes that are not in the snapshot, which come before those in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,21 +344,29 @@ def snapshots_in(manifest: Manifest) -> list[SnapshotInfo]:
 
 
 def succeed(
-    made: Manifest, current: Manifest | None, keep: int | None = None, *, same_sets: bool = False, least: int = 1
+    made: Manifest, current: Manifest | None, commit: Commit | None = None, *, least: int = 1
 ) -> tuple[Manifest, dict[str, bytes]]:
     """The manifest with which a snapshot takes the place of the current one, and the new files that it names, by name.
 
-    `made` is that of the snapshot alone, `keep` as in `Commit`; `same_sets`: it has the sets of the current one, laid
-    out in another way; `least` is the number that it gets, if that is not too small.
+    `made` is that of the snapshot alone; `least` is the number that it gets, if that is not too small.
     """
-    before: Manifest = current or {}
-    keep = before.get("keep_snapshots", 0) if keep is None else keep
+    commit, before = commit or Commit(), current or {}
+    keep = before.get("keep_snapshots", 0) if commit.keep is None else commit.keep
     kept, files, number = kept_of(before), {}, least
     if current is not None:
-        is_next = not (same_sets or made["snapshot"] == current["snapshot"])
+        is_next = not (commit.ahead or made["snapshot"] == current["snapshot"])
         number = max(least, number_of(current) + is_next)
         if is_next and keep:
-            entry, text = _to_keep(current)
+            # Marked, so that it cannot be taken for that of the current one
+            text = manifest_text({**alone(current), "number": number_of(current), "current": False})
+            entry = {
+                "name": f"{KEPT_PREFIX}{number_of(current)}.json",
+                "number": number_of(current),
+                "sets": current["sets"],
+                "until": datetime.now(UTC).isoformat(timespec="seconds"),
+                "bytes": len(text),
+                "xxh3_64": xxhash.xxh3_64_hexdigest(text),
+            }
             kept, files = [*kept, entry], {entry["name"]: text}
     epochs = {EPOCHS: before[EPOCHS]} if EPOCHS in before else {}
     manifest = {**epochs, **made, "number": number}
@@ -365,28 +374,8 @@ def succeed(
         manifest["keep_snapshots"] = keep
         if kept:
             manifest["kept"] = kept[-keep:]
+    if log := max(commit.log or 0, before.get("log", 0)):
+        manifest["log"] = log
+    if staged := staged_of(before) if commit.log is None else commit.staged:
+        manifest["staged"] = staged
     return manifest, files
-
-
-def with_staged(manifest: Manifest, current: Manifest | None, log: int | None = None) -> Manifest:
-    """The manifest with all changes staged in the current one, or only those in logs from `log` on."""
-    before: Manifest = current or {}
-    first = max(log or 0, before.get("log", 0))
-    staged = staged_of(before) if log is None else []
-    return manifest | ({"log": first} if first else {}) | ({"staged": staged} if staged else {})
-
-
-def _to_keep(current: Manifest) -> tuple[Entry, bytes]:
-    """What manifests say of the current snapshot from now on, and its own manifest."""
-    number = number_of(current)
-    # Marked, so that it cannot be taken for that of the current one
-    text = manifest_text({**alone(current), "number": number, "current": False})
-    entry = {
-        "name": f"{KEPT_PREFIX}{number}.json",
-        "number": number,
-        "sets": current["sets"],
-        "until": datetime.now(UTC).isoformat(timespec="seconds"),
-        "bytes": len(text),
-        "xxh3_64": xxhash.xxh3_64_hexdigest(text),
-    }
-    return entry, text

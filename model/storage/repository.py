@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import unquote
@@ -56,7 +57,6 @@ from tagmatch.model.storage.format import (
     snapshots_in,
     staged_of,
     succeed,
-    with_staged,
     within,
 )
 from tagmatch.model.storage.partial import InPlace, fetched_from, gone
@@ -169,11 +169,11 @@ class Repository:
 
     def open_unverified(self, name: str) -> Snapshot:
         """The snapshot of that name, mapped but not read, so that damage may go unnoticed; errors as `open`."""
-        return _of_one_moment(self._manifest_of(name), lambda manifest: self._snapshot(manifest, verify=False))
+        return _of_one_moment(partial(self._manifest_of, name), partial(self._snapshot, verify=False))
 
     def in_place(self, name: str) -> InPlace:
         """The snapshot of that name, whose rows are read as needed; no checksum is verified. Errors as `open`."""
-        manifest = self._manifest_of(name)()
+        manifest = self._manifest_of(name)
         if self.files.in_place:  # mapped files are read when they are looked at
             return InPlace(self.open_unverified(name), manifest)
         number = "" if self.number is None else f"-{self.number}"
@@ -181,16 +181,12 @@ class Repository:
             self.files, manifest, self.manifest, folder_for_copies() / f"parts-{self.files.digest}{number}"
         )
 
-    def _manifest_of(self, name: str) -> Callable[[], Manifest]:
-        """Gives the manifest of the snapshot of that name, for as long as the index has it."""
-
-        def current() -> Manifest:
-            manifest = self.manifest()
-            if manifest["snapshot"] != name:
-                raise gone(self, name)
-            return manifest
-
-        return current
+    def _manifest_of(self, name: str) -> Manifest:
+        """The manifest of the snapshot of that name, for as long as the index has it."""
+        manifest = self.manifest()
+        if manifest["snapshot"] != name:
+            raise gone(self, name)
+        return manifest
 
     def verify(self, files: Mapping[str, Entry]) -> None:
         """Verify the checksums of some files, by their paths in the index, with what manifests say of each."""
@@ -260,11 +256,10 @@ class Repository:
                 )
             there = () if known is None else (*(current["segments"] if current else ()), *commit.ahead)
             written = write_snapshot(snapshot, made, there)
-            # What merges segments, which are written ahead, changes no set
-            manifest, kept = succeed(written, current, commit.keep, same_sets=bool(commit.ahead))
+            manifest, kept = succeed(written, current, commit)
             if known is not None:
                 known.add(manifest["snapshot"])
-            self.commit(made, with_staged(manifest, current, commit.log), kept)
+            self.commit(made, manifest, kept)
         names = [entry["name"] for entry in manifest["segments"]]
         saved = [replace(segment, name=name) for segment, name in zip(snapshot.segments, names, strict=True)]
         return Snapshot(tuple(saved), str(manifest["snapshot"]), number_of(manifest))
@@ -393,8 +388,7 @@ class Repository:
             whole = {name for name in {path.partition("/")[0] for path in written.names} if self._has(files, name)}
             names = {name: path for path, name in written.names.items() if path.partition("/")[0] not in whole}
             self.files.adopt(written.files, names, made)
-        next_one, kept = succeed(manifest, current)
-        self.commit(made, with_staged(next_one, current), kept)
+        self.commit(made, *succeed(manifest, current))
 
     def _has(self, files: dict[str, Entry], name: str) -> bool:
         """Whether those of the files that have this name, or are in the folder with it, are there undamaged."""

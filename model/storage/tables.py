@@ -13,6 +13,7 @@ looked at, even after its name is gone.
 from __future__ import annotations
 
 import ctypes
+import io
 import mmap
 import os
 import weakref
@@ -163,10 +164,8 @@ class TableFile:
         return {"bytes": last - first, "xxh3_64": digest.hexdigest()}
 
 
-class _Pieces:
+class _Pieces(io.RawIOBase):
     """A file that keeps written buffers without looking at them: Arrow hands them over as they are."""
-
-    closed = False
 
     def __init__(self) -> None:
         self.pieces: list[Any] = []
@@ -180,11 +179,8 @@ class _Pieces:
     def tell(self) -> int:
         return self._place
 
-    def flush(self) -> None:
-        """Nothing is held back."""
-
-    def close(self) -> None:
-        self.closed = True
+    def writable(self) -> bool:
+        return True
 
 
 # -- files, read -------------------------------------------------------------------------------------------------------
