@@ -193,27 +193,23 @@ class ChannelCounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._offered = self._late = 0
-        self._outcomes = dict.fromkeys(OUTCOMES, 0)
+        self._counts = dict.fromkeys(("offered", *OUTCOMES, "late"), 0)
         self._lateness, self._errors = Histogram(), Histogram()
 
     def offer(self, count: int) -> None:
         """Count messages that were handed in."""
-        with self._lock:
-            self._offered += count
+        self.end("offered", count)
 
     def end(self, outcome: str, count: int = 1) -> None:
         """Count what became of messages."""
         with self._lock:
-            self._outcomes[outcome] += count
+            self._counts[outcome] += count
 
     def answer(self, late_by: float, count: int = 1) -> None:
         """Count answers, given so many seconds after the deadline; before it, less than 0."""
-        late = late_by > 0
-        with self._lock:
-            self._outcomes["answered"] += count
-            self._late += count * late
-        if late:
+        self.end("answered", count)
+        if late_by > 0:
+            self.end("late", count)
             self._lateness.add(late_by)
 
     def estimated(self, error: float) -> None:
@@ -223,12 +219,10 @@ class ChannelCounts:
     def stats(self, cost: CostModel) -> dict[str, Any]:
         """Return the counts and histograms by name."""
         with self._lock:
-            outcomes, offered, late = self._outcomes.copy(), self._offered, self._late
+            counts = self._counts.copy()
         return {
-            "offered": offered,
-            **outcomes,
-            "late": late,
-            "in_flight": offered - sum(outcomes.values()),
+            **counts,
+            "in_flight": counts["offered"] - sum(counts[outcome] for outcome in OUTCOMES),
             "lateness": self._lateness.summary(),
             "estimate_error": self._errors.summary(),
             "cost": {"once": cost.once, "each": cost.each},

@@ -21,7 +21,7 @@ from tagmatch.pipeline.run.callers import Caller
 from tagmatch.pipeline.run.counts import Counts, Histogram
 from tagmatch.pipeline.run.stage import StageName
 from tagmatch.pipeline.segment import Matched, Matcher, PacketSize, Preprocessed
-from tagmatch.pipeline.tags import Space, merge_all, merge_unique
+from tagmatch.pipeline.tags import merge_all, merge_unique
 
 _log = logging.getLogger(__name__)
 
@@ -40,19 +40,25 @@ _FEW = 1 << 17
 # What it takes to copy a key into memory that is not in use yet
 _COPY_S = 10e-9
 
+#: Some queries of a call: those from one row of a chunk to another
+Part: TypeAlias = tuple[TagLists, int, int]
 
-class Answers:
-    """Keys of all packets of a call, in memory that is allocated once, as the first packet lets expect.
+
+class Call:
+    """Parts of a call that asks many queries, each a packet; their keys are in memory that is allocated once.
+
+    The first packet lets expect how much it takes.
 
     A packet's place is known when those before it have said how many keys they have. Where that takes too long, or
     the memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
     """
 
-    def __init__(self, queries: Sequence[int], memory: Space) -> None:
+    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
+        self.matcher, self.parts, self.unique = matcher, parts, unique
+        queries = [last - first for _, first, last in parts]
         self._rows: list[int] = offsets_of(np.array(queries, np.int64)).tolist()
-        self._memory = memory
         self._counted = threading.Condition()
-        self._counts: list[int | None] = [None] * len(queries)
+        self._counts: list[int | None] = [None] * len(parts)
         #: Of the packets whose place is known, and the end of the last
         self._starts = [0]
         self._allocated = self._shared = False
@@ -60,6 +66,11 @@ class Answers:
         self._values: U64Array | None = None
         self._in_place: set[int] = set()
         self._kept: dict[int, Lists] = {}
+
+    def packet(self, number: int) -> CallPacket:
+        """One of the packets, which is not kept: it holds much memory."""
+        _, first, last = self.parts[number]
+        return CallPacket(matcher=self.matcher, unique=np.full(last - first, self.unique), call=self, number=number)
 
     def space(self, packet: int, count: int) -> U64Array | None:
         """The place of a packet's keys; the caller then writes all `count` there.
@@ -122,7 +133,7 @@ class Answers:
         try:
             self._offsets = pooled(queries + 1, np.int32)
             self._offsets[0] = 0
-            values = self._memory(wanted)
+            values = self.matcher.memory(wanted)
             self._shared = values is not None
             self._values = pooled(wanted, np.uint64) if values is None else values
         except MemoryError:
@@ -149,9 +160,6 @@ class Answers:
         assert self._values is not None
         return self._values[self._starts[packet] : self._starts[packet + 1]]
 
-
-#: Some queries of a call: those from one row of a chunk to another
-Part: TypeAlias = tuple[TagLists, int, int]
 
 #: Keys of a query, which are integers or strings
 Keys: TypeAlias = list[Any] | set[Any]
@@ -229,40 +237,21 @@ class Packet:
 class CallPacket(Packet):
     """Some of the queries of a call that asks many."""
 
-    part: Part
+    call: Call
     number: int  # Which of the call's packets it is
-    of_call: Answers  # Where the keys go
 
     def tags(self) -> Part:
         """As `Packet` says."""
-        return self.part
+        return self.call.parts[self.number]
 
     def space(self, count: int) -> U64Array | None:
         """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
-        return None if self.unique.any() else self.of_call.space(self.number, count)
+        return None if self.call.unique else self.call.space(self.number, count)
 
     def merge(self) -> None:
         """As `Packet` says; the keys then come to the others."""
         Packet.merge(self)
-        self.of_call.put(self.number, self.keys)
-
-
-class Call:
-    """Parts of a call that asks many queries, each a packet; and the keys of all."""
-
-    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
-        self._matcher, self.parts, self._unique = matcher, parts, unique
-        self._answers = Answers([last - first for _, first, last in parts], matcher.memory)
-
-    def packet(self, number: int) -> CallPacket:
-        """One of the packets, which is not kept: it holds much memory."""
-        part = self.parts[number]
-        unique = np.full(part[2] - part[1], self._unique)
-        return CallPacket(matcher=self._matcher, unique=unique, part=part, number=number, of_call=self._answers)
-
-    def lists(self, threads: int) -> Lists:
-        """Keys, uint64, of each query, when all packets went through; can be asked for once."""
-        return self._answers.lists(threads)
+        self.call.put(self.number, self.keys)
 
 
 def match_many(

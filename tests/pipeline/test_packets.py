@@ -3,6 +3,8 @@
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,10 +15,10 @@ from support.pipelines import together
 from support.places import lists_of, rows_of
 
 from tagmatch.model.arrays import Lists, U64Array
-from tagmatch.model.columns import tag_lists
+from tagmatch.model.columns import rows_of_tags, tag_lists
 from tagmatch.model.parallel import run
 from tagmatch.pipeline.run import packets as module
-from tagmatch.pipeline.run.packets import Answers, packet_ranges
+from tagmatch.pipeline.run.packets import Call, packet_ranges
 from tagmatch.pipeline.segment import CpuMatcher, PacketSize
 from tagmatch.pipeline.tags import merge_unique
 
@@ -66,13 +68,23 @@ def too_little(count: int) -> None:
     raise MemoryError(f"no room for {count} keys")
 
 
+#: Of the tags nothing is asked here
+NO_ROWS = rows_of_tags([])
+
+
+def call_of(queries: list[int], memory: Callable[[int], Any]) -> Call:
+    """A call whose packets have so many queries each."""
+    matcher: Any = SimpleNamespace(memory=memory)
+    return Call(matcher, [(NO_ROWS, 0, count) for count in queries], unique=False)
+
+
 def as_lists(found: Lists, dtype: type[np.unsignedinteger] = np.uint64) -> Keys:
     assert found.values.dtype == dtype
     assert found.offsets[0] == 0
     return rows_of(found)
 
 
-def writing(answers: Answers, packet: int, keys: Keys, *, asks: bool, narrow: bool) -> Iterator[None]:
+def writing(answers: Call, packet: int, keys: Keys, *, asks: bool, narrow: bool) -> Iterator[None]:
     """What a packet does: it may ask for its place, and gives its keys later."""
     lists = lists_of(keys, np.uint32 if narrow else np.uint64)
     if asks:
@@ -103,7 +115,7 @@ def test_all_keys_in_order(
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(module, "_FEW", few)
         patched.setattr(module, "_MOST", most)
-        answers = Answers([len(keys) for keys, _, _ in packets], memory)
+        answers = call_of([len(keys) for keys, _, _ in packets], memory)
         each = enumerate(packets)
         writers = [writing(answers, i, keys, asks=asks, narrow=narrow) for i, (keys, asks, narrow) in each]
         for turn in turns:
@@ -114,7 +126,7 @@ def test_all_keys_in_order(
 
 def test_packets_whose_place_is_known_are_not_copied() -> None:
     sizes, made = [4, 0, 3], []
-    answers = Answers([1] * len(sizes), lambda count: made.append(memory(count)) or made[-1])
+    answers = call_of([1] * len(sizes), lambda count: made.append(memory(count)) or made[-1])
     for packet, size in enumerate(sizes):
         answers.space(packet, size)[:] = packet
     for packet, size in reversed(list(enumerate(sizes))):
@@ -126,10 +138,10 @@ def test_packets_whose_place_is_known_are_not_copied() -> None:
 
 def test_a_packet_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """No longer than copying takes, as these may have failed; where no memory is shared, nothing is waited for."""
-    answers = Answers([1, 1, 1], memory)
+    answers = call_of([1, 1, 1], memory)
     assert answers.space(1, 2) is None
     monkeypatch.setattr(module, "_COPY_S", 60.0)
-    assert Answers([1, 1], none).space(1, 1000) is None
+    assert call_of([1, 1], none).space(1, 1000) is None
     with together([lambda: answers.space(1, 2), lambda: answers.space(2, 2)]) as places:
         assert answers.space(0, 2) is not None
     assert all(place.result(0) is not None for place in places)
@@ -138,7 +150,7 @@ def test_a_packet_waits_for_those_before_it(monkeypatch: pytest.MonkeyPatch) -> 
 def test_memory_is_asked_for_once_and_is_no_more_than_what_is_expected() -> None:
     """The first packet has 8 keys for 2 of 12 queries, so that 48 are expected, and a quarter more is asked for."""
     asked, queries = list[int](), [2, 4, 6]
-    answers = Answers(queries, asked.append)
+    answers = call_of(queries, asked.append)
     for packet, (count, size) in enumerate(zip(queries, [4, 5, 6], strict=True)):
         answers.put(packet, lists_of([[7] * size] * count, np.uint32))
     assert len(answers.lists(threads=1)) == 12
@@ -148,7 +160,7 @@ def test_memory_is_asked_for_once_and_is_no_more_than_what_is_expected() -> None
 def test_memory_of_which_little_was_taken_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_FEW", 0)
     made, keys = list[U64Array](), [[1] * 100, *[[2]] * 9]
-    answers = Answers([1, 9], lambda count: made.append(memory(count)) or made[-1])
+    answers = call_of([1, 9], lambda count: made.append(memory(count)) or made[-1])
     answers.put(0, lists_of(keys[:1], np.uint64))
     answers.put(1, lists_of(keys[1:], np.uint64))
     found = answers.lists(threads=1)
@@ -158,7 +170,7 @@ def test_memory_of_which_little_was_taken_is_given_back(monkeypatch: pytest.Monk
 
 def test_many_threads() -> None:
     keys = [[[packet * 1000 + i] * (packet % 4) for i in range(20)] for packet in range(200)]
-    answers = Answers([20] * len(keys), memory)
+    answers = call_of([20] * len(keys), memory)
 
     def work(packet: int) -> None:
         for _ in writing(answers, packet, keys[packet], asks=packet % 3 > 0, narrow=packet % 2 > 0):
