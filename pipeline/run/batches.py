@@ -386,7 +386,6 @@ class Batcher:
             elif len(packet) < self._hand_over:
                 leaving += queues.take(most=self._share(queues))
             self._count(leaving)
-            self._tell_held()
             nowhere = _packet(queues, completed)
             waiting = queues.waiting > 0
         if waiting:
@@ -408,7 +407,6 @@ class Batcher:
                 return None
             (taken,) = found[0].take(until=until, most=self._share(found[0]))
             self._count([taken])
-            self._tell_held()
             more = found[0].waiting or len(found) > 1
         if more:
             self._announce()
@@ -423,7 +421,6 @@ class Batcher:
             latest = next(reversed(self._queues.values()), None)
             if not queues.in_flight and (queues is not latest or queues.room > _KEPT_BYTES):
                 self._queues.pop(queues.matcher, None)
-            self._tell_held()
             return _packet(queues, completed)
 
     def callers(self, taken: Taken) -> list[Caller]:
@@ -464,9 +461,6 @@ class Batcher:
         """How many (query, partition) pairs one thread should take."""
         return max(_FEWEST_PAIRS, queues.waiting // self._threads)
 
-    def _tell_held(self) -> None:
-        self._held(sum(queues.nbytes for queues in self._queues.values()))
-
     def _count(self, leaving: Iterable[Taken]) -> None:
         for taken in leaving:
             self._batches += len(taken.batches.partitions)
@@ -475,15 +469,17 @@ class Batcher:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[list[Caller]]]:
-        """Hold the lock. What fails within loses all queries, those of the callers in the list that it gives as well.
+        """Hold the lock, and tell what the queues hold then.
 
-        Queues that something has failed in may not be whole: they are left behind, and later queries get new ones.
+        What fails within loses all queries, those of the callers in the list that this gives as well. Queues in which
+        something has failed may not be whole: they are left behind, and later queries get new ones.
         """
         left: list[list[Caller]] = []
         try:
             with self._lock:
                 try:
                     yield left
+                    self._held(sum(queues.nbytes for queues in self._queues.values()))
                 except BaseException:
                     left += [queues.abandon() for queues in self._queues.values()]
                     self._queues = {}
