@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, cycle, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,7 +29,6 @@ from tagmatch.pipeline.segment import (
     DeviceMatcher,
     Found,
     Keys,
-    MatchBatches,
     Matcher,
     PacketSize,
     Preprocessed,
@@ -72,27 +71,27 @@ class Several:
 class RoundRobin(Several):
     """Matchers of the same sets on several devices, which take packets in turn."""
 
-    def __init__(self, matchers: Sequence[DeviceMatcher], notes: tuple[str, ...] = ()) -> None:
-        super().__init__(matchers, notes)
+    def __init__(self, matchers: Sequence[DeviceMatcher]) -> None:
+        super().__init__(matchers)
         self.keys = matchers[0].keys
         self._devices = matchers
         size = self.packet_size
         if size.at_once is not None and size.per_device:
             self.packet_size = replace(size, at_once=size.at_once * len(matchers))
-        self._turns = count()
-        self._in_turn = match_batches_of(matchers)
-        self.match_batches = None if self._in_turn is None else self._match_batches
+        self._turns = cycle(matchers)
+        self.match_batches = None if matchers[0].match_batches is None else self._match_batches
 
     def __len__(self) -> int:
         return len(self._matchers[0])
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> Preprocessed:
         """Look up the tags of queries `first` to `last` with the matcher whose turn it is."""
-        return self._matchers[next(self._turns) % len(self._matchers)].preprocess(tags, first, last)
+        return next(self._turns).preprocess(tags, first, last)
 
     def _match_batches(self, batches: Batches) -> Found:
-        assert self._in_turn is not None
-        return self._in_turn[next(self._turns) % len(self._in_turn)](batches)
+        match = next(self._turns).match_batches
+        assert match is not None
+        return match(batches)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
@@ -100,13 +99,7 @@ class RoundRobin(Several):
 
     def without(self, deletions: Deletions) -> RoundRobin:
         """See `SegmentMatcher`."""
-        return RoundRobin([matcher.without(deletions) for matcher in self._devices], self._own_notes)
-
-
-def match_batches_of(matchers: Sequence[DeviceMatcher]) -> list[MatchBatches] | None:
-    """What matches batches in each, where the layout has partitions."""
-    matches = [matcher.match_batches for matcher in matchers]
-    return None if None in matches else [match for match in matches if match is not None]
+        return RoundRobin([matcher.without(deletions) for matcher in self._devices])
 
 
 class NamesOfSegments:
@@ -261,8 +254,7 @@ class Split(Union):
         super().__init__(matchers, notes)
         self._devices = matchers
         self._partitions = partitions
-        self._in_parts = match_batches_of(matchers)
-        self.match_batches = None if self._in_parts is None else self._match_batches
+        self.match_batches = None if matchers[0].match_batches is None else self._match_batches
 
     @property
     def keys(self) -> KeyTable:
@@ -271,11 +263,10 @@ class Split(Union):
 
     def _match_batches(self, batches: Batches) -> Found:
         """Each device gets the batches of partitions of which it has rows."""
-        assert self._in_parts is not None
-        found = [
-            (match(_of_partitions(batches, partitions)), row)
-            for match, partitions, row in zip(self._in_parts, self._partitions, self._first_rows, strict=True)
-        ]
+        found = []
+        for matcher, partitions, row in zip(self._devices, self._partitions, self._first_rows, strict=True):
+            assert matcher.match_batches is not None
+            found.append((matcher.match_batches(_of_partitions(batches, partitions)), row))
         return Found(
             np.concatenate([each.queries for each, _ in found]),
             np.concatenate([each.sets + np.uint32(row) for each, row in found]),
