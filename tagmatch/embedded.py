@@ -5,6 +5,7 @@ Arrow, NumPy and Numba are imported with the engine, when the first index is mad
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, overload
 
 from tagmatch.index import Index, K
@@ -162,8 +163,8 @@ class TagMatch(Index[K]):
             threads, pipeline, cuda, exact=exact, device=device, batch_size=batch_size, flush_timeout=flush_timeout,
             auto_reload=auto_reload, plane=plane, channels=channels, order=order,
         )  # fmt: skip
-        layout_options, staging = LayoutOptions(layout, max_partition_size), StagingOptions(durability, keep_snapshots)
-        self._engine = LocalEngine.new(path, key_type, layout_options, staging, options)
+        chosen, staging = LayoutOptions(layout, max_partition_size), StagingOptions(durability, keep_snapshots)
+        self._engine = LocalEngine.at(path, key_type, asdict(chosen), staging, options)
 
     @overload
     @classmethod
@@ -263,8 +264,10 @@ class TagMatch(Index[K]):
             auto_reload=auto_reload, plane=plane, channels=channels, order=order,
         )  # fmt: skip
         opened = cls.__new__(cls)
+        given = {"layout": layout, "max_partition_size": max_partition_size}
+        chosen = {name: value for name, value in given.items() if value is not None}
         staging = StagingOptions(durability, keep_snapshots)
-        opened._engine = LocalEngine.open(path, key_type, layout, max_partition_size, snapshot, staging, options)
+        opened._engine = LocalEngine.at(path, key_type, chosen, staging, options, number=snapshot, must_exist=True)
         return opened
 
     @staticmethod

@@ -8,6 +8,7 @@ import warnings
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from typing import Any, ParamSpec, Self, TypeVar, get_args
@@ -34,7 +35,7 @@ from tagmatch.model.input.messages import Message, queries_of, rows_of_messages
 from tagmatch.model.input.places import NO_PLACE, area_has, checked_location, coordinates, packed_place
 from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
-from tagmatch.model.options import KeyType, Layout, LayoutOptions, MatchOptions, StagingOptions
+from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
 from tagmatch.model.storage.format import Commit
 from tagmatch.model.storage.log import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
@@ -110,51 +111,40 @@ class LocalEngine:
         self._warning: weakref.finalize[Any, Any] = weakref.finalize(self, _end_staging, self._staging, location)
 
     @classmethod
-    def new(
+    def at(
         cls,
         path: object,
         key_type: KeyType | None,
-        layout_options: LayoutOptions,
+        layout: Mapping[str, Any],
         staging: StagingOptions,
         options: MatchOptions,
+        *,
+        number: int | None = None,
+        must_exist: bool = False,
     ) -> Self:
-        """The engine of a new index, or of the one at `path`, in the layout given."""
-        _check_key_type(key_type)
-        location = None if path is None else location_of(path, "path")
-        if location is None and options.auto_reload is not None:
-            raise InvalidValueError("auto_reload needs a path: nobody else can change what is in memory only")
+        """The engine of the index at `path`, or of a snapshot of it, or of a new one unless it must exist.
+
+        `layout` has those fields of `LayoutOptions` that are given; others are as the index has them.
+        """
+        if key_type not in (None, *get_args(KeyType)):
+            raise InvalidValueError(f'key_type must be "integer" or "string", not {key_type!r}')
+        location = None if path is None and not must_exist else location_of(path, "path", number)
+        if options.auto_reload is not None:
+            if location is None:
+                raise InvalidValueError("auto_reload needs a path: nobody else can change what is in memory only")
+            location.check_reloadable()
         if location is not None:
-            location.check_writable()
-            if location.has_index():
-                return cls(location, open_with(location, key_type), layout_options, staging, options)
+            if not must_exist:
+                location.check_writable()
+            if must_exist or location.has_index():
+                snapshot = open_with(location, key_type)
+                layout_options = replace(snapshot.segments[0].options, **layout)
+                return cls(location, snapshot, layout_options, staging, options)
             if key_type is None and (files := location.changeable) is not None:
                 # What an earlier program has staged, or moved, before anything was consolidated
                 key_type = key_type_of_logs(files) or key_type_of_positions(files)
+        layout_options = LayoutOptions(**layout)
         snapshot = Snapshot((empty_segment(layout_options, key_type or "integer"),))
-        return cls(location, snapshot, layout_options, staging, options)
-
-    @classmethod
-    def open(
-        cls,
-        path: object,
-        key_type: KeyType | None,
-        layout: Layout | None,
-        max_partition_size: int | None,
-        number: int | None,
-        staging: StagingOptions,
-        options: MatchOptions,
-    ) -> Self:
-        """The engine of an index that exists, or of a snapshot of it, in its own layout unless another is given."""
-        _check_key_type(key_type)
-        location = location_of(path, "path", number)
-        if options.auto_reload is not None:
-            location.check_reloadable()
-        snapshot = open_with(location, key_type)
-        saved = snapshot.segments[0].options
-        layout_options = LayoutOptions(
-            saved.layout if layout is None else layout,
-            saved.max_partition_size if max_partition_size is None else max_partition_size,
-        )
         return cls(location, snapshot, layout_options, staging, options)
 
     @property
@@ -452,11 +442,6 @@ def _paths_of(part: Part, rows: Any) -> list[str | None]:
         for place in np.flatnonzero(part.areas.among(rows)):
             paths[place] = "areas"
     return paths
-
-
-def _check_key_type(key_type: object) -> None:
-    if key_type not in (None, *get_args(KeyType)):
-        raise InvalidValueError(f'key_type must be "integer" or "string", not {key_type!r}')
 
 
 def _end_staging(staging: Staging, location: Repository | None) -> None:
