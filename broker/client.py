@@ -33,8 +33,8 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.input.conditions import area_column, is_area, texts_of
-from tagmatch.model.input.places import coordinates, packed_place
+from tagmatch.model.input.places import area_column, coordinates, is_area, packed_place
+from tagmatch.model.input.subscriptions import texts_of
 from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, PipelineOptions
 from tagmatch.model.tables import NEVER

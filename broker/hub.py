@@ -23,8 +23,7 @@ from tagmatch.broker.config import HUB_DEFAULTS, Config, HubOptions, WhenBusy
 from tagmatch.broker.outbox import KEY_TYPES, NEVER, Notifications, lengths_of, notifications_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.arrow import from_tag_lists
-from tagmatch.model.arrow_input import as_table
+from tagmatch.model.arrow import as_table, from_tag_lists
 from tagmatch.model.columns import arrow_chunks, tag_lists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded
 from tagmatch.model.names import PUBLISHED_COLUMNS, check_names

@@ -22,7 +22,7 @@ from tagmatch.files import json as json_values
 from tagmatch.files.ipc import IpcReader
 from tagmatch.model import errors as known_errors
 from tagmatch.model.arrays import TagLists
-from tagmatch.model.arrow_input import without_extensions
+from tagmatch.model.arrow import without_extensions
 from tagmatch.model.columns import repeated
 from tagmatch.model.errors import (
     AccessError,

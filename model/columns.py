@@ -18,14 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array, offsets_of
-from tagmatch.model.arrow import to_strings
-from tagmatch.model.arrow_input import (
+from tagmatch.model.arrow import (
     as_table,
     plain_column,
     plain_strings,
     reject_no_utf8,
     reject_nulls,
     rows_of,
+    to_strings,
 )
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError
 from tagmatch.model.kernels.tag_table import row_with_reserved

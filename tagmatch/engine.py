@@ -33,6 +33,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.input.messages import Message, queries_of, rows_of_messages
 from tagmatch.model.input.places import NO_PLACE, area_has, checked_location, coordinates, packed_place
+from tagmatch.model.input.subscriptions import alternatives, nears_of, rows_to_store
 from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
 from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
@@ -51,7 +52,6 @@ from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.one import Alone, alone
 from tagmatch.pipeline.segment import Matcher
 from tagmatch.pipeline.service import Pipeline
-from tagmatch.subscriptions import alternatives, nears_of, rows_to_store
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1

@@ -333,7 +333,7 @@ class Index(Generic[K]):
         >>> sorted(tm.match([], {"price": 9.5, "city": "Rome"}))
         [1, 2, 3]
         """
-        from tagmatch.subscriptions import columns_of
+        from tagmatch.model.input.subscriptions import columns_of
 
         return self._engine.stage(columns_of(table, match_all=match_all))
 
@@ -356,7 +356,7 @@ class Index(Generic[K]):
         >>> tm.match(["flat"], {"price": 850})
         [2]
         """
-        from tagmatch.subscriptions import columns_of
+        from tagmatch.model.input.subscriptions import columns_of
 
         columns = columns_of(table, match_all=match_all)
         columns.pop("expires", None)

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, frozen, offsets_of
-from tagmatch.model.arrow import from_tag_lists, to_strings
-from tagmatch.model.arrow_input import as_table, plain_strings
+from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import Locations, locations_in, locations_of_table, without_locations

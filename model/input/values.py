@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U64Array, frozen, offsets_of
-from tagmatch.model.arrow import numpy_type, to_strings
-from tagmatch.model.arrow_input import plain_strings
+from tagmatch.model.arrow import numpy_type, plain_strings, to_strings
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.hashing import read32, read64

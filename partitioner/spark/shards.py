@@ -26,7 +26,7 @@ from tagmatch.model.arrays import I64Array, U8Array, U32Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_lists, to_numbers, to_strings
 from tagmatch.model.columns import KEY_CHECKS, tag_lists
 from tagmatch.model.errors import IndexChangedError, IndexCorruptError, IndexNotFoundError, InvalidValueError
-from tagmatch.model.input.conditions import have_mistakes, reject_mistakes, with_conditions
+from tagmatch.model.input.subscriptions import have_mistakes, reject_mistakes, with_conditions
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import group_by, sort_values

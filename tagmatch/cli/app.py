@@ -557,9 +557,9 @@ def partition(
     logging.basicConfig(format="%(message)s")
     logging.getLogger("tagmatch.partitioner").setLevel(logging.INFO)
     from tagmatch.files.columns import EVERY_OTHER
+    from tagmatch.model.input.subscriptions import COLUMNS
     from tagmatch.spark.join import partition as run_job
     from tagmatch.spark.session import location_in, read_table, spark_session
-    from tagmatch.subscriptions import COLUMNS
 
     if format is None:
         format = "json" if Path(sets).suffix.lower() in JSON_SUFFIXES else "parquet"  # noqa: A001

@@ -210,7 +210,7 @@ def _column_names(text: str, known: Collection[str], but: str = "and cannot be l
 
 
 def _columns_to_ignore(text: str) -> tuple[str, ...]:
-    from tagmatch.subscriptions import COLUMNS
+    from tagmatch.model.input.subscriptions import COLUMNS
 
     return _column_names(text, COLUMNS)
 
@@ -397,7 +397,7 @@ def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
 def other_columns(ignored: tuple[str, ...]) -> Iterator[OtherColumns]:
     """What takes columns of sets that have no meaning; if some do, a line names them when all has been read."""
     from tagmatch.files.columns import OtherColumns
-    from tagmatch.subscriptions import COLUMNS
+    from tagmatch.model.input.subscriptions import COLUMNS
 
     others = OtherColumns(COLUMNS, ignored)
     yield others

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.arrow_input import reject_no_utf8, without_null_lists
+from tagmatch.model.arrow import reject_no_utf8, without_null_lists
 from tagmatch.model.clock import TIME, check_text, times_in
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
 from tagmatch.model.errors import (
@@ -29,28 +29,37 @@ from tagmatch.model.errors import (
     NullError,
     TagMatchError,
 )
-from tagmatch.model.input.conditions import (
-    ATTRIBUTE,
+from tagmatch.model.input.messages import TAGS, messages_in
+from tagmatch.model.input.places import (
     KIND,
-    LIST,
+    LOCATION,
     NUMBERS,
-    OPERATOR,
     PLACE,
-    UPPER,
-    VALUES,
+    WITHIN,
     area_rows,
-    conditions_of,
-    constraint_rows,
+    is_place_column,
+    names_of_places,
+    places_in,
     shapes_in,
 )
-from tagmatch.model.input.messages import TAGS, messages_in
-from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, names_of_places, places_in
+from tagmatch.model.input.subscriptions import (
+    AREA,
+    ATTRIBUTE,
+    CONDITIONS,
+    LIST,
+    OPERATOR,
+    UPPER,
+    VALUES,
+    WHERE,
+    conditions_of,
+    constraint_rows,
+    tags_of,
+)
 from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.language import stored_rows
 from tagmatch.model.where.values import check_name, finite_number, key_of
-from tagmatch.subscriptions import AREA, CONDITIONS, WHERE, tags_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from tagmatch.model.clock import TIME
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.input.messages import TAGS
+from tagmatch.model.input.subscriptions import WHERE
 from tagmatch.model.parallel import threads_of_arrow
-from tagmatch.subscriptions import WHERE
 
 _LINE_END = r"(?:\r\n?|\n)"
 _QUOTED = r'"(?:[^"]++|"")*+"'

@@ -36,7 +36,7 @@ from tagmatch.files.columns import (
 from tagmatch.files.csv import CsvLines, csv_blocks, csv_cells, header_of
 from tagmatch.files.json import JsonLines, concatenated, json_blocks, json_values, object_lines, text_of
 from tagmatch.model.arrays import BoolArray
-from tagmatch.model.arrow_input import without_extensions
+from tagmatch.model.arrow import without_extensions
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.model.input.messages import TAGS
 from tagmatch.model.options import KeyType

@@ -18,9 +18,8 @@ from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructF
 import tagmatch.model.errors
 from tagmatch.model.arrays import IntArray
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
-from tagmatch.model.input.conditions import shapes_in
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
-from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, places_in
+from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, places_in, shapes_in
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.repository import Repository
 

@@ -16,9 +16,8 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
-from tagmatch.model.input.conditions import KIND, shapes_in
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS
-from tagmatch.model.input.places import LOCATION, WITHIN, names_of_places
+from tagmatch.model.input.places import KIND, LOCATION, WITHIN, names_of_places, shapes_in
 from tagmatch.model.kernels.sphere import BOX
 from tagmatch.model.options import KeyType
 from tagmatch.model.storage.format import key_type_of

@@ -27,8 +27,8 @@ from pyspark.sql.types import (
 
 from tagmatch.embedded import TagMatch
 from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
-from tagmatch.model.input.conditions import area_rows, constraint_rows
-from tagmatch.model.input.places import LOCATION, WITHIN
+from tagmatch.model.input.places import LOCATION, WITHIN, area_rows
+from tagmatch.model.input.subscriptions import constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
 from tagmatch.model.options import KeyType, Layout

@@ -29,6 +29,7 @@ from tagmatch.contents import pairs_of, schema_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import BoolArray
 from tagmatch.model.errors import IndexChangedError, InvalidTypeError, InvalidValueError
+from tagmatch.model.input.subscriptions import columns_of, rows_to_store
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import KeyType, Layout, available_threads
 from tagmatch.model.storage.format import CONSTRAINTS, EPOCHS, Manifest, files_of, key_type_of
@@ -40,7 +41,6 @@ from tagmatch.partitioner.spark.batches import are_strings, chunks_of
 from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.columns import KEY_TYPES, arrow_schema, signed
 from tagmatch.spark.session import Parsers, StoreSettings, one_of, parsed, truth, whole
-from tagmatch.subscriptions import columns_of, rows_to_store
 
 #: The column that says whether a row is to be removed
 REMOVED = "removed"

@@ -30,7 +30,7 @@ from tagmatch import TagMatch
 from tagmatch.files.columns import OtherColumns
 from tagmatch.files.rows import read_sets
 from tagmatch.model.errors import InputFileError
-from tagmatch.subscriptions import COLUMNS
+from tagmatch.model.input.subscriptions import COLUMNS
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ from support.command import write
 
 from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, NullError, TagMatch, Where
 from tagmatch.files.rows import read_sets
-from tagmatch.model.input.conditions import KIND, NUMBERS, area_rows
+from tagmatch.model.input.places import KIND, NUMBERS, area_rows
 from tagmatch.model.where.constraints import Constraint
 
 OPTIONS: dict[str, Any] = {"device": "cpu", "threads": 1}

@@ -20,7 +20,7 @@ from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch
 from tagmatch.broker.hub import messages_of
 from tagmatch.files.columns import InvalidRows
 from tagmatch.files.rows import read_queries, read_sets
-from tagmatch.model.input.conditions import have_mistakes, reject_mistakes
+from tagmatch.model.input.subscriptions import have_mistakes, reject_mistakes
 
 
 def old_pandas(table: pa.Table) -> pd.DataFrame:

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Lists, U32Array
 from tagmatch.model.columns import key_values, tag_lists
-from tagmatch.model.input.conditions import with_conditions
 from tagmatch.model.input.messages import messages_in
+from tagmatch.model.input.subscriptions import columns_of, with_conditions
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment
@@ -21,7 +21,6 @@ from tagmatch.pipeline.filters.messages import messages_of
 from tagmatch.pipeline.filters.one_message import TOO_MANY, match_few, room_for_few
 from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
 from tagmatch.pipeline.tags import TagIndex, ascending_unique
-from tagmatch.subscriptions import columns_of
 from tagmatch_bench.systems.matcher import Plain, list_array
 
 # Keys of a message for which there is room at first

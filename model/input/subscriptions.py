@@ -1,32 +1,41 @@
-"""What many subscriptions ask for beside their tags, in columns: expressions, constraints and areas, as rows of tags.
+"""Subscriptions as callers give them, one by one or in columns, and the rows of tags that are stored for them.
 
-Constraints and areas are structs of Arrow, which are checked and written as tags column by column: nothing is parsed.
+Constraints are structs of Arrow, which are checked and written as tags column by column: nothing is parsed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import (
-    BoolArray,
-    F64Array,
-    I64Array,
-    Strings,
-    TagLists,
-    U8Array,
-    U32Array,
-    U64Array,
-    offsets_of,
+from tagmatch.model import clock
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrow import (
+    as_table,
+    from_strings,
+    plain_array,
+    plain_strings,
+    reject_no_utf8,
+    to_strings,
+    without_null_lists,
 )
-from tagmatch.model.arrow import from_strings, to_strings
-from tagmatch.model.arrow_input import plain_strings, reject_no_utf8
-from tagmatch.model.columns import arrow_chunks, listed_in, rows_of_tags, shown
+from tagmatch.model.clock import expiry_times
+from tagmatch.model.columns import (
+    KEY_CHECKS,
+    arrow_chunks,
+    listed_in,
+    rows_of_tags,
+    shown,
+    stored_tag_list,
+    tag_lists,
+)
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
 from tagmatch.model.input.values import (
     NO_PLACES,
     check_values,
@@ -37,21 +46,138 @@ from tagmatch.model.input.values import (
     struct_fields,
     value_column,
 )
-from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR
-from tagmatch.model.where.areas import FIELDS, KINDS, LIMITS, Area, check
-from tagmatch.model.where.constraints import MANY, OPERATORS, RANGES, Constraint
-from tagmatch.model.where.language import stored_rows
-from tagmatch.model.where.tag_columns import (
-    CONSTANTS,
-    MISSING,
-    MOST_NUMBERS,
-    SEVERAL,
-    Columns,
-    are_sound,
-    area_tags,
-    constraint_tags,
-)
+from tagmatch.model.names import check_names
+from tagmatch.model.options import KeyType
+from tagmatch.model.where.areas import Near
+from tagmatch.model.where.constraints import MANY, OPERATORS, RANGES, Constraint, Where
+from tagmatch.model.where.language import rows_of, stored_rows
+from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
 from tagmatch.model.where.values import value_of
+
+#: The columns of a table of subscriptions that have constraints
+WHERE, AREA = "where", "area"
+CONDITIONS = (WHERE, "constraints", AREA)
+
+#: The columns that a table of subscriptions may have
+COLUMNS = ("key", "tags", *CONDITIONS, "expires")
+
+
+def alternatives(tags: object, where: object, area: object = None, *, plane: bool = False) -> list[list[str]]:
+    """The rows that are stored for one subscription: one for each conjunction that its expression becomes.
+
+    Entries of `tags` that are `Where`, as iteration gives them, are conditions, too. InvalidTypeError,
+    InvalidValueError and FilterError name the mistake.
+
+    >>> alternatives(["fr"], 'tags {"new"} or tags {"sale"}')
+    [['fr', 'new'], ['fr', 'sale']]
+    """
+    plain = stored_tag_list(tags)
+    conditions: list[Any] = [] if where is None else [where]
+    if Where in map(type, plain):
+        conditions += [tag for tag in plain if isinstance(tag, Where)]
+        plain = [tag for tag in plain if not isinstance(tag, Where)]
+    rows = [plain]
+    for condition in conditions:
+        rows = [[*row, *other] for other in stored_rows(condition, plane=plane) for row in rows]
+    if area is not None:
+        own = area_tag(area, plane=plane)
+        rows = [[*row, own] for row in rows]
+    return rows
+
+
+def nears_of(stored: Iterable[str]) -> list[float]:
+    """The metres of each `Near` among the conditions of a set, as users see it.
+
+    >>> nears_of(["fr", Where("within near(500)"), Where("x = 1")])
+    [500.0]
+    """
+    conditions = [row for each in stored if isinstance(each, Where) for row in rows_of(each)]
+    areas = [constraint.area for row in conditions for constraint in row.constraints]
+    return [area.metres for area in areas if isinstance(area, Near)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowsToStore:
+    """What is stored for subscriptions: one row for each conjunction that the expression of one becomes."""
+
+    chunks: list[TagLists]  # tags of the rows, with the tags of conditions
+    keys: U64Array | Strings  # the key of each row
+    expires: I64Array | None  # when each row's key expires, in microseconds since 1970; `None` if none does
+    sources: I64Array | None  # the subscription of each row; `None` where each has one
+
+
+def rows_to_store(columns: Mapping[str, Any], key_type: KeyType, *, plane: bool, threads: int) -> RowsToStore:
+    """The rows that are stored for columns `tags` and `key`, and perhaps others of `COLUMNS`.
+
+    InvalidTypeError, InvalidValueError and FilterError name the row that cannot be stored.
+    """
+    chunks = tag_lists(columns["tags"], "tags", stored=True)
+    keys = KEY_CHECKS[key_type].many(columns["key"], "keys")
+    rows = sum(map(len, chunks))
+    if rows != len(keys):
+        raise InvalidValueError(f"tags and keys must have the same length; there are {rows} sets, {len(keys)} keys")
+    times = expiry_times(columns.get("expires"), rows, clock.now_us())
+    chunks, sources = with_conditions(chunks, columns, plane=plane, threads=threads)
+    if sources is not None:
+        keys, times = keys_of(keys, sources), None if times is None else times[sources]
+    return RowsToStore(chunks, keys, times, sources)
+
+
+def columns_of(given: Any, *, match_all: bool = False) -> dict[str, Any]:
+    """The columns of a table of subscriptions, as `Index.add_subscriptions` takes it, by name; errors as there.
+
+    Without a column `tags`, or where that is null, a row has no tags if it has a condition, or with `match_all`.
+    """
+    table = as_table(given)
+    if table is None:
+        raise InvalidTypeError(
+            f"subscriptions must be a table of Arrow or a DataFrame of pandas, polars or DuckDB, not {shown(given)}"
+        )
+    names = table.schema.names
+    check_names(names, COLUMNS, f"subscriptions have columns {', '.join(COLUMNS)}")
+    for name in names:
+        if name not in COLUMNS or names.count(name) > 1:
+            raise InvalidValueError(f"subscriptions have columns {', '.join(COLUMNS)}, each once, not {name!r}")
+    if "key" not in names:
+        raise InvalidValueError(f"subscriptions need a column 'key'; there is {', '.join(map(repr, names)) or 'none'}")
+    if not match_all and {"tags", *CONDITIONS}.isdisjoint(names):
+        raise InvalidValueError(
+            f"subscriptions need one of the columns {', '.join(('tags', *CONDITIONS))}: without any, each would match "
+            "every message; if that is meant, give match_all=True"
+        )
+    columns = {name: table.column(name) for name in names}
+    if "tags" not in columns or columns["tags"].null_count:
+        batches = table.to_batches() if isinstance(table, pa.Table) else [table]
+        chunks = list(_every_tags(batches, match_all))
+        columns["tags"] = pa.chunked_array(chunks, None if chunks else pa.list_(pa.string()))
+    return columns
+
+
+def _every_tags(batches: Iterable[pa.RecordBatch], match_all: bool) -> Iterator[pa.Array]:
+    """The tags of all rows, none null; NullError."""
+    row = 0
+    for batch in batches:
+        tags = tags_of(batch, CONDITIONS)
+        if tags.null_count and not match_all:
+            row += int(np.argmax(tags.is_null().to_numpy(zero_copy_only=False)))
+            raise NullError(
+                f"subscriptions: row {row} has no tags and no condition, and would match every message: give [] for no "
+                "tags, or match_all=True"
+            )
+        yield without_null_lists(tags, np.ones(len(batch), np.bool_))
+        row += len(batch)
+
+
+def tags_of(batch: pa.RecordBatch, instead: Iterable[str]) -> pa.Array:
+    """The column `tags`, whose nulls are empty lists in rows that have a value in one of some other columns."""
+    names = batch.schema.names
+    has_other = np.zeros(len(batch), np.bool_)
+    for name in instead:
+        if name in names:
+            has_other |= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
+    tags = batch.column("tags") if "tags" in names else pa.nulls(len(batch), pa.list_(pa.string()))
+    return without_null_lists(tags, has_other)
+
 
 # -- expressions, and all together -------------------------------------------------------------------------------------
 
@@ -153,28 +279,30 @@ def with_conditions(
     rows, sources = sum(map(len, chunks)), None
     constraints, areas, where = (columns.get(name) for name in ("constraints", "area", "where"))
     if constraints is not None:
-        chunks = _with_rows(
-            chunks,
-            lambda first, count: constraint_rows(
-                _slice(constraints, first, count), "constraints", first_row=first, threads=threads
-            ),
-        )
+        chunks = [
+            _beside(chunk, constraint_rows(constraints[first:last], first_row=first, threads=threads))
+            for chunk, first, last in _ranges(chunks)
+        ]
     if is_area(areas):
         one = rows_of_tags([[area_tag(areas, plane=plane)]])
         chunks = [_joined(chunk, np.arange(len(chunk)), one, np.zeros(len(chunk), np.int64)) for chunk in chunks]
     elif areas is not None:
         column = area_column(areas, rows)
-        chunks = _with_rows(
-            chunks,
-            lambda first, count: (
-                listed_areas(column[first : first + count], first_row=first, plane=plane)
-                if isinstance(column, list)
-                else area_rows(_slice(column, first, count), first_row=first, plane=plane, threads=threads)
-            ),
-        )
+        chunks = [
+            _beside(chunk, area_rows(column[first:last], first_row=first, plane=plane, threads=threads))
+            for chunk, first, last in _ranges(chunks)
+        ]
     if where is not None:
         chunks, sources = _with_alternatives(chunks, conditions_of(where, rows, plane=plane))
     return chunks, sources
+
+
+def _ranges(chunks: list[TagLists]) -> Iterator[tuple[TagLists, int, int]]:
+    """Each chunk, and from which row to which of all it has them."""
+    first = 0
+    for chunk in chunks:
+        yield chunk, first, first + len(chunk)
+        first += len(chunk)
 
 
 def _with_alternatives(chunks: list[TagLists], conditions: Conditions) -> tuple[list[TagLists], I64Array]:
@@ -182,30 +310,20 @@ def _with_alternatives(chunks: list[TagLists], conditions: Conditions) -> tuple[
     counts = np.array([len(rows) for rows in conditions.rows], np.int64)
     firsts = offsets_of(counts)
     added = rows_of_tags([tags for rows in conditions.rows for tags in rows])
-    parts, sources, first = [], [np.zeros(0, np.int64)], 0
-    for chunk in chunks:
-        numbers = conditions.number[first : first + len(chunk)]
+    parts, sources = [], [np.zeros(0, np.int64)]
+    for chunk, first, last in _ranges(chunks):
+        numbers = conditions.number[first:last]
         rows = np.repeat(np.arange(len(chunk)), counts[numbers])
         within = np.arange(len(rows)) - np.repeat(offsets_of(counts[numbers])[:-1], counts[numbers])
         parts.append(_joined(chunk, rows, added, np.repeat(firsts[numbers], counts[numbers]) + within))
         sources.append(first + rows)
-        first += len(chunk)
     return parts, np.concatenate(sources)
 
 
-def _slice(column: pa.Array | pa.ChunkedArray, first: int, count: int) -> pa.Array:
-    some = column.slice(first, count)
-    return some.combine_chunks() if isinstance(some, pa.ChunkedArray) else some
-
-
-def _with_rows(chunks: list[TagLists], others: Callable[[int, int], TagLists]) -> list[TagLists]:
-    """The rows of all chunks, each with the tags of another one, of those that are given from a number on."""
-    parts, first = [], 0
-    for chunk in chunks:
-        rows = np.arange(len(chunk))
-        parts.append(_joined(chunk, rows, others(first, len(chunk)), rows))
-        first += len(chunk)
-    return parts
+def _beside(left: TagLists, right: TagLists) -> TagLists:
+    """Rows with the tags of both that have their number."""
+    every = np.arange(len(left))
+    return _joined(left, every, right, every)
 
 
 def _joined(left: TagLists, left_rows: I64Array, right: TagLists, right_rows: I64Array) -> TagLists:
@@ -258,7 +376,7 @@ _AROUND_NAME = len(Constraint("", RANGES).tag)
 
 
 def constraint_rows(
-    constraints: pa.Array, name: str = "constraints", *, first_row: int = 0, threads: int = 1
+    constraints: pa.Array | pa.ChunkedArray, name: str = "constraints", *, first_row: int = 0, threads: int = 1
 ) -> TagLists:
     """The constraints of each row, lists of structs that `TagMatch.add_subscriptions` describes, as tags.
 
@@ -267,7 +385,7 @@ def constraint_rows(
     """
     if pa.types.is_null(constraints.type):
         return TagLists(np.zeros(len(constraints) + 1, np.int64), to_strings(pa.array([], pa.large_string())))
-    kind = constraints.type
+    constraints, kind = plain_array(constraints), constraints.type
     if not is_list(kind) or not pa.types.is_struct(kind.value_type):
         raise InvalidTypeError(f"{name} must be lists of structs with {', '.join(_FIELDS[:3])}, …, not {kind}")
     offsets, structs = elements(constraints)
@@ -436,175 +554,3 @@ def _has_operands(count: int, has_value: bool, has_upper: bool, members: int, ha
     if members:
         return count == members == 2 and not has_value and not has_upper
     return has_value == (count > 0) and has_upper == (count > 1)
-
-
-# -- areas -------------------------------------------------------------------------------------------------------------
-
-#: The field that says which kind an area has, and all others
-KIND = "kind"
-NUMBERS = tuple(dict.fromkeys(field for fields in FIELDS.values() for field in fields))
-#: Fields that say where a circle is
-PLACE = ("lon", "lat")
-
-_AREA_FIELDS = (KIND, *NUMBERS)
-_CIRCLE, _BOX, _NEAR, _NONE = range(len(KINDS) + 1)
-_LETTERS = np.array([CIRCLE, BOX, NEAR, 0], np.uint8)
-#: A bit for each of the fields that a kind has
-_FIELDS_OF = {name: sum(1 << NUMBERS.index(field) for field in fields) for name, fields in FIELDS.items()}
-
-
-def _bounds(*, plane: bool) -> tuple[F64Array, F64Array]:
-    """The least and the greatest number in each place of each kind, and of none."""
-    least, most = np.zeros((2, len(KINDS) + 1, MOST_NUMBERS))
-    for kind, fields in enumerate(FIELDS.values()):
-        for place, field in enumerate(fields):
-            most[kind, place] = np.finfo(np.float64).max if plane else LIMITS.get(field, np.finfo(np.float64).max)
-            least[kind, place] = 0.0 if field == "metres" else -most[kind, place]
-    return least, most
-
-
-_BOUNDS = {plane: _bounds(plane=plane) for plane in (False, True)}
-
-
-def is_area(value: object) -> TypeGuard[Area]:
-    """Whether this is one area, not a column of them."""
-    return isinstance(value, tuple(KINDS.values()))
-
-
-def area_tag(area: object, name: str = "area", *, plane: bool) -> str:
-    """The tag of one area; InvalidTypeError and InvalidValueError name the argument and the field."""
-    if not is_area(area):
-        raise InvalidTypeError(f"{name} must be a Circle, a Box or a Near, not {shown(area)}")
-    try:
-        check(area, plane=plane)
-    except InvalidValueError as error:
-        raise InvalidValueError(f"{name}: {error}") from None
-    return Constraint.within(area, plane=plane).tag
-
-
-def area_column(areas: Any, count: int, name: str = "area") -> pa.ChunkedArray | list[Any]:
-    """A column of areas for so many rows, as structs of Arrow or as a list of objects, null where a row has none.
-
-    InvalidTypeError, InvalidValueError: it is no column, or its length is another.
-    """
-    chunks = arrow_chunks(areas, name)
-    column = (
-        listed_in(areas, f"{name} must be a Circle, a Box or a Near, or one for each row")
-        if chunks is None
-        else pa.chunked_array(chunks, None if chunks else pa.null())
-    )
-    if len(column) != count:
-        raise InvalidValueError(f"{name} must have an area or a null for each of the {count} sets, not {len(column)}")
-    return column
-
-
-def listed_areas(areas: list[Any], name: str = "area", *, first_row: int = 0, plane: bool) -> TagLists:
-    """The areas of rows, as objects, as tags; errors as `area_tag`, and the message names the row."""
-    tags: list[list[str]] = []
-    for row, area in enumerate(areas):
-        tags.append([] if area is None else [area_tag(area, f"{name}: row {first_row + row}", plane=plane)])
-    return rows_of_tags(tags)
-
-
-def area_rows(areas: pa.Array, name: str = "area", *, first_row: int = 0, plane: bool, threads: int = 1) -> TagLists:
-    """The areas of rows, as structs that `TagMatch.add_subscriptions` describes, as tags; a null is none.
-
-    InvalidTypeError, InvalidValueError and NullError name the row, counted from `first_row`; `name` is the column.
-    """
-    count = len(areas)
-    if pa.types.is_null(areas.type):
-        return area_tags(np.zeros(count, np.uint8), np.zeros((count, MOST_NUMBERS)), threads)
-    return area_tags(*_shapes(areas, name, first_row, plane), threads)
-
-
-def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:
-    """The circles and boxes of rows, as structs, as letters and numbers (`Shapes`); errors (see `area_rows`)."""
-    letters, values = _shapes(areas, name, first_row, plane)
-    near = letters | LOWER == NEAR
-    if near.any():
-        row = first_row + int(np.argmax(near))
-        raise InvalidValueError(f"{name}: row {row}: an area must be a circle or a box here, not near")
-    return letters, values
-
-
-def _shapes(areas: pa.Array, name: str, first_row: int, plane: bool) -> tuple[U8Array, F64Array]:
-    """The areas of rows as letters and numbers (`Shapes`), 0 where a row has none; errors (see `area_rows`)."""
-    if not pa.types.is_struct(areas.type):
-        raise InvalidTypeError(f"{name} must be structs with {', '.join(_AREA_FIELDS)}, not {areas.type}")
-    fields = struct_fields(areas, _AREA_FIELDS, f"{name}: areas")
-    given, needed = np.zeros(len(areas), np.uint8), np.zeros(len(areas), np.uint8)
-    for bit, field in enumerate(NUMBERS):
-        if field in fields:
-            kind = fields[field].type
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-                raise InvalidTypeError(f"{name}: field {field!r} must be numbers, not {kind}")
-            given |= (_there(fields[field]) << bit).astype(np.uint8)
-    kinds = _kinds(areas, fields, given, name, first_row)
-    values = np.zeros((len(areas), MOST_NUMBERS))
-    for number, (kind_name, own) in enumerate(FIELDS.items()):
-        rows = np.flatnonzero(kinds == number)
-        needed[rows] = _FIELDS_OF[kind_name]
-        for place, field in enumerate(own if len(rows) else ()):
-            values[rows, place] = _numbers(fields, field, len(areas))[rows]
-    least, most = _BOUNDS[plane]
-    wrong = ~((values >= least[kinds]) & (values <= most[kinds])).all(axis=1) | (given != needed)
-    wrong |= (kinds == _BOX) & ((values[:, 1] > values[:, 3]) | (plane & (values[:, 0] > values[:, 2])))
-    wrong |= (kinds == _NONE) & _there(areas)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        record = {field: each[row].as_py() for field, each in fields.items()}
-        raise _mistake_of(record, int(kinds[row]), f"{name}: row {first_row + row}", plane)
-    letters = _LETTERS[kinds]
-    if plane:
-        letters[letters > 0] ^= LOWER
-    return letters, values
-
-
-def _kinds(areas: pa.Array, fields: dict[str, pa.Array], given: U8Array, name: str, first_row: int) -> U8Array:
-    """Which of `KINDS` each area has; `_NONE` of a null and where it is none that is known."""
-    kinds, unsaid = np.full(len(areas), _NONE, np.uint8), _there(areas)
-    if KIND in fields:
-        said = plain_strings(fields[KIND], f"{name}: field {KIND!r} must be strings, not {fields[KIND].type}")
-        reject_no_utf8(said, name, first_row, len(said))
-        kinds = pc.index_in(said, pa.array(list(KINDS), said.type)).fill_null(_NONE).to_numpy().astype(np.uint8)
-        unsaid &= ~_there(said)
-    # A circle whose place is missing must not be near by accident
-    otherwise = _CIRCLE if any(field in fields for field in PLACE) else _NEAR
-    kinds[unsaid] = np.where(given & _FIELDS_OF["box"] > 0, _BOX, otherwise)[unsaid]
-    return kinds
-
-
-def _numbers(fields: dict[str, pa.Array], field: str, count: int) -> F64Array:
-    values = fields.get(field)
-    if values is None or pa.types.is_null(values.type):
-        return np.zeros(count)
-    # Adding zero makes -0.0 0.0
-    return pc.cast(values, pa.float64(), safe=False).fill_null(0.0).to_numpy() + 0.0  # type: ignore[no-any-return]
-
-
-def _mistake_of(record: dict[str, Any], number: int, place: str, plane: bool) -> TagMatchError:
-    """What is wrong with an area, of this kind, that is not sound."""
-    given = [field for field in NUMBERS if record.get(field) is not None]
-    if number == _NONE:
-        return InvalidValueError(f"{place}: there is no kind {shown(record.get(KIND))}; there are {', '.join(KINDS)}")
-    if not given and record.get(KIND) is None:
-        return NullError(f"{place}: all fields are null; a row without an area is null itself")
-    kind = list(KINDS)[number]
-    has = f"a {kind}, which has {', '.join(FIELDS[kind])}"
-    for field in given:
-        if field not in FIELDS[kind]:
-            return InvalidValueError(f"{place}: field {field!r} is none of {has}")
-    for field in FIELDS[kind]:
-        if field not in given:
-            is_null = "is null" if field in record else "is missing"
-            return NullError(f"{place}: field {field!r} {is_null}; {has.replace(', which has', ' has')}")
-    try:
-        check(KINDS[kind](*(record[field] for field in FIELDS[kind])), plane=plane)
-    except TagMatchError as error:
-        return type(error)(f"{place}: {error}")
-    raise AssertionError(place)
-
-
-def _there(values: pa.Array) -> BoolArray:
-    found: BoolArray = values.is_valid().to_numpy(zero_copy_only=False)
-    return found
