@@ -68,13 +68,20 @@ _RATIO = 8
 
 
 def consolidated(
-    snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
+    snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1, full: bool = False
 ) -> tuple[Snapshot, ChangeCounts]:
-    """The snapshot after the changes, and their results; segments that were not small keep their tables."""
+    """The snapshot after the changes, and their results; segments that were not small keep their tables.
+
+    A `full` one has one segment without deletions; it is the same snapshot if nothing changes.
+    """
     live = [segment.live for segment in snapshot.segments]
-    small = [snapshot.segments[place] for place in to_take_in(live, len(changes))]
-    if len(changes) + sum(segment.live for segment in small) <= _ALONE_SETS:
-        threads = 1
+    small = list(snapshot.segments)
+    if not full:
+        small = [small[place] for place in to_take_in(live, len(changes))]
+        if len(changes) + sum(segment.live for segment in small) <= _ALONE_SETS:
+            threads = 1
+    elif not len(changes) and snapshot.is_whole and snapshot.only.options == options and snapshot.earliest > now:
+        return snapshot, ChangeCounts()
     held, kept = [held_by(segment, threads=threads) for segment in small], []
     for segment in snapshot.segments:
         if segment in small:
@@ -106,21 +113,10 @@ def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, thr
     return Snapshot(live or (empty_segment(options, snapshot.key_type),), number=snapshot.number)
 
 
-def rebuilt(
-    snapshot: Snapshot, changes: Changes, options: LayoutOptions, *, now: int, threads: int = 1
-) -> tuple[Snapshot, ChangeCounts]:
-    """As `consolidated`, as one segment without deletions; the same snapshot if nothing changes."""
-    is_as_wanted = snapshot.is_whole and snapshot.only.options == options
-    if len(changes) == 0 and is_as_wanted and snapshot.earliest > now:
-        return snapshot, ChangeCounts()
-    held = [held_by(segment, threads=threads) for segment in snapshot.segments]
-    new, became = segment_after(held, changes, options, now=now, threads=threads)
-    return Snapshot((new,)), became
-
-
 def merged(segments: Sequence[Segment], options: LayoutOptions, *, now: int, threads: int = 1) -> Segment:
     """One segment of the sets of some segments of a snapshot, in the layout of `options`."""
-    return rebuilt(Snapshot(tuple(segments)), no_changes(), options, now=now, threads=threads)[0].only
+    snapshot = Snapshot(tuple(segments))
+    return consolidated(snapshot, no_changes(), options, now=now, threads=threads, full=True)[0].only
 
 
 def in_layout(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:

@@ -38,7 +38,6 @@ from tagmatch.partitioner.consolidation import (
     consolidated,
     in_layout,
     merged,
-    rebuilt,
     rest_before_all,
     to_merge,
     with_merged,
@@ -367,9 +366,8 @@ class Changing:
             snapshot, became, is_changed = current.snapshot, ChangeCounts(), len(changes) > 0 or full
             with snapshot.verified():
                 if is_changed:
-                    change = rebuilt if full else consolidated
-                    now, threads = clock.now_us(), self._options.threads
-                    snapshot, became = change(snapshot, changes, self.layout_options, now=now, threads=threads)
+                    now, threads, options = clock.now_us(), self._options.threads, self.layout_options
+                    snapshot, became = consolidated(snapshot, changes, options, now=now, threads=threads, full=full)
                 else:
                     snapshot = self._without_expired(snapshot)
             if is_changed or self._is_laid_out_anew or self._can_be_changed:
