@@ -407,13 +407,8 @@ class Snapshot:
 _OTHER_HASH, _SAME_TAG, _SAME_HASH = 0, 1, 2
 
 
-def by_hash(tags: Strings, hashes: U64Array) -> U32Array:
-    """Places of tags in ascending order of their hashes, equal hashes in the order of the tags' bytes."""
-    return grouped_by_hash(tags, hashes)[0]
-
-
 def grouped_by_hash(tags: Strings, hashes: U64Array) -> tuple[U32Array, BoolArray]:
-    """The same, and whether each tag equals the one before it."""
+    """Places of tags by their hashes, equal hashes in the order of the tags' bytes; whether each equals the last."""
     order = sort_hashes(frozen(hashes))
     found = _compared(tags, hashes, order)
     if (found == _SAME_HASH).any():

@@ -49,7 +49,7 @@ from tagmatch.model.tables import (
     Segment,
     TagsetTable,
     Vocabulary,
-    by_hash,
+    grouped_by_hash,
     if_any,
 )
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
@@ -285,7 +285,7 @@ def _rank(
         tags = gather_strings(tags, present, threads=threads)
         frequencies = frequencies[present]
     hashes = hash_strings(tags, threads=threads)
-    places = by_hash(tags, hashes)
+    places, _ = grouped_by_hash(tags, hashes)
     if rarest_first:
         places = by_frequency(frequencies, places, threads=threads)
     ranks[present[places]] = np.arange(len(places), dtype=np.uint32)

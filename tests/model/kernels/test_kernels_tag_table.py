@@ -23,7 +23,7 @@ from tagmatch.model.arrow import to_strings
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
 from tagmatch.model.options import Layout
-from tagmatch.model.tables import by_hash, grouped_by_hash
+from tagmatch.model.tables import grouped_by_hash
 
 
 def intern(interner: TagInterner, tags: list[bytes]) -> list[int]:
@@ -153,4 +153,3 @@ def test_tags_come_by_hash_and_bytes(tags: list[str], hashed: Callable[[str], in
     assert sorted(order.tolist()) == [*range(len(tags))]
     assert [tags[place] for place in order] == expected
     assert repeated.tolist() == [i > 0 and expected[i - 1] == tag for i, tag in enumerate(expected)]
-    assert by_hash(strings, hashes).tolist() == order.tolist()
