@@ -104,11 +104,6 @@ def joined_tags(tags: object) -> tuple[bytes, int] | None:
     return (text, count) if text.count(0) == max(count - 1, 0) else None
 
 
-def one_row(tags: list[str]) -> TagLists:
-    """One row with these tags, as `tag_list` returned them."""
-    return rows_of_tags([tags])
-
-
 def rows_of_tags(rows: Sequence[list[str]]) -> TagLists:
     """Rows with these tags, each as `tag_list` returned it."""
     return TagLists(_offsets_of(rows), strings_of(list(chain.from_iterable(rows))))

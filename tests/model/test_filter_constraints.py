@@ -2,10 +2,11 @@
 
 import math
 import random
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from support.filters import leaves, messages, neighbours, operands, satisfies, s
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.errors import FilterError
-from tagmatch.model.input.values import packed
+from tagmatch.model.input.values import packed, packed_rows
 from tagmatch.model.where.constraints import Constraint, Cut, Side, is_constraint
 from tagmatch.model.where.language import MAX_CONJUNCTIONS, MAX_DEPTH, Row, rows_of, stored_rows
 from tagmatch.model.where.values import key_of, value_of
@@ -111,6 +112,39 @@ def test_attributes_that_cannot_be_used(attributes: Any, message: str) -> None:
     with pytest.raises(InvalidTypeError if "must be a" in message else InvalidValueError) as caught:
         packed(attributes)
     assert str(caught.value).startswith(message)
+
+
+@given(st.lists(st.none() | st.binary(max_size=40) | st.just(packed({"a": [1, "x"], "é": 0.5})), max_size=4), st.data())
+def test_bytes_that_are_no_attributes(rows: list[bytes | None], data: st.DataObject) -> None:
+    """As a stranger may send them: rows are what clients pack, or the first that is not is named."""
+    if rows and rows[-1]:  # perhaps the beginning, or some bytes more
+        rows[-1] = rows[-1][: data.draw(st.integers(0, 50))] + data.draw(st.binary(max_size=20))
+    column = pa.array([b"before", *rows], pa.binary())[1:]
+    try:
+        found = packed_rows(column, "column 'attributes'", 7)
+    except InvalidValueError as error:
+        wrong = int(str(error).split()[3]) - 7
+        assert all(records_in(row) is not None for row in rows[:wrong])
+        assert records_in(rows[wrong]) is None
+    else:
+        assert [bytes(found.data[begin:end]) for begin, end in pairwise(found.offsets)] == [row or b"" for row in rows]
+        assert all(records_in(row) is not None for row in rows)
+
+
+def records_in(row: bytes | None) -> list[tuple[int, bytes]] | None:
+    """Kinds and names of packed attributes; `None` if they are none."""
+    rest, found = row or b"", []
+    while rest:
+        name_size = int.from_bytes(rest[:4], "little")
+        kind, size = rest[4 + name_size : 8 + name_size], rest[8 + name_size : 16 + name_size]
+        if not 0 < name_size <= len(rest) - 16 or kind not in {bytes([each, 0, 0, 0]) for each in (1, 2, 3, 4)}:
+            return None
+        end = 16 + name_size + (int.from_bytes(size, "little", signed=True) if kind[0] == 4 else 0)
+        if not 16 + name_size <= end <= len(rest):
+            return None
+        found.append((kind[0], rest[4 : 4 + name_size]))
+        rest = rest[end:]
+    return found
 
 
 @pytest.mark.parametrize("key", ["", "b", "b2", "x", "n", "nzz", "n-1", "n" + "f" * 5])
