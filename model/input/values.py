@@ -414,7 +414,8 @@ def is_packed(kind: pa.DataType) -> bool:
 
 def packed_rows(column: pa.Array, label: str, first_row: int = 0) -> Strings:
     """Packed attributes of messages, nothing where they are null; InvalidValueError names the row of what is none."""
-    rows = to_strings(column.cast(pa.large_binary()).fill_null(b"").view(pa.large_string()))
+    found = to_strings(column.cast(pa.large_binary()).fill_null(b"").view(pa.large_string()))
+    rows = Strings(frozen(found.offsets), frozen(found.data))  # also where there are none
     row = _first_unsound(rows.offsets, rows.data)
     if row >= 0:
         raise InvalidValueError(f"{label}: row {first_row + row} has no attributes as clients pack them")
