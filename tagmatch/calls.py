@@ -295,7 +295,7 @@ def _use_constraints(last_key: int, path: Path) -> None:
         tm.match(["en"], attributes)
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
         tm.match(["en", "\0"], attributes)  # in a packet, as a tag with a zero byte is
-        for given in (pa.array([{"price": 9.5}.items()], pa.map_(pa.string(), pa.float64())), [packed(attributes)]):
+        for given in (pa.array([[("price", 9.5)]], pa.map_(pa.string(), pa.float64())), [packed(attributes)]):
             tm.match_many(pa.table({"tags": [["en"]], "attributes": given}))
 
 
