@@ -38,6 +38,7 @@ from tagmatch.model.where.values import RESERVED, check_name
 TAGS, ATTRIBUTES, ID = "tags", "attributes", "id"
 
 _NO_STRINGS = Strings(np.zeros(1, np.int64), NO_BYTES)
+_NO_COLUMNS = pa.RecordBatch.from_arrays([], names=[])
 
 
 class MapColumn(NamedTuple):
@@ -103,7 +104,7 @@ def rows_of_messages(messages: Sequence[Message]) -> TagLists:
     if any(packed):
         offsets = frozen(offsets_of(np.array(list(map(len, packed)))))
         strings = Strings(offsets, np.frombuffer(b"".join(packed), np.uint8))
-        attributes = AttributeColumns(pa.RecordBatch.from_pylist([], pa.schema([])), (), (), (), strings)
+        attributes = AttributeColumns(_NO_COLUMNS, (), (), (), strings)
     if any(each.place for each in messages):
         locations = locations_in(each.place for each in messages)
     return Messages.of(rows, attributes, locations)

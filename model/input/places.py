@@ -170,10 +170,7 @@ def _plain(given: Any, name: str) -> Any:
         if values.dtype.kind not in "iuf":
             raise InvalidTypeError(f"{name} must be numbers, not {shown(given)}")
         return values
-    kind = values.type
-    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise InvalidTypeError(f"{name} must be numbers, not {kind if values is given else shown(given)}")
-    return plain_array(values).cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return _numbers(plain_array(values), name, None if values is given else shown(given))
 
 
 def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int = 0) -> list[Locations] | None:
@@ -248,11 +245,15 @@ def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tu
     return lon, lat
 
 
-def _numbers(values: pa.Array, name: str) -> F64Array:
-    """Numbers as float64, NaN for nulls."""
-    kind = values.type
+def _check_numbers(kind: pa.DataType, name: str, given: str | None = None) -> None:
+    """See that values of a type are numbers; errors say what was given instead, or the type."""
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        raise InvalidTypeError(f"{name} must be numbers, not {kind}")
+        raise InvalidTypeError(f"{name} must be numbers, not {given or kind}")
+
+
+def _numbers(values: pa.Array, name: str, given: str | None = None) -> F64Array:
+    """Numbers as float64, NaN for nulls; errors as `_check_numbers`."""
+    _check_numbers(values.type, name, given)
     numbers: F64Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     return numbers
 
@@ -368,9 +369,7 @@ def _shapes(areas: pa.Array, name: str, first_row: int, plane: bool) -> tuple[U8
     given, needed = np.zeros(len(areas), np.uint8), np.zeros(len(areas), np.uint8)
     for bit, field in enumerate(NUMBERS):
         if field in fields:
-            kind = fields[field].type
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-                raise InvalidTypeError(f"{name}: field {field!r} must be numbers, not {kind}")
+            _check_numbers(fields[field].type, f"{name}: field {field!r}")
             given |= (_there(fields[field]) << bit).astype(np.uint8)
     kinds = _kinds(areas, fields, given, name, first_row)
     values = np.zeros((len(areas), MOST_NUMBERS))

@@ -41,7 +41,6 @@ from tagmatch.model.where.values import (
     Value,
     check_name,
     checked_text,
-    is_reserved,
     key_of,
     literal,
     quoted,
@@ -362,11 +361,6 @@ class Where(str):
 @lru_cache(_REMEMBERED)
 def _text_of_tag(tag: str) -> str:
     return Constraint.of_tag(tag).text
-
-
-def is_constraint(tag: str) -> bool:
-    """Whether a tag of a stored row stands for a constraint."""
-    return is_reserved(tag)
 
 
 def name_text(attribute: str) -> str:

@@ -16,9 +16,9 @@ from tagmatch.model.input.messages import Message
 from tagmatch.model.input.values import packed
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
-from tagmatch.model.where.constraints import RANGES, Constraint, is_constraint
+from tagmatch.model.where.constraints import RANGES, Constraint
 from tagmatch.model.where.tag_columns import Parsed, parsed
-from tagmatch.model.where.values import Value, value_of
+from tagmatch.model.where.values import Value, is_reserved, value_of
 from tagmatch.pipeline.filters.asked import (
     Asked,
     Likelihoods,
@@ -185,7 +185,7 @@ def likely_message(tags: Iterable[str]) -> Message:
     plain: list[str] = []
     values: dict[str, list[Value]] = {}
     for tag in tags:
-        if not is_constraint(tag):
+        if not is_reserved(tag):
             plain.append(tag)
             continue
         constraint = Constraint.of_tag(tag)

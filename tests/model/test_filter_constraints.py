@@ -17,9 +17,9 @@ from support.filters import leaves, messages, neighbours, operands, satisfies, s
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.errors import FilterError
 from tagmatch.model.input.values import packed, packed_rows
-from tagmatch.model.where.constraints import Constraint, Cut, Side, is_constraint
+from tagmatch.model.where.constraints import Constraint, Cut, Side
 from tagmatch.model.where.language import MAX_CONJUNCTIONS, MAX_DEPTH, Row, rows_of, stored_rows
-from tagmatch.model.where.values import key_of, value_of
+from tagmatch.model.where.values import is_reserved, key_of, value_of
 
 _ALL = [math.nan, False, True, *filters.INTEGERS, *filters.FLOATS, *filters.TEXTS]
 
@@ -184,12 +184,12 @@ def test_constraints_are_written_as_they_always_are(text: str) -> None:
 def test_tag_and_text_say_all_of_a_constraint(leaf: Test | Tags, is_negated: bool, spelling: random.Random) -> None:
     for row in rows_of(text_of(Not(leaf) if is_negated else leaf, spelling)):
         for constraint in row.constraints:
-            assert is_constraint(constraint.tag)
+            assert is_reserved(constraint.tag)
             assert Constraint.of_tag(constraint.tag) == constraint
             assert constraint.negation.negation == constraint != constraint.negation
             assert rows_of(constraint.text) == [Row([], [constraint])]
             assert len(constraint.text.splitlines()) == 1
-        assert not any(map(is_constraint, row.tags))
+        assert not any(map(is_reserved, row.tags))
 
 
 @given(leaves)
@@ -267,7 +267,7 @@ def test_rows_are_in_order_and_each_is_there_once(tree: object, spelling: random
     assert rows
     assert len(set(map(tuple, stored))) == len(rows)
     for row, tags in zip(rows, stored, strict=True):
-        constraints = [tag for tag in tags if is_constraint(tag)]
+        constraints = [tag for tag in tags if is_reserved(tag)]
         assert tags == [*row.tags, *constraints] == [*sorted(set(row.tags)), *sorted(set(constraints))]
 
 
