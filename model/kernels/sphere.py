@@ -191,12 +191,6 @@ def _limits(metres, plane, out):
 
 
 @kernel
-def _reaches(limits, plane, out):
-    for i in range(len(limits)):
-        out[i] = reach_of(limits[i], plane)
-
-
-@kernel
 def _areas_have(kinds, shapes, lon, lat, plane, out):
     for i in range(len(out)):
         out[i] = is_in_area(kinds[i], shapes[i], lon[i], lat[i], plane)
@@ -218,9 +212,7 @@ def limits(metres: F64Array, *, plane: bool) -> F64Array:
 
 def reaches(limits: F64Array, *, plane: bool) -> F64Array:
     """How far from their middles the points of circles with these limits are at most, on each axis."""
-    out = np.empty(len(limits))
-    _reaches(limits, plane, out)
-    return out
+    return np.where(np.signbit(limits), -limits if plane else np.inf, np.sqrt(np.abs(limits)))
 
 
 def areas_have(kinds: U8Array, shapes: F64Array, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:

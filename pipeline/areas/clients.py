@@ -56,7 +56,7 @@ _LOOKS, _TRIES, _LOOK_AGAIN = 64, 4, 32
 _CHANGED, _NO_ROOM = -1, -2
 _NO_AREA = -1
 # Much more than what is rounded
-_MORE_OF_MIDDLE, _LEAST = 1e-15, 1e-150
+_MORE_OF_MIDDLE, _LEAST, _MORE_OF_COSINES = 1e-15, 1e-150, 1e-9
 
 
 class _Wanted(NamedTuple):
@@ -85,18 +85,19 @@ def _padded(low, high):
 
 
 @lent
-def _degrees_between(west, east, to):
-    """Whether longitudes from west to east come by one, of which all names are tried."""
-    for turn in range(-1, 2):
-        if west <= to + 360.0 * turn and to + 360.0 * turn <= east:
-            return True
-    return False
+def _cosines(first, last):
+    """The least and the greatest cosine of the angles from one to another, in degrees, of which all names are tried."""
+    one, other = math.cos(math.radians(first)), math.cos(math.radians(last))
+    low = -1.0 if 360.0 * math.ceil((first - 180.0) / 360.0) + 180.0 <= last else min(one, other)
+    high = 1.0 if 360.0 * math.ceil(first / 360.0) <= last else max(one, other)
+    return low - _MORE_OF_COSINES, high + _MORE_OF_COSINES
 
 
 @lent
-def _across(low, high, least, most):
-    """From the least product of two numbers within these ranges, the second not negative, to the greatest; padded."""
-    return (low * most if low < 0 else low * least) - 1e-9, (high * most if high > 0 else high * least) + 1e-9
+def _across(cosines, across):
+    """From the least product of two numbers within these ranges, the second hardly negative, to the greatest."""
+    (low, high), (least, most) = cosines, across
+    return low * most if low < 0 else low * least, high * most if high > 0 else high * least
 
 
 @lent
@@ -108,17 +109,9 @@ def _range_of_box(origin, west, south, east, north):
         return _padded(west, east), _padded(south, north), (0.0, 0.0)
     if west > east:
         east += 360.0
-    a, b = math.cos(math.radians(south)), math.cos(math.radians(north))
-    least, most = min(a, b), 1.0 if south <= 0 <= north else max(a, b)
-    a, b = math.cos(math.radians(west)), math.cos(math.radians(east))
-    low = -1.0 if _degrees_between(west, east, 180.0) else min(a, b)
-    high = 1.0 if _degrees_between(west, east, 0.0) else max(a, b)
-    xs = _across(low, high, least, most)
-    a, b = math.sin(math.radians(west)), math.sin(math.radians(east))
-    low = -1.0 if _degrees_between(west, east, -90.0) else min(a, b)
-    high = 1.0 if _degrees_between(west, east, 90.0) else max(a, b)
-    ys = _across(low, high, least, most)
-    return xs, ys, (math.sin(math.radians(south)) - 1e-9, math.sin(math.radians(north)) + 1e-9)
+    across = _cosines(south, north)
+    xs, ys = _across(_cosines(west, east), across), _across(_cosines(west - 90.0, east - 90.0), across)
+    return xs, ys, _cosines(south - 90.0, north - 90.0)
 
 
 @lent

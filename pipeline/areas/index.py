@@ -30,6 +30,7 @@ from tagmatch.model.arrays import (
 )
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import gather
 from tagmatch.model.kernels.sphere import LOWER, NEAR
 from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
 from tagmatch.model.tables import Segment
@@ -64,24 +65,11 @@ class Contents(NamedTuple):
     of_nothing: int  # The content that asks nothing; -1 if no set has it
 
 
-@kernel
-def _without(ranks, offsets, rows, left_out, ends, out):
-    """Write the ranks of some rows that are not left out; where those of each end."""
-    used = 0
-    for i in range(len(rows)):
-        for place in range(offsets[rows[i]], offsets[rows[i] + 1]):
-            if not left_out[ranks[place]]:
-                out[used] = ranks[place]
-                used += 1
-        ends[i + 1] = used
-    return used
-
-
 def contents_of(ranks: Lists, rows: I64Array, is_area: BoolArray, found: Parsed, is_constraint: BoolArray) -> Contents:
     """The contents of some rows, without areas."""
-    ends = np.zeros(len(rows) + 1, np.int64)
-    left = np.empty(int((ranks.offsets[rows + 1] - ranks.offsets[rows]).sum()), np.uint32)
-    left = left[: _without(ranks.values, ranks.offsets, frozen(rows), frozen(is_area), ends, left)]
+    of_rows = gather(ranks, rows.astype(np.uint64))
+    kept = ~is_area[of_rows.values]
+    ends, left = np.append(0, np.cumsum(kept))[of_rows.offsets], of_rows.values[kept].astype(np.uint32, copy=False)
     # Lists of ranks are different if their bytes are
     whole = Strings(4 * ends, left.view(np.uint8))
     interner = TagInterner()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,29 +180,28 @@ class Clients:
 
 
 _all: weakref.WeakSet[Clients] = weakref.WeakSet()
-# One thread forks at a time, and holds all these
+# One thread forks at a time, and holds the locks of all these
 _forking = threading.Lock()
-_held: list[tuple[Clients, ExitStack]] = []
+_held: list[Clients] = []
 
 
 def _hold() -> None:
     """Wait until no client moves: in a forked child, nobody would finish that, and searches would wait for it."""
     _forking.acquire()
     for clients in list(_all):
-        stack = ExitStack()
-        stack.enter_context(clients.lock)
-        _held.append((clients, stack))
+        clients.lock.acquire()
+        _held.append(clients)
 
 
 def _let_go() -> None:
     while _held:
-        _held.pop()[1].close()
+        _held.pop().lock.release()
     _forking.release()
 
 
 def _begin_anew() -> None:
     """Searches of the parent's, which may ask for pauses of moves, do not go on in a child."""
-    for clients, _ in _held:
+    for clients in _held:
         clients.lock = threading.RLock()
         for cells in list(clients._followers):
             cells.begin_anew()

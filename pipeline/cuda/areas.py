@@ -121,16 +121,6 @@ def _begin(stack, first, last):
 
 
 @inlined
-def _take(stack, taken, state):
-    """Take words from the stack."""
-    count = min(state[_WAITING], _AT_ONCE)
-    state[_WAITING] -= count
-    state[_TAKEN] = count
-    for i in range(count):
-        taken[i] = stack[state[_WAITING] + i]
-
-
-@inlined
 def _open(segments, waiting, message):
     """Have what is found from now on be a message's; one thread."""
     staged, _, messages, firsts, _ = waiting
@@ -159,7 +149,7 @@ def _write_all(waiting, out):
                 end = firsts[i + 1]
             size = end - firsts[i]
             at = place[_SEGMENTS] + i
-            if at < len(out.messages) and at < len(out.firsts) and at < len(out.sizes):
+            if at < len(out.messages):
                 out.messages[at] = messages[i]
                 out.firsts[at] = place[_FOUND] + firsts[i]
                 out.sizes[at] = size
@@ -240,7 +230,10 @@ def find_areas(askings, asked, tree, plane, boxes, out):
             _open(staged[_SEGMENTS], waiting, message)
         while True:
             if thread == 0:
-                _take(stack, taken, state)
+                state[_TAKEN] = min(state[_WAITING], _AT_ONCE)
+                state[_WAITING] -= state[_TAKEN]
+                for i in range(state[_TAKEN]):
+                    taken[i] = stack[state[_WAITING] + i]
             cuda.syncthreads()
             count = state[_TAKEN]
             if count == 0:
@@ -419,9 +412,6 @@ class CudaFixedAreas(Searches):
         self.compile()
 
 
-# -- clients that move -------------------------------------------------------------------------------------------------
-
-
 @kernel
 def mark_last(moves, clients, first, last):
     """One thread a move, which are numbered from `first` on: `last` has the number of each client's last move."""
@@ -563,7 +553,11 @@ class CudaClients(Searches):
         try:
             moves, tree = self._log.take(), self._cells.now.search.tree
             if moves is None:
-                self._copy_all()
+                lon, lat = self._cells.copied(self._log)
+                point = points(lon, lat, plane=self._plane)
+                point[0][np.isnan(lon) | np.isnan(lat)] = np.nan
+                for there, here in zip(self._at, point, strict=True):
+                    there.copy_to_device(here)
             elif moves:
                 self._make(moves, workspace)
             elif tree is self._of_tree:
@@ -574,13 +568,6 @@ class CudaClients(Searches):
         except BaseException:
             self._log.forget()
             raise
-
-    def _copy_all(self) -> None:
-        lon, lat = self._cells.copied(self._log)
-        x, y, z = points(lon, lat, plane=self._plane)
-        x[np.isnan(lon) | np.isnan(lat)] = np.nan
-        for there, here in zip(self._at, (x, y, z), strict=True):
-            there.copy_to_device(here)
 
     def _make(self, moves: Sequence[Points], workspace: Workspace) -> None:
         """Have clients be elsewhere: of several moves of one, the last counts."""
