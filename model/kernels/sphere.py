@@ -110,14 +110,8 @@ def reach_of(limit, plane):
 
 def near_rules(
     times: Callable[..., Any], plus: Callable[..., Any], compiled: Callable[[Callable[..., Any]], Any]
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, Any]:
     """The rules by a product and a sum that are rounded one by one, as all must round to say the same."""
-
-    @compiled
-    def by_squares(x, y, z, limit, px, py, pz):
-        """Whether a point is in a circle around another one that is not marked."""
-        dx, dy, dz = x - px, y - py, z - pz
-        return plus(plus(times(dx, dx), times(dy, dy)), times(dz, dz)) <= limit
 
     @compiled
     def by_mark(x, y, z, limit, px, py, pz, plane):
@@ -134,14 +128,15 @@ def near_rules(
         """Whether a point is in a circle around another one."""
         if is_marked(limit):
             return by_mark(x, y, z, limit, px, py, pz, plane)
-        return by_squares(x, y, z, limit, px, py, pz)
+        dx, dy, dz = x - px, y - py, z - pz
+        return plus(plus(times(dx, dx), times(dy, dy)), times(dz, dz)) <= limit
 
-    return by_squares, by_mark, is_near
+    return by_mark, is_near
 
 
 #: In a kernel, `is_near(x, y, z, limit, px, py, pz, plane)`: whether a point is in a circle around another one; and
-#: what says it if the limit is not marked, and if it is
-near_by_squares, near_by_mark, is_near = near_rules(operator.mul, operator.add, lent)
+#: what says it if the limit is marked
+near_by_mark, is_near = near_rules(operator.mul, operator.add, lent)
 
 
 @lent

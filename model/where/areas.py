@@ -184,13 +184,10 @@ def _name_of(area: object) -> str:
     return name
 
 
-def _numbers(area: Area) -> tuple[float, ...]:
-    return tuple(getattr(area, field) for field in FIELDS[_NAMES[type(area)]])
-
-
 def payload_of(area: Area, *, plane: bool) -> str:
     """What stands for an area in a tag, as in the table above; InvalidTypeError if it is none."""
-    letter, numbers = _name_of(area)[0], _numbers(area)
+    name = _name_of(area)
+    letter, numbers = name[0], [getattr(area, field) for field in FIELDS[name]]
     return (letter.upper() if plane else letter) + struct.pack(f">{len(numbers)}d", *numbers).hex()
 
 
@@ -213,8 +210,8 @@ def area_in(payload: str) -> Area | None:
 
 def text_of(area: Area) -> str:
     """An area as an expression has it, after `within`."""
-    numbers = ", ".join(repr(number).removesuffix(".0") for number in _numbers(area))
-    return f"{_name_of(area)}({numbers})"
+    name = _name_of(area)
+    return f"{name}({', '.join(repr(getattr(area, field)).removesuffix('.0') for field in FIELDS[name])})"
 
 
 class Place(NamedTuple):

@@ -322,17 +322,6 @@ class Hits(NamedTuple):
     ends: I64Array
 
 
-class Candidates(NamedTuple):
-    """What was found of each message, and the row of each of these."""
-
-    offsets: I64Array
-    values: U32Array
-    rows: U32Array
-
-
-NO_PLACES = Places(np.empty(0), np.empty(0))
-
-
 def all_frozen(table: Table) -> Table:
     """A named tuple of read-only arrays, in one piece each."""
     each = [array if array.flags.c_contiguous else np.ascontiguousarray(array) for array in table]
@@ -340,26 +329,22 @@ def all_frozen(table: Table) -> Table:
     return made
 
 
-def visits_of(places: Places, groups: Lists) -> Visits:
-    """Groups of messages, and where these are; they need not have places."""
-    return all_frozen(Visits(*places, groups.offsets.astype(np.int64, copy=False), groups.values))
+def all_found(find: Callable[[Visits, int, Hits], tuple[int, int]], places: Places, groups: Lists) -> Lists:
+    """What a kernel finds for messages, in room that grows.
 
-
-def room_for(messages: int) -> Hits:
-    """Room for what messages may find; with too little, kernels go on with `longer`."""
-    return Hits(pooled(_FIRST_ROOM * (messages + SLOTS), np.uint32), np.zeros(messages + 1, np.int64))
-
-
-def longer(out: Hits, done: int, more: int) -> Hits:
-    """What the first messages have found, with room for more, and for what the rest of them will probably have."""
-    values, ends = out
-    used, part = int(ends[done]), done / (len(ends) - 1)
-    expected = min(1.2 * used / part if part else 0, 16 * len(values))
-    copy = pooled(max(int(expected), 2 * len(values), used + more), np.uint32)
-    copy[:used] = values[:used]
-    return Hits(copy, ends)
-
-
-def found_in(out: Hits) -> Lists:
-    """What kernels have written."""
+    It goes on from a message, as far as there is room, and says where it stopped and how much more that message needs.
+    """
+    visits = all_frozen(Visits(*places, groups.offsets.astype(np.int64, copy=False), groups.values))
+    messages, done = len(groups), 0
+    out = Hits(pooled(_FIRST_ROOM * (messages + SLOTS), np.uint32), np.zeros(messages + 1, np.int64))
+    while messages:
+        done, more = find(visits, done, out)
+        if done == messages:
+            break
+        values, used = out.values, int(out.ends[done])
+        # What the rest of the messages will probably have
+        expected = min(1.2 * used * messages / done if done else 0, 16 * len(values))
+        longer = pooled(max(int(expected), 2 * len(values), used + int(more)), np.uint32)
+        longer[:used] = values[:used]
+        out = Hits(longer, out.ends)
     return Lists(out.ends, out.values[: out.ends[-1]])

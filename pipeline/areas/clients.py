@@ -34,18 +34,17 @@ from tagmatch.pipeline.areas.chunks import (
     NUMBERS,
     SLOTS,
     WORDS,
+    Hits,
     Places,
     Shapes,
+    Visits,
+    all_found,
     all_frozen,
     around,
     fetch_chunk,
-    found_in,
     keep,
-    longer,
     near,
     prefetch,
-    room_for,
-    visits_of,
 )
 
 # Messages whose cells are fetched together, and cells of these, but for one message
@@ -414,15 +413,12 @@ class ClientCells:
         """Entries whose client is within their radius of each message's place, and in its area, whichever it has."""
         cells = self.now  # of one moment: they stay as they are, but for moves
         areas = all_frozen(shapes)
-        messages, done, visits = len(groups), 0, visits_of(places, groups)
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
-        out = room_for(messages)
-        while messages:
-            done = find_clients(self._marked, origin, cells.search, visits, areas, self._asks, done, out)
-            if done == messages:
-                break
-            out = longer(out, done, SLOTS)
-        return found_in(out)
+
+        def find(visits: Visits, begin: int, out: Hits) -> tuple[int, int]:
+            return find_clients(self._marked, origin, cells.search, visits, areas, self._asks, begin, out), SLOTS
+
+        return all_found(find, places, groups)
 
     def move(self, clients: I64Array, lon: F64Array, lat: F64Array) -> None:
         """Move clients, one after the other: of several moves of a client, the last one counts. Searches go on."""

@@ -11,6 +11,7 @@ records, so that many small ones take no more memory than a large one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -38,20 +39,17 @@ from tagmatch.pipeline.areas.chunks import (
     Shapes,
     Visits,
     aligned,
+    all_found,
     all_frozen,
     around,
     boxes_with,
     chunks_of,
     fetch_chunk,
-    found_in,
     hits,
     keep,
-    longer,
     near,
     prefetch,
-    room_for,
     select,
-    visits_of,
     widest_axis,
 )
 
@@ -446,13 +444,5 @@ class FixedAreas:
 
     def find(self, places: Places, groups: Lists) -> Lists:
         """Areas that have the place of each message, in no order."""
-        messages, done = len(groups), 0
-        visits = visits_of(places, groups)
-        origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
-        out = room_for(messages)
-        while messages:
-            done, more = find_fixed(self.marked, origin, (self.circles, self.boxes), visits, done, out)
-            if done == messages:
-                break
-            out = longer(out, done, int(more))
-        return found_in(out)
+        trees, origin = (self.circles, self.boxes), (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
+        return all_found(partial(find_fixed, self.marked, origin, trees), places, groups)

@@ -71,7 +71,7 @@ _WAITING, _TAKEN = 0, 1
 # Places in `staged`: answers that wait, and segments of these; and in counters, how many of both were written
 _FOUND, _SEGMENTS = 0, 1
 
-_, _, _is_near = near_rules(times, plus, inlined)
+_, _is_near = near_rules(times, plus, inlined)
 
 
 class AskingArrays(NamedTuple):
@@ -287,12 +287,9 @@ class Searches:
     Any number of threads may share it: as many as there are streams search at a time.
     """
 
-    #: Trees of circles, and of boxes
-    trees: list[tuple[AreaTree, bool]]
-
     def __init__(self, device: int, streams: int, *, plane: bool, of_points: bool) -> None:
         self._device, self._plane, self._of_points = device, plane, of_points
-        self.trees = []
+        self.trees: list[tuple[AreaTree, bool]] = []  # of circles, and of boxes
         self._room, self._pool = Room(_FIRST_ROOM), PinnedPool(device)
         self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
         with on_device(device):
