@@ -162,6 +162,11 @@ def list_offsets(lengths: npt.NDArray[Any]) -> IntArray:
     return offsets_of(lengths, np.int32 if small else np.int64)
 
 
+def bytes_of(*values: Any) -> int:
+    """Bytes of memory of arrays, those of devices and those in tuples, too; anything else has none."""
+    return sum(bytes_of(*each) if isinstance(each, tuple) else int(getattr(each, "nbytes", 0)) for each in values)
+
+
 @dataclass(frozen=True, slots=True)
 class Strings:
     """UTF-8 strings: string `i` is `data[offsets[i]:offsets[i + 1]]`, as in an Arrow string array."""

@@ -27,9 +27,7 @@ from tagmatch.pipeline.areas.clients import find_clients
 from tagmatch.pipeline.areas.fixed import AreaTree, find_fixed
 from tagmatch.pipeline.areas.index import AreaIndex, GroupedSets, GroupTokens, Searcher, Searchers, ShapeTests
 from tagmatch.pipeline.filters.asked import verified
-from tagmatch.pipeline.filters.constraint_finder import encoded, rows_found
-from tagmatch.pipeline.filters.messages import MessageTable
-from tagmatch.pipeline.filters.one_message import (
+from tagmatch.pipeline.filters.finder import (
     BEHIND,
     SCALAR_BEHIND,
     TOO_MANY,
@@ -42,6 +40,7 @@ from tagmatch.pipeline.filters.one_message import (
     rows_for,
     table_of_one,
 )
+from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.trie import most_room, tokens_of
 from tagmatch.pipeline.one import (
     ALL,
@@ -118,7 +117,7 @@ class AreaFinder(Finder):
             ends, none = np.zeros(count + 1, np.int64), np.zeros(0, np.uint32)
             table = MessageTable(ends, none, ends, none, none)
         else:
-            table = encoded(filters, messages)
+            table = filters.encoded(messages)
         locations = locations_of(messages.tags, messages.first, messages.last)
         device = self.device if count >= self.fewest_messages else None
         with self._counting:
@@ -180,7 +179,7 @@ def groups_of(index: AreaIndex, messages: MessageTable) -> Lists:
     """The contents of messages that are found first, and the groups of their tokens."""
     contents = Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32))
     if index.filters is not None:
-        contents = rows_found(index.filters, messages).rows
+        contents = index.filters.rows_found(messages).rows
     return Lists(*groups_in(_arrays(contents), index.tokens, messages))
 
 

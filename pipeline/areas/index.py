@@ -39,8 +39,8 @@ from tagmatch.pipeline.areas.chunks import Places, Shapes, all_frozen
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.filters.asked import Asked, TokenCells, cells_of, records_of
-from tagmatch.pipeline.filters.index import FilterIndex, Requirements, encoder_of, index_of, requirements_of
+from tagmatch.pipeline.filters.asked import Asked, Requirements, TokenCells, cells_of, requirements_of, sets_of
+from tagmatch.pipeline.filters.index import FilterIndex, encoder_of, index_of
 
 # In the place of a number
 _NONE = -1
@@ -98,7 +98,7 @@ class GroupedSets(NamedTuple):
     """What sets in groups by a token ask, as kernels take it."""
 
     of_rows: I64Array  # Of each row of the segment, its number here; -1 for those that are not in these groups
-    record_offsets: I64Array  # What a set asks of a message (see `Records`)
+    record_offsets: I64Array  # What a set asks of a message (see `Sets`)
     records: U32Array
     constraints: tuple[Any, ...]  # Those that are more than an interval
 
@@ -127,7 +127,7 @@ def _with_all(required: Requirements) -> F64Array:
     Messages are taken to be as sets are, and all but the least likely token not to depend on each other.
     """
     asked, likely = required.asked, required.likely
-    _, tokens, _ = cells_of(asked, required.constraints, likely, required.attributes.count, required.ranks)
+    _, tokens, _ = cells_of(required)
     owners = asked.owners[likely.has_token]
     # Tokens are numbered from the least likely one on
     least = np.full(len(asked), np.iinfo(np.uint32).max, np.uint32)
@@ -150,9 +150,7 @@ def token_groups(required: Requirements, first: int) -> tuple[TokenCells, I64Arr
     things = least[some]
     only_least = Asked(asked.rows[some], np.arange(len(some)), asked.ranks[things], asked.numbers[things])
     of_least = replace(likely, has_token=np.ones(len(some), np.bool_), chances=likely.chances[things])
-    cells, tokens, count = cells_of(
-        only_least, required.constraints, of_least, required.attributes.count, required.ranks
-    )
+    cells, tokens, count = cells_of(replace(required, asked=only_least, likely=of_least))
     groups = np.full(len(asked), first)
     groups[some] += tokens.astype(np.int64)
     return cells, groups, count + 1
@@ -343,12 +341,10 @@ def _groups(
         number[some.asked.rows] = np.arange(len(some))
         of_rows = np.full(len(segment), _NONE)
         of_rows[asked.rows] = number[contents.numbers]
-        tests, likely_of = some.tests, some.likely
-        records = records_of(some.asked, tests, likely_of.chances, np.arange(len(some)))
-        offsets, values = frozen(records.offsets), frozen(records.values)
-        sets = GroupedSets(frozen(of_rows), offsets, values, tests.complexes.arrays)
+        constraints, _, *records = sets_of(some.asked, some.tests, some.likely.chances, np.arange(len(some)))
+        sets = GroupedSets(frozen(of_rows), *map(frozen, records), constraints)
         found, number_of[some.asked.rows], more = token_groups(some, first)
-        cells, count = (found.first_cells, found.bits, found.levels, found.tokens, found.first_tag), first + more
+        cells, count = tuple(found), first + more
         if (number_of[some.asked.rows] == first).any():
             every.append(np.int64(first))
     tokens = GroupTokens(np.array(every, np.uint32), first, cells)

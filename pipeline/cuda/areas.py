@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import Lists, narrow_offsets, offsets_of
+from tagmatch.model.arrays import Lists, bytes_of, narrow_offsets, offsets_of
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.sphere import is_in_box, near_rules, points, reach_of
 from tagmatch.pipeline.areas.cells import CellTree, cell_of
@@ -35,7 +35,6 @@ from tagmatch.pipeline.areas.fixed import AXIS, FAN_OUT, FLAT, AreaTree, FixedAr
 from tagmatch.pipeline.cuda.device import (
     PinnedPool,
     Workspace,
-    bytes_of,
     clear,
     device_array,
     grid,

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, offsets_of
+from tagmatch.model.arrays import I64Array, bytes_of, offsets_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, add_tag
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.balanced import Blocks, signature_words
 from tagmatch.pipeline.cuda.device import (
     Workspace,
-    bytes_of,
     clear,
     grid,
     inlined,

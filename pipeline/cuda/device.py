@@ -120,11 +120,6 @@ def _sent(value: Any) -> Any:
     return to_device(value) if isinstance(value, np.ndarray) else value
 
 
-def bytes_of(*values: Any) -> int:
-    """Bytes of device memory of arrays, and of those in tuples."""
-    return sum(bytes_of(*each) if isinstance(each, tuple) else int(getattr(each, "nbytes", 0)) for each in values)
-
-
 def _type_once() -> None:
     """Have what compiles a kernel find the types of typed tuples where its launches find them."""
     try:

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, TagLists, U32Array
+from tagmatch.model.arrays import I64Array, TagLists, U32Array, bytes_of
 from tagmatch.model.tables import Vocabulary
 from tagmatch.pipeline.cuda.device import (
     Workspace,
-    bytes_of,
     clear,
     grid,
     inlined,
@@ -31,12 +30,12 @@ from tagmatch.pipeline.cuda.device import (
     typed,
 )
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, PairArrays, QueryArrays, new_stage, staging
-from tagmatch.pipeline.filters.asked import TokenCells, verified_in_list
+from tagmatch.pipeline.filters.asked import verified
 from tagmatch.pipeline.filters.codes import code_of_bits
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.lines import ABSENT, BLOCK, SEVERAL, LineIndex, bucket_of, in_box, with_value
 from tagmatch.pipeline.filters.messages import NUMBERS, TEXTS, KnownColumns, values_of
-from tagmatch.pipeline.filters.trie import DEEPEST, TrieIndex, child_of, most_tokens, rows_of_node, tokens_of
+from tagmatch.pipeline.filters.trie import DEEPEST, INNER, TrieIndex, child_of, most_tokens, rows_of_node, tokens_of
 
 cuda: Any = numba.cuda
 
@@ -145,16 +144,6 @@ def _room(messages, places, queries, values, most, rooms):
         rooms[i] = room
 
 
-class _Cells(NamedTuple):
-    """The tokens of cells of values and of tags (see `TokenCells`)."""
-
-    first_cells: Any
-    bits: Any
-    levels: Any
-    tokens: Any
-    first_tag: int
-
-
 class TokenArrays(NamedTuple):
     """Tokens of messages: `i` has `values[offsets[i]:offsets[i] + counts[i]]`, ascending, each once."""
 
@@ -184,46 +173,12 @@ def _tokenize(messages, queries, values, cells, out):
 
 
 @dataclass(slots=True, eq=False)
-class DeviceTokens:
-    """Tokens of messages on the device."""
-
-    places: int  # Of all messages
-    arrays: TokenArrays
-
-
-@dataclass(slots=True, eq=False)
 class DeviceMessages(DeviceQueries):
     """Queries with attributes on the device."""
 
     values: ValueArrays
-    tokens: DeviceTokens | None = None  # For a trie, if there is one
-
-
-class _TokenIndex:
-    """Makes the tokens of messages."""
-
-    def __init__(self, cells: TokenCells) -> None:
-        self._most = most_tokens(cells)
-        self._cells = sent(_Cells(cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag))
-        self._most_there = to_device(self._most)
-        self.nbytes = bytes_of(self._cells, self._most_there)
-
-    def tokens_of(self, there: DeviceMessages, given: GivenValues) -> DeviceTokens:
-        """The tokens of messages that are on the device."""
-        workspace, messages = there.workspace, (*grid(there.count, _BLOCK), there.workspace.stream)
-        # Room for as many as there can be, as they are not counted before
-        rooms = workspace.device("rooms for tokens", np.int32, there.count)
-        _room[messages](there.count, there.places, there.arrays, there.values, self._most_there, rooms)
-        places = there.places + int(given.sizes @ self._most[given.columns] + self._most[given.attributes].sum())
-        tokens = typed(TokenArrays(
-            prefix_sums("token offsets", rooms, there.count, workspace),
-            workspace.device("token counts", np.int32, there.count),
-            workspace.device("tokens", np.uint32, places),
-            workspace.device("token owners", np.uint32, places),
-            workspace.device("token signatures", np.uint64, there.count),
-        ))  # fmt: skip
-        _tokenize[messages](there.count, there.arrays, there.values, self._cells, tokens)
-        return DeviceTokens(places, tokens)
+    tokens: TokenArrays | None = None  # for a trie, if there is one
+    token_places: int = 0  # of all messages
 
 
 class CudaMessageIndex(CudaTagIndex):
@@ -236,8 +191,12 @@ class CudaMessageIndex(CudaTagIndex):
         tables: tuple[Any, ...] = (constants.halves, constants.doubles, constants.rests)
         lengths_too = chain.from_iterable((len(table), table) for table in tables)
         self._constants = sent(_Constants(constants.number_starts, *lengths_too))
-        self._tokens = None if index.trie is None else _TokenIndex(index.trie.cells)
-        self.nbytes += bytes_of(self._constants) + (0 if self._tokens is None else self._tokens.nbytes)
+        self.nbytes += bytes_of(self._constants)
+        self._cells = None
+        if index.trie is not None:
+            self._most = most_tokens(index.trie.cells)
+            self._cells, self._most_there = sent(index.trie.cells), to_device(self._most)
+            self.nbytes += bytes_of(self._cells, self._most_there)
 
     def prepare(self, tags: TagLists, first: int, last: int) -> Callable[[Workspace], DeviceQueries]:
         """Do the CPU's part of stage 1 for messages `first` to `last`; what is left needs a workspace."""
@@ -250,9 +209,26 @@ class CudaMessageIndex(CudaTagIndex):
         queries = self.ranks(tags, first, last, workspace)
         values = self._encode(given, workspace)
         on_device = DeviceMessages(workspace, queries.count, queries.places, queries.arrays, values)
-        if self._tokens is not None:
-            on_device.tokens = self._tokens.tokens_of(on_device, given)
+        if self._cells is not None:
+            self._tokenize(on_device, given)
         return on_device
+
+    def _tokenize(self, there: DeviceMessages, given: GivenValues) -> None:
+        """Make the tokens of messages; room is for as many as there can be, as they are not counted before."""
+        workspace, count = there.workspace, there.count
+        by_message = (*grid(count, _BLOCK), workspace.stream)
+        rooms = workspace.device("rooms for tokens", np.int32, count)
+        _room[by_message](count, there.places, there.arrays, there.values, self._most_there, rooms)
+        places = there.places + int(given.sizes @ self._most[given.columns] + self._most[given.attributes].sum())
+        there.token_places = places
+        there.tokens = typed(TokenArrays(
+            prefix_sums("token offsets", rooms, count, workspace),
+            workspace.device("token counts", np.int32, count),
+            workspace.device("tokens", np.uint32, places),
+            workspace.device("token owners", np.uint32, places),
+            workspace.device("token signatures", np.uint64, count),
+        ))  # fmt: skip
+        _tokenize[by_message](count, there.arrays, there.values, self._cells, there.tokens)
 
     def _given(self, tags: TagLists, first: int, last: int) -> GivenValues:
         """The values of messages `first` to `last`; encodes texts, which takes the CPU much longer than the rest."""
@@ -309,15 +285,6 @@ class _Asked(NamedTuple):
     values: ValueArrays
 
 
-class _Sets(NamedTuple):
-    """What sets ask."""
-
-    rows: Any
-    record_offsets: Any
-    records: Any
-    constraints: tuple[Any, ...]  # Arrays of `Constraints`
-
-
 @inlined
 def _verified(message, row, asked, known):
     """Whether a message has all that the set of a row asks; both."""
@@ -327,7 +294,7 @@ def _verified(message, row, asked, known):
         values.attributes, values.codes, values.offsets[message], values.offsets[message + 1],
         queries.ranks, begin, begin + queries.counts[message],
     )  # fmt: skip
-    good = verified_in_list(first, last, known.records, own, known.constraints)
+    good = verified(first, last, known.records, own, None, False, known.constraints)
     return good, np.uint32(message), known.rows[row]
 
 
@@ -340,26 +307,6 @@ _LANES = BLOCK // 32
 _BUCKETS = 64 << 20
 
 _U32 = np.uint32
-
-
-class _Cut(NamedTuple):
-    """Codes of attributes cut into buckets (see `Buckets`)."""
-
-    numbers: Any
-    edge_offsets: Any
-    edges: Any
-
-
-class _Lines(NamedTuple):
-    """Sets in blocks (see `LineIndex`)."""
-
-    sets: int
-    cut: _Cut
-    column_offsets: Any
-    columns: Any
-    box_offsets: Any
-    boxes: Any
-    lines: Any
 
 
 @kernel
@@ -380,47 +327,47 @@ def assign_buckets(first, count, values, cut, buckets):
 
 
 @inlined
-def _word_of_several(line, lane, attribute, lines, values, message):
+def _word_of_several(line, lane, attribute, cut, lines, values, message):
     """Sets in the line of any of the values that a message has of an attribute."""
-    cut, word = lines.cut, lines.lines[line + SEVERAL, lane]
+    word = lines[line + SEVERAL, lane]
     for place in range(values.offsets[message], values.offsets[message + 1]):
         if np.int64(cut.numbers[values.attributes[place]]) == attribute:
             edges, last = cut.edge_offsets[attribute], cut.edge_offsets[attribute + 1]
-            word |= lines.lines[line + bucket_of(values.codes[place], cut.edges, edges, last), lane]
+            word |= lines[line + bucket_of(values.codes[place], cut.edges, edges, last), lane]
     return word
 
 
 @kernel
-def match_lines(threads, first, count, buckets, asked, lines, known, out):
+def match_lines(first, count, buckets, asked, cut, blocks, known, out):
     """Append the sets whose constraints and tags messages `first` to `first + count` have.
 
     Neighbouring half warps have the same block, whose lines they find in the cache.
     """
     waiting = new_stage()
     thread = np.int64(cuda.grid(1))
-    if thread < threads:
+    if thread < (len(blocks.column_offsets) - 1) * count * _LANES:
         lane = thread % _LANES
         pair = thread // _LANES
         block, i = pair // count, pair % count
-        message, begin = first + i, i * (len(lines.cut.edge_offsets) - 1)
-        left, boxes, columns = _U32(0xFFFFFFFF), lines.boxes, lines.columns
-        for box in range(lines.box_offsets[block], lines.box_offsets[block + 1]):
+        message, begin = first + i, i * (len(cut.edge_offsets) - 1)
+        left, boxes, columns = _U32(0xFFFFFFFF), blocks.boxes, blocks.columns
+        for box in range(blocks.box_offsets[block], blocks.box_offsets[block + 1]):
             if not in_box(buckets[begin + np.int64(boxes[box, 0])], boxes[box, 1], boxes[box, 2]):
                 left = _U32(0)
                 break
-        column, last = lines.column_offsets[block], lines.column_offsets[block + 1]
+        column, last = blocks.column_offsets[block], blocks.column_offsets[block + 1]
         while left != _U32(0) and column < last:
             attribute, line = np.int64(columns[column, 0]), np.int64(columns[column, 1])
             bucket = np.int64(buckets[begin + attribute])
             if bucket != SEVERAL:
-                left &= lines.lines[line + bucket, lane]
+                left &= blocks.lines[line + bucket, lane]
             else:
-                left &= _word_of_several(line, lane, attribute, lines, asked.values, message)
+                left &= _word_of_several(line, lane, attribute, cut, blocks.lines, asked.values, message)
             column += 1
         while left != _U32(0):
             candidate = block * BLOCK + lane * 32 + np.int64(cuda.ffs(left)) - 1
             left &= left - _U32(1)
-            if candidate < lines.sets:  # a block without columns, the last one, has fewer sets than bits
+            if candidate < len(known.rows):  # a block without columns, the last one, has fewer sets than bits
                 _stage(message, candidate, waiting, asked, known, out)
     _flush(waiting, asked, known, out)
 
@@ -429,11 +376,10 @@ class CudaLines:
     """The sets of lines, in device memory."""
 
     def __init__(self, index: LineIndex) -> None:
-        self._blocks, self._attributes = len(index.column_offsets) - 1, len(index.buckets)
-        tables = (index.column_offsets, index.columns, index.box_offsets, index.boxes, index.lines.view(np.uint32))
-        self._lines = sent(_Lines(len(index), _Cut(*index.buckets.arrays), *tables))
-        self._sets = _sets_of(index)
-        self.nbytes = bytes_of(self._lines, self._sets)
+        self._count, self._attributes = len(index.blocks.column_offsets) - 1, len(index.buckets.edge_offsets) - 1
+        self._cut, self._sets = sent(index.buckets), sent(index.sets)
+        self._blocks = sent(index.blocks._replace(lines=index.blocks.lines.view(np.uint32)))
+        self.nbytes = bytes_of(self._cut, self._blocks, self._sets)
 
     def launch(self, messages: DeviceMessages, out: PairArrays) -> None:
         """Append the matches of all messages."""
@@ -444,32 +390,17 @@ class CudaLines:
             count = min(at_once, messages.count - first)
             buckets = workspace.device("buckets", np.uint8, count * self._attributes)
             by_message = (*grid(count, _LINE_BLOCK), workspace.stream)
-            assign_buckets[by_message](first, count, values, self._lines.cut, buckets)
-            threads = self._blocks * count * _LANES
+            assign_buckets[by_message](first, count, values, self._cut, buckets)
+            threads = self._count * count * _LANES
             match_lines[(*grid(threads, _LINE_BLOCK), workspace.stream)](
-                threads, first, count, buckets, asked, self._lines, self._sets, out
+                first, count, buckets, asked, self._cut, self._blocks, self._sets, out
             )
-
-
-def _sets_of(index: LineIndex | TrieIndex) -> _Sets:
-    return sent(_Sets(index.rows, index.record_offsets, index.records, index.constraints.arrays))
 
 
 _U = np.uint64
 _TRIE_BLOCK = 128
 # Sets without tokens, which no token leads to, that a thread looks at
 _EACH = 64
-
-
-class _Trie(NamedTuple):
-    """The trie of sets (see `Trie`)."""
-
-    tokenless: int
-    roots: Any
-    nodes: Any
-    edges: Any
-    children: Any
-    signatures: Any
 
 
 @kernel
@@ -510,7 +441,7 @@ def match_trie(threads, token_places, parts, tokens, asked, trie, known, out):
     elif thread < threads:
         message = (thread - token_places) // parts
         # Neighbours look at neighbouring rows
-        for candidate in range((thread - token_places) % parts, trie.tokenless, parts):
+        for candidate in range((thread - token_places) % parts, rows_of_node(0, trie.nodes)[1], parts):
             _stage(message, candidate, waiting, asked, known, out)
     _flush(waiting, asked, known, out)
 
@@ -520,20 +451,21 @@ class CudaTrie:
 
     def __init__(self, index: TrieIndex) -> None:
         self._count = len(index)
-        self._trie, self._sets = sent(_Trie(index.trie.tokenless, *index.trie.arrays)), _sets_of(index)
+        self._tokenless = int(index.trie.nodes[0, 1] & ~INNER)  # rows, the first ones, that have no token
+        self._trie, self._sets = sent(index.trie), sent(index.sets)
         self.nbytes = bytes_of(self._trie, self._sets)
 
     def launch(self, messages: DeviceMessages, out: PairArrays) -> None:
         """Append the matches of all messages."""
         tokens = messages.tokens
         assert tokens is not None
-        parts = -(-self._trie.tokenless // _EACH)
-        threads = tokens.places + messages.count * parts
+        parts = -(-self._tokenless // _EACH)
+        threads = messages.token_places + messages.count * parts
         if not self._count or not threads:
             return
         asked = typed(_Asked(messages.arrays, messages.values))
         match_trie[(*grid(threads, _TRIE_BLOCK), messages.workspace.stream)](
-            threads, tokens.places, parts, tokens.arrays, asked, self._trie, self._sets, out
+            threads, messages.token_places, parts, tokens, asked, self._trie, self._sets, out
         )
 
 

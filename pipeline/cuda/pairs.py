@@ -11,7 +11,7 @@ import numba.cuda
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import IntArray, Lists, Strings, TagLists, narrow_offsets, pooled
+from tagmatch.model.arrays import IntArray, Lists, Strings, TagLists, bytes_of, narrow_offsets, pooled
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
@@ -19,7 +19,6 @@ from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Vocabulary, is_deleted
 from tagmatch.pipeline.cuda.device import (
     Workspace,
-    bytes_of,
     device_array,
     grid,
     inlined,

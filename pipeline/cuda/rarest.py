@@ -12,9 +12,10 @@ from typing import Any
 import numba.cuda
 import numpy as np
 
+from tagmatch.model.arrays import bytes_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
-from tagmatch.pipeline.cuda.device import bytes_of, grid, inlined, kernel, sent, to_device
+from tagmatch.pipeline.cuda.device import grid, inlined, kernel, sent, to_device
 from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, new_stage, staging
 from tagmatch.pipeline.rarest import (
     NO_RANK,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Arr
 from tagmatch.model.input.values import NO_PLACES
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import leading_zeros
-from tagmatch.model.tables import Segment
+from tagmatch.model.tables import Segment, Vocabulary
 from tagmatch.model.where.tag_columns import Parsed
-from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names
+from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names, attributes_of
 from tagmatch.pipeline.filters.codes import LEAST
 from tagmatch.pipeline.tags import seek
 
@@ -126,14 +127,15 @@ def tests_of(constraints: Constraints, last_codes: I64Array) -> Tests:
     return Tests(records, constraints.only(~simple))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Records:
-    """What sets ask of a message."""
+class Sets(NamedTuple):
+    """What sets with constraints ask of a message; kernels of the CPU and of CUDA take it."""
 
-    offsets: I64Array  # which records each set has
+    constraints: tuple[Any, ...]  # the arrays of those that are more than an interval
+    rows: U32Array  # the segment's row of each set
+    record_offsets: I64Array  # which records each set has
     # [n, 3], likely to fail first: attribute, least code, and how many more; for a tag `TAG` and its rank, for what is
     # more than an interval `COMPLEX` and the number of the constraint
-    values: U32Array
+    records: U32Array
 
 
 @kernel
@@ -165,13 +167,13 @@ def _write_records(order, starts, ranks, numbers, chances, of_constraints, offse
                     records[at, column] = of_constraints[number, column]
 
 
-def records_of(asked: Asked, tests: Tests, chances: F64Array, order: I64Array) -> Records:
-    """The records of sets in an order; `chances` says how likely messages have what is asked."""
+def sets_of(asked: Asked, tests: Tests, chances: F64Array, order: I64Array) -> Sets:
+    """What sets ask, in an order; `chances` says how likely messages have what is asked."""
     counts = asked.counts
     offsets = offsets_of(counts[order])
-    values = np.empty((len(asked.numbers), 3), np.uint32)
-    _write_records(order, offsets_of(counts), asked.ranks, asked.numbers, chances, tests.records, offsets, values)
-    return Records(offsets, values)
+    records = np.empty((len(asked.numbers), 3), np.uint32)
+    _write_records(order, offsets_of(counts), asked.ranks, asked.numbers, chances, tests.records, offsets, records)
+    return Sets(tests.complexes.arrays, asked.rows[order].astype(np.uint32), offsets, records)
 
 
 # -- verified ----------------------------------------------------------------------------------------------------------
@@ -208,32 +210,18 @@ def verified(first, last, records, message, first_codes, several, constraints):
     """Whether a message has all that a set asks in the records from `first` to `last`.
 
     The message has `attributes` and `codes` from `begin` to `end`, `ranks` of tags, and one code of each attribute in
-    `first_codes`, 0 for none; `several` says whether it may have others, too.
+    `first_codes`, 0 for none, or no such table; `several` says whether it may have others, too.
     """
     attributes, codes, begin, end, ranks, ranks_begin, ranks_end = message
     for record in range(first, last):
         attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
         if attribute < COMPLEX:
-            code = first_codes[attribute]
-            if code != _U32(0) and _U32(code - low) <= span:
-                continue
-            if code == _U32(0) or not several or not _any_within(attribute, low, span, attributes, codes, begin, end):
-                return False
-        elif attribute == TAG:
-            if not _has_rank(low, ranks, ranks_begin, ranks_end):
-                return False
-        elif not _holds(low, attributes, codes, begin, end, constraints):
-            return False
-    return True
-
-
-@inlined
-def verified_in_list(first, last, records, message, constraints):
-    """As `verified`, where there is no table of a message's codes by attribute: on CUDA."""
-    attributes, codes, begin, end, ranks, ranks_begin, ranks_end = message
-    for record in range(first, last):
-        attribute, low, span = records[record, 0], records[record, 1], records[record, 2]
-        if attribute < COMPLEX:
+            if first_codes is not None:
+                code = first_codes[attribute]
+                if code != _U32(0) and _U32(code - low) <= span:
+                    continue
+                if code == _U32(0) or not several:
+                    return False
             if not _any_within(attribute, low, span, attributes, codes, begin, end):
                 return False
         elif attribute == TAG:
@@ -374,8 +362,7 @@ def likelihoods(
     return Likelihoods(has_token, chances, celled, depths, bits)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class TokenCells:
+class TokenCells(NamedTuple):
     """Which tokens the values of an attribute are: its name, and cells of values at some levels."""
 
     first_cells: I64Array  # length attributes + 1: where the cells of each attribute begin among all tokens
@@ -385,43 +372,6 @@ class TokenCells:
     # likely first; 0 for those that no set has
     tokens: U32Array
     first_tag: int  # where the ranks of tags begin
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return self.first_cells.nbytes + self.bits.nbytes + self.levels.nbytes + self.tokens.nbytes
-
-
-def cells_of(
-    asked: Asked, constraints: Constraints, likely: Likelihoods, attributes: int, ranks: int
-) -> tuple[TokenCells, U32Array, int]:
-    """The tokens of some sets, over so many attributes and ranks; that of each thing that has one; how many.
-
-    `likely` is of these sets.
-    """
-    of_attribute, bits, depths = constraints.attributes, likely.bits, likely.depths
-    used = np.zeros(len(constraints), np.bool_)
-    used[asked.numbers[~asked.is_tag]] = True
-    used &= likely.celled
-    levels = np.zeros(attributes, np.uint64)
-    np.bitwise_or.at(levels, of_attribute[used], np.uint64(1) << depths[used].astype(np.uint64))
-    first_cells = attributes + np.concatenate([[0], np.cumsum(np.where(levels > 0, np.int64(2) << bits, 0))])
-    lows = constraints.hulls[0].astype(np.int64)
-    token_at = np.where(
-        likely.celled,
-        first_cells[of_attribute] + (np.int64(1) << depths) + (lows >> (bits[of_attribute] - depths)),
-        of_attribute,
-    )
-    first_tag = int(first_cells[-1])
-    has_token = likely.has_token
-    # Tags, of which there may be nothing else, have the number before the first
-    of_numbers = np.append(token_at, 0)[asked.numbers]
-    places = np.where(asked.is_tag, first_tag + asked.ranks, of_numbers)[has_token]
-    different, first_use = np.unique(places, return_index=True)
-    order = different[np.argsort(likely.chances[has_token][first_use], kind="stable")]
-    tokens = np.zeros(first_tag + ranks, np.uint32)
-    tokens[order] = np.arange(1, len(order) + 1, dtype=np.uint32)
-    return TokenCells(first_cells, bits, levels, tokens, first_tag), tokens[places], len(order)
 
 
 # -- how often messages have attributes --------------------------------------------------------------------------------
@@ -486,3 +436,68 @@ def _sums(names: Names, before: Sequence[Seen]) -> tuple[I64Array, I64Array]:
         np.add.at(messages, numbers[known], np.concatenate([seen._messages for seen in before])[known])
         np.add.at(counts, numbers[known], np.concatenate([seen._counts for seen in before])[known])
     return messages, counts
+
+
+# -- all of it ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requirements:
+    """What some sets ask, and how likely messages have it."""
+
+    asked: Asked
+    attributes: Attributes  # Of all constraints of the vocabulary
+    constraints: Constraints
+    tests: Tests
+    likely: Likelihoods  # Of what these sets ask
+    ranks: int  # Of the vocabulary
+    seen: Seen  # Counts the messages that come
+
+    def __len__(self) -> int:
+        return len(self.asked)
+
+    def only(self, chosen: BoolArray) -> Requirements:
+        """Those of some of the sets."""
+        return replace(self, asked=self.asked.only(chosen), likely=self.likely.of(chosen[self.asked.owners]))
+
+
+def cells_of(required: Requirements) -> tuple[TokenCells, U32Array, int]:
+    """The tokens of some sets; that of each thing that has one; how many."""
+    asked, constraints, likely = required.asked, required.constraints, required.likely
+    attributes = required.attributes.count
+    of_attribute, bits, depths = constraints.attributes, likely.bits, likely.depths
+    used = np.zeros(len(constraints), np.bool_)
+    used[asked.numbers[~asked.is_tag]] = True
+    used &= likely.celled
+    levels = np.zeros(attributes, np.uint64)
+    np.bitwise_or.at(levels, of_attribute[used], np.uint64(1) << depths[used].astype(np.uint64))
+    first_cells = attributes + np.concatenate([[0], np.cumsum(np.where(levels > 0, np.int64(2) << bits, 0))])
+    lows = constraints.hulls[0].astype(np.int64)
+    token_at = np.where(
+        likely.celled,
+        first_cells[of_attribute] + (np.int64(1) << depths) + (lows >> (bits[of_attribute] - depths)),
+        of_attribute,
+    )
+    first_tag = int(first_cells[-1])
+    has_token = likely.has_token
+    # Tags, of which there may be nothing else, have the number before the first
+    of_numbers = np.append(token_at, 0)[asked.numbers]
+    places = np.where(asked.is_tag, first_tag + asked.ranks, of_numbers)[has_token]
+    different, first_use = np.unique(places, return_index=True)
+    order = different[np.argsort(likely.chances[has_token][first_use], kind="stable")]
+    tokens = np.zeros(first_tag + required.ranks, np.uint32)
+    tokens[order] = np.arange(1, len(order) + 1, dtype=np.uint32)
+    return TokenCells(first_cells, bits, levels, tokens, first_tag), tokens[places], len(order)
+
+
+def requirements_of(asked: Asked, found: Parsed, vocabulary: Vocabulary, before: Sequence[Seen] = ()) -> Requirements:
+    """What sets ask, which `found` are the constraints of; `before` has seen messages, such as are expected."""
+    attributes, constraints = attributes_of(vocabulary.tags, found)
+    seen = Seen(attributes.names, before)
+    # Where nothing is known of messages, they are taken to be as sets are
+    presence = presence_among(asked, constraints, attributes.count)
+    learned = seen.presence
+    presence[: len(learned)] = np.where(np.isnan(learned), presence[: len(learned)], learned)
+    likely = likelihoods(asked, constraints, attributes, presence, vocabulary.frequencies)
+    tests = tests_of(constraints, attributes.constants.last_codes)
+    return Requirements(asked, attributes, constraints, tests, likely, len(vocabulary.tags), seen)

@@ -10,28 +10,22 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import BoolArray
+from tagmatch.model.arrays import BoolArray, Lists, bytes_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.messages import Message
 from tagmatch.model.input.values import packed
+from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
-from tagmatch.model.tables import Segment, Vocabulary
+from tagmatch.model.tables import Segment
 from tagmatch.model.where.constraints import RANGES, Constraint
-from tagmatch.model.where.tag_columns import Parsed, parsed
+from tagmatch.model.where.tag_columns import parsed
 from tagmatch.model.where.values import Value, is_reserved, value_of
-from tagmatch.pipeline.filters.asked import (
-    Asked,
-    Likelihoods,
-    Seen,
-    Tests,
-    asked_in,
-    likelihoods,
-    presence_among,
-    tests_of,
-)
-from tagmatch.pipeline.filters.attributes import Attributes, Constraints, attributes_of
+from tagmatch.pipeline.filters.asked import Requirements, Seen, asked_in, requirements_of
+from tagmatch.pipeline.filters.attributes import Attributes, Constraints
 from tagmatch.pipeline.filters.lines import BLOCK, LineIndex, line_index
+from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.filters.trie import TrieIndex, trie_index
+from tagmatch.pipeline.segment import RowsFound, SegmentMessages
 
 #: How messages get to a set
 Path: TypeAlias = Literal["trie", "lines"]
@@ -63,10 +57,26 @@ class FilterIndex:
     def nbytes(self) -> int:
         """Bytes of memory."""
         return (
-            sum(array.nbytes for array in self.constraints.arrays)
-            + self.attributes.constants.nbytes
-            + self.attributes.patterns.nbytes
-            + sum(part.nbytes for part in self.parts.values())
+            bytes_of(self.constraints.arrays, self.attributes.constants, self.attributes.patterns)
+            # Both paths have the constraints, which are there once
+            + sum(bytes_of(*part.arrays[:-1], part.sets[1:]) for part in self.parts.values())
+        )
+
+    def encoded(self, messages: SegmentMessages) -> MessageTable:
+        """Messages as ranks and codes; it counts what they have."""
+        table = messages_of(messages.ranks, messages.tags, messages.first, messages.last, self.attributes)
+        self.seen.count(len(messages), table.attributes)
+        return table
+
+    def rows_found(self, messages: MessageTable) -> RowsFound:
+        """Rows that the trie and the lines find."""
+        found = [part.match(messages, self.attributes.count) for part in self.parts.values()]
+        if not found:
+            return RowsFound(Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32)))
+        return (
+            found[0]
+            if len(found) == 1
+            else RowsFound(side_by_side([each.rows for each in found]), sum(each.rejected for each in found))
         )
 
 
@@ -99,7 +109,7 @@ def paths_of(index: FilterIndex | None, rows: npt.NDArray[np.integer[Any]]) -> l
     paths: list[Path | None] = [None] * len(rows)
     if index is not None:
         for path, part in index.parts.items():
-            for place in np.flatnonzero(np.isin(rows, part.rows)):
+            for place in np.flatnonzero(np.isin(rows, part.sets.rows)):
                 paths[place] = path
     return paths
 
@@ -114,51 +124,12 @@ def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | Non
     return index_of(requirements_of(asked_in(segment, found, is_constraint), found, segment.vocabulary, before), path)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Requirements:
-    """What some sets ask, and how likely messages have it."""
-
-    asked: Asked
-    attributes: Attributes  # Of all constraints of the vocabulary
-    constraints: Constraints
-    tests: Tests
-    likely: Likelihoods  # Of what these sets ask
-    ranks: int  # Of the vocabulary
-    seen: Seen  # Counts the messages that come
-
-    def __len__(self) -> int:
-        return len(self.asked)
-
-    def only(self, chosen: BoolArray) -> Requirements:
-        """Those of some of the sets."""
-        return replace(self, asked=self.asked.only(chosen), likely=self.likely.of(chosen[self.asked.owners]))
-
-
-def requirements_of(asked: Asked, found: Parsed, vocabulary: Vocabulary, before: Sequence[Seen] = ()) -> Requirements:
-    """What sets ask, which `found` are the constraints of; `before` as of `filter_index`."""
-    attributes, constraints = attributes_of(vocabulary.tags, found)
-    seen = Seen(attributes.names, before)
-    # Where nothing is known of messages, they are taken to be as sets are
-    presence = presence_among(asked, constraints, attributes.count)
-    learned = seen.presence
-    presence[: len(learned)] = np.where(np.isnan(learned), presence[: len(learned)], learned)
-    likely = likelihoods(asked, constraints, attributes, presence, vocabulary.frequencies)
-    tests = tests_of(constraints, attributes.constants.last_codes)
-    return Requirements(asked, attributes, constraints, tests, likely, len(vocabulary.tags), seen)
-
-
 def index_of(required: Requirements, path: Path | None = None) -> FilterIndex:
     """Index the sets that ask for this, all of them in `path` if that is given."""
     in_lines = _in_lines(required) if path is None else np.full(len(required), path == "lines")
-    trie = lines = None
-    attributes, constraints, tests = required.attributes, required.constraints, required.tests
-    if in_lines.any():
-        some = required.only(in_lines)
-        lines = line_index(some.asked, attributes, constraints, tests, some.likely.chances)
-    if lines is None or not in_lines.all():
-        some = required.only(~in_lines)
-        trie = trie_index(some.asked, attributes, constraints, tests, some.likely, required.ranks)
-    return FilterIndex(attributes, tests.complexes, trie, lines, required.seen)
+    lines = line_index(required.only(in_lines)) if in_lines.any() else None
+    trie = trie_index(required.only(~in_lines)) if lines is None or not in_lines.all() else None
+    return FilterIndex(required.attributes, required.tests.complexes, trie, lines, required.seen)
 
 
 def encoder_of(required: Requirements) -> FilterIndex:

@@ -11,23 +11,25 @@ of the attribute, or one more for a negated constraint.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import F64Array, I64Array, IntArray, U32Array, U64Array, offsets_of
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, U64Array, offsets_of
+from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.kernels.lists import leading_zeros, ones, trailing_zeros
-from tagmatch.pipeline.filters.asked import Asked, Tests, records_of
-from tagmatch.pipeline.filters.attributes import Attributes, Constraints
+from tagmatch.pipeline.filters.asked import Asked, Requirements, Sets, keep_verified, sets_of
+from tagmatch.pipeline.filters.attributes import Constraints
 from tagmatch.pipeline.filters.codes import LEAST
+from tagmatch.pipeline.filters.messages import MessageTable
+from tagmatch.pipeline.segment import RowsFound
 
 #: Sets of a block, and 64-bit words of a line
 BLOCK, WORDS = 512, 8
 #: Lines of a column: of sets that several values may satisfy together, of no value, and then one for each bucket
 SEVERAL, ABSENT, FIRST = 0, 1, 2
 
-_U = np.uint64
+_U, _U8, _U32 = np.uint64, np.uint8, np.uint32
 # In the place of the second word, of a tag
 _NO_ATTRIBUTE = ~_U(0)
 
@@ -247,30 +249,17 @@ _BOXES = 6
 _NO_KEY = np.uint32(0xFFFFFFFF)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Buckets:
-    """Codes of attributes, cut into buckets so that as many constraints begin or end in each."""
+class Buckets(NamedTuple):
+    """Codes of attributes, cut into buckets so that as many constraints begin or end in each; kernels take it."""
 
     numbers: IntArray  # int32; of each attribute, its number among those that sets ask for, most frequent first, or -1
-    offsets: I64Array
+    edge_offsets: I64Array
     edges: U32Array  # the first code of each bucket but an attribute's first
 
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
 
-    @property
-    def arrays(self) -> tuple[IntArray, I64Array, U32Array]:
-        """As the kernels take them."""
-        return self.numbers, self.offsets, self.edges
+class LineBlocks(NamedTuple):
+    """The columns of blocks of sets, their lines, and what all sets of a block ask for; kernels take it."""
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LineIndex:
-    """Sets with constraints, in blocks."""
-
-    attributes: Attributes
-    constraints: Constraints  # those that are more than an interval
-    buckets: Buckets
     column_offsets: I64Array  # length blocks + 1
     # [n, 2]: the number of the attribute, and the first line; those of a block that leave the fewest come first
     columns: U32Array
@@ -278,27 +267,30 @@ class LineIndex:
     # [n, 3], what all sets of a block ask for: the number of the attribute, the first of its lines, and how many more
     boxes: U32Array
     lines: U64Array  # [n, 8]
-    rows: U32Array  # the segment's row of each set, in the order of the blocks
-    record_offsets: I64Array  # what a set asks of a message (see `Records`)
-    records: U32Array
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LineIndex:
+    """Sets with constraints, in blocks."""
+
+    buckets: Buckets
+    blocks: LineBlocks
+    sets: Sets  # in the order of the blocks
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.sets.rows)
 
     @property
-    def arrays(self) -> tuple[Any, ...]:
-        """As `match_in_lines` takes them."""
-        return (
-            self.buckets.arrays, (self.column_offsets, self.columns, self.box_offsets, self.boxes, self.lines),
-            (self.constraints.arrays, self.rows, self.record_offsets, self.records),
-        )  # fmt: skip
+    def arrays(self) -> tuple[tuple[Any, ...], ...]:
+        """As `match_in_lines` takes them, which finds the type of a named tuple later."""
+        return tuple(self.buckets), tuple(self.blocks), tuple(self.sets)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, without those of attributes and constraints."""
-        blocks = (self.column_offsets, self.columns, self.box_offsets, self.boxes, self.lines)
-        sets = (self.rows, self.record_offsets, self.records)
-        return sum(array.nbytes for array in (*self.buckets.arrays, *blocks, *sets))
+    def match(self, messages: MessageTable, attributes: int) -> RowsFound:
+        """Rows of the segment whose tags and constraints each message satisfies; there are so many attributes."""
+        ends, first_codes = np.zeros(len(messages.offsets), np.int64), np.zeros(attributes, np.uint32)
+        buckets = np.empty((len(self.buckets.edge_offsets) - 1, min(_BATCH, len(ends) - 1)), np.uint8)
+        rows, rejected, _ = match_in_lines(messages, *self.arrays, first_codes, buckets, ends)
+        return RowsFound(Lists(ends, rows), int(rejected))
 
 
 @kernel
@@ -358,35 +350,146 @@ def _buckets(asked: Asked, constraints: Constraints, last_codes: I64Array) -> Bu
     return Buckets(numbers, ends, edges[:count].copy())
 
 
-def line_index(
-    asked: Asked,
-    attributes: Attributes,
-    constraints: Constraints,
-    tests: Tests,
-    chances: F64Array,
-) -> LineIndex:
-    """The blocks of some sets; `chances` says how likely messages have each thing that they ask."""
-    last_codes = attributes.constants.last_codes
+def line_index(required: Requirements) -> LineIndex:
+    """The blocks of some sets."""
+    asked, constraints = required.asked, required.constraints
+    last_codes = required.attributes.constants.last_codes
     buckets = _buckets(asked, constraints, last_codes)
     of_constraints = np.empty((len(constraints), 2), np.uint64)
-    lines_of_constraints(constraints.arrays, last_codes, *buckets.arrays, of_constraints)
-    starts = offsets_of(asked.counts)
+    lines_of_constraints(constraints.arrays, last_codes, *buckets, of_constraints)
+    starts, edge_offsets = offsets_of(asked.counts), buckets.edge_offsets
     things = np.empty((len(asked.numbers), 2), np.uint64)
     keys = np.full((len(asked), _LEVELS), _NO_KEY, np.uint32)
-    lines_and_keys(starts, asked.numbers, of_constraints, buckets.offsets, _COARSE, things, keys)
+    lines_and_keys(starts, asked.numbers, of_constraints, edge_offsets, _COARSE, things, keys)
     order = np.lexsort(keys.T[::-1])
     blocks = -(-len(asked) // BLOCK)
     column_offsets, box_offsets = np.zeros(blocks + 1, np.int64), np.zeros(blocks + 1, np.int64)
     columns = np.empty((len(asked.numbers), 2), np.uint32)
     boxes = np.empty((_BOXES * blocks, 3), np.uint32)
     used, boxed, count = choose_columns(
-        order, (starts, things), buckets.offsets, _FEW, _BOXES, (column_offsets, columns), (box_offsets, boxes)
+        order, (starts, things), edge_offsets, _FEW, _BOXES, (column_offsets, columns), (box_offsets, boxes)
     )
-    columns = columns[:used].copy()
-    lines = np.empty((count, WORDS), np.uint64)
-    fill_lines(order, starts, things, buckets.offsets, column_offsets, columns, lines)
-    records = records_of(asked, tests, chances, order)
-    return LineIndex(
-        attributes, tests.complexes, buckets, column_offsets, columns, box_offsets, boxes[:boxed].copy(), lines,
-        asked.rows[order].astype(np.uint32), records.offsets, records.values,
-    )  # fmt: skip
+    columns, lines = columns[:used].copy(), np.empty((count, WORDS), np.uint64)
+    fill_lines(order, starts, things, edge_offsets, column_offsets, columns, lines)
+    all_blocks = LineBlocks(column_offsets, columns, box_offsets, boxes[:boxed].copy(), lines)
+    return LineIndex(buckets, all_blocks, sets_of(asked, required.tests, required.likely.chances, order))
+
+
+# Messages for which the lines of a block are used while they are in the cache; and candidates of these at first
+_BATCH, _CANDIDATES = 256, 4096
+
+
+@kernel
+def _bucketed(offsets, attributes, codes, first, count, buckets, cut):
+    """Write which line of its column each attribute of some messages has."""
+    numbers, edge_offsets, edges = cut
+    buckets[:, :] = ABSENT
+    for message in range(count):
+        for i in range(offsets[first + message], offsets[first + message + 1]):
+            attribute = np.int64(numbers[attributes[i]])
+            if attribute < 0:
+                continue
+            bucket = bucket_of(codes[i], edges, edge_offsets[attribute], edge_offsets[attribute + 1])
+            buckets[attribute, message] = with_value(buckets[attribute, message], bucket)
+
+
+@inlined
+def _in_boxes(boxes, first, last, buckets, live):
+    """Write which messages have values in all boxes."""
+    live[:] = 1
+    for box in range(first, last):
+        of_attribute, low, span = buckets[boxes[box, 0]], _U8(boxes[box, 1]), _U8(boxes[box, 2])
+        for message in range(len(live)):
+            live[message] &= in_box(of_attribute[message], low, span)
+
+
+@inlined
+def _meet(left, lines, line):
+    """Sets that are left, and in a line."""
+    return (
+        left[0] & lines[line, 0],
+        left[1] & lines[line, 1],
+        left[2] & lines[line, 2],
+        left[3] & lines[line, 3],
+        left[4] & lines[line, 4],
+        left[5] & lines[line, 5],
+        left[6] & lines[line, 6],
+        left[7] & lines[line, 7],
+    )
+
+
+@inlined
+def _is_empty(left):
+    return ((left[0] | left[1]) | (left[2] | left[3])) | ((left[4] | left[5]) | (left[6] | left[7])) == _U(0)
+
+
+@kernel
+def _meet_several(left, attribute, line, attributes, codes, lines, cut, union):
+    """Sets that are left, and in the line of any of the values that a message has of an attribute."""
+    numbers, edge_offsets, edges = cut
+    union[0, :] = lines[line + SEVERAL]
+    for i in range(len(attributes)):
+        if numbers[attributes[i]] == attribute:
+            bucket = bucket_of(codes[i], edges, edge_offsets[attribute], edge_offsets[attribute + 1])
+            for word in range(WORDS):
+                union[0, word] |= lines[line + bucket, word]
+    return _meet(left, union, _U32(0))
+
+
+@kernel
+def _candidates(messages, some, buckets, cut, blocks, sets, found, by):
+    """Sets that the lines leave for some messages, so many from one on, and for which of these; how many."""
+    _, _, offsets, attributes, codes = messages
+    first, count = some
+    column_offsets, columns, box_offsets, boxes, lines = blocks
+    live, union, used = np.empty(count, np.uint8), np.empty((1, WORDS), np.uint64), 0
+    every = ~_U(0)
+    for block in range(len(column_offsets) - 1):
+        _in_boxes(boxes, box_offsets[block], box_offsets[block + 1], buckets, live)
+        for message in range(len(live)):
+            if live[message] == 0:
+                continue
+            left = (every, every, every, every, every, every, every, every)
+            for column in range(column_offsets[block], column_offsets[block + 1]):
+                attribute, line = columns[column, 0], columns[column, 1]
+                bucket = buckets[attribute, message]
+                if bucket != SEVERAL:
+                    left = _meet(left, lines, line + _U32(bucket))
+                else:
+                    begin, end = offsets[first + message], offsets[first + message + 1]
+                    left = _meet_several(
+                        left, np.int64(attribute), line, attributes[begin:end], codes[begin:end], lines, cut, union
+                    )
+                if _is_empty(left):
+                    break
+            if _is_empty(left):
+                continue
+            if used + BLOCK > len(found):
+                found, by = with_room(found, used, BLOCK), with_room(by, used, BLOCK)
+            for word in range(WORDS):
+                rest = left[word]
+                while rest != _U(0):
+                    place = block * BLOCK + 64 * word + np.int64(trailing_zeros(rest))
+                    rest &= rest - _U(1)
+                    found[used], by[used] = place, message
+                    used += place < sets  # a block without columns, the last one, has fewer sets than bits
+    return used, found, by
+
+
+@kernel
+def match_in_lines(messages, cut, blocks, sets, first_codes, buckets, ends):
+    """Rows that each message satisfies, and where each message's end; how many candidates were turned away."""
+    _, _, offsets, attributes, codes = messages
+    total, rejected, touched = 0, 0, _U32(0)
+    out = np.empty(16 * len(ends), np.uint32)
+    found, by = np.empty(_CANDIDATES, np.uint32), np.empty(_CANDIDATES, np.uint8)
+    for first in range(0, len(ends) - 1, _BATCH):
+        count = min(_BATCH, len(ends) - 1 - first)
+        _bucketed(offsets, attributes, codes, first, count, buckets, cut)
+        used, found, by = _candidates(messages, (first, count), buckets, cut, blocks, len(sets[1]), found, by)
+        out = with_room(out, total, used)
+        left, last = (by, found, used), first + count
+        total, touch = keep_verified(first, last, left, messages, sets, first_codes, (out, total, ends))
+        touched ^= touch
+        rejected += used
+    return out[:total], rejected - total, touched

@@ -8,15 +8,16 @@ processor then waits for many at a time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, IntArray, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import I64Array, IntArray, Lists, U8Array, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.kernels.lists import sort_values
-from tagmatch.pipeline.filters.asked import Asked, Likelihoods, Tests, TokenCells, cells_of, records_of
-from tagmatch.pipeline.filters.attributes import Attributes, Constraints
+from tagmatch.pipeline.filters.asked import Requirements, Sets, TokenCells, cells_of, keep_verified, sets_of
+from tagmatch.pipeline.filters.messages import MessageTable
+from tagmatch.pipeline.segment import RowsFound
 
 # Sets of a leaf, and how many times fewer children than sets a node must have
 _LEAF, _LEAST = 32, 1
@@ -26,31 +27,15 @@ _U = np.uint64
 INNER = np.uint32(1 << 31)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trie:
-    """Node 0 is the root. The rows of a node from its begin to its end are scanned."""
+class Trie(NamedTuple):
+    """Node 0 is the root. The rows of a node from its begin to its end are scanned; kernels take it."""
 
-    roots: IntArray  # The child of the root for each token, 0 if there is none
-    nodes: U32Array  # uint32[n, 2] array: begin and end; the end's highest bit is `INNER`
-    edges: U64Array  # An open hash table: a node and a token, `node << 32 | token`
-    children: IntArray  # Where the edge at the same place leads, 0 where it is free
-    signatures: U64Array  # A bit for each token of a row
-    fewest: U8Array  # Of each node, how many more tokens a message must have for any of the rows there and below
-
-    @property
-    def arrays(self) -> tuple[np.ndarray, ...]:
-        """As the kernels take them, but for `fewest`."""
-        return self.roots, self.nodes, self.edges, self.children, self.signatures
-
-    @property
-    def tokenless(self) -> int:
-        """Rows, the first ones, that have no token."""
-        return int(self.nodes[0, 1] & ~INNER)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory."""
-        return sum(array.nbytes for array in self.arrays) + self.fewest.nbytes
+    roots: IntArray  # the child of the root for each token, 0 if there is none
+    nodes: U32Array  # [n, 2]: begin and end; the end's highest bit is `INNER`
+    edges: U64Array  # an open hash table: a node and a token, `node << 32 | token`
+    children: IntArray  # where the edge at the same place leads, 0 where it is free
+    signatures: U64Array  # a bit for each token of a row
+    fewest: U8Array  # of each node, how many more tokens a message must have for any of the rows there and below
 
 
 @inlined
@@ -189,47 +174,31 @@ DEEPEST = 8
 class TrieIndex:
     """Sets with constraints, in a trie."""
 
-    attributes: Attributes  # See the classes; the constraints are those that are more than an interval
-    constraints: Constraints
     cells: TokenCells
-    trie: Trie  # Over the tokens of each set
-    rows: U32Array  # The segment's row of each set, in the order of the trie
-    record_offsets: I64Array  # int64 and uint32[n, 3] arrays: what a set asks of a message (see `Records`)
-    records: U32Array
+    trie: Trie  # over the tokens of each set
+    sets: Sets  # in the order of the trie
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.sets.rows)
 
     @property
-    def arrays(self) -> tuple[Any, ...]:
-        """As `match_in_trie` takes them."""
-        cells, trie = self.cells, self.trie
-        return (
-            (cells.first_cells, cells.bits, cells.levels, cells.tokens, cells.first_tag), trie.arrays, trie.fewest,
-            (self.constraints.arrays, self.rows, self.record_offsets, self.records),
-        )  # fmt: skip
+    def arrays(self) -> tuple[tuple[Any, ...], ...]:
+        """As `match_in_trie` takes them, which finds the type of a named tuple later."""
+        return tuple(self.cells), tuple(self.trie), tuple(self.sets)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory, without those of attributes and constraints."""
-        arrays = (self.rows, self.record_offsets, self.records)
-        return sum(array.nbytes for array in arrays) + self.cells.nbytes + self.trie.nbytes
+    def match(self, messages: MessageTable, attributes: int) -> RowsFound:
+        """Rows of the segment whose tags and constraints each message satisfies; there are so many attributes."""
+        ends, first_codes = np.zeros(len(messages.offsets), np.int64), np.zeros(attributes, np.uint32)
+        rows, rejected = match_in_trie(messages, *self.arrays, first_codes, ends)
+        return RowsFound(Lists(ends, rows), int(rejected))
 
 
-def trie_index(
-    asked: Asked,
-    attributes: Attributes,
-    constraints: Constraints,
-    tests: Tests,
-    likely: Likelihoods,
-    ranks: int,
-) -> TrieIndex:
-    """The trie of some sets; `likely` is of what they ask, and the vocabulary has so many ranks."""
-    cells, tokens, count = cells_of(asked, constraints, likely, attributes.count, ranks)
+def trie_index(required: Requirements) -> TrieIndex:
+    """The trie of some sets."""
+    asked, likely = required.asked, required.likely
+    cells, tokens, count = cells_of(required)
     trie, order = trie_of(_paths(tokens, asked.owners[likely.has_token], len(asked)), count)
-    records = records_of(asked, tests, likely.chances, order)
-    rows = asked.rows[order].astype(np.uint32)
-    return TrieIndex(attributes, tests.complexes, cells, trie, rows, records.offsets, records.values)
+    return TrieIndex(cells, trie, sets_of(asked, required.tests, likely.chances, order))
 
 
 def _paths(tokens: U32Array, owners: I64Array, count: int) -> U32Array:
@@ -254,8 +223,9 @@ _EDGES = 1 << 15
 
 
 @kernel
-def _at_root(tokens, ends, signatures, roots, nodes, row_signatures, fewest):
+def _at_root(tokens, ends, signatures, trie):
     """Candidates among the rows of the root, and the children of the root that each message reaches."""
+    roots, nodes, _, _, row_signatures, fewest = trie
     count, rows = len(ends) - 1, np.int64(nodes[0, 1] & ~INNER)
     owners, found = np.empty(count * rows, np.int32), np.empty(count * rows, np.uint32)
     used = np.int64(0)
@@ -274,16 +244,14 @@ def _at_root(tokens, ends, signatures, roots, nodes, row_signatures, fewest):
 
 
 @kernel
-def descend(tokens, ends, signatures, trie, fewest):
+def descend(tokens, ends, signatures, trie):
     """Rows at the ends of all paths of each message's tokens, whose signature fits.
 
     It goes to no node from which all paths are longer than the tokens that the message has left.
     """
-    roots, nodes, edges, children, row_signatures = trie
+    _, nodes, edges, children, row_signatures, fewest = trie
     mask, last_row = _U(len(edges) - 1), len(row_signatures) - 1
-    owners, rows, used, of, at, nexts, waiting = _at_root(
-        tokens, ends, signatures, roots, nodes, row_signatures, fewest
-    )
+    owners, rows, used, of, at, nexts, waiting = _at_root(tokens, ends, signatures, trie)
     begins, stops, inner = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.bool_)
     edge_of, edge_at, edge_next = np.empty(0, np.int32), np.empty(0, np.uint32), np.empty(0, np.int32)
     homes, leads = np.empty(0, np.uint64), np.empty(0, np.int32)
@@ -417,3 +385,25 @@ def write_tokens(first, last, messages, cells, tokens, ends, signatures):
         used, signatures[number - first] = tokens_of(message, cells, tokens, used)
         ends[number + 1 - first] = used
     return tokens
+
+
+# Messages that go down the trie together: fewer at first, and where they have many candidates
+_FEWEST, _MOST, _MANY = 16, 512, 1 << 18
+
+
+@kernel
+def match_in_trie(messages, cells, trie, sets, first_codes, ends):
+    """Rows that each message satisfies, and where each message's end; how many candidates were turned away."""
+    tokens, out = np.empty(0, np.uint32), np.empty(16 * len(ends), np.uint32)
+    at_most = min(_MOST, len(ends) - 1)
+    token_ends, signatures = np.zeros(at_most + 1, np.int64), np.empty(at_most, np.uint64)
+    first, at_once, total, candidates = 0, _FEWEST, 0, 0
+    while first < len(ends) - 1:
+        last = min(first + at_once, len(ends) - 1)
+        tokens = write_tokens(first, last, messages, cells, tokens, token_ends, signatures)
+        owners, found, used, _ = descend(tokens, token_ends[: last - first + 1], signatures, trie)
+        out = with_room(out, total, used)
+        total, _ = keep_verified(first, last, (owners, found, used), messages, sets, first_codes, (out, total, ends))
+        candidates += used
+        first, at_once = last, min(2 * at_once, _MOST) if used < _MANY else max(at_once // 2, 1)
+    return out[:total], candidates - total

@@ -12,7 +12,7 @@ pipeline/tags.py: tests/pipeline/test_one_query.py -k seem
 +    begin += 1
 +    if end - at > _FEW_RANKS:
 # brief messages: one that comes by many nodes of the trie is answered at once, too
-pipeline/filters/one_message.py: tests/pipeline/test_awaited.py -k many_nodes
+pipeline/filters/finder.py: tests/pipeline/test_awaited.py -k many_nodes
 -    if most < ALL:
 +    if False:
 # unique merge: a key that several sets have comes for each

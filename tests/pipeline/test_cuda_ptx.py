@@ -17,13 +17,13 @@ tags cuda.pairs _Tags u64 offsets u8
 given cuda.filters _Given i64 i64 i64 u32 u64
 constants cuda.filters _Constants i64 n u32 n u64 n u16
 attributes cuda.filters ValueArrays i64 u32 u32
-cells cuda.filters _Cells i64 i64 u64 u32 n
+cells filters.asked TokenCells i64 i64 u64 u32 n
 tokens cuda.filters TokenArrays i64 i32 u32 u32 u64
 message cuda.filters _Asked queries attributes
-sets cuda.filters _Sets u32 i64 halves constraints
-trie cuda.filters _Trie n i32 halves u64 i32 u64
-cut cuda.filters _Cut i32 i64 u32
-lines cuda.filters _Lines n cut i64 halves i64 halves halves
+sets filters.asked Sets constraints u32 i64 halves
+trie filters.trie Trie i32 halves u64 i32 u64 u8
+cut filters.lines Buckets i32 i64 u32
+blocks filters.lines LineBlocks i64 halves i64 halves halves
 clusters rarest Clusters offsets u32 u32 offsets
 items cuda.balanced Items u32 i64 i32 u32
 signed cuda.balanced _Asked queries words u64
@@ -61,7 +61,7 @@ cuda.filters _room n n queries attributes i64 i32
 cuda.filters _tokenize n queries attributes cells tokens
 cuda.filters match_trie n n n tokens message trie sets pairs
 cuda.filters assign_buckets n n attributes cut u8
-cuda.filters match_lines n n n u8 message lines sets pairs
+cuda.filters match_lines n n u8 message cut blocks sets pairs
 cuda.device _clear n i32
 cuda.device _scan_tiles n i32 i64 i64
 cuda.device _scan_totals n i64

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch import CudaOptions
-from tagmatch.model.arrays import Lists, U64Array
+from tagmatch.model.arrays import Lists, U64Array, bytes_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.lists import group_by, join_lists
 from tagmatch.model.parallel import run_rows
-from tagmatch.pipeline.cuda.device import Workspace, bytes_of, grid, kernel, sent, typed
+from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, sent, typed
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError, keys_of, list_array
 from tagmatch_bench.systems.signatures import SignatureMatcher, signature_table

@@ -16,10 +16,11 @@ from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.consolidation import StagedChanges
 from tagmatch.partitioner.local import segment_after
+from tagmatch.pipeline.filters.finder import TOO_MANY, match_few, room_for_few
 from tagmatch.pipeline.filters.index import Path, filter_index
+from tagmatch.pipeline.filters.lines import match_in_lines
 from tagmatch.pipeline.filters.messages import messages_of
-from tagmatch.pipeline.filters.one_message import TOO_MANY, match_few, room_for_few
-from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
+from tagmatch.pipeline.filters.trie import match_in_trie
 from tagmatch.pipeline.tags import TagIndex, ascending_unique
 from tagmatch_bench.systems.matcher import Plain, list_array
 
@@ -78,7 +79,7 @@ class TagmatchEncoded(Plain):
         # What asks for nothing has no place in the index
         others = np.ones(len(segment), np.bool_)
         for part in self._filters.parts.values():
-            others[part.rows] = False
+            others[part.sets.rows] = False
         self._always = np.flatnonzero(others).astype(np.uint32)
         if np.diff(segment.tagsets.ranks.offsets)[others].any():
             raise ValueError("a subscription has tags and no constraints; the index of filters has none such")
@@ -140,7 +141,7 @@ def _add_keys(sets, key_offsets, keys, unique, found, used, space):
 def _down_the_trie(messages, index, first_codes, always, key_offsets, keys, unique, ends):
     """Keys of the sets that each message satisfies, and where each message's end."""
     rank_offsets, ranks, offsets, attributes, codes = messages
-    cells, trie, fewest, sets = index
+    cells, trie, sets = index
     found, used, room, own_ends = np.empty(len(ends), keys.dtype), 0, room_for_few(), np.zeros(2, np.int64)
     space = _space_for(_KEYS, keys)
     for message in range(len(ends) - 1):
@@ -148,10 +149,10 @@ def _down_the_trie(messages, index, first_codes, always, key_offsets, keys, uniq
             attributes, codes, offsets[message], offsets[message + 1],
             ranks, rank_offsets[message], rank_offsets[message + 1],
         )  # fmt: skip
-        count, _ = match_few(one, cells, trie, fewest, sets, first_codes, room)
+        count, _ = match_few(one, cells, trie, sets, first_codes, room)
         if count == TOO_MANY:
             alone = rank_offsets[message : message + 2], ranks, offsets[message : message + 2], attributes, codes
-            matched, _ = match_in_trie(alone, cells, trie, fewest, sets, first_codes, own_ends)
+            matched, _ = match_in_trie(alone, cells, trie, sets, first_codes, own_ends)
         else:
             matched = room[-1][:count]
         if len(always):

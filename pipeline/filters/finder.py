@@ -1,9 +1,9 @@
-"""One message, from its tags and attributes to the keys of sets with constraints, by one call of a kernel.
+"""Finds the sets of a segment that have constraints; and those of one message, to their keys, by one call of a kernel.
 
-`tagmatch.pipeline.one` says why; the kernels of packets are called here, too. Only the trie has another way down:
-`match_in_trie` takes many messages at once, so that the processor waits for many cache misses at a time. Its arrays and
-calls take two microseconds, which one message alone has to itself; what is here takes a tenth of that. Messages that
-come by many nodes have many cache misses of their own, and are left to it.
+`tagmatch.pipeline.one` says why one message goes alone; the kernels of packets are called here, too. Only the trie has
+another way down: `match_in_trie` takes many messages at once, so that the processor waits for many cache misses at a
+time. Its arrays and calls take two microseconds, which one message alone has to itself; what is here takes a tenth of
+that. Messages that come by many nodes have many cache misses of their own, and are left to it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.asked import count_messages, verified
 from tagmatch.pipeline.filters.index import FilterIndex
+from tagmatch.pipeline.filters.lines import match_in_lines
 from tagmatch.pipeline.filters.messages import MessageTable, encode_one
-from tagmatch.pipeline.filters.subset_match import match_in_lines, match_in_trie
-from tagmatch.pipeline.filters.trie import INNER, home_of, most_room, tokens_of
+from tagmatch.pipeline.filters.trie import INNER, home_of, match_in_trie, most_room, tokens_of
 from tagmatch.pipeline.one import (
     ALL,
     FEW,
@@ -36,6 +36,7 @@ from tagmatch.pipeline.one import (
     ranks_of,
     scalar,
 )
+from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import TagIndex
 
 # Tokens for which there is room, nodes that may wait, nodes that are visited, and candidates, at most
@@ -67,9 +68,9 @@ def _fits(begin, end, used, row_signatures, absent, found):
 
 
 @lent
-def _candidates(tokens, count, signature, trie, fewest, waiting, nexts, found):
+def _candidates(tokens, count, signature, trie, waiting, nexts, found):
     """Write the rows at the ends of all paths of the tokens, whose signature fits; how many, or `TOO_MANY`."""
-    roots, nodes, edges, children, row_signatures = trie
+    roots, nodes, edges, children, row_signatures, fewest = trie
     mask, absent = _U(len(edges) - 1), ~signature
     used, top, visited = np.int64(0), np.int64(0), 0
     used = _fits(0, np.int64(nodes[0, 1] & ~INNER), used, row_signatures, absent, found)
@@ -105,7 +106,7 @@ def _candidates(tokens, count, signature, trie, fewest, waiting, nexts, found):
 
 
 @lent
-def match_few(message, cells, trie, fewest, sets, first_codes, room):
+def match_few(message, cells, trie, sets, first_codes, room):
     """Write into the last of `room` which rows a message satisfies."""
     attributes, codes, begin, end, _, ranks_begin, ranks_end = message
     constraints, rows, record_offsets, records = sets
@@ -113,7 +114,7 @@ def match_few(message, cells, trie, fewest, sets, first_codes, room):
     if most_room(ranks_end - ranks_begin, end - begin) > len(tokens):
         return np.int64(TOO_MANY), np.int64(0)
     count, signature = tokens_of(message, cells, tokens, np.int64(0))
-    used = _candidates(tokens, count, signature, trie, fewest, waiting, nexts, found)
+    used = _candidates(tokens, count, signature, trie, waiting, nexts, found)
     if used <= 0:
         return used, np.int64(0)
     # Each miss of the cache in a loop of its own, as in `keep_verified`
@@ -137,24 +138,28 @@ _I32, _I64, _U8, _U16, _U32, _U64, _BOOL = np.int32, np.int64, np.uint8, np.uint
 
 # The arrays of an index, in the order in which they are prepared
 _OF_NAMES = (_U64, _I64, _U8)
-_OF_CONSTANTS = (_I64, _U32, _U64, _U16, _I64, _I64, _U8)
+_OF_CONSTANTS = (_I64, (_U32, _U64), _U16, _I64, _I64, _U8)
 _OF_PATTERNS = (_I64, _U64, _I64, _I64, _I64, _I64, _I64, _BOOL, _I64)
+_OF_ATTRIBUTES = (_OF_NAMES, _OF_NAMES, _OF_CONSTANTS, _OF_PATTERNS)
 _OF_CONSTRAINTS = (_I64, _BOOL, _I64, _U32, _U32)
 _OF_SEEN = (_I64, _I64)
 _OF_SETS = (_U32, _I64, _U32)
-_OF_TRIE = (_I64, _I64, _U64, _U32, _I32, _U32, _U64, _I32, _U64, _U8, *_OF_SETS)
-_OF_LINES = (_I32, _I64, _U32, _I64, _U32, _I64, _U32, _U64, *_OF_SETS)
+_OF_TRIE = ((_I64, _I64, _U64, _U32), (_I32, _U32, _U64, _I32, _U64, _U8), _OF_SETS)
+_OF_LINES = ((_I32, _I64, _U32), (_I64, _U32, _I64, _U32, _U64), _OF_SETS)
 
-_GROUPS = (
-    _OF_NAMES, _OF_NAMES, _OF_CONSTANTS, _OF_PATTERNS, _OF_CONSTRAINTS, _OF_SEEN, _OF_TRIE, _OF_LINES
-)  # fmt: skip
-_NAMES, _ABSENT, _CONSTANTS, _PATTERNS, _CONSTRAINTS, _SEEN, _TRIE, _LINES = (
-    LAYOUT + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
-)
+
+def flat(tree: Any) -> list[Any]:
+    """What is in tuples in tuples, one after the other."""
+    return [leaf for each in tree for leaf in flat(each)] if isinstance(tree, tuple) else [tree]
+
+
+_GROUPS = (_OF_ATTRIBUTES, _OF_CONSTRAINTS, _OF_SEEN, _OF_TRIE, _OF_LINES)
+_PLACES = [LAYOUT + len(flat(_GROUPS[:place])) for place in range(len(_GROUPS) + 1)]
+_KNOWN, _CONSTRAINTS, _SEEN, _TRIE, _LINES, _ = _PLACES
 _ATTRIBUTES, _FIRST_ABSENT, _HAS_TRIE, _FIRST_TAG, _HAS_LINES = range(LAYOUT_SCALAR, LAYOUT_SCALAR + 5)
 
 #: Places of the first array, and of the first scalar, behind those of an index
-BEHIND, SCALAR_BEHIND = LAYOUT + sum(map(len, _GROUPS)), LAYOUT_SCALAR + 5
+BEHIND, SCALAR_BEHIND = _PLACES[-1], LAYOUT_SCALAR + 5
 
 # The seed with which names, and tags that must not be there, are hashed
 _SEED = 0
@@ -171,52 +176,46 @@ def read(rest):
 @kernel
 def _encoded(tables, tags, attributes):
     """Attributes and codes of the message, which is counted."""
-    number_starts, halves, doubles, rests, text_starts, text_offsets, texts = arrays_at(
-        tables, _CONSTANTS, _OF_CONSTANTS
-    )
-    known = (
-        arrays_at(tables, _NAMES, _OF_NAMES), arrays_at(tables, _ABSENT, _OF_NAMES), scalar(tables, _FIRST_ABSENT),
-        (number_starts, (halves, doubles), rests, text_starts, text_offsets, texts),
-        arrays_at(tables, _PATTERNS, _OF_PATTERNS),
-    )  # fmt: skip
+    names, absent, constants, patterns = arrays_at(tables, _KNOWN, _OF_ATTRIBUTES)
+    known = names, absent, scalar(tables, _FIRST_ABSENT), constants, patterns
     attributes, codes = encode_one(tags.offsets, hashes_with(tags, _SEED), tags.data, attributes, known)
     count_messages(1, attributes, own_array_at(tables, _SEEN, np.int64), own_array_at(tables, _SEEN + 1, np.int64))
     return attributes, codes
 
 
+@inlined
+def _sets(constraints, arrays):
+    """As `Sets`."""
+    rows, record_offsets, records = arrays
+    return constraints, rows, record_offsets, records.reshape((-1, 3))
+
+
 @kernel
 def _from_trie(tables, messages, constraints, first_codes, ends, most):
-    (
-        first_cells, bits, levels, known, roots, nodes, edges, children, signatures, fewest,
-        rows, record_offsets, records,
-    ) = arrays_at(tables, _TRIE, _OF_TRIE)  # fmt: skip
+    (first_cells, bits, levels, known), of_trie, of_sets = arrays_at(tables, _TRIE, _OF_TRIE)
     cells = (first_cells, bits, levels, known, scalar(tables, _FIRST_TAG))
-    trie = (roots, nodes.reshape((-1, 2)), edges, children, signatures)
-    sets, room = (constraints, rows, record_offsets, records.reshape((-1, 3))), room_for_few()
+    roots, nodes, edges, children, signatures, fewest = of_trie
+    trie = (roots, nodes.reshape((-1, 2)), edges, children, signatures, fewest)
+    sets, room = _sets(constraints, of_sets), room_for_few()
     _, ranks, _, attributes, codes = messages
     message = (attributes, codes, np.int64(0), np.int64(len(attributes)), ranks, np.int64(0), np.int64(len(ranks)))
-    count, rejected = match_few(message, cells, trie, fewest, sets, first_codes, room)
+    count, rejected = match_few(message, cells, trie, sets, first_codes, room)
     if count != TOO_MANY:
         return room[-1][:count], rejected
     if most < ALL:
         return room[-1][:0], TOO_MANY
-    return match_in_trie(messages, cells, trie, fewest, sets, first_codes, ends)
+    return match_in_trie(messages, cells, trie, sets, first_codes, ends)
 
 
 @kernel
 def _from_lines(tables, messages, constraints, first_codes, ends, most):
-    (
-        numbers, edge_offsets, edges, column_offsets, columns, box_offsets, boxes, lines,
-        rows, record_offsets, records,
-    ) = arrays_at(tables, _LINES, _OF_LINES)  # fmt: skip
+    buckets, (column_offsets, columns, box_offsets, boxes, lines), of_sets = arrays_at(tables, _LINES, _OF_LINES)
     if len(columns) > most:  # of each a line is read, whatever the message has
         return np.empty(0, np.uint32), TOO_MANY
-    found, rejected, _ = match_in_lines(
-        messages, (numbers, edge_offsets, edges),
-        (column_offsets, columns.reshape((-1, 2)), box_offsets, boxes.reshape((-1, 3)), lines.reshape((-1, 8))),
-        (constraints, rows, record_offsets, records.reshape((-1, 3))), first_codes,
-        np.empty((len(edge_offsets) - 1, 1), np.uint8), ends,
-    )  # fmt: skip
+    blocks = (column_offsets, columns.reshape((-1, 2)), box_offsets, boxes.reshape((-1, 3)), lines.reshape((-1, 8)))
+    of_message = np.empty((len(buckets[1]) - 1, 1), np.uint8)
+    sets = _sets(constraints, of_sets)
+    found, rejected, _ = match_in_lines(messages, buckets, blocks, sets, first_codes, of_message, ends)
     return found, rejected
 
 
@@ -295,34 +294,48 @@ class OneMessage(OneQuery):
         return self._kernels.sets(self._tables, query.text, query.tag_count, (query.attributes,))
 
 
-def one_message(segment: Segment, tags: TagIndex, index: FilterIndex) -> OneMessage:
-    """What answers single messages about the sets of a segment that have constraints."""
-    prepared, dtypes = prepare(segment, tags, *arrays_of(index))
-    # How wide the offsets of ranks are does not matter
-    return OneMessage([prepared], kernels_of(_in_segment, dtypes._replace(rank_offset=np.int64), read))
-
-
 def arrays_of(index: FilterIndex | None) -> tuple[list[Any], list[int]]:
     """Arrays and scalars of an index, as `rows_for` needs them; `None` has as many, of which there is no use."""
     if index is None:
-        return [np.zeros(0, dtype) for group in _GROUPS for dtype in group], [0] * (SCALAR_BEHIND - LAYOUT_SCALAR)
+        return _none_of(_GROUPS), [0] * (SCALAR_BEHIND - LAYOUT_SCALAR)
     attributes, trie, lines = index.attributes, index.trie, index.lines
-    number_starts, (halves, doubles), *others = attributes.constants.arrays
-    arrays: list[Any] = [*attributes.names.arrays, *attributes.absent_tags.arrays]
-    arrays += [number_starts, halves, doubles, *others, *attributes.patterns.arrays]
-    arrays += [*index.constraints.arrays, *index.seen.arrays]
-    if trie is None:
-        arrays += [np.zeros(0, dtype) for dtype in _OF_TRIE]
-    else:
-        cells = trie.cells
-        arrays += [cells.first_cells, cells.bits, cells.levels, cells.tokens, *trie.trie.arrays, trie.trie.fewest]
-        arrays += [trie.rows, trie.record_offsets, trie.records]
-    if lines is None:
-        arrays += [np.zeros(0, dtype) for dtype in _OF_LINES]
-    else:
-        arrays += [*lines.buckets.arrays, lines.column_offsets, lines.columns, lines.box_offsets, lines.boxes]
-        arrays += [lines.lines, lines.rows, lines.record_offsets, lines.records]
-    assert [array.dtype for array in arrays] == [np.dtype(each) for group in _GROUPS for each in group]
-    scalars = [attributes.count, attributes.first_tag]
-    scalars += [trie is not None, 0 if trie is None else trie.cells.first_tag, lines is not None]
-    return arrays, scalars
+    names, absent, first_absent, *known = attributes.known
+    arrays = flat((names, absent, *known, index.constraints.arrays, index.seen.arrays))
+    arrays += _none_of(_OF_TRIE) if trie is None else flat((trie.cells[:-1], trie.trie, trie.sets[1:]))
+    arrays += _none_of(_OF_LINES) if lines is None else flat((lines.buckets, lines.blocks, lines.sets[1:]))
+    assert [array.dtype for array in arrays] == [np.dtype(each) for each in flat(_GROUPS)]
+    first_tag = 0 if trie is None else trie.cells.first_tag
+    return arrays, [attributes.count, first_absent, trie is not None, first_tag, lines is not None]
+
+
+def _none_of(dtypes: Any) -> list[Any]:
+    return [np.zeros(0, dtype) for dtype in flat(dtypes)]
+
+
+class ConstraintFinder(Finder):
+    """Finds sets with constraints, by the trie and the lines of an index."""
+
+    def __init__(self, index: FilterIndex) -> None:
+        self.index = index
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def nbytes(self) -> int:
+        """As `Finder` says."""
+        return self.index.nbytes
+
+    def prepare(self, messages: SegmentMessages) -> MessageTable:
+        """Ranks and codes of messages."""
+        return self.index.encoded(messages)
+
+    def find(self, prepared: MessageTable) -> RowsFound:
+        """As `Finder` says."""
+        return self.index.rows_found(prepared)
+
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneMessage:
+        """As `Finder` says."""
+        prepared, dtypes = prepare(segment, tags, *arrays_of(self.index))
+        # How wide the offsets of ranks are does not matter
+        return OneMessage([prepared], kernels_of(_in_segment, dtypes._replace(rank_offset=np.int64), read))
