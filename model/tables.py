@@ -32,7 +32,7 @@ from tagmatch.model.arrow import from_strings
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import gather, gather_strings, sort_hashes
-from tagmatch.model.kernels.tag_table import build_slots, build_slots_of, constraints_among
+from tagmatch.model.kernels.tag_table import build_slots, constraints_among
 from tagmatch.model.options import KeyType, LayoutOptions
 
 Rows: TypeAlias = npt.NDArray[np.integer[Any]]
@@ -148,7 +148,7 @@ class Vocabulary(Table):
             others = np.flatnonzero(~is_constraint).astype(np.uint32)
             some = is_constraint.any()
             self._slots_of_queries.append(
-                build_slots_of(others, self.tags, self.hashes[others]) if some else self.slots
+                build_slots(self.tags, self.hashes[others], numbers=others) if some else self.slots
             )
         return self._slots_of_queries[0]
 

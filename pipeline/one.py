@@ -19,7 +19,7 @@ from tagmatch.model.columns import joined_tags
 from tagmatch.model.input.places import NO_PLACE
 from tagmatch.model.input.values import NO_ATTRIBUTES
 from tagmatch.model.kernels.hashing import xxh64
-from tagmatch.model.kernels.intrinsics import Prepared, array_at, count_up
+from tagmatch.model.kernels.intrinsics import Prepared, add, array_at
 from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import find_all
@@ -227,10 +227,10 @@ def answer(found, unique, verified, rejected, counts):
         places[1] = len(found)
         once = np.empty(len(found), np.uint64)
         found = once[: unique_keys(places, found, np.ones(1, np.bool_), ends, once)]
-    count_up(counts, QUERIES, 1)
-    count_up(counts, MATCHES, len(found))
-    count_up(counts, VERIFIED, verified)
-    count_up(counts, REJECTED, rejected)
+    add(counts, QUERIES, 1)
+    add(counts, MATCHES, len(found))
+    add(counts, VERIFIED, verified)
+    add(counts, REJECTED, rejected)
     return found
 
 
@@ -364,7 +364,7 @@ def one_of_all(
 def add_counts(counts, more):
     """Add these counts to others, whatever other threads add."""
     for place in range(len(more)):
-        count_up(counts, place, more[place])
+        add(counts, place, more[place])
 
 
 class OfSeveralTypes:

@@ -15,8 +15,9 @@ import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
 from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.lists import ascending_known, gather_strings, sort_values, spread, trailing_zeros
+from tagmatch.model.kernels.lists import ascending_known, gather_strings, sort_values, spread
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, KeyTable, Vocabulary, is_deleted

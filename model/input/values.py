@@ -20,8 +20,8 @@ from tagmatch.model.arrow import numpy_type, plain_strings, to_strings
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.hashing import read32, read64
+from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.lists import ones, trailing_zeros
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.where import values as keys
 

@@ -1,8 +1,12 @@
-"""What kernels do that Python cannot say: read and write words while others write them, and get arrays by address."""
+"""What kernels do that Python cannot say.
+
+They read and write words while others write them, count bits, and get arrays by address.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,32 +18,27 @@ from numba.np import arrayobj
 from tagmatch.model.arrays import U64Array
 
 
-def _place(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-    return builder.gep(data, [arguments[1]])
+def _atomic(kind: Literal["load", "store", "add"], ordering: str) -> Any:
+    """Reads, writes or adds to a word, in one step."""
 
-
-def _load(ordering: str) -> Any:
-    def typed(typing: Any, words: Any, place: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            at = _place(context, builder, signature, arguments)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words = signature.args[0]
+        at = builder.gep(context.make_array(words)(context, builder, arguments[0]).data, [arguments[1]])
+        if kind == "load":
             return builder.load_atomic(at, ordering, words.dtype.bitwidth // 8)
+        if kind == "add":
+            return builder.atomic_rmw("add", at, arguments[2], ordering)
+        builder.store_atomic(arguments[2], at, ordering, words.dtype.bitwidth // 8)
+        return context.get_dummy_value()
 
+    def read(typing: Any, words: Any, place: Any) -> Any:  # noqa: ARG001
         return words.dtype(words, types.intp), generate
 
-    return intrinsic(typed)
+    def changed(typing: Any, words: Any, place: Any, value: Any) -> Any:  # noqa: ARG001
+        result = words.dtype if kind == "add" else types.void
+        return result(words, types.intp, words.dtype), generate
 
-
-def _store(ordering: str) -> Any:
-    def typed(typing: Any, words: Any, place: Any, value: Any) -> Any:  # noqa: ARG001
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            at = _place(context, builder, signature, arguments)
-            builder.store_atomic(arguments[2], at, ordering, words.dtype.bitwidth // 8)
-            return context.get_dummy_value()
-
-        return types.void(words, types.intp, words.dtype), generate
-
-    return intrinsic(typed)
+    return intrinsic(read if kind == "load" else changed)
 
 
 def _fence(ordering: str) -> Any:
@@ -53,27 +52,38 @@ def _fence(ordering: str) -> Any:
     return intrinsic(typed)
 
 
-def _add(typing: Any, words: Any, place: Any, more: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return builder.atomic_rmw("add", _place(context, builder, signature, arguments), arguments[2], "seq_cst")
+def _of_bits(count: Callable[[Any, Any, Any], Any]) -> Any:
+    """What LLVM counts in a word; it wants to know that this is not 0, where that has no answer."""
 
-    return words.dtype(words, types.intp, words.dtype), generate
+    def typed(typing: Any, word: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+            return count(builder, arguments[0], context.get_constant(types.boolean, True))
+
+        return types.uint64(types.uint64), generate
+
+    return intrinsic(typed)
 
 
 #: In a kernel, `load_relaxed(words, place)`: a word as it is at some moment, of integers
-load_relaxed: Any = _load("monotonic")
+load_relaxed: Any = _atomic("load", "monotonic")
 #: As `load_relaxed`; what is read after it is not read before it
-load_acquire: Any = _load("acquire")
+load_acquire: Any = _atomic("load", "acquire")
 #: In a kernel, `store_relaxed(words, place, value)`: write a word as a whole
-store_relaxed: Any = _store("monotonic")
+store_relaxed: Any = _atomic("store", "monotonic")
 #: As `store_relaxed`; what is written before it is not written after it
-store_release: Any = _store("release")
+store_release: Any = _atomic("store", "release")
+#: In a kernel, `add(words, place, more)`: add to a word in one step; returns what it was
+add: Any = _atomic("add", "seq_cst")
 #: In a kernel, `fence_acquire()`: what was read before it is not read after what is read after it
 fence_acquire: Any = _fence("acquire")
 #: In a kernel, `fence_release()`: what is written after it is not written before what was written before it
 fence_release: Any = _fence("release")
-#: In a kernel, `add(words, place, more)`: add to a word in one step; returns what it was
-add: Any = intrinsic(_add)
+#: In a kernel, `trailing_zeros(word)`: the place of the lowest bit that is set in a uint64 other than 0
+trailing_zeros: Any = _of_bits(lambda builder, word, is_some: builder.cttz(word, is_some))
+#: In a kernel, `leading_zeros(word)`: how many bits of a uint64 other than 0 are above the highest that is set
+leading_zeros: Any = _of_bits(lambda builder, word, is_some: builder.ctlz(word, is_some))
+#: In a kernel, `ones(word)`: how many bits of a uint64 are set
+ones: Any = _of_bits(lambda builder, word, _: builder.ctpop(word))
 #: In a kernel, `give_way()`: let other threads run, if some wait for this core
 give_way: Any = types.ExternalFunction("sched_yield", types.int32())
 
@@ -112,8 +122,11 @@ def _at(addresses: Any, dtype: Any, *, readonly: bool) -> Any:
     return signature, generate
 
 
-def _array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
-    return _at(addresses, dtype, readonly=True)
+def _one_array(*, readonly: bool) -> Any:
+    def typed(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
+        return _at(addresses, dtype, readonly=readonly)
+
+    return intrinsic(typed)
 
 
 def _arrays_at(typing: Any, addresses: Any, place: Any, dtypes: Any) -> Any:
@@ -144,29 +157,9 @@ def _count(dtypes: Any) -> int:
     return sum(_count(each) if isinstance(each, types.BaseTuple) else 1 for each in dtypes)
 
 
-def _own_array_at(typing: Any, addresses: Any, place: Any, dtype: Any) -> Any:  # noqa: ARG001
-    return _at(addresses, dtype, readonly=False)
-
-
-def _count_up(typing: Any, counts: Any, place: Any, more: Any) -> Any:  # noqa: ARG001
-    signature = types.void(types.Array(types.int64, 1, "C"), types.intp, types.int64)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        counts = context.make_array(signature.args[0])(context, builder, arguments[0])
-        builder.atomic_rmw("add", builder.gep(counts.data, [arguments[1]]), arguments[2], "monotonic")
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
 #: In a kernel, `array_at(addresses, place, dtype)`: array `place` of `Prepared`, read-only; `dtype` is its elements'
-array_at: Any = intrinsic(_array_at)
-
+array_at: Any = _one_array(readonly=True)
 #: In a kernel, `arrays_at(addresses, place, dtypes)`: as many arrays from this place on, as a tuple like that of types
 arrays_at: Any = intrinsic(_arrays_at)
-
 #: As `array_at`, of an array that the kernel may write to
-own_array_at: Any = intrinsic(_own_array_at)
-
-#: In a kernel, `count_up(counts, place, more)`: add to one of `counts`, int64, in one step, whatever other threads add
-count_up: Any = intrinsic(_count_up)
+own_array_at: Any = _one_array(readonly=False)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from numba.core import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from tagmatch.model.arrays import (
     BoolArray,
@@ -28,6 +28,7 @@ from tagmatch.model.arrays import (
     offsets_of,
     pooled,
 )
+from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import copy, kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
@@ -269,35 +270,6 @@ def side_by_side(parts: Sequence[Lists], space: Callable[[int], UIntArray | None
     for part in parts:
         _append(part.offsets, part.values, places, out)
     return Lists(ends, out)
-
-
-def _trailing_zeros(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
-
-    return types.uint64(types.uint64), generate
-
-
-def _leading_zeros(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.ctlz(arguments[0], context.get_constant(types.boolean, True))
-
-    return types.uint64(types.uint64), generate
-
-
-def _ones(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.ctpop(arguments[0])
-
-    return types.uint64(types.uint64), generate
-
-
-#: In a kernel, `trailing_zeros(word)`: the place of the lowest bit that is set in a uint64 other than 0
-trailing_zeros: Any = intrinsic(_trailing_zeros)
-#: In a kernel, `leading_zeros(word)`: how many bits of a uint64 other than 0 are above the highest that is set
-leading_zeros: Any = intrinsic(_leading_zeros)
-#: In a kernel, `ones(word)`: how many bits of a uint64 are set
-ones: Any = intrinsic(_ones)
 
 
 _LOW32 = np.uint64(0xFFFFFFFF)

@@ -156,25 +156,16 @@ def new_key() -> U64Array:
     return np.frombuffer(secrets.token_bytes(16), np.uint64)
 
 
-def build_slots(tags: Strings, hashes: U64Array, key: U64Array | None = None) -> U64Array:
+def build_slots(
+    tags: Strings, hashes: U64Array, key: U64Array | None = None, numbers: U32Array | None = None
+) -> U64Array:
     """The slots of a table in which tag `i`, with the XXH64 `hashes[i]`, has number `i`; the tags must differ.
 
-    The slots depend on the tags and the key; without a key they get a new one.
+    With numbers it has only the tags with these, whose hashes are given. The slots depend on the tags and the key;
+    without a key they get a new one.
     """
-    return _filled_slots(len(tags), tags, hashes, new_key() if key is None else key)
-
-
-def build_slots_of(numbers: U32Array, tags: Strings, hashes: U64Array, key: U64Array | None = None) -> U64Array:
-    """The slots of a table that has only the tags with these numbers, and these hashes; the key (see `build_slots`)."""
-    slots = _free_slots(len(numbers), new_key() if key is None else key)
-    if len(numbers):
-        _place(slots, frozen(numbers), frozen(hashes), tags.offsets, tags.data)
-    return slots
-
-
-def _filled_slots(room: int, tags: Strings, hashes: U64Array, key: U64Array) -> U64Array:
-    slots = _free_slots(room, key)
-    _place(slots, _ALL, frozen(hashes), tags.offsets, tags.data)
+    slots = _free_slots(len(hashes), new_key() if key is None else key)
+    _place(slots, _ALL if numbers is None else frozen(numbers), frozen(hashes), tags.offsets, tags.data)
     return slots
 
 
@@ -255,7 +246,8 @@ def _grown(table: _Table, length: int) -> _Table:
     slots, offsets, hashes, data, known = table
     count = int(known[0])
     if count == len(hashes):
-        slots = _filled_slots(2 * count, Strings(offsets, data), hashes, slots[-_BUCKET : -_BUCKET + 2])
+        slots = _free_slots(2 * count, slots[-_BUCKET : -_BUCKET + 2])
+        _place(slots, _ALL, frozen(hashes), frozen(offsets), frozen(data))
         offsets, hashes = _longer(offsets, 2 * count + 1), _longer(hashes, 2 * count)
     used = int(offsets[count])
     if used + length > len(data):
@@ -340,48 +332,41 @@ class TagInterner:
 
 _SIGNS = tuple(b"+-=")
 _AREA = ord("a")
+# What strings may be by how they begin, each a special case of the one before
+_PLAIN, _RESERVED, _CONSTRAINT, _AREAS = range(4)
 
 
 @inlined
-def _is_reserved(data, start, stop):
-    if stop - start < 2 or data[start] != 0:
-        return False
+def _kind_of(data, start, stop):
+    length = stop - start
+    if length < 2 or data[start] != 0:
+        return _PLAIN
     sign = data[start + 1]
-    return sign == _SIGNS[0] or sign == _SIGNS[1] or sign == _SIGNS[2]
-
-
-@kernel
-def _are_constraints(offsets, data, out):
-    for i in range(len(out)):
-        at = offsets[i]
-        out[i] = offsets[i + 1] - at > 3 and data[at] == 0 and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
-
-
-@kernel
-def _are_areas(offsets, data, out):
-    for i in range(len(out)):
-        at = offsets[i]
-        out[i] = (
-            offsets[i + 1] - at > 4
-            and data[at] == 0
-            and (data[at + 1] == _SIGNS[0] or data[at + 1] == _SIGNS[1])
-            and data[at + 2] == _AREA
-            and data[at + 3] == 0
-        )
+    if sign != _SIGNS[0] and sign != _SIGNS[1]:
+        return _RESERVED if sign == _SIGNS[2] else _PLAIN
+    if length > 4 and data[start + 2] == _AREA and data[start + 3] == 0:
+        return _AREAS
+    return _CONSTRAINT if length > 3 else _RESERVED
 
 
 @kernel
 def _first_reserved(offsets, data):
     for i in range(len(offsets) - 1):
-        if _is_reserved(data, offsets[i], offsets[i + 1]):
+        if _kind_of(data, offsets[i], offsets[i + 1]) != _PLAIN:
             return i
     return -1
 
 
 @kernel
-def _all_reserved(offsets, data, out):
+def _are(kind, offsets, data, out):
     for i in range(len(out)):
-        out[i] = _is_reserved(data, offsets[i], offsets[i + 1])
+        out[i] = _kind_of(data, offsets[i], offsets[i + 1]) >= kind
+
+
+def _among(strings: Strings, kind: int) -> BoolArray:
+    out = np.zeros(len(strings), np.bool_)
+    _are(kind, strings.offsets, strings.data, out)
+    return out
 
 
 def has_reserved(strings: Strings) -> bool:
@@ -405,20 +390,14 @@ def row_with_reserved(rows: TagLists) -> int | None:
 
 def reserved_among(strings: Strings) -> BoolArray:
     """Of each string, whether it is reserved."""
-    out = np.zeros(len(strings), np.bool_)
-    _all_reserved(strings.offsets, strings.data, out)
-    return out
+    return _among(strings, _RESERVED)
 
 
 def constraints_among(strings: Strings) -> BoolArray:
     """Of each string, whether it stands for a constraint, by how it begins."""
-    out = np.zeros(len(strings), np.bool_)
-    _are_constraints(strings.offsets, strings.data, out)
-    return out
+    return _among(strings, _CONSTRAINT)
 
 
 def areas_among(strings: Strings) -> BoolArray:
     """Of each string, whether it stands for a constraint that asks for an area, by how it begins."""
-    out = np.zeros(len(strings), np.bool_)
-    _are_areas(strings.offsets, strings.data, out)
-    return out
+    return _among(strings, _AREAS)

@@ -18,8 +18,8 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U8Array, U32Array, frozen, pooled
+from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import lent
-from tagmatch.model.kernels.lists import trailing_zeros
 from tagmatch.model.kernels.sphere import is_marked, near_by_mark
 
 Table = TypeVar("Table", bound=tuple[Any, ...])

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, offsets_of
+from tagmatch.model.kernels.intrinsics import leading_zeros, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.lists import leading_zeros, trailing_zeros
 from tagmatch.model.kernels.sphere import (
     BOX,
     CIRCLE,

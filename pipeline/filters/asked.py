@@ -14,8 +14,8 @@ import numpy as np
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Array, U64Array, frozen, offsets_of
 from tagmatch.model.input.values import NO_PLACES
+from tagmatch.model.kernels.intrinsics import leading_zeros
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.lists import leading_zeros
 from tagmatch.model.tables import Segment, Vocabulary
 from tagmatch.model.where.tag_columns import Parsed
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names, attributes_of

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, U64Array, offsets_of
+from tagmatch.model.kernels.intrinsics import leading_zeros, ones, trailing_zeros
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
-from tagmatch.model.kernels.lists import leading_zeros, ones, trailing_zeros
 from tagmatch.pipeline.filters.asked import Asked, Requirements, Sets, keep_verified, sets_of
 from tagmatch.pipeline.filters.attributes import Constraints
 from tagmatch.pipeline.filters.codes import LEAST

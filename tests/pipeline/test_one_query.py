@@ -12,7 +12,7 @@ from support.pipelines import together
 
 from tagmatch import Circle
 from tagmatch.model.columns import joined_tags
-from tagmatch.model.kernels.intrinsics import Prepared, array_at, count_up
+from tagmatch.model.kernels.intrinsics import Prepared, add, array_at
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.layouts import LAYOUTS
 
@@ -90,7 +90,7 @@ def _sum_all(addresses, counts):
     for value in array_at(addresses, 1, np.float64):
         total += value
     for _ in range(1000):
-        count_up(counts, 1, 2)
+        add(counts, 1, 2)
     return total, len(array_at(addresses, 2, np.int32))
 
 
