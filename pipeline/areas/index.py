@@ -341,8 +341,8 @@ def _groups(
         number[some.asked.rows] = np.arange(len(some))
         of_rows = np.full(len(segment), _NONE)
         of_rows[asked.rows] = number[contents.numbers]
-        constraints, _, *records = sets_of(some.asked, some.tests, some.likely.chances, np.arange(len(some)))
-        sets = GroupedSets(frozen(of_rows), *map(frozen, records), constraints)
+        asks = sets_of(some.asked, some.tests, some.likely.chances, np.arange(len(some)))
+        sets = GroupedSets(frozen(of_rows), frozen(asks.record_offsets), frozen(asks.records), asks.constraints)
         found, number_of[some.asked.rows], more = token_groups(some, first)
         cells, count = tuple(found), first + more
         if (number_of[some.asked.rows] == first).any():

@@ -247,20 +247,12 @@ class PinnedPool:
         with self._lock:
             while self._returned:
                 self._free.append(self._returned.pop())
-            block = self._fitting(size)
+            block = min((block for block in self._free if size <= block.nbytes <= 2 * size), key=len, default=None)
             if block is None:
                 block = self._new(size)
-        if block is None:
-            return None
-        return np.asarray(_Lent(block, self._returned))[:count]
-
-    def _fitting(self, size: int) -> U64Array | None:
-        """The smallest free block of this size, unless all are far too large."""
-        best = min((block for block in self._free if block.nbytes >= size), key=len, default=None)
-        if best is None or best.nbytes > 2 * size:
-            return None
-        self._free = [block for block in self._free if block is not best]
-        return best
+            else:
+                self._free = [other for other in self._free if other is not block]
+        return None if block is None else np.asarray(_Lent(block, self._returned))[:count]
 
     def _new(self, size: int) -> U64Array | None:
         if self._bytes + size > self._most:  # those that are free do not fit

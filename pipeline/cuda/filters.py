@@ -105,24 +105,20 @@ def _by_message(values, owners, attributes, codes, ends, counts, sorted_attribut
 class GivenValues:
     """The values of some messages, of which the device is to make codes."""
 
-    messages: int  # How many there are, from message `first` of all on
+    messages: int  # how many there are, from message `first` of all on
     first: int
-    numbers: KnownColumns | None  # The columns of numbers
-    sizes: I64Array  # How many values each of them has
-    owners: U32Array  # The other values (see `values_of`)
+    numbers: KnownColumns  # the columns of numbers
+    sizes: I64Array  # how many values each of them has
+    owners: U32Array  # the other values (see `values_of`)
     attributes: U32Array
     codes: U32Array
 
     def __len__(self) -> int:
         return int(self.sizes.sum()) + len(self.owners)
 
-    @property
-    def columns(self) -> I64Array:
-        """The attribute of each column of numbers."""
-        return _NO_COLUMNS if self.numbers is None else self.numbers.heads[:, 0]
 
-
-_NO_COLUMNS = np.zeros(0, np.int64)
+# Of messages without columns
+_NO_COLUMNS = KnownColumns(np.zeros((0, 0), np.uint64), np.zeros((0, 3), np.int64), [], [])
 
 
 class ValueArrays(NamedTuple):
@@ -155,12 +151,12 @@ class TokenArrays(NamedTuple):
 
 
 @kernel
-def _tokenize(messages, queries, values, cells, out):
+def _tokenize(messages, asked, cells, out):
     """One thread a message: its tokens go to its places, of which there may be more."""
     i = cuda.grid(1)
     if i < messages:
-        begin = queries.offsets[i]
-        place = out.offsets[i]
+        queries, values = asked.queries, asked.values
+        begin, place = queries.offsets[i], out.offsets[i]
         message = (
             values.attributes, values.codes, values.offsets[i], values.offsets[i + 1],
             queries.ranks, begin, begin + queries.counts[i],
@@ -172,11 +168,18 @@ def _tokenize(messages, queries, values, cells, out):
             out.owners[at] = i
 
 
+class MessageArrays(NamedTuple):
+    """Messages as tags and as attributes."""
+
+    queries: QueryArrays
+    values: ValueArrays
+
+
 @dataclass(slots=True, eq=False)
 class DeviceMessages(DeviceQueries):
     """Queries with attributes on the device."""
 
-    values: ValueArrays
+    asked: MessageArrays
     tokens: TokenArrays | None = None  # for a trie, if there is one
     token_places: int = 0  # of all messages
 
@@ -207,8 +210,8 @@ class CudaMessageIndex(CudaTagIndex):
     ) -> DeviceMessages:
         """Look up the tags of messages, the codes of their values, and make their tokens."""
         queries = self.ranks(tags, first, last, workspace)
-        values = self._encode(given, workspace)
-        on_device = DeviceMessages(workspace, queries.count, queries.places, queries.arrays, values)
+        asked = typed(MessageArrays(queries.arrays, self._encode(given, workspace)))
+        on_device = DeviceMessages(workspace, queries.count, queries.places, queries.arrays, asked)
         if self._cells is not None:
             self._tokenize(on_device, given)
         return on_device
@@ -218,8 +221,9 @@ class CudaMessageIndex(CudaTagIndex):
         workspace, count = there.workspace, there.count
         by_message = (*grid(count, _BLOCK), workspace.stream)
         rooms = workspace.device("rooms for tokens", np.int32, count)
-        _room[by_message](count, there.places, there.arrays, there.values, self._most_there, rooms)
-        places = there.places + int(given.sizes @ self._most[given.columns] + self._most[given.attributes].sum())
+        _room[by_message](count, there.places, there.arrays, there.asked.values, self._most_there, rooms)
+        of_numbers = given.sizes @ self._most[given.numbers.heads[:, 0]]
+        places = there.places + int(of_numbers + self._most[given.attributes].sum())
         there.token_places = places
         there.tokens = typed(TokenArrays(
             prefix_sums("token offsets", rooms, count, workspace),
@@ -228,18 +232,16 @@ class CudaMessageIndex(CudaTagIndex):
             workspace.device("token owners", np.uint32, places),
             workspace.device("token signatures", np.uint64, count),
         ))  # fmt: skip
-        _tokenize[by_message](count, there.arrays, there.values, self._cells, there.tokens)
+        _tokenize[by_message](count, there.asked, self._cells, there.tokens)
 
     def _given(self, tags: TagLists, first: int, last: int) -> GivenValues:
         """The values of messages `first` to `last`; encodes texts, which takes the CPU much longer than the rest."""
-        given = tags.attributes
-        if given is None:
-            numbers, texts, sizes = None, None, _NO_COLUMNS
-        else:
+        given, numbers, texts = tags.attributes, _NO_COLUMNS, None
+        if given is not None:
             numbers, texts = (KnownColumns.of(given, self._known, kinds) for kinds in (NUMBERS, TEXTS))
-            sizes = numbers.counts(first, last)
+        sizes = numbers.counts(first, last)
         values = GivenValues(last - first, first, numbers, sizes, *values_of(tags, first, last, self._known, texts))
-        self._seen.count(last - first, values.attributes, values.columns, sizes)
+        self._seen.count(last - first, values.attributes, numbers.heads[:, 0], sizes)
         return values
 
     def _encode(self, given: GivenValues, workspace: Workspace) -> ValueArrays:
@@ -250,16 +252,13 @@ class CudaMessageIndex(CudaTagIndex):
         found = [workspace.device(name, np.uint32, values) for name in ("attributes as given", "codes as given")]
         in_order = [workspace.device(name, np.uint32, values) for name in ("attributes", "codes")]
         owners, bits = self._send(given, workspace)
-        columns = len(given.columns) + 1
-        kinds = np.full(columns, _CODES)
-        if given.numbers is not None:
-            kinds[:-1] = given.numbers.heads[:, 1]
-        heads = (np.append(np.cumsum(given.sizes), values), np.append(given.columns, 0), kinds)
+        attributes, kinds, _ = np.append(given.numbers.heads, [(0, _CODES, 0)], axis=0).T
+        heads = (np.append(np.cumsum(given.sizes), values), attributes, kinds)
         names = ("ends of columns", "attributes of columns", "kinds of columns")
-        ends_there, attributes, kinds_there = (workspace.send(*each) for each in zip(names, heads, strict=True))
+        ends_there, numbers, kinds_there = (workspace.send(*each) for each in zip(names, heads, strict=True))
         launched = (*grid(values, _BLOCK), stream)
-        all_given = _Given(ends_there, attributes, kinds_there, owners, bits)
-        _encode[launched](values, columns, all_given, self._constants, *found, counts)
+        all_given = _Given(ends_there, numbers, kinds_there, owners, bits)
+        _encode[launched](values, len(kinds), all_given, self._constants, *found, counts)
         ends = prefix_sums("attribute offsets", counts, messages, workspace)
         _by_message[launched](values, owners, *found, ends, counts, *in_order)
         return typed(ValueArrays(ends, *in_order))
@@ -269,20 +268,12 @@ class CudaMessageIndex(CudaTagIndex):
         values, numbers = len(given), len(given) - len(given.owners)
         owners = workspace.pinned("owners of values", np.uint32, values)
         bits = workspace.pinned("bits of values", np.uint64, values)
-        if given.numbers is not None:
-            given.numbers.gather(given.first, given.first + given.messages, owners, bits)
+        given.numbers.gather(given.first, given.first + given.messages, owners, bits)
         owners[numbers:] = given.owners
         bits[numbers:] = given.attributes
         bits[numbers:] <<= np.uint64(32)
         bits[numbers:] |= given.codes
         return workspace.upload("owners of values", owners), workspace.upload("bits of values", bits)
-
-
-class _Asked(NamedTuple):
-    """Messages as tags and as attributes."""
-
-    queries: QueryArrays
-    values: ValueArrays
 
 
 @inlined
@@ -383,14 +374,13 @@ class CudaLines:
 
     def launch(self, messages: DeviceMessages, out: PairArrays) -> None:
         """Append the matches of all messages."""
-        workspace, values = messages.workspace, messages.values
+        workspace, asked = messages.workspace, messages.asked
         at_once = max(1, _BUCKETS // max(1, self._attributes))
-        asked = typed(_Asked(messages.arrays, values))
         for first in range(0, messages.count, at_once):
             count = min(at_once, messages.count - first)
             buckets = workspace.device("buckets", np.uint8, count * self._attributes)
             by_message = (*grid(count, _LINE_BLOCK), workspace.stream)
-            assign_buckets[by_message](first, count, values, self._cut, buckets)
+            assign_buckets[by_message](first, count, asked.values, self._cut, buckets)
             threads = self._count * count * _LANES
             match_lines[(*grid(threads, _LINE_BLOCK), workspace.stream)](
                 first, count, buckets, asked, self._cut, self._blocks, self._sets, out
@@ -463,9 +453,8 @@ class CudaTrie:
         threads = messages.token_places + messages.count * parts
         if not self._count or not threads:
             return
-        asked = typed(_Asked(messages.arrays, messages.values))
         match_trie[(*grid(threads, _TRIE_BLOCK), messages.workspace.stream)](
-            threads, messages.token_places, parts, tokens, asked, self._trie, self._sets, out
+            threads, messages.token_places, parts, tokens, messages.asked, self._trie, self._sets, out
         )
 
 

@@ -22,7 +22,7 @@ from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Deletions, Segment
 from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, sent, to_device
 from tagmatch.pipeline.cuda.filters import CudaFilters, CudaMessageIndex
-from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, KeyArrays, Pairs, Room
+from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, KeyArrays, PairArrays, Pairs, Room
 from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.segment import About, Batches, Found, PacketSize
@@ -51,32 +51,47 @@ class DevicePacket:
     Gives its workspace back at the latest when nothing refers to it any more.
     """
 
-    matcher: CudaMatcher  # Whose tables the packet is matched with
-    tags: TagLists  # The queries, should they have to be matched in smaller packets
+    matcher: CudaMatcher  # whose tables the packet is matched with
+    tags: TagLists  # the queries, should they have to be matched in smaller packets
     first: int
     last: int
-    workspace: Workspace | None  # None once it was given back
-    free: queue.SimpleQueue[Workspace]  # Where it goes back
-    queries: DeviceQueries | None = None  # None if there was no memory for them
+    workspace: Workspace | None  # none once it was given back
+    queries: DeviceQueries | None = None  # none if there was no memory for them
     pairs: Pairs | None = None
-    lists: Lists | None = None  # The results, where they had to be fetched in parts
-    found: int = 0  # See `Matched`
+    lists: Lists | None = None  # the results, where they had to be fetched in parts
+    found: int = 0  # see `Matched`
     rejected: int = 0
 
     def subset_match(self) -> DevicePacket:
         """Sets that each query contains."""
-        self.matcher.subset_match(self)
+        with self.released_on_error():
+            if self.queries is not None:
+                with self.matcher.memory_for(self.first, self.last):
+                    self.pairs, self.found, self.rejected = self.matcher.find(self.queries)
+                    return self
+            assert self.workspace is not None
+            self.lists, self.found, self.rejected = self.matcher.in_halves(
+                self.tags, self.first, self.last, self.workspace
+            )
         return self
 
     def key_lookup(self, space: Space = no_space) -> Lists:
         """Keys of each query's sets; can be asked for once."""
-        return self.matcher.key_lookup(self, space)
+        return self.matcher.keys_of(self.results(space), space)
+
+    def results(self, space: Space = no_space) -> Lists:
+        """Keys of each query's sets, if these are on the device, else ids of sets."""
+        with self.released_on_error(), on_device(self.matcher.device):
+            found = self.lists if self.pairs is None else self.pairs.lists(space)
+        assert found is not None
+        self.release()
+        return found
 
     def release(self) -> None:
         """Give the workspace back, so that nobody waits for what still refers to the packet, such as a debugger."""
         workspace, self.workspace = self.workspace, None
         if workspace is not None:
-            self.free.put(workspace)
+            self.matcher.free.put(workspace)
 
     @contextlib.contextmanager
     def released_on_error(self) -> Iterator[None]:
@@ -103,8 +118,8 @@ class CudaLayoutMatch(Protocol):
     # Matches batches with their partitions, in a workspace, where the layout has partitions
     match_batches: Callable[[Batches, Workspace], Found] | None
 
-    def launch(self, queries: DeviceQueries, *results: Any) -> None:
-        """Append the matches of all queries to `results`, as `pairs.append` takes them."""
+    def launch(self, queries: DeviceQueries, out: PairArrays) -> None:
+        """Append the matches of all queries."""
 
 
 #: Gets a segment, and options
@@ -124,8 +139,8 @@ class CudaMatcher:
         self._sets = len(segment)
         self._has_empty_set = segment.tagsets.has_empty_set
         self._notes: tuple[str, ...] = ()
-        self._device = device
-        self._free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
+        self.device = device
+        self.free: queue.SimpleQueue[Workspace] = queue.SimpleQueue()
         self._room = Room(_FIRST_ROOM)
         self._pool = PinnedPool(device)
         self._leave_out(segment.deletions)
@@ -149,7 +164,7 @@ class CudaMatcher:
                     f"the keys are looked up on the CPU: they do not fit the memory of CUDA device {device}",
                 )
             for _ in range(options.cuda.streams):
-                self._free.put(Workspace())
+                self.free.put(Workspace())
         # All kernels are compiled by this thread, before others want them
         _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
         query = segment.sets(np.array([len(segment) - 1], np.uint64)) if len(segment) else _ONE_QUERY
@@ -158,7 +173,7 @@ class CudaMatcher:
                 self.preprocess(form, 0, 1).subset_match().key_lookup(space)
 
     def _leave_out(self, deletions: Deletions | None) -> None:
-        with on_device(self._device):
+        with on_device(self.device):
             self._deleted = to_device(np.zeros(0, np.uint8) if deletions is None else deletions.bits)
 
     def without(self, deletions: Deletions) -> CudaMatcher:
@@ -174,7 +189,7 @@ class CudaMatcher:
         """As `Matcher` says, without the memory that packets take on their way."""
         filters = () if self._filters is None else (self._filters,)
         tables = (self._tag_index, self._match, *filters, *(self._keys_there or ()))
-        return About((f"cuda:{self._device}",), self._notes, {}, sum(int(table.nbytes) for table in tables))
+        return About((f"cuda:{self.device}",), self._notes, {}, sum(int(table.nbytes) for table in tables))
 
     def memory(self, count: int) -> U64Array | None:
         """Pinned memory for `count` keys, unless they are few."""
@@ -183,77 +198,58 @@ class CudaMatcher:
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
         """Copy queries `first` to `last` to the device and look their tags up."""
         look_up = self._tag_index.prepare(tags, first, last)
-        workspace = self._free.get()
-        packet = DevicePacket(self, tags, first, last, workspace, self._free)
-        with packet.released_on_error():
-            try:
-                with on_device(self._device):
-                    packet.queries = look_up(workspace)
-            except DeviceMemoryError:
-                if last - first == 1:
-                    raise
+        workspace = self.free.get()
+        packet = DevicePacket(self, tags, first, last, workspace)
+        with packet.released_on_error(), self.memory_for(first, last):
+            packet.queries = look_up(workspace)
         return packet
 
-    def subset_match(self, packet: DevicePacket) -> None:
-        """Find the sets that each query of a packet contains."""
-        with packet.released_on_error():
-            if packet.queries is not None:
-                try:
-                    packet.pairs, packet.found, packet.rejected = self._find(packet.queries, self._keys_there)
-                except DeviceMemoryError:
-                    if packet.last - packet.first == 1:
-                        raise
-                else:
-                    return
-            assert packet.workspace is not None
-            packet.lists, packet.found, packet.rejected = self._halves(
-                packet.tags, packet.first, packet.last, packet.workspace
-            )
+    @contextlib.contextmanager
+    def memory_for(self, first: int, last: int) -> Iterator[None]:
+        """Use the device, and end quietly where its memory is too little, unless there is one query only."""
+        try:
+            with on_device(self.device):
+                yield
+        except DeviceMemoryError:
+            if last - first == 1:
+                raise
 
-    def key_lookup(self, packet: DevicePacket, space: Space) -> Lists:
-        """Keys of the sets of each query of a packet."""
-        lists = packet.lists
-        if lists is None:
-            assert packet.pairs is not None
-            with packet.released_on_error(), on_device(self._device):
-                lists = packet.pairs.lists(space)
-        packet.release()
-        return lists if self._keys_there else look_up_keys(lists, self.keys, space)
+    def find(self, queries: DeviceQueries, *, ids: bool = False) -> tuple[Pairs, int, int]:
+        """The pairs of each query and its sets, with and without constraints; how many, and how many were rejected."""
+        keys = None if ids else self._keys_there
+        pairs = Pairs(queries.count, self._has_empty_set, keys, self._deleted, queries.workspace, self._room)
+
+        def launch(out: PairArrays) -> None:
+            self._match.launch(queries, out)
+            if self._filters is not None:
+                self._filters.launch(queries, out)
+
+        return pairs, *pairs.find(launch)
+
+    def keys_of(self, found: Lists, space: Space) -> Lists:
+        """Keys that were found, or those of sets that were, if the device has no keys."""
+        return found if self._keys_there else look_up_keys(found, self.keys, space)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""
         packet = self.preprocess(tags, first, last)
         assert packet.queries is not None
-        with packet.released_on_error():
-            pairs, _, _ = self._find(packet.queries, None)
-            with on_device(self._device):
-                lists = pairs.lists()
-        packet.release()
-        return lists
+        with packet.released_on_error(), on_device(self.device):
+            packet.pairs, _, _ = self.find(packet.queries, ids=True)
+        return packet.results()
 
     def _match_batches(self, batches: Batches) -> Found:
         match = self._match.match_batches
         assert match is not None
-        workspace = self._free.get()
+        workspace = self.free.get()
         try:
-            with on_device(self._device):
+            with on_device(self.device):
                 workspace.stream.synchronize()  # a call that failed may have left something behind
                 return match(batches, workspace)
         finally:
-            self._free.put(workspace)
+            self.free.put(workspace)
 
-    def _find(self, queries: DeviceQueries, keys: KeyArrays | None) -> tuple[Pairs, int, int]:
-        with on_device(self._device):
-            pairs = Pairs(queries.count, self._has_empty_set, keys, self._deleted, queries.workspace, self._room)
-            return pairs, *pairs.find(lambda *results: self._launch(queries, *results))
-
-    def _launch(self, queries: DeviceQueries, *results: Any) -> None:
-        """Have sets without constraints, and those with some, appended to the same pairs."""
-        self._match.launch(queries, *results)
-        if self._filters is not None:
-            self._filters.launch(queries, *results)
-
-    def _halves(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
+    def in_halves(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
         """Match queries with more results than there is memory for, one half after the other in the same memory."""
         self._room.forget()
         middle = (first + last) // 2
@@ -264,13 +260,11 @@ class CudaMatcher:
 
     def _results(self, tags: TagLists, first: int, last: int, workspace: Workspace) -> tuple[Lists, int, int]:
         try:
-            with on_device(self._device):
+            with on_device(self.device):
                 workspace.clear()
-                queries = self._tag_index.prepare(tags, first, last)(workspace)
-            pairs, found, rejected = self._find(queries, self._keys_there)
-            with on_device(self._device):
+                pairs, found, rejected = self.find(self._tag_index.prepare(tags, first, last)(workspace))
                 return pairs.lists(), found, rejected
         except DeviceMemoryError:
             if last - first == 1:
                 raise
-        return self._halves(tags, first, last, workspace)
+        return self.in_halves(tags, first, last, workspace)

@@ -19,7 +19,7 @@ constants cuda.filters _Constants i64 n u32 n u64 n u16
 attributes cuda.filters ValueArrays i64 u32 u32
 cells filters.asked TokenCells i64 i64 u64 u32 n
 tokens cuda.filters TokenArrays i64 i32 u32 u32 u64
-message cuda.filters _Asked queries attributes
+message cuda.filters MessageArrays queries attributes
 sets filters.asked Sets constraints u32 i64 halves
 trie filters.trie Trie i32 halves u64 i32 u64 u8
 cut filters.lines Buckets i32 i64 u32
@@ -58,7 +58,7 @@ cuda.pairs _sort n i32 n queries
 cuda.filters _encode n n given constants u32 u32 i32
 cuda.filters _by_message n u32 u32 u32 i64 i32 u32 u32
 cuda.filters _room n n queries attributes i64 i32
-cuda.filters _tokenize n queries attributes cells tokens
+cuda.filters _tokenize n message cells tokens
 cuda.filters match_trie n n n tokens message trie sets pairs
 cuda.filters assign_buckets n n attributes cut u8
 cuda.filters match_lines n n u8 message cut blocks sets pairs
