@@ -173,33 +173,36 @@ def build_slots(
 def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out):
     """Write to `out` the number of each tag, UNKNOWN for those not in the table; tag `first + i` has `hashes[i]`."""
     # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
-    # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
-    count = len(hashes)
+    # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand,
+    # in the nearest cache, as a block has few tags.
     if len(known_offsets) == 1:
         out[:] = UNKNOWN
         return np.uint64(0)
-    found = np.empty(count, np.uint64)
-    starts = np.empty(count, known_offsets.dtype)
-    stops = np.empty(count, known_offsets.dtype)
+    found = np.empty(_TOUCHED, np.uint64)
+    starts = np.empty(_TOUCHED, known_offsets.dtype)
+    stops = np.empty(_TOUCHED, known_offsets.dtype)
     touched = np.uint64(0)
-    for i in range(count):
-        touched ^= slots[_home(hashes[i], slots)]
-    for i in range(count):
-        found[i] = _in_bucket(hashes[i], _home(hashes[i], slots), slots)
-    for i in range(count):
-        number = max(found[i] & _LOW32, _U(1)) - _U(1)
-        starts[i], stops[i] = known_offsets[number], known_offsets[number + _U(1)]
-    for i in range(count):
-        touched ^= _U(known_data[min(starts[i], len(known_data) - 1)])
-    for i in range(count):
-        start, stop = offsets[first + i], offsets[first + i + 1]
-        if found[i] != _U(0) and _same_bytes(data, start, stop, known_data, starts[i], stops[i]):
-            out[i] = np.uint32((found[i] & _LOW32) - _U(1))
-        elif found[i] == _U(0) and slots[_home(hashes[i], slots) + _U(_BUCKET - 1)] == _U(0):
-            out[i] = UNKNOWN
-        else:
-            # The bucket is full, so that the tag may be in the next, or holds another tag with its fingerprint.
-            out[i] = find(hashes[i], data, start, stop, slots, known_offsets, known_data)[2]
+    for begin in range(0, len(hashes), _TOUCHED):
+        count = min(_TOUCHED, len(hashes) - begin)
+        for i in range(count):
+            touched ^= slots[_home(hashes[begin + i], slots)]
+        for i in range(count):
+            found[i] = _in_bucket(hashes[begin + i], _home(hashes[begin + i], slots), slots)
+        for i in range(count):
+            number = max(found[i] & _LOW32, _U(1)) - _U(1)
+            starts[i], stops[i] = known_offsets[number], known_offsets[number + _U(1)]
+        for i in range(count):
+            touched ^= _U(known_data[min(starts[i], len(known_data) - 1)])
+        for i in range(count):
+            tag = begin + i
+            start, stop = offsets[first + tag], offsets[first + tag + 1]
+            if found[i] != _U(0) and _same_bytes(data, start, stop, known_data, starts[i], stops[i]):
+                out[tag] = np.uint32((found[i] & _LOW32) - _U(1))
+            elif found[i] == _U(0) and slots[_home(hashes[tag], slots) + _U(_BUCKET - 1)] == _U(0):
+                out[tag] = UNKNOWN
+            else:
+                # The bucket is full, so that the tag may be in the next, or holds another tag with its fingerprint.
+                out[tag] = find(hashes[tag], data, start, stop, slots, known_offsets, known_data)[2]
     return touched
 
 
