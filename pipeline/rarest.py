@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import IntArray, Lists, U32Array, UIntArray, frozen
+from tagmatch.model.arrays import IntArray, Lists, U8Array, U32Array, UIntArray, frozen
 from tagmatch.model.kernels.intrinsics import array_at
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.model.options import MatchOptions
@@ -23,7 +23,6 @@ from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.one import (
     ALL,
     LAYOUT,
-    LAYOUT_SCALAR,
     RANK_OFFSETS,
     RANKS,
     OneQuery,
@@ -32,13 +31,24 @@ from tagmatch.pipeline.one import (
     live_of,
     prepare,
     ranks_of,
-    scalar,
 )
 from tagmatch.pipeline.segment import Finder, RowsFound
 from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks, seek
 
+_U = np.uint64
+
 #: Ranges of at most this many rows are not searched but scanned
 SCAN_ROWS = 32
+
+# Queries whose cache misses are waited for together
+_BLOCK = 128
+# Rows are counted as sharing at most so many ranks with the row before
+_MOST_SHARED = 255
+# So many rows that share a rank which a query does not have are passed over one by one, the others by a search
+_NEAR_ROWS = _U(64)
+# Words of a bitmap of ranks: these for each tag of the queries, and at most so many, which a processor's cache has room
+# for
+_WORDS_A_TAG, _FEWEST_WORDS, _MOST_WORDS = 4, 64, 1 << 16
 
 #: Stands for the second rank of a set of one tag
 NO_RANK = np.uint32(0xFFFFFFFF)
@@ -97,9 +107,6 @@ def next_candidates(offsets, ranks, seconds, query, path, depth):
     return np.int64(0), np.int64(0), 0
 
 
-_U = np.uint64
-
-
 @kernel
 def _second_ranks(offsets, ranks, first, last, out):
     for row in range(first, last):
@@ -130,86 +137,196 @@ def clusters_of(segment: Segment, *, threads: int = 1) -> Clusters:
 
 
 @kernel
-def _find_candidates(query_offsets, query_ranks, clusters, longest, most, ends):
-    """Candidate rows, query by query, each with the place in `query_ranks` after its rarest tag's.
+def _shared_ranks(offsets, ranks, first, last, out):
+    for row in range(max(first, 1), last):
+        before, begin = offsets[row - 1], offsets[row]
+        most = min(begin - before, offsets[row + 1] - begin, _MOST_SHARED)
+        shared = 0
+        while shared < most and ranks[before + shared] == ranks[begin + shared]:
+            shared += 1
+        out[row] = shared
 
-    Once it has more than `most`, it looks for no more in large clusters.
-    """
-    offsets, ranks, seconds, first_rows = clusters
-    # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
-    # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
-    begins = np.empty(len(query_ranks), np.int64)
-    stops = np.empty(len(query_ranks), np.int64)
-    for i in range(len(query_ranks)):
-        begins[i], stops[i] = first_rows[query_ranks[i]], first_rows[query_ranks[i] + np.uint32(1)]
-    touched = np.uint32(0)
-    for i in range(len(query_ranks)):
-        touched ^= seconds[min(begins[i], len(seconds) - 1)]
-    rows = np.empty(16 * len(ends) + SCAN_ROWS, np.uint32)
-    places = np.empty(16 * len(ends) + SCAN_ROWS, np.uint32)
-    path = np.empty((longest + 2, 3), np.int64)
-    used = np.int64(0)
-    for i in range(len(ends) - 1):
-        first, last = query_offsets[i], query_offsets[i + 1]
-        # One bit for each rank modulo 64: most rows of a cluster are turned away by their second rank. Sets of one
-        # tag must pass.
-        query_bits = _U(1) << (_U(NO_RANK) & _U(63))
-        small = 0
-        for place in range(first, last):
-            query_bits |= _U(1) << (_U(query_ranks[place]) & _U(63))
-            small += min(stops[place] - begins[place], SCAN_ROWS)
-        if used + small > len(rows):
-            rows, places = with_room(rows, used, small), with_room(places, used, small)
-        for place in range(first, last):
-            row, end = begins[place], stops[place]
-            if end - row <= SCAN_ROWS:
-                for candidate in range(row, end):
-                    rows[used], places[used] = candidate, place + 1
-                    used += np.int64((query_bits >> (_U(seconds[candidate]) & _U(63))) & _U(1))
-        for place in range(first, last):
-            row, end = begins[place], stops[place]
-            if end - row <= SCAN_ROWS:
-                continue
-            path[1, 0], path[1, 1], path[1, 2] = row, end, place + 1 - first
-            depth = 1
-            while depth > 0 and used <= most:
-                row, end, depth = next_candidates(offsets, ranks, seconds, query_ranks[first:last], path, depth)
-                if used + (end - row) > len(rows):
-                    rows, places = with_room(rows, used, end - row), with_room(places, used, end - row)
-                for candidate in range(row, end):
-                    rows[used], places[used] = candidate, place + 1
-                    used += 1
-        ends[i + 1] = used
-    return rows, places, used, touched
+
+@inlined
+def _bit_of(bits, rank):
+    return (_U(rank) >> _U(6)) & _U(len(bits) - 1), _U(rank) & _U(63)
+
+
+@inlined
+def _first_strange(bits, ranks, at, end):
+    """The first place from `at` on, below `end`, of a rank whose bit is not set; else `end`."""
+    last = _U(len(bits) - 1)
+    while at < end and (bits[(_U(ranks[at]) >> _U(6)) & last] >> (_U(ranks[at]) & _U(63))) & _U(1):
+        at += _U(1)
+    return at
 
 
 @kernel
-def _verify(query_offsets, query_ranks, clusters, candidates, has_empty, ends, out):
-    """Write to `out` the candidates contained in their queries, after the empty set where it is stored."""
-    (offsets, ranks, _, _), (rows, places, candidate_ends) = clusters, candidates
-    begins = np.empty(candidate_ends[-1], np.int64)
-    stops = np.empty(candidate_ends[-1], np.int64)
-    for i in range(len(begins)):
-        begins[i], stops[i] = offsets[rows[i]] + 1, offsets[rows[i] + np.uint32(1)]
-    touched = np.uint32(0)
-    for i in range(len(begins)):
-        touched ^= ranks[begins[i] - 1]
-    used = 0
+def _candidates(query_offsets, query_ranks, edges, seconds, rows, ends):
+    """Rows of small clusters whose second-rarest rank the queries may have; returns them, and how many there are."""
+    used = _U(0)
     for query in range(len(ends) - 1):
-        last = query_offsets[query + 1]
+        first, last = query_offsets[query] - query_offsets[0], query_offsets[query + 1] - query_offsets[0]
+        # One bit for each rank modulo 64: most rows are turned away by it. Sets of one tag must pass.
+        query_bits, room = _U(1) << (_U(NO_RANK) & _U(63)), 0
+        for place in range(first, last):
+            query_bits |= _U(1) << (_U(query_ranks[place]) & _U(63))
+            room += min(edges[place, 1] - edges[place, 0], SCAN_ROWS)
+        rows = with_room(rows, used, room)
+        for place in range(first, last):
+            row, end = edges[place, 0], edges[place, 1]
+            if end - row <= SCAN_ROWS:
+                for candidate in range(_U(row), _U(end)):
+                    rows[used] = candidate
+                    used += (query_bits >> (_U(seconds[candidate]) & _U(63))) & _U(1)
+        ends[query + 1] = used
+    return rows, used
+
+
+@inlined
+def _begins_alike(offsets, ranks, row, other, depth):
+    """Whether two rows have the same first `depth` ranks; the other has as many."""
+    begin, other_begin = _U(offsets[row]), _U(offsets[other])
+    if _U(offsets[row + _U(1)]) - begin < depth:
+        return False
+    for i in range(depth):
+        if ranks[begin + i] != ranks[other_begin + i]:
+            return False
+    return True
+
+
+@kernel
+def _behind(offsets, ranks, row, end, depth):
+    """The first row from `row` on, below `end`, without the first `depth` ranks of the row before it. Galloping."""
+    known, low, step = row - _U(1), row, _U(1)
+    while low + step <= end and _begins_alike(offsets, ranks, low + step - _U(1), known, depth):
+        low += step
+        step *= _U(2)
+    high = min(low + step - _U(1), end)
+    while low < high:
+        middle = (low + high) >> _U(1)
+        if _begins_alike(offsets, ranks, middle, known, depth):
+            low = middle + _U(1)
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def _walk(bits, query, at, known, edges, most, out, used):
+    """Append the rows of a large cluster that a query contains; returns where they end, and how many were read.
+
+    `at` is the place in the query after the cluster's rank. A row begins with ranks of the one before. If that one
+    failed at one of these, so does this, unread; else only the ranks behind them are compared.
+    """
+    (offsets, ranks, _, first_rows), shared = known
+    exact = 64 * len(bits) >= len(first_rows)
+    row, end, depth, read = _U(edges[0]), _U(edges[1]), _U(1), 0
+    while row < end and read <= most:
+        begin, stop = _U(offsets[row]), _U(offsets[row + _U(1)])
+        failed = _first_strange(bits, ranks, begin + depth, stop)
+        read += 1
+        if failed == stop:
+            out[used] = row
+            used += np.int64(exact or contains_ranks(query, at, len(query), ranks, begin + _U(1), stop))
+        row += _U(1)
+        if failed < stop:
+            near = min(end, row + _NEAR_ROWS)
+            while row < near and _U(shared[row]) > failed - begin:
+                row += _U(1)
+            if row == near and row < end and _U(shared[row]) > failed - begin:
+                row = _behind(offsets, ranks, row, end, failed - begin + _U(1))
+        if row < end:
+            depth = _U(shared[row])
+    return used, read
+
+
+@kernel
+def _verify(block, candidates, known, has_empty, most, bits, out, used, ends):
+    """Append the rows that each query of a block contains; returns them, where they end, and how many were read."""
+    (query_offsets, query_ranks, edges), (rows, row_ends, places) = block, candidates
+    (_, ranks, _, first_rows), _ = known
+    exact, read = 64 * len(bits) >= len(first_rows), 0
+    for i in range(len(ends)):
+        query = query_ranks[query_offsets[i] - query_offsets[0] : query_offsets[i + 1] - query_offsets[0]]
+        own = edges[query_offsets[i] - query_offsets[0] : query_offsets[i + 1] - query_offsets[0]]
+        room = row_ends[i + 1] - row_ends[i] + 1
+        for at in range(len(query)):
+            count = own[at, 1] - own[at, 0]
+            room += count if count > SCAN_ROWS else 0
+        out = with_room(out, used, room)
         if has_empty:
             out[used] = 0
             used += 1
-        for i in range(candidate_ends[query], candidate_ends[query + 1]):
-            if contains_ranks(query_ranks, places[i], last, ranks, begins[i], stops[i]):
-                out[used] = rows[i]
-                used += 1
-        ends[query + 1] = used
-    return used, touched
+        if room > 1:
+            for rank in query:
+                word, bit = _bit_of(bits, rank)
+                bits[word] |= _U(1) << bit
+            for candidate in range(row_ends[i], row_ends[i + 1]):
+                begin, stop = _U(places[candidate, 0]), _U(places[candidate, 1])
+                out[used] = rows[candidate]
+                if _first_strange(bits, ranks, begin, stop) == stop:
+                    used += np.int64(exact or contains_ranks(query, 0, len(query), ranks, begin, stop))
+                read += 1
+            for at in range(len(query)):
+                if own[at, 1] - own[at, 0] > SCAN_ROWS and read <= most:
+                    used, more = _walk(bits, query, at + 1, known, own[at], most - read, out, used)
+                    read += more
+            for rank in query:
+                bits[_bit_of(bits, rank)[0]] = _U(0)
+        ends[i] = used
+    return out, used, read
 
 
-_SECONDS, _FIRST_ROWS = LAYOUT, LAYOUT + 1
-_LONGEST = LAYOUT_SCALAR
+@kernel
+def _find_sets(queries, known, has_empty, most, bits, ends):
+    """Rows that each query contains, the empty set's first; and how many others were read, at first or at last.
+
+    After more than `most` it goes no further.
+    """
+    (query_offsets, query_ranks), ((offsets, ranks, seconds, first_rows), _) = queries, known
+    longest, count = 0, len(ends) - 1
+    for first in range(0, count, _BLOCK):
+        longest = max(longest, query_offsets[min(first + _BLOCK, count)] - query_offsets[first])
+    edges, row_ends = np.empty((longest, 2), np.int64), np.zeros(_BLOCK + 1, np.int64)
+    rows, places = np.empty(16 * _BLOCK, np.uint32), np.empty((16 * _BLOCK, 2), np.int64)
+    out, used, total = np.empty(16 * len(ends), np.uint32), 0, 0
+    touched = np.uint32(0)
+    # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
+    # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
+    for first in range(0, count, _BLOCK):
+        last = min(first + _BLOCK, count)
+        own = query_ranks[query_offsets[first] : query_offsets[last]]
+        for i in range(len(own)):
+            edges[i, 0], edges[i, 1] = first_rows[own[i]], first_rows[own[i] + np.uint32(1)]
+        for i in range(len(own)):
+            touched ^= seconds[min(edges[i, 0], len(seconds) - 1)]
+        block = query_offsets[first : last + 1], own, edges
+        rows, candidates = _candidates(*block, seconds, rows, row_ends[: last - first + 1])
+        if candidates > len(places):
+            places = np.empty((2 * candidates, 2), np.int64)
+        for i in range(candidates):
+            places[i, 0], places[i, 1] = offsets[rows[i]] + 1, offsets[rows[i] + np.uint32(1)]
+        for i in range(candidates):
+            touched ^= ranks[places[i, 0] - 1]
+        out, used, read = _verify(
+            block, (rows, row_ends, places), known, has_empty, most, bits, out, used, ends[first + 1 : last + 1]
+        )
+        total += read
+    return out[:used], total, touched
+
+
+_SECONDS, _FIRST_ROWS, _SHARED = LAYOUT, LAYOUT + 1, LAYOUT + 2
+
+
+@kernel
+def _bitmap(ranks, tags):
+    """A bit for each rank, or fewer for few queries, which have so many tags in all: zeros, a power of two of words."""
+    most = min(max(_WORDS_A_TAG * tags, _FEWEST_WORDS), _MOST_WORDS)
+    words = 1
+    while 64 * words < ranks and 2 * words <= most:
+        words *= 2
+    return np.zeros(words, np.uint64)
 
 
 @kernel
@@ -218,17 +335,12 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     seconds = array_at(tables, _SECONDS, np.uint32)
     offsets, values = array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32)
     clusters = (offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row))
-    queries = np.array([0, len(ranks)])
-    candidate_ends, ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
-    empty = has_empty(tables)
+    empty, ends = has_empty(tables), np.zeros(2, np.int64)
     if len(seconds) == 0:
         return np.empty(0, np.uint32), 0
-    rows, places, used, _ = _find_candidates(queries, ranks, clusters, scalar(tables, _LONGEST), most, candidate_ends)
-    if used > most:
-        return np.empty(0, np.uint32), -1
-    out = np.empty(used + empty, np.uint32)
-    found, _ = _verify(queries, ranks, clusters, (rows, places, candidate_ends), empty != 0, ends, out)
-    return out[:found], len(out) - found
+    known, bits = (clusters, array_at(tables, _SHARED, np.uint8)), _bitmap(len(clusters[3]), len(ranks))
+    sets, read, _ = _find_sets((np.array([0, len(ranks)]), ranks), known, empty != 0, most, bits, ends)
+    return sets, read - len(sets) + empty if read <= most else -1
 
 
 @cache
@@ -250,9 +362,15 @@ class RarestSubsetMatch(Finder):
     def __init__(self, segment: Segment, *, threads: int = 1) -> None:
         assert isinstance(segment.partitions, ClusterTable)
         ranks = segment.tagsets.ranks
+        shared = np.zeros(len(ranks), np.uint8)
+        run_rows(
+            lambda first, last: _shared_ranks(ranks.offsets, ranks.values, first, last, shared),
+            even_ranges(len(ranks), threads),
+            threads,
+        )
         self._clusters = clusters_of(segment, threads=threads)
+        self._shared: U8Array = frozen(shared)  # How many of its first ranks each row has in common with the one before
         self._has_empty = segment.tagsets.has_empty_set
-        self._longest = int(ranks.lengths().max(initial=0))
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> RarestSubsetMatch:
@@ -260,27 +378,25 @@ class RarestSubsetMatch(Finder):
         return cls(segment, threads=options.threads)
 
     def __len__(self) -> int:
-        return len(self._clusters.seconds)
+        return len(self._shared)
 
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        return self._clusters.seconds.nbytes
+        return self._clusters.seconds.nbytes + self._shared.nbytes
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """As `Finder` says."""
-        prepared, dtypes = prepare(segment, tags, list(self._clusters[2:]), [self._longest])
+        prepared, dtypes = prepare(segment, tags, [*self._clusters[2:], self._shared], [])
         first_row: Any = self._clusters.first_rows.dtype.type
         return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, brief=True))
 
     def find(self, prepared: QueryBatch) -> RowsFound:
         """As `Finder` says."""
-        candidate_ends = np.zeros(len(prepared) + 1, np.int64)
         ends = np.zeros(len(prepared) + 1, np.int64)
         if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
             return RowsFound(Lists(ends, np.zeros(0, np.uint32)), 0)
-        queries = prepared.offsets, prepared.ranks, tuple(self._clusters)  # a named tuple's type takes longer to find
-        rows, places, used, _ = _find_candidates(*queries, self._longest, ALL, candidate_ends)
-        out = np.empty(used + self._has_empty * len(prepared), np.uint32)
-        matches, _ = _verify(*queries, (rows, places, candidate_ends), self._has_empty, ends, out)
-        return RowsFound(Lists(ends, out[:matches]), len(out) - int(matches))
+        known = tuple(self._clusters), self._shared  # a named tuple's type takes longer to find
+        bits = _bitmap(len(self._clusters.first_rows), len(prepared.ranks))
+        rows, read, _ = _find_sets((prepared.offsets, prepared.ranks), known, self._has_empty, ALL, bits, ends)
+        return RowsFound(Lists(ends, rows), int(read) + self._has_empty * len(prepared) - len(rows))

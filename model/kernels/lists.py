@@ -39,6 +39,35 @@ _U = np.uint64
 _FEW = 32
 
 
+def _trailing_zeros(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.cttz(arguments[0], context.get_constant(types.boolean, True))
+
+    return types.uint64(types.uint64), generate
+
+
+def _leading_zeros(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.ctlz(arguments[0], context.get_constant(types.boolean, True))
+
+    return types.uint64(types.uint64), generate
+
+
+def _ones(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.ctpop(arguments[0])
+
+    return types.uint64(types.uint64), generate
+
+
+#: In a kernel, `trailing_zeros(word)`: the place of the lowest bit that is set in a uint64 other than 0
+trailing_zeros: Any = intrinsic(_trailing_zeros)
+#: In a kernel, `leading_zeros(word)`: how many bits of a uint64 other than 0 are above the highest that is set
+leading_zeros: Any = intrinsic(_leading_zeros)
+#: In a kernel, `ones(word)`: how many bits of a uint64 are set
+ones: Any = intrinsic(_ones)
+
+
 @kernel
 def spread(known, indices, first, out):
     """Write to `out` the number that `known` has for each index, from place `first` on; UNKNOWN where it has none."""
@@ -106,16 +135,48 @@ def ascending_row(numbers, first, last, out):
 
 
 @kernel
+def _by_bits(numbers, first, last, words, above, out):
+    """As `ascending_row`, by a bit for each number in `words`, and by one for each word in `above`; all are 0 again."""
+    for i in range(_U(first), _U(last)):
+        if numbers[i] != UNKNOWN:
+            word = _U(numbers[i]) >> _U(6)
+            words[word] |= _U(1) << (_U(numbers[i]) & _U(63))
+            above[word >> _U(6)] |= _U(1) << (word & _U(63))
+    used = _U(out)
+    for i in range(_U(len(above))):
+        while above[i] != _U(0):
+            word = (i << _U(6)) | trailing_zeros(above[i])
+            above[i] &= above[i] - _U(1)
+            bits = words[word]
+            words[word] = _U(0)
+            while bits != _U(0):
+                numbers[used] = (word << _U(6)) | trailing_zeros(bits)
+                bits &= bits - _U(1)
+                used += _U(1)
+    return np.int64(used)
+
+
+@kernel
 def ascending_known(offsets, first, numbers, new_offsets):
     """Make each row of `numbers` ascending, in place, without repetitions and without UNKNOWN.
 
     Row `i` of `len(new_offsets) - 1` stands at `offsets[first + i] - offsets[first]` at first and at
     `new_offsets[i]` afterwards; returns how many numbers are left in all.
     """
-    base = offsets[first]
-    used = 0
+    base, greatest, used = offsets[first], _U(0), 0
     for row in range(len(new_offsets) - 1):
-        used = ascending_row(numbers, offsets[first + row] - base, offsets[first + row + 1] - base, used)
+        if offsets[first + row + 1] - offsets[first + row] > _FEW:
+            for i in range(offsets[first + row] - base, offsets[first + row + 1] - base):
+                greatest = max(greatest, _U(numbers[i]) if numbers[i] != UNKNOWN else _U(0))
+    # A bit for each number, and one for each of their words: to read them in order takes less time than to sort
+    words = np.zeros((greatest >> _U(6)) + _U(1), np.uint64)
+    above = np.zeros((greatest >> _U(12)) + _U(1), np.uint64)
+    for row in range(len(new_offsets) - 1):
+        begin, end = offsets[first + row] - base, offsets[first + row + 1] - base
+        if end - begin <= _FEW or len(above) > _FEW * (end - begin):
+            used = ascending_row(numbers, begin, end, used)
+        else:
+            used = _by_bits(numbers, begin, end, words, above, used)
         new_offsets[row + 1] = used
     return used
 
