@@ -2,7 +2,8 @@
 
 A hash table says where the sets with each second-rarest tag are in large clusters. A thread that searches a cluster of
 thousands of rows waits for memory at each step of a binary search, and the other threads of its warp wait for it. Here
-it waits once.
+it waits once. What shares those two ranks is searched by leapfrogging: the rows' next ranks and the query's remaining
+ranks are both ascending, and whichever is behind gallops to the other.
 """
 
 from __future__ import annotations
@@ -22,10 +23,8 @@ from tagmatch.pipeline.rarest import (
     SCAN_ROWS,
     Clusters,
     clusters_of,
-    next_candidates,
-    seek_row,
 )
-from tagmatch.pipeline.tags import contains_ranks
+from tagmatch.pipeline.tags import contains_ranks, seek
 
 cuda: Any = numba.cuda
 
@@ -36,6 +35,59 @@ _BLOCK = 128
 _FREE = _U(0)
 # About 2**64 divided by the golden ratio, and odd: the high bits of products are those that are spread best
 _SPREAD = _U(0x9E3779B97F4A7C15)
+
+
+@inlined
+def _rank_at(offsets, ranks, seconds, row, depth):
+    """Rank `depth` of a row; the second ranks have a column of their own, which is searched most."""
+    return seconds[row] if depth == 1 else ranks[offsets[row] + depth]
+
+
+@inlined
+def _seek_row(offsets, ranks, seconds, row, end, depth, rank):
+    """First row from `row` on, below `end`, whose rank at `depth` is not below `rank`; else `end`. Galloping."""
+    step = 1
+    while row + step <= end and _rank_at(offsets, ranks, seconds, row + step - 1, depth) < rank:
+        row += step
+        step *= 2
+    low, high = row, min(row + step - 1, end)
+    while low < high:
+        middle = (low + high) >> 1
+        if _rank_at(offsets, ranks, seconds, middle, depth) < rank:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
+def _next_candidates(offsets, ranks, seconds, query, path, depth):
+    """Rows of a cluster that may be contained in a query, range by range."""
+    while depth > 0:
+        row, end, at = path[depth, 0], path[depth, 1], path[depth, 2]
+        if end - row <= SCAN_ROWS or depth == len(path) - 1:
+            return row, end, depth - 1
+        if offsets[row + 1] - offsets[row] == depth:
+            path[depth, 0] = row + 1
+            return row, row + 1, depth
+        child_end = row
+        while row < end and at < len(query):
+            rank = _rank_at(offsets, ranks, seconds, row, depth)
+            if rank < query[at]:
+                row = _seek_row(offsets, ranks, seconds, row, end, depth, query[at])
+            elif rank > query[at]:
+                at = seek(query, at, len(query), rank)
+            else:
+                child_end = _seek_row(offsets, ranks, seconds, row, end, depth, rank + np.uint32(1))
+                break
+        if child_end > row:
+            at += 1
+            path[depth, 0], path[depth, 2] = child_end, at
+            depth += 1
+            path[depth, 0], path[depth, 1], path[depth, 2] = row, child_end, at
+        else:
+            depth -= 1
+    return np.int64(0), np.int64(0), 0
 
 
 @inlined
@@ -84,7 +136,7 @@ def _fill(clusters, slots, shift):
     if row < len(clusters.seconds) and _begins(row, clusters):
         offsets, ranks, seconds, first_rows = clusters
         first, second = ranks[offsets[row]], seconds[row]
-        end = seek_row(offsets, ranks, seconds, row, first_rows[first + np.uint32(1)], 1, second + np.uint32(1))
+        end = _seek_row(offsets, ranks, seconds, row, first_rows[first + np.uint32(1)], 1, second + np.uint32(1))
         pair = _pair(first, second)
         at = (pair * _SPREAD) >> shift
         while cuda.atomic.cas(slots, (at, 0), _FREE, pair) != _FREE:
@@ -154,7 +206,7 @@ def _match(places, queries, bits, clusters, slots, shift, out):
                 depth = 2
                 while depth > 1:
                     own = queries.ranks[begin:last]
-                    row, end, depth = next_candidates(offsets, ranks, seconds, own, path, depth)
+                    row, end, depth = _next_candidates(offsets, ranks, seconds, own, path, depth)
                     for candidate in range(row, end):
                         _stage(second, candidate, waiting, queries, clusters, out)
         else:

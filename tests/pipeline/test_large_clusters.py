@@ -1,0 +1,69 @@
+"""Sets that share their rarest tag, and tags behind it, in numbers: what is found without reading each of them."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from oracle import Oracle
+
+from tagmatch import TagMatch
+
+KNOWN = [f"t{i}" for i in range(14)]
+SOME = st.sets(st.sampled_from(KNOWN), min_size=1, max_size=7)
+ASKED = st.lists(st.sampled_from([*KNOWN, "unknown"]), max_size=40)
+
+
+def answers(sets: list[list[str]], queries: list[list[str]]) -> None:
+    """Compare what each query finds, alone and with the others, with the oracle's answer."""
+    oracle = Oracle()
+    oracle.add_sets(sets, range(len(sets)))
+    oracle.consolidate()
+    wanted = [sorted(oracle.match(query)) for query in queries]
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_sets(sets, range(len(sets)))
+        tm.consolidate()
+        assert [sorted(tm.match(query)) for query in queries] == wanted
+        assert [sorted(keys) for keys in tm.match_many(queries).to_pylist()] == wanted
+
+
+@settings(max_examples=30)
+@given(st.lists(SOME, min_size=1, max_size=20), st.lists(ASKED, min_size=1, max_size=10), st.booleans())
+def test_any_sets_of_few_tags(some: list[set[str]], queries: list[list[str]], has_empty: bool) -> None:
+    """All subsets of some sets: clusters of up to 64 rows and more, in which most rows begin as the one before."""
+    subsets = {
+        tags for each in some for size in range(1, len(each) + 1) for tags in itertools.combinations(sorted(each), size)
+    }
+    answers([list(tags) for tags in sorted(subsets)] + [[]] * has_empty, [*queries, KNOWN, []])
+
+
+def test_hundreds_of_rows_that_fail_at_one_tag() -> None:
+    """Rows behind one that failed are passed over until their ranks differ, wherever in the row that is."""
+    rng = random.Random(1)
+    behind = [f"b{i}" for i in range(12)]
+    sets = [["rare", first, *rest] for first in ("x", "y", "z") for rest in itertools.combinations(behind, 4)]
+    sets += [[tag, f"other{i}"] for tag in (*behind, "x", "y", "z") for i in range(2000)]
+    queries = [["rare", *rng.sample(behind, 6), *rng.sample(("x", "y", "z"), k)] for k in (0, 1, 1, 2, 3)]
+    answers(sets, [*queries, ["rare", *behind, "z"], ["rare"], ["x", *behind]])
+
+
+@pytest.mark.parametrize("length", [250, 256, 400])
+def test_rows_that_share_hundreds_of_tags(length: int) -> None:
+    """As many ranks that rows share as a byte counts, and more."""
+    long = [f"l{i:03}" for i in range(length)]
+    sets = [long[: length - cut] + [f"end{i}"] for cut in (0, 1, 3) for i in range(20)] + [long, long[:-2]]
+    sets += [[f"end{i}", f"other{j}"] for i in range(20) for j in range(70)]  # so that these are not the rarest
+    queries = [[*long, "end3"], [*long[:-1], "end3", "end19"], long, long[:-2], [*long[1:], "end3"], long[::-1] * 2]
+    answers(sets, queries)
+
+
+def test_ranks_that_share_a_bit() -> None:
+    """A query alone has fewer bits than an index ranks: the rows that these let through are compared exactly."""
+    rng = random.Random(1)
+    firsts, seconds = [f"first{i}" for i in range(5000)], [f"second{i}" for i in range(60)]
+    small = [[tag, rng.choice(firsts)] for tag in (f"a{i}" for i in range(3000))]
+    large = [["rare", tag] for tag in seconds] + [[tag, f"other{i}"] for tag in seconds for i in range(60)]
+    queries = [["rare", *rng.sample(firsts, 15)] for _ in range(100)]
+    queries += [[tag for pair in rng.sample(small, 16) for tag in rng.sample(pair, 1)] for _ in range(600)]
+    answers([*small, *large, *([tag, "end"] for tag in firsts)], [*queries, ["rare", "second7", "second9"]])
