@@ -52,7 +52,7 @@ def test_hundreds_of_rows_that_fail_at_one_tag() -> None:
 def test_rows_that_share_hundreds_of_tags(length: int) -> None:
     """As many ranks that rows share as a byte counts, and more."""
     long = [f"l{i:03}" for i in range(length)]
-    sets = [long[: length - cut] + [f"end{i}"] for cut in (0, 1, 3) for i in range(20)] + [long, long[:-2]]
+    sets = [[*long[: length - cut], f"end{i}"] for cut in (0, 1, 3) for i in range(20)] + [long, long[:-2]]
     sets += [[f"end{i}", f"other{j}"] for i in range(20) for j in range(70)]  # so that these are not the rarest
     queries = [[*long, "end3"], [*long[:-1], "end3", "end19"], long, long[:-2], [*long[1:], "end3"], long[::-1] * 2]
     answers(sets, queries)
