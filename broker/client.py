@@ -8,7 +8,7 @@ import itertools
 import threading
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, NamedTuple, NoReturn, Self
@@ -16,7 +16,16 @@ from typing import Any, Generic, NamedTuple, NoReturn, Self
 import pyarrow as pa
 
 from tagmatch.broker.config import Guarantee, WhenFull
-from tagmatch.broker.connection import TAGS_ONLY, WITH_MORE, Connection, MessageStream, Pipelined, match_stream, split
+from tagmatch.broker.connection import (
+    TAGS_ONLY,
+    WITH_AREA,
+    WITH_MORE,
+    Connection,
+    MessageStream,
+    Pipelined,
+    match_stream,
+    split,
+)
 from tagmatch.broker.hub import Published, table_of
 from tagmatch.broker.wire import AREA_TYPE, area_row
 from tagmatch.index import Index, K
@@ -343,9 +352,7 @@ class RemoteEngine:
         self._plane = bool(info["plane"])
         self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
         self._lock = threading.Lock()
-        # What asks for the keys of messages within an area, as their columns are others than those of single messages
-        self._pool: ThreadPoolExecutor | None = None
-        # What asks single messages: for each channel, and for lists and sets, over a stream that opens with the first
+        # What asks single messages: lists or sets, of each channel, with so many columns, by a stream for each
         self._singles: dict[tuple[bool, str | None, int], Pipelined] = {}
 
     def stage_one(
@@ -413,12 +420,13 @@ class RemoteEngine:
             row.append(None if attributes is None else packed(attributes))
             row.append(None if located is None else [float(each) for each in located])
             if place.within is not None:
-                return self._submit_within(row, place, unique, channel)
+                within: Any = place.within
+                row.append(area_row(within))
         kind = (unique, channel, len(row))
         if (singles := self._singles.get(kind)) is None:
             with self._lock:
                 self.check_open()
-                schema = TAGS_ONLY if len(row) == 1 else WITH_MORE
+                (schema,) = (each for each in (TAGS_ONLY, WITH_MORE, WITH_AREA) if len(each) == len(row))
                 open_stream = partial(self._matching, unique=unique, channel=channel)
                 singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
                 singles = self._singles.setdefault(kind, singles)
@@ -447,21 +455,6 @@ class RemoteEngine:
         }
         found: list[dict[str, Any]] = self.act("explain", body)["sets"]
         return (_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found)
-
-    def _submit_within(self, row: list[Any], place: Place, unique: bool, channel: str | None) -> Future[Any]:
-        within: Any = place.within
-        columns = {field.name: pa.array([value], field.type) for field, value in zip(WITH_MORE, row, strict=True)}
-        columns["within"] = pa.array([area_row(within)])
-
-        def keys() -> list[Any] | set[Any]:
-            (found,) = self.match_many(pa.table(columns), unique=unique, channel=channel).to_pylist()
-            return set(found) if unique else list(found)
-
-        with self._lock:
-            self.check_open()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(4, "tagmatch-within")
-            return self._pool.submit(keys)
 
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         keys = KEY_CHECKS[self.key_type].many(clients, "clients")
@@ -516,8 +509,6 @@ class RemoteEngine:
     def _end(self, drain: bool) -> None:
         for each in self._singles.values():
             each.close(drain=drain)
-        if self._pool is not None:
-            self._pool.shutdown(wait=drain, cancel_futures=not drain)
         self.connection.close()
 
     def check_open(self) -> None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker.config_file import check_certificates, check_pair
-from tagmatch.broker.wire import error_of_flight, error_of_text, read_json, write_json
+from tagmatch.broker.wire import AREA_TYPE, error_of_flight, error_of_text, read_json, write_json
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import (
     ClosedError,
@@ -36,9 +36,10 @@ from tagmatch.model.errors import (
 
 #: What Flight raises
 FAULTS = (pa.ArrowException, flight.FlightError, OSError)
-#: The columns of a stream of single messages, and of one whose messages have attributes, packed, or locations, too
+#: The columns of a stream of single messages; of one with attributes, packed, or locations; of one with areas, too
 TAGS_ONLY = pa.schema([("tags", pa.list_(pa.string()))])
 WITH_MORE = pa.schema([*TAGS_ONLY, ("attributes", pa.binary()), ("location", pa.list_(pa.float64()))])
+WITH_AREA = pa.schema([*WITH_MORE, ("within", AREA_TYPE)])
 
 _URL = re.compile(r"grpc(\+tls|\+tcp)?://(\[[^\]]+\]|[^:/@?#]+):\d+/?")
 # Where a service is gone, it is looked for again so soon
@@ -176,7 +177,9 @@ class MessageStream:
         # gRPC ends the process where a thread says that all is written while another writes, or says so
         self._writing = threading.Lock()
         self.is_draining = False  # the service asks to end the stream
-        self.was_told = False  # its reader has taken notice of that
+        # Of single messages: the futures of those on their way, in order, and whether no more go by this stream
+        self.futures: deque[Reply] = deque()
+        self.has_ended = False
         #: Why the messages of the last batch that was read have no answers, if so
         self.refused: TagMatchError | None = None
 
@@ -272,12 +275,12 @@ def _write(stream: MessageStream, batches: Sequence[pa.RecordBatch]) -> None:
 
 
 def _answers(stream: MessageStream, rows: int) -> list[pa.ListArray]:
-    found, count = [], 0
+    found, count, was_told = [], 0, False
     while count < rows:
         batch = stream.read()
         if batch is None:
-            if stream.is_draining and not stream.was_told:
-                stream.was_told = True  # all that is sent will still be answered
+            if stream.is_draining and not was_told:
+                was_told = True  # all that is sent will still be answered
                 continue
             raise UnavailableError(f"the service ended with {rows - count} of {rows} queries not answered; ask again")
         if stream.refused is not None:
@@ -329,15 +332,6 @@ def give(replies: Sequence[Reply], answers: Callable[[int], Any]) -> None:
             replies[place].set_result(answers(place))
 
 
-class _Sent:
-    """A stream, and the futures of the messages that are on it, in order."""
-
-    def __init__(self, stream: MessageStream) -> None:
-        self.stream = stream
-        self.futures: deque[Reply] = deque()
-        self.has_ended = False
-
-
 class Pipelined:
     """Asks single messages over streams with some columns, and gives keys as lists or, if `unique`, as sets.
 
@@ -357,20 +351,15 @@ class Pipelined:
         self._most_rows = min(most_rows, _MOST_ROWS)
         self._lock = threading.Lock()
         self._some, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._messages: list[Sequence[Any]] = []
+        self._rows: list[Sequence[Any]] = []
         self._futures: list[Reply] = []
-        self._in_flight = 0
-        self._sleeps = self._gathers = self._closed = False
-        self._last_sent = 0.0
-        self._sent: _Sent | None = None
+        self._in_flight, self._closed, self._last_sent = 0, False, 0.0
+        self._stream: MessageStream | None = None
         self._sender: threading.Thread | None = None
         self._receivers: list[threading.Thread] = []
 
-    def submit(self, message: Sequence[Any], timeout: float | None) -> Reply:
-        """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds.
-
-        The message is a value for each column of the schema.
-        """
+    def submit(self, row: Sequence[Any], timeout: float | None) -> Reply:
+        """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds."""
         future = Reply()
         with self._lock:
             if self._in_flight >= self._most and not self._room.wait_for(self._has_room, timeout):
@@ -378,12 +367,11 @@ class Pipelined:
             if self._closed:
                 raise ClosedError("this connection is closed; connect again")
             self._in_flight += 1
-            self._messages.append(message)
+            self._rows.append(row)
             self._futures.append(future)
-            if self._sleeps or (self._gathers and len(self._messages) == _ENOUGH):
-                self._sleeps = False
+            if len(self._rows) in (1, _ENOUGH):  # else what sends need not wake
                 self._some.notify()
-            elif self._sender is None:
+            if self._sender is None:
                 self._sender = threading.Thread(target=self._send_all, name="tagmatch-send", daemon=True)
                 self._sender.start()
         return future
@@ -393,23 +381,26 @@ class Pipelined:
 
     def _send_all(self) -> None:
         """Send what gathers; the body of a thread, which alone writes."""
-        while True:
+        is_last = False
+        while not is_last:
             with self._lock:
-                while not (self._messages or self._closed or (self._sent and self._sent.stream.is_draining)):
-                    self._sleeps = True
+                while not (self._rows or self._closed or self._is_draining()):
                     self._some.wait()
-                self._sleeps = False
                 self._gather()
-                messages, futures = self._messages[: self._most_rows], self._futures[: self._most_rows]
-                del self._messages[: self._most_rows], self._futures[: self._most_rows]
-                if not messages and self._closed:
-                    break
-            if self._sent is not None and self._sent.stream.is_draining:
-                self._retire(self._sent)
-            if messages:
-                self._send(messages, futures)
-        if self._sent is not None:
-            self._retire(self._sent)
+                rows, futures = self._rows[: self._most_rows], self._futures[: self._most_rows]
+                del self._rows[: self._most_rows], self._futures[: self._most_rows]
+                is_last = self._closed and not rows
+            if self._stream is not None and (is_last or self._is_draining()):
+                stream, self._stream = self._stream, None
+                try:
+                    stream.done_writing()
+                except Exception as error:
+                    self._fail(stream, error)
+            if rows:
+                self._send(rows, futures)
+
+    def _is_draining(self) -> bool:
+        return self._stream is not None and self._stream.is_draining
 
     def _gather(self) -> None:
         """Let more messages come while answers are awaited: few large batches take less of the processors than many.
@@ -418,82 +409,69 @@ class Pipelined:
         """
         until = self._last_sent + _PATIENCE_S
         while (
-            self._sent is not None
-            and self._sent.futures
-            and len(self._messages) < _ENOUGH
+            self._stream is not None
+            and self._stream.futures
+            and len(self._rows) < _ENOUGH
             and not self._closed
             and (left := until - time.monotonic()) > 0
         ):
-            self._gathers = True
             self._some.wait(left)
-        self._gathers = False
 
-    def _send(self, messages: list[Sequence[Any]], futures: list[Reply]) -> None:
+    def _send(self, rows: list[Sequence[Any]], futures: list[Reply]) -> None:
         try:
-            batch = _batch(messages, self._schema)
-            sent = self._stream_for(futures)
+            batch = _batch(rows, self._schema)
+            stream = self._stream_for(futures)
         except Exception as error:
             self._give_error(futures, _known(error))
             return
         try:
             self._last_sent = time.monotonic()
-            sent.stream.write(batch)
+            stream.write(batch)
         except Exception as error:
-            self._fail(sent, _known(error))
+            self._fail(stream, error)
 
-    def _stream_for(self, futures: list[Reply]) -> _Sent:
+    def _stream_for(self, futures: list[Reply]) -> MessageStream:
         while True:
-            if self._sent is None:
-                self._sent = sent = _Sent(self._open(self._schema))
-                receiver = threading.Thread(target=self._receive, args=[sent], name="tagmatch-receive", daemon=True)
+            if (stream := self._stream) is None:
+                self._stream = stream = self._open(self._schema)
+                receiver = threading.Thread(target=self._receive, args=[stream], name="tagmatch-receive", daemon=True)
                 self._receivers = [*(each for each in self._receivers if each.is_alive()), receiver]
                 receiver.start()
-            sent = self._sent
             with self._lock:
-                if not sent.has_ended:
-                    sent.futures.extend(futures)
-                    return sent
-            self._sent = None
+                if not stream.has_ended:
+                    stream.futures.extend(futures)
+                    return stream
+            self._stream = None
 
-    def _retire(self, sent: _Sent) -> None:
-        try:
-            sent.stream.done_writing()
-        except Exception as error:
-            self._fail(sent, _known(error))
-        self._sent = None
-
-    def _receive(self, sent: _Sent) -> None:
+    def _receive(self, stream: MessageStream) -> None:
+        """Give the answers that come; the body of a thread."""
         try:
             while True:
-                batch = sent.stream.read()
+                batch = stream.read()
                 if batch is not None:
-                    self._answer(sent, batch)
-                elif sent.stream.is_draining and not sent.has_ended:
+                    self._answer(stream, batch)
+                elif stream.is_draining and not stream.has_ended:
                     with self._lock:
-                        sent.has_ended = True  # no more messages on this one
-                        self._sleeps = False
+                        stream.has_ended = True
                         self._some.notify()
                 else:
-                    break
-            self._fail(sent, UnavailableError("the service has ended the stream; ask again"))
+                    raise UnavailableError("the service has ended the stream; ask again")
         except Exception as error:
-            self._fail(sent, _known(error))
-        sent.stream.close()
+            self._fail(stream, error)
+        stream.close()
 
-    def _answer(self, sent: _Sent, batch: pa.RecordBatch) -> None:
-        if (refused := sent.stream.refused) is not None:
-            with self._lock:
-                futures = [sent.futures.popleft() for _ in range(len(batch))]
-            self._give_error(futures, refused)
-            return
+    def _answer(self, stream: MessageStream, batch: pa.RecordBatch) -> None:
         column = batch.column("keys")
+        with self._lock:
+            popleft = stream.futures.popleft
+            futures = [popleft() for _ in range(len(batch))]
+            if self._rows and not stream.futures:  # which wait for these answers
+                self._some.notify()
+        if stream.refused is not None:
+            self._give_error(futures, stream.refused)
+            return
         offsets, values = column.offsets.to_numpy().tolist(), column.values
         keys = values.to_numpy().tolist() if pa.types.is_uint64(values.type) else values.to_pylist()
-        with self._lock:
-            popleft = sent.futures.popleft
-            futures = [popleft() for _ in range(len(batch))]
-            if self._gathers and not sent.futures:
-                self._some.notify()
         if self._unique:
             give(futures, lambda place: set(keys[offsets[place] : offsets[place + 1]]))
         else:
@@ -505,15 +483,16 @@ class Pipelined:
             self._in_flight -= count
             self._room.notify_all()
 
-    def _fail(self, sent: _Sent, error: TagMatchError) -> None:
+    def _fail(self, stream: MessageStream, error: Exception) -> None:
         """Give an error to all that are on a stream, which is over."""
         with self._lock:
-            sent.has_ended = True
-            futures = list(sent.futures)
-            sent.futures.clear()
-        if isinstance(error, UnavailableError) and futures:
-            error = UnavailableError(f"{error} ({len(futures)} messages were on their way; ask them again)")
-        self._give_error(futures, error)
+            stream.has_ended = True
+            futures = list(stream.futures)
+            stream.futures.clear()
+        known = _known(error)
+        if isinstance(known, UnavailableError) and futures:
+            known = UnavailableError(f"{known} ({len(futures)} messages were on their way; ask them again)")
+        self._give_error(futures, known)
 
     def _give_error(self, futures: list[Reply], error: TagMatchError) -> None:
         for future in futures:
@@ -531,8 +510,7 @@ class Pipelined:
             self._closed = True
             left = [] if drain else self._futures
             if not drain:
-                self._messages, self._futures = [], []
-            self._sleeps = False
+                self._rows, self._futures = [], []
             self._some.notify()
             self._room.notify_all()
         for future in left:
