@@ -21,9 +21,8 @@ from typing import Any, NamedTuple, cast, get_args, get_origin
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.broker.access import LOOK_S
 from tagmatch.broker.config import Guarantee, Role, WhenFull
-from tagmatch.broker.flight import Call
+from tagmatch.broker.flight import LOOK_S, Call
 from tagmatch.broker.hub import Published
 from tagmatch.broker.outbox import KEY_TYPES, schema_of
 from tagmatch.broker.wire import (

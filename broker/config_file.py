@@ -7,8 +7,10 @@ Certificates and keys are checked before gRPC is given them, as its errors name 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
+import secrets
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -128,6 +130,17 @@ def _typed(value: object, hint: Any) -> Any:
         if type(value) is kind:
             return value
     raise ConfigError(f"must be {' or '.join(map(_NAMES.__getitem__, kinds))}, not {str(value)[:60]!r}")
+
+
+def new_token() -> tuple[str, str]:
+    """A token that nobody can guess, and the SHA-256 that a configuration has of it."""
+    token = secrets.token_urlsafe(32)
+    return token, token_sha256(token)
+
+
+def token_sha256(token: str) -> str:
+    """What a configuration has of a token."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 # -- files that a configuration names ----------------------------------------------------------------------------------

@@ -18,11 +18,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker import wire
-from tagmatch.broker.access import RESERVED, UserLimits, require, user_of
 from tagmatch.broker.answers import ACTIONS, CONTENTS, EXCHANGES, PUTS, Stream, options_of
 from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions
 from tagmatch.broker.config_file import check_files
-from tagmatch.broker.flight import Call, Method, Transport
+from tagmatch.broker.flight import RESERVED, Call, Method, Transport, UserLimits, require, user_of
 from tagmatch.broker.hub import Subscribers
 from tagmatch.broker.observe import LOG, HttpEndpoint, Metrics, Span, set_up_logs, spans
 from tagmatch.broker.wire import GoneError, UnauthenticatedError, in_url, is_expected, name_of, read_json, write_json

@@ -107,8 +107,8 @@ def token(
     ] = None,
 ) -> None:
     """Make a token for a user, and print what the configuration of the service needs to know of it."""
-    from tagmatch.broker.access import new_token
     from tagmatch.broker.config import ROLES
+    from tagmatch.broker.config_file import new_token
 
     if role not in ROLES:
         raise typer.BadParameter(f"{role!r} is none of {', '.join(ROLES)}", param_hint="--role")

@@ -9,7 +9,6 @@ from support.agreement import index_of
 from support.service import NO_METRICS, USERS, config, written
 
 from tagmatch import Channel, ConfigError, InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
-from tagmatch.broker.access import token_sha256
 from tagmatch.broker.config import (
     MQTT,
     NATS,
@@ -22,7 +21,7 @@ from tagmatch.broker.config import (
     SessionOptions,
     User,
 )
-from tagmatch.broker.config_file import read_config
+from tagmatch.broker.config_file import read_config, token_sha256
 from tagmatch.broker.service import opened, serving, with_arguments
 from tagmatch.model.options import channel_of
 

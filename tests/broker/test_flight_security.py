@@ -15,9 +15,9 @@ from support.certificates import Authority
 from support.service import USERS, command, config, exchanged, options, put, value
 
 from tagmatch import AccessError, InvalidValueError, TagMatch, UnavailableError, connect
-from tagmatch.broker.access import new_token, token_sha256
 from tagmatch.broker.answers import ACTIONS, EXCHANGES, PUTS
 from tagmatch.broker.config import ROLES, MetricsOptions, User
+from tagmatch.broker.config_file import new_token, token_sha256
 from tagmatch.broker.observe import HttpEndpoint
 from tagmatch.broker.service import serving
 

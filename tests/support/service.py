@@ -15,9 +15,9 @@ from pyarrow import flight
 from support.command import started
 
 from tagmatch import TagMatch, connect
-from tagmatch.broker.access import token_sha256
 from tagmatch.broker.client import RemoteTagMatch
 from tagmatch.broker.config import Config, MetricsOptions, ServerOptions, User
+from tagmatch.broker.config_file import token_sha256
 from tagmatch.broker.service import Service, serving
 
 USERS = tuple(User(f"user-{role}", token_sha256(f"token-{role}"), role) for role in ("read", "write", "admin"))
