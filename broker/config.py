@@ -131,27 +131,18 @@ class ServerOptions(Section):
 
     host: str = "127.0.0.1"  # Port 0: any that is free
     port: int = _number(8815, 0, 65_535)
-    # Files with the certificate and its key, as PEM. Without them there is no encryption.
-    tls_cert: str | None = _file()
-    tls_key: str | None = _file()
-    # File with the certificates, as PEM, that certificates of clients must be signed by: mutual TLS
-    client_ca: str | None = _file()
+    tls_cert: str | None = _file()  # The certificate, as PEM; without it there is no encryption
+    tls_key: str | None = _file()  # Its key, as PEM
+    client_ca: str | None = _file()  # What certificates of clients must be signed by, as PEM: mutual TLS
     insecure: bool = False  # Listen beyond this machine without users, or without TLS, all the same
-    # Bytes of a batch, as Arrow has it in memory, and of all that one `DoPut` brings
-    max_message_bytes: int = _number(64 << 20, 1024, 1 << 30)
+    max_message_bytes: int = _number(64 << 20, 1024, 1 << 30)  # Of a batch in memory, and of all that a `DoPut` brings
     max_batch_rows: int = _number(65_536, 1, 1 << 24)  # Rows of a batch, and of those that are matched together
     max_connections: int = _number(256, 1, 1 << 20)  # Clients, by address and port, that have calls under way at once
-    # Calls under way at once, streams among them; a client may have many. Each stream has two threads, and messages
-    # that wait. Administrators may have a few more.
-    max_calls: int = _number(1024, 1, 1 << 20)
-    # Those of one user, except actions of administrators. Default: a quarter of `max_calls`.
-    max_user_calls: int | None = None
-    # Messages, changes and keys to follow a second that a user may send; 0: as many as they like. Streams are slowed
-    # down, other calls refused.
-    rate: float = _number(0.0, 0, 1e12)
+    max_calls: int = _number(1024, 1, 1 << 20)  # Under way at once, with streams, which have two threads each
+    max_user_calls: int | None = None  # Those of one user, by default a quarter; not actions of administrators
+    rate: float = _number(0.0, 0, 1e12)  # Messages, changes and keys to follow that a user may send a second; 0: any
     burst: float = _number(1.0, 1e-3, 3600)  # How many may come at once after a pause, in seconds of `rate`
-    # Messages of one stream that wait to be matched; with more, no more is read
-    queue_rows: int = _number(131_072, 1, 1 << 24)
+    queue_rows: int = _number(131_072, 1, 1 << 24)  # Messages of a stream that wait; with more, no more is read
     drain_seconds: float = _number(10.0, 0, 3600)  # After SIGTERM, how long what is under way may take
 
     def __post_init__(self) -> None:
@@ -246,8 +237,7 @@ class User:
     """Who may use the service."""
 
     name: str
-    # What `tagmatch token` prints: the SHA-256 of the token, in hexadecimal digits. The token itself is nowhere.
-    token_sha256: str
+    token_sha256: str  # What `tagmatch token` prints, in hexadecimal digits; the token itself is nowhere
     role: Role = "read"
     expires: datetime | None = None  # From when on the token is refused
 
@@ -275,20 +265,16 @@ class SessionOptions(Section):
     """What a session may have, unless its subscriber asks for less."""
 
     max_sessions: int = _integer(10_000, 1, _MAX_COUNT)  # Sessions at once, with those that are not connected
-    # Those of one user; `None`: a tenth of `max_sessions`, which leaves some for others
-    max_user_sessions: int | None = _integer(None, 1, _MAX_COUNT)
+    max_user_sessions: int | None = _integer(None, 1, _MAX_COUNT)  # Those of one user; `None`: a tenth
     max_keys: int = _integer(100_000, 1, _MAX_COUNT)  # Keys that one session follows, at most
-    # Notifications that wait in the outbox of a session, with those that were not acknowledged
-    max_notifications: int = _integer(100_000, 1, _MAX_COUNT)
+    max_notifications: int = _integer(100_000, 1, _MAX_COUNT)  # In an outbox, with those that are not acknowledged
     max_bytes: int = _integer(64 << 20, 1, _MAX_BYTES)  # Bytes of these
-    # What happens where there is no room for a notification. `disconnect`: it is dropped, and the subscriber gets an
-    # error and is cut; `drop_oldest`: those that have waited longest make room; `drop_newest`: it is dropped.
+    # With `disconnect`, a notification without room is dropped, and the subscriber gets an error and is cut; with
+    # `drop_oldest`, those that have waited longest make room
     when_full: WhenFull = _one_of("disconnect", WhenFull)
-    # Seconds for which a session outlives its connection, and the most that its subscriber can ask for
-    linger: float = _checked(300.0, check_not_negative)
-    max_linger: float = _checked(86_400.0, check_not_negative)
-    # Seconds after which a message expires that does not say when it does; `None`: never
-    message_expiry: float | None = _checked(None, check_not_negative)
+    linger: float = _checked(300.0, check_not_negative)  # Seconds for which a session outlives its connection
+    max_linger: float = _checked(86_400.0, check_not_negative)  # The most that its subscriber can ask for
+    message_expiry: float | None = _checked(None, check_not_negative)  # Seconds, where a message says none
 
     def __post_init__(self) -> None:
         Section.__post_init__(self)
@@ -307,8 +293,7 @@ class HubOptions(Section):
 
     max_waiting: int = _integer(65_536, 1, _MAX_COUNT)  # Messages that wait to be matched, at most
     max_waiting_bytes: int = _integer(256 << 20, 1, _MAX_BYTES)  # Bytes of these
-    # What happens where there is no room: the publisher waits, or its messages are dropped
-    when_busy: WhenBusy = _one_of("wait", WhenBusy)
+    when_busy: WhenBusy = _one_of("wait", WhenBusy)  # Whether a publisher waits for room
     batch_messages: int = _integer(8_192, 1, 2**20)  # Matched together, unless one publisher sends more at once
 
 
@@ -388,35 +373,25 @@ def _unsafe(special: str) -> re.Pattern[str]:
 class GatewayOptions(Section):
     """What gateways have in common."""
 
-    # Where messages come from: a topic or a subject, perhaps with wildcards. Empty: none come.
-    messages: str = _text("")
-    # Where notifications go: the prefix, behind which the key is. Empty: none go.
-    notifications: str = _text("")
-    control: str = _text("")  # Where requests to subscribe and to unsubscribe come from. Empty: none come.
+    messages: str = _text("")  # Where they come from: a topic or a subject, perhaps with wildcards; empty: none come
+    notifications: str = _text("")  # Where they go: the prefix, behind which the key is; empty: none go
+    control: str = _text("")  # Where requests to subscribe and to unsubscribe come from; empty: none come
     write: bool = False  # Whether such requests are carried out; without, each is refused
-    # With `json`, the payload of a message is a JSON object, which may have `tags`, `attributes` and `location`
-    form: Form = _one_of("properties", Form)
+    form: Form = _one_of("properties", Form)  # `json`: a payload is an object, perhaps with tags, attributes, location
     session: str = _text("gateway")  # Name of the session whose notifications go out
-    # What holds from the arrival of a message to its notification: whether each side hears of it when the other side
-    # has it
-    guarantee: Guarantee = _one_of("at_least_once", Guarantee)
+    guarantee: Guarantee = _one_of("at_least_once", Guarantee)  # From a message's arrival to its notification
     # What happens to notifications for which the outbox of the gateway has no room
     when_full: WhenFull = _one_of("drop_newest", Literal["drop_newest", "drop_oldest"])
     max_waiting: int = _integer(10_000, 1, _MAX_COUNT)  # Messages that have come and are not matched yet, at most
-    # Bytes of messages that have come and are not done with yet, at most; a larger message is a dead letter. It is at
-    # most half of what an outbox may have, so that notifications of these find room.
+    # Of messages that are not done with; a larger one is a dead letter. Half of what an outbox may have is the most, so
+    # that notifications of these find room.
     max_waiting_bytes: int = _integer(32 << 20, 1, _MAX_BYTES)
-    # File of JSON Lines behind which messages and notifications are written that are given up, each with the reason.
-    # Without it they are counted and logged.
-    dead_letters: str | None = _file()
+    dead_letters: str | None = _file()  # JSON Lines, behind which what is given up is written, with the reason
     required: bool = False  # Whether the service is not ready while this gateway has no connection
-    # Messages that are handed over together, at most, and notifications that go out together
-    batch_messages: int = _integer(1_024, 1, 2**20)
-    # Seconds between two looks whether requests have changed something, which is consolidated then
-    consolidate_interval: float = _checked(5.0, _check_positive)
-    # Seconds after which a lost connection is tried again: at first, and at most, as it doubles
-    retry_first: float = _checked(0.5, _check_positive)
-    retry_most: float = _checked(30.0, _check_positive)
+    batch_messages: int = _integer(1_024, 1, 2**20)  # Messages, and notifications, that go together, at most
+    consolidate_interval: float = _checked(5.0, _check_positive)  # Seconds between looks for changes by requests
+    retry_first: float = _checked(0.5, _check_positive)  # Seconds after which a lost connection is tried again
+    retry_most: float = _checked(30.0, _check_positive)  # The same at most, as it doubles
 
     #: How this kind of broker names its topics or subjects, and the class of its gateways, which is imported if need be
     naming: ClassVar[Naming]
@@ -451,12 +426,10 @@ class BrokerOptions(GatewayOptions):
 
     host: str = _text("127.0.0.1")  # Where the other broker is
     port: int = _integer(0, 1, 65_535)
-    username: str | None = _text(None)  # How the gateway logs in there; the file has the password in its first line
-    password_file: str | None = _file()
-    # Whether the connection is encrypted, and a file with the certificates, as PEM, that are trusted; without the file,
-    # those that the system trusts
-    tls: bool = False
-    tls_ca: str | None = _file()
+    username: str | None = _text(None)  # How the gateway logs in there
+    password_file: str | None = _file()  # It has the password in its first line
+    tls: bool = False  # Whether the connection is encrypted
+    tls_ca: str | None = _file()  # The certificates, as PEM, that are trusted; by default those of the system
 
     def __post_init__(self) -> None:
         GatewayOptions.__post_init__(self)
@@ -492,12 +465,9 @@ class MqttOptions(BrokerOptions):
 
     port: int = _integer(1883, 1, 65_535)
     session: str = _text("mqtt")
-    # Name of the gateway at the broker, which keeps its messages by this name while it is away
-    client_id: str = _checked("tagmatch", _check_name)
-    # Seconds for which the broker keeps messages for a gateway that is away
-    session_expiry: int = _integer(3_600, 0, 2**32 - 1)
-    # Seconds of silence after which the gateway asks whether the broker is still there
-    keepalive: int = _integer(30, 1, 65_535)
+    client_id: str = _checked("tagmatch", _check_name)  # By which the broker keeps messages while the gateway is away
+    session_expiry: int = _integer(3_600, 0, 2**32 - 1)  # Seconds for which it keeps them
+    keepalive: int = _integer(30, 1, 65_535)  # Seconds of silence until the gateway asks whether the broker is there
 
     naming: ClassVar[Naming] = MQTT
     gateway: ClassVar[str] = "tagmatch.broker.mqtt:MqttGateway"
@@ -509,10 +479,8 @@ class NatsOptions(BrokerOptions):
 
     port: int = _integer(4222, 1, 65_535)
     session: str = _text("nats")
-    # Queue group: of the gateways in it, each message goes to one. Empty: every gateway gets all.
-    queue: str = _checked("", _check_group)
-    # Seconds within which the server must say that it has what was sent to it
-    flush_timeout: float = _checked(5.0, check_not_negative)
+    queue: str = _checked("", _check_group)  # Of gateways of a group, each message goes to one; empty: each gets all
+    flush_timeout: float = _checked(5.0, check_not_negative)  # Seconds until the server must have what was sent to it
 
     naming: ClassVar[Naming] = NATS
     gateway: ClassVar[str] = "tagmatch.broker.nats:NatsGateway"

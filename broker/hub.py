@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain, groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -118,15 +118,11 @@ def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
     return never, np.where(missing | (times >= NEVER - steady), NEVER, times + steady)
 
 
-class _Waiting:
-    __slots__ = ("messages", "nbytes", "published", "since")
-
-    def __init__(self, messages: pa.Table) -> None:
-        self.since = time.perf_counter()
-        self.messages, self.nbytes = messages, int(messages.nbytes)
-        self.published: Future[Published] = Future()
-        # So that it cannot be cancelled: what is in the queue is matched
-        self.published.set_running_or_notify_cancel()
+class _Waiting(NamedTuple):
+    messages: pa.Table
+    nbytes: int
+    published: Future[Published]
+    since: float  # in seconds of `time.perf_counter`
 
 
 class Hub:
@@ -166,7 +162,9 @@ class Hub:
         """Have messages matched, and sessions notified."""
         queue = self._queues[channel if channel is None else of_channel(channel, [*filter(None, self._queues)])]
         expiry = self._sessions.options.message_expiry
-        one = _Waiting(messages_of(messages, payloads, self._sessions.steady(), expiry))
+        table, published = messages_of(messages, payloads, self._sessions.steady(), expiry), Future[Published]()
+        published.set_running_or_notify_cancel()  # so that it cannot be cancelled: what is in the queue is matched
+        one = _Waiting(table, int(table.nbytes), published, time.perf_counter())
         count, options = len(one.messages), self._options
         if count > options.max_waiting or one.nbytes > options.max_waiting_bytes:
             raise InvalidValueError(

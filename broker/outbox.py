@@ -8,7 +8,7 @@ has expired, is a number that it misses.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -134,7 +134,8 @@ class Outbox:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._waiting, self._in_flight = _Parts(), _Parts()
-        self._offered = self._delivered = self._dropped = self._expired = self._redelivered = 0
+        self._offered = 0
+        self._counts = Counter(delivered=0, dropped=0, expired=0, redelivered=0)
         # The greatest offset that was handed over, and that when the connection began
         self._handed_over = self._handed_over_before = 0
         self._connection, self.is_connected = 0, False
@@ -164,10 +165,10 @@ class Outbox:
                 possible = marks["size"] <= most_bytes
                 self._waiting.append(new if possible.all() else new.where(possible))
                 gone = self._waiting.drop_first(self._waiting.count - most, self._waiting.nbytes - most_bytes)
-                self._dropped += gone + int(len(new) - possible.sum())
+                self._counts["dropped"] += gone + int(len(new) - possible.sum())
             else:
                 self._waiting.append(new.part(0, fitting))
-                self._dropped += len(new) - fitting
+                self._counts["dropped"] += len(new) - fitting
                 self._is_slow = self.when_full == "disconnect" and self.is_connected
             self._waiting.compact()
             self._changed.notify_all()
@@ -180,7 +181,7 @@ class Outbox:
         return min(max(room, 0), int(np.searchsorted(np.cumsum(new.marks["size"]), room_bytes, "right")))
 
     def _expire(self) -> None:
-        self._expired += self._waiting.drop_expired(self._now(), self._steady())
+        self._counts["expired"] += self._waiting.drop_expired(self._now(), self._steady())
 
     def connect(self) -> int:
         """Begin a connection, and end the one before; what was handed over and not acknowledged is delivered again."""
@@ -223,9 +224,9 @@ class Outbox:
             offsets, until = np.ascontiguousarray(taken.marks["offset"]), taken.marks["until"]
             redelivered = offsets <= self._handed_over_before
             self._handed_over = max(self._handed_over, int(offsets[-1]))
-            self._redelivered += int(redelivered.sum())
+            self._counts["redelivered"] += int(redelivered.sum())
             if self.guarantee == "at_most_once":
-                self._delivered += len(taken)
+                self._counts["delivered"] += len(taken)
             else:
                 self._in_flight.append(taken)
                 self._in_flight.compact()
@@ -241,10 +242,11 @@ class Outbox:
         if not self.is_present(connection):
             raise SessionError("this connection has ended, or another one has taken its session over")
         if self._is_slow:
+            count, nbytes = self._waiting.count + self._in_flight.count, self._waiting.nbytes + self._in_flight.nbytes
             raise SlowSubscriberError(
-                f"the outbox of this session was full with {self._waiting.count + self._in_flight.count} "
-                f"notifications of {self._waiting.nbytes + self._in_flight.nbytes} bytes, and {self._dropped} were "
-                "dropped so far; connect again to go on, and take or acknowledge notifications sooner"
+                f"the outbox of this session was full with {count} notifications of {nbytes} bytes, and "
+                f"{self._counts['dropped']} were dropped so far; connect again to go on, and take or acknowledge "
+                "notifications sooner"
             )
         self._expire()
         return self._waiting.count > 0
@@ -259,7 +261,7 @@ class Outbox:
                     f"offset {offset} cannot be acknowledged: the last notification that was delivered is "
                     f"{self._handed_over}"
                 )
-            self._delivered += self._in_flight.drop_up_to(offset) + self._waiting.drop_up_to(offset)
+            self._counts["delivered"] += self._in_flight.drop_up_to(offset) + self._waiting.drop_up_to(offset)
 
     def progress(self) -> tuple[int, int]:
         """The offset up to which nothing waits any more, and that of the last notification that was offered."""
@@ -271,7 +273,7 @@ class Outbox:
         """End the session: what waits is dropped, and nothing is taken any more."""
         with self._lock:
             self._is_closed, self.is_connected = True, False
-            self._dropped += sum(map(len, [*self._in_flight.clear(), *self._waiting.clear()]))
+            self._counts["dropped"] += sum(map(len, [*self._in_flight.clear(), *self._waiting.clear()]))
             self._changed.notify_all()
 
     def stats(self) -> dict[str, int]:
@@ -279,12 +281,9 @@ class Outbox:
         with self._lock:
             return {
                 "offered": self._offered,
-                "delivered": self._delivered,
-                "dropped": self._dropped,
-                "expired": self._expired,
+                **self._counts,
                 "waiting": self._waiting.count + self._in_flight.count,
                 "in_flight": self._in_flight.count,
-                "redelivered": self._redelivered,
                 "bytes": self._waiting.nbytes + self._in_flight.nbytes,
             }
 

@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
+from functools import partial
 from itertools import chain
 from typing import Any, get_args
 
@@ -95,6 +96,8 @@ class SessionConnection:
         self._sessions, self._session = sessions, session
         self.name, self.is_new, self.outbox = session.name, is_new, session.outbox
         self._number = self.outbox.connect()
+        # The next notifications, and to let go of all up to an offset
+        self.take, self.acknowledge = partial(self.outbox.take, self._number), self.outbox.acknowledge
 
     @property
     def is_present(self) -> bool:
@@ -106,16 +109,6 @@ class SessionConnection:
         """Keys that the session follows; `None`: every key."""
         with self._sessions.lock:
             return None if self._session.keys is None else set(self._session.keys)
-
-    def take(
-        self, most: int = 1_024, *, most_bytes: int = 1 << 22, timeout: float | None = None
-    ) -> pa.RecordBatch | None:
-        """The next notifications, as `Outbox.take` gives them."""
-        return self.outbox.take(self._number, most, most_bytes, timeout)
-
-    def acknowledge(self, offset: int) -> None:
-        """Let go of all notifications up to this offset, as `Outbox.acknowledge` does."""
-        self.outbox.acknowledge(offset)
 
     def follow(self, keys: Iterable[Any]) -> None:
         """Follow more keys; SessionError if they are too many."""

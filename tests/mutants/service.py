@@ -52,7 +52,7 @@ broker/hub.py: tests/broker/test_hub.py
 # offsets: those of dropped notifications are used again
 broker/outbox.py: tests/broker/test_outbox.py
 -            marks["offset"] = np.arange(self._offered + 1,
-+            marks["offset"] = np.arange(self._offered - self._dropped + 1,
++            marks["offset"] = np.arange(self._offered - self._counts["dropped"] + 1,
 # acknowledgements: of notifications that were not handed over
 -            if not 0 <= offset <= self._handed_over:
 +            if not 0 <= offset <= self._offered:
