@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -228,8 +228,6 @@ def _parts(outgoing: Sequence[KeyNotification], most: int) -> Iterator[Sequence[
 
 #: Approximate bytes of messages that are handed over together
 PART_BYTES = 8 << 20
-#: Rows of one channel that are handed over together
-_Part = tuple[str | None, list[MessageRow]]
 
 
 class HandingOver:
@@ -254,10 +252,8 @@ class HandingOver:
         self._hub, self._options, self._most_bytes, self._plane = hub, options, most_bytes, plane
         self._letters, self._counts, self._when_sent, self._steady = letters, counts, when_sent, steady
         self._inbox: deque[GatewayMessage] = deque()
-        self._again: deque[_Part] = deque()
+        self._thread = ThreadPoolExecutor(1, "tagmatch-gateway-in")
         self.held = 0  # messages that the other side does not know to be done with; `waiting_bytes` are theirs
-        self._is_ending = False
-        self._thread = threading.Thread(target=self._run, name="tagmatch-gateway-in", daemon=True)
 
     def receive(self, came: GatewayMessage, *, may_drop: bool) -> bool:
         """Take a message; whether it was taken. One for which there is no room is dropped and counted if that may be.
@@ -280,8 +276,10 @@ class HandingOver:
             self.held += 1
             counts["waiting"] += 1
             counts["waiting_bytes"] += size
-            self._counts.changed.notify_all()
-            return True
+            is_first = len(self._inbox) == 1
+        if is_first:
+            self._thread.submit(self._hand_over)
+        return True
 
     def refuse(self, came: GatewayMessage, why: object) -> None:
         """Count a message that has come just now and cannot be used: a dead letter."""
@@ -289,28 +287,21 @@ class HandingOver:
         self._counts.add(received=1, refused=1)
         _finish([came])
 
-    def _run(self) -> None:
+    def _hand_over(self) -> None:
+        """Hand over all that has come, in parts."""
         while True:
+            taken: list[GatewayMessage] = []
+            nbytes = 0
             with self._counts.changed:
-                self._counts.changed.wait_for(lambda: self._again or self._inbox or self._is_ending)
-                again = self._again.popleft() if self._again else None
-                taken = [] if again else self._taken()
-            if again is not None:
-                self._publish(*again)
-            elif not taken:
+                while self._inbox and len(taken) < self._options.batch_messages:
+                    nbytes += self._inbox[0].nbytes
+                    if taken and nbytes > PART_BYTES:
+                        break
+                    taken.append(self._inbox.popleft())
+            if not taken:
                 return
             for channel, rows in self._by_channel(taken).items():
                 self._publish(channel, rows)
-
-    def _taken(self) -> list[GatewayMessage]:
-        taken: list[GatewayMessage] = []
-        nbytes = 0
-        while self._inbox and len(taken) < self._options.batch_messages:
-            nbytes += self._inbox[0].nbytes
-            if taken and nbytes > PART_BYTES:
-                break
-            taken.append(self._inbox.popleft())
-        return taken
 
     def _by_channel(self, taken: Sequence[GatewayMessage]) -> dict[str | None, list[MessageRow]]:
         """Messages of each channel; those that cannot be read are given up."""
@@ -357,9 +348,8 @@ class HandingOver:
         elif is_late or not middle or (may_be_notified and self._options.guarantee == "at_most_once"):
             self._give_up(members, error)
         else:
-            with self._counts.changed:
-                self._again += (channel, rows[:middle]), (channel, rows[middle:])
-                self._counts.changed.notify_all()
+            for some in (rows[:middle], rows[middle:]):
+                self._thread.submit(self._publish, channel, some)
 
     def _give_up(self, members: list[GatewayMessage], error: BaseException) -> None:
         if isinstance(error, DeadlineMissed | Overloaded):
@@ -381,20 +371,10 @@ class HandingOver:
             self.held -= len(members)
             self._counts.now["waiting_bytes"] -= sum(came.nbytes for came in members)
 
-    def start(self) -> None:
-        """Begin to hand over."""
-        self._thread.start()
-
     def wait(self, timeout: float) -> bool:
         """Wait until no message waits to be matched; whether that is so."""
         with self._counts.changed:
             return self._counts.changed.wait_for(lambda: self._counts.now["waiting"] == 0, timeout)
-
-    def end(self) -> None:
-        """End the thread, when it has handed over what there is."""
-        with self._counts.changed:
-            self._is_ending = True
-            self._counts.changed.notify_all()
 
 
 def _finish(members: Sequence[GatewayMessage]) -> None:
@@ -533,7 +513,6 @@ class Gateway(ABC):
         """Begin; returns at once, also where the other broker cannot be reached yet."""
         self._sending.start()
         self.requests.start()
-        self._handing_over.start()
         self._connecting.start()
 
     def stop(self, timeout: float = 10.0) -> bool:
@@ -541,7 +520,6 @@ class Gateway(ABC):
         until = time.monotonic() + timeout
         self._end_receiving()
         is_whole = self._handing_over.wait(timeout)
-        self._handing_over.end()
         is_whole &= self._sending.end(max(until - time.monotonic(), 0.0))
         self._ended.set()
         self._end()
