@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -137,18 +137,12 @@ class Hub:
         self, index: TagMatch[Any], sessions: Sessions, options: HubOptions = HUB_DEFAULTS, channels: Sequence[str] = ()
     ) -> None:
         self._index, self._sessions, self._options = index, sessions, options
-        self._lock = threading.Lock()
-        self._came, self._went = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._went = threading.Condition()
         self._queues: dict[str | None, deque[_Waiting]] = {channel: deque() for channel in (None, *channels)}
+        self._threads = {channel: ThreadPoolExecutor(1, "tagmatch-hub") for channel in self._queues}
         self._waiting = self._waiting_bytes = 0
         self._counts: Counter[str] = Counter()
         self._is_closed = False
-        self._threads = [
-            threading.Thread(target=self._run, args=[channel], name="tagmatch-hub", daemon=True)
-            for channel in self._queues
-        ]
-        for thread in self._threads:
-            thread.start()
 
     def publish(
         self,
@@ -174,7 +168,7 @@ class Hub:
         if not count:
             one.published.set_result(Published(0, 0))
             return one.published
-        with self._lock:
+        with self._went:
             if (when_busy or options.when_busy) == "wait":
                 self._went.wait_for(lambda: self._is_closed or self._has_room(one), timeout)
             if self._is_closed:
@@ -189,7 +183,8 @@ class Hub:
             queue.append(one)
             self._waiting += count
             self._waiting_bytes += one.nbytes
-            self._came.notify_all()
+            if len(queue) == 1:
+                self._threads[channel].submit(self._match_all, channel)
         return one.published
 
     def _has_room(self, one: _Waiting) -> bool:
@@ -198,21 +193,20 @@ class Hub:
             and self._waiting_bytes + one.nbytes <= self._options.max_waiting_bytes
         )
 
-    def _run(self, channel: str | None) -> None:
-        while taken := self._next(self._queues[channel]):
-            # Those that came one after the other with the same columns are matched together
-            for _, group in groupby(taken, lambda one: one.messages.schema):
-                self._match(list(group), channel)
-
-    def _next(self, queue: deque[_Waiting]) -> list[_Waiting]:
-        with self._lock:
-            self._came.wait_for(lambda: queue or self._is_closed)
+    def _match_all(self, channel: str | None) -> None:
+        """Match all that waits; those that came one after the other with the same columns, together."""
+        queue = self._queues[channel]
+        while True:
             taken: list[_Waiting] = []
             count = 0
-            while queue and (not taken or count + len(queue[0].messages) <= self._options.batch_messages):
-                taken.append(queue.popleft())
-                count += len(taken[-1].messages)
-            return taken
+            with self._went:
+                while queue and (not taken or count + len(queue[0].messages) <= self._options.batch_messages):
+                    taken.append(queue.popleft())
+                    count += len(taken[-1].messages)
+            if not taken:
+                return
+            for _, group in groupby(taken, lambda one: one.messages.schema):
+                self._match(list(group), channel)
 
     def _match(self, group: list[_Waiting], channel: str | None) -> None:
         try:
@@ -241,7 +235,7 @@ class Hub:
             ends = np.cumsum(counts)
             totals = np.concatenate([[0], np.cumsum(lengths_of(answers) > 0)])
             found = (totals[ends] - totals[ends - counts]).tolist()
-        with self._lock:
+        with self._went:
             self._waiting -= sum(counts)
             self._waiting_bytes -= sum(one.nbytes for one in group)
             if error is None:
@@ -281,12 +275,12 @@ class Hub:
             ends = [*firsts[1:].tolist(), len(numbers)]
             for number, begin, end in zip(numbers[firsts].tolist(), firsts.tolist(), ends, strict=True):
                 offered += self._sessions.offer(number, whole.part(begin, end))
-        with self._lock:
+        with self._went:
             self._counts["notifications"] += offered
 
     def stats(self) -> dict[str, int]:
         """Counts of messages, of one moment."""
-        with self._lock:
+        with self._went:
             names = ("in", "matched", "unmatched", "dropped", "failed", "notifications")
             counts = {name: self._counts[name] for name in names}
             return {**counts, "waiting": self._waiting, "waiting_bytes": self._waiting_bytes}
@@ -294,9 +288,8 @@ class Hub:
     def close(self, timeout: float | None = None) -> bool:
         """Take no more messages, match those that wait, or drop them after a time, and end the threads."""
         until = None if timeout is None else time.monotonic() + timeout
-        with self._lock:
+        with self._went:
             self._is_closed = True
-            self._came.notify_all()
             self._went.notify_all()
             self._went.wait_for(lambda: not any(self._queues.values()), timeout)
             left = [*chain.from_iterable(self._queues.values())]
@@ -308,9 +301,12 @@ class Hub:
             self._waiting_bytes -= sum(one.nbytes for one in left)
         for one in left:
             one.published.set_exception(ClosedError("the hub was closed before these messages were matched"))
-        for thread in self._threads:
-            thread.join(None if until is None else max(until - time.monotonic(), 0.0))
-        return not dropped and not any(thread.is_alive() for thread in self._threads)
+        with self._went:
+            seconds = None if until is None else max(until - time.monotonic(), 0.0)
+            is_idle = self._went.wait_for(lambda: not self._waiting, seconds)
+        for thread in self._threads.values():
+            thread.shutdown(wait=is_idle)
+        return is_idle and not dropped
 
     def __enter__(self) -> Hub:
         return self
