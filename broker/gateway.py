@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.broker.config import GatewayOptions
-from tagmatch.broker.hub import Hub, Published
-from tagmatch.broker.incoming import Counts, DeadLetters, GatewayMessage, MessageRow, Requests, row_of, table_in
+from tagmatch.broker.hub import Counts, Hub, Published
+from tagmatch.broker.incoming import DeadLetters, GatewayMessage, MessageRow, Requests, row_of, table_in
 from tagmatch.broker.sessions import SessionConnection, Sessions
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, SlowSubscriberError, TagMatchError
 

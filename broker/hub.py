@@ -118,6 +118,25 @@ def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
     return never, np.where(missing | (times >= NEVER - steady), NEVER, times + steady)
 
 
+class Counts:
+    """What became of all that a hub or a gateway takes and gives, by name; `changed` is told of every change."""
+
+    def __init__(self, *names: str) -> None:
+        self.changed = threading.Condition()
+        self.now: Counter[str] = Counter(dict.fromkeys(names, 0))
+
+    def add(self, **more: int) -> None:
+        """Count more, or less, of several at one moment."""
+        with self.changed:
+            self.now.update(more)
+            self.changed.notify_all()
+
+    def stats(self) -> dict[str, int]:
+        """All counts, of one moment."""
+        with self.changed:
+            return dict(self.now)
+
+
 class _Waiting(NamedTuple):
     messages: pa.Table
     nbytes: int
@@ -137,11 +156,11 @@ class Hub:
         self, index: TagMatch[Any], sessions: Sessions, options: HubOptions = HUB_DEFAULTS, channels: Sequence[str] = ()
     ) -> None:
         self._index, self._sessions, self._options = index, sessions, options
-        self._went = threading.Condition()
+        self._counts = Counts(
+            "in", "matched", "unmatched", "dropped", "failed", "notifications", "waiting", "waiting_bytes"
+        )
         self._queues: dict[str | None, deque[_Waiting]] = {channel: deque() for channel in (None, *channels)}
         self._threads = {channel: ThreadPoolExecutor(1, "tagmatch-hub") for channel in self._queues}
-        self._waiting = self._waiting_bytes = 0
-        self._counts: Counter[str] = Counter()
         self._is_closed = False
 
     def publish(
@@ -168,29 +187,30 @@ class Hub:
         if not count:
             one.published.set_result(Published(0, 0))
             return one.published
-        with self._went:
+        now = self._counts.now
+        with self._counts.changed:
             if (when_busy or options.when_busy) == "wait":
-                self._went.wait_for(lambda: self._is_closed or self._has_room(one), timeout)
+                self._counts.changed.wait_for(lambda: self._is_closed or self._has_room(one), timeout)
             if self._is_closed:
                 raise ClosedError("the hub is closed; publish to another service")
-            self._counts["in"] += count
+            now["in"] += count
             if not self._has_room(one):
-                self._counts["dropped"] += count
+                now["dropped"] += count
                 raise Overloaded(
-                    f"{self._waiting} messages wait to be matched, and there is no room for {count} more, which are "
+                    f"{now['waiting']} messages wait to be matched, and there is no room for {count} more, which are "
                     "dropped; publish again later"
                 )
             queue.append(one)
-            self._waiting += count
-            self._waiting_bytes += one.nbytes
+            now.update(waiting=count, waiting_bytes=one.nbytes)
             if len(queue) == 1:
                 self._threads[channel].submit(self._match_all, channel)
         return one.published
 
     def _has_room(self, one: _Waiting) -> bool:
+        now, options = self._counts.now, self._options
         return (
-            self._waiting + len(one.messages) <= self._options.max_waiting
-            and self._waiting_bytes + one.nbytes <= self._options.max_waiting_bytes
+            now["waiting"] + len(one.messages) <= options.max_waiting
+            and now["waiting_bytes"] + one.nbytes <= options.max_waiting_bytes
         )
 
     def _match_all(self, channel: str | None) -> None:
@@ -199,7 +219,7 @@ class Hub:
         while True:
             taken: list[_Waiting] = []
             count = 0
-            with self._went:
+            with self._counts.changed:
                 while queue and (not taken or count + len(queue[0].messages) <= self._options.batch_messages):
                     taken.append(queue.popleft())
                     count += len(taken[-1].messages)
@@ -235,15 +255,11 @@ class Hub:
             ends = np.cumsum(counts)
             totals = np.concatenate([[0], np.cumsum(lengths_of(answers) > 0)])
             found = (totals[ends] - totals[ends - counts]).tolist()
-        with self._went:
-            self._waiting -= sum(counts)
-            self._waiting_bytes -= sum(one.nbytes for one in group)
-            if error is None:
-                self._counts.update(matched=sum(found), unmatched=sum(counts) - sum(found))
-            else:
-                is_late = isinstance(error, DeadlineMissed | Overloaded)
-                self._counts["dropped" if is_late else "failed"] += sum(counts)
-            self._went.notify_all()
+        if error is None:
+            outcome = {"matched": sum(found), "unmatched": sum(counts) - sum(found)}
+        else:
+            outcome = {"dropped" if isinstance(error, DeadlineMissed | Overloaded) else "failed": sum(counts)}
+        self._counts.add(waiting=-sum(counts), waiting_bytes=-sum(one.nbytes for one in group), **outcome)
         for one, count, matched in zip(group, counts, found, strict=True):
             if error is None:
                 one.published.set_result(Published(count, matched))
@@ -275,35 +291,30 @@ class Hub:
             ends = [*firsts[1:].tolist(), len(numbers)]
             for number, begin, end in zip(numbers[firsts].tolist(), firsts.tolist(), ends, strict=True):
                 offered += self._sessions.offer(number, whole.part(begin, end))
-        with self._went:
-            self._counts["notifications"] += offered
+        self._counts.add(notifications=offered)
 
     def stats(self) -> dict[str, int]:
         """Counts of messages, of one moment."""
-        with self._went:
-            names = ("in", "matched", "unmatched", "dropped", "failed", "notifications")
-            counts = {name: self._counts[name] for name in names}
-            return {**counts, "waiting": self._waiting, "waiting_bytes": self._waiting_bytes}
+        return self._counts.stats()
 
     def close(self, timeout: float | None = None) -> bool:
         """Take no more messages, match those that wait, or drop them after a time, and end the threads."""
         until = None if timeout is None else time.monotonic() + timeout
-        with self._went:
+        changed = self._counts.changed
+        with changed:
             self._is_closed = True
-            self._went.notify_all()
-            self._went.wait_for(lambda: not any(self._queues.values()), timeout)
+            changed.notify_all()
+            changed.wait_for(lambda: not any(self._queues.values()), timeout)
             left = [*chain.from_iterable(self._queues.values())]
             for queue in self._queues.values():
                 queue.clear()
             dropped = sum(len(one.messages) for one in left)
-            self._counts["dropped"] += dropped
-            self._waiting -= dropped
-            self._waiting_bytes -= sum(one.nbytes for one in left)
+            self._counts.add(dropped=dropped, waiting=-dropped, waiting_bytes=-sum(one.nbytes for one in left))
         for one in left:
             one.published.set_exception(ClosedError("the hub was closed before these messages were matched"))
-        with self._went:
+        with changed:
             seconds = None if until is None else max(until - time.monotonic(), 0.0)
-            is_idle = self._went.wait_for(lambda: not self._waiting, seconds)
+            is_idle = changed.wait_for(lambda: not self._counts.now["waiting"], seconds)
         for thread in self._threads.values():
             thread.shutdown(wait=is_idle)
         return is_idle and not dropped

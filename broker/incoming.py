@@ -12,7 +12,6 @@ import os
 import re
 import threading
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 
 from tagmatch.broker.config import Form
-from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD
+from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD, Counts
 from tagmatch.broker.wire import read_json as read_command
 from tagmatch.files.csv import value_in
 from tagmatch.files.json import read_json
@@ -166,25 +165,6 @@ def _check_known(found: dict[str, Any], known: Sequence[str], what: str) -> None
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
-
-
-class Counts:
-    """What became of all that a gateway takes and gives, by name; `changed` is told of every change."""
-
-    def __init__(self, *names: str) -> None:
-        self.changed = threading.Condition()
-        self.now: Counter[str] = Counter(dict.fromkeys(names, 0))
-
-    def add(self, **more: int) -> None:
-        """Count more, or less, of several at one moment."""
-        with self.changed:
-            self.now.update(more)
-            self.changed.notify_all()
-
-    def stats(self) -> dict[str, int]:
-        """All counts, of one moment."""
-        with self.changed:
-            return dict(self.now)
 
 
 class Requests:

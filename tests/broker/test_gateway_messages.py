@@ -16,8 +16,8 @@ from tagmatch import TagMatch
 from tagmatch.broker import gateway
 from tagmatch.broker.config import MQTT, NATS, MqttOptions
 from tagmatch.broker.gateway import HandingOver
-from tagmatch.broker.hub import Hub
-from tagmatch.broker.incoming import Counts, GatewayMessage, Requests, row_of, table_in
+from tagmatch.broker.hub import Counts, Hub
+from tagmatch.broker.incoming import GatewayMessage, Requests, row_of, table_in
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.clock import steady_us
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError

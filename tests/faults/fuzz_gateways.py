@@ -28,8 +28,8 @@ from support.notified import is_accounted_for
 from tagmatch import TagMatch
 from tagmatch.broker.config import MqttOptions, NatsOptions
 from tagmatch.broker.gateway import KeyNotification, Unsent
-from tagmatch.broker.hub import Hub
-from tagmatch.broker.incoming import Counts, Requests
+from tagmatch.broker.hub import Counts, Hub
+from tagmatch.broker.incoming import Requests
 from tagmatch.broker.mqtt import MqttGateway
 from tagmatch.broker.nats import NatsGateway
 from tagmatch.broker.sessions import Sessions
