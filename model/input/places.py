@@ -178,15 +178,16 @@ def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool, first_r
 
     A column `location` or `within` that is no struct and no list is an attribute of that name.
     """
-    if not any(is_place_column(table.schema, name) for name in (LOCATION, WITHIN)):
+    there = [name for name in (LOCATION, WITHIN) if is_place_column(table.schema, name)]
+    if not there:
         return None
     batches, found = [table] if isinstance(table, pa.RecordBatch) else table.to_batches(), []
     for batch in batches:
         lon = lat = np.full(len(batch), np.nan)
-        if is_place_column(batch.schema, LOCATION):
+        if LOCATION in there:
             lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
         kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
-        if is_place_column(batch.schema, WITHIN):
+        if WITHIN in there:
             kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
         found.append(Locations(lon, lat, kinds, values))
         first_row += len(batch)
