@@ -357,22 +357,23 @@ def _fetch(entries, moving, moves, at):
         prefetch(offsets, clients[at + 4 * _AHEAD])
     if at + 3 * _AHEAD < len(clients):
         prefetch(entries.client_entries, np.int64(offsets[clients[at + 3 * _AHEAD]]))
-    for ahead in range(2, 0, -1):
-        soon = at + ahead * _AHEAD
-        if soon >= len(clients):
-            continue
-        first, last = np.int64(offsets[clients[soon]]), np.int64(offsets[clients[soon] + 1])
+    if at + 2 * _AHEAD < len(clients):
+        client = clients[at + 2 * _AHEAD]
+        first, last = np.int64(offsets[client]), np.int64(offsets[client + 1])
         for i in range(first, min(last, first + _FETCHED)):
             entry = np.int64(entries.client_entries[i])
-            if ahead == 2:
-                prefetch(where, entry)
-                prefetch(entries.spaces, entry)
-                prefetch(entries.limits, entry)
-                continue
+            prefetch(where, entry)
+            prefetch(entries.spaces, entry)
+            prefetch(entries.limits, entry)
+    if at + _AHEAD < len(clients):
+        client, point = clients[at + _AHEAD], _point_at(moves, at + _AHEAD)
+        first, last = np.int64(offsets[client]), np.int64(offsets[client + 1])
+        for i in range(first, min(last, first + _FETCHED)):
+            entry = np.int64(entries.client_entries[i])
             slot = np.int64(where[entry])
             if slot >= 0:
                 _fetch_slot(moving.cells, slot // SLOTS, slot % SLOTS)
-            cell = cell_of(moving.cells.tree, np.int64(entries.spaces[entry]), _point_at(moves, soon))
+            cell = cell_of(moving.cells.tree, np.int64(entries.spaces[entry]), point)
             _fetch_slot(moving.cells, cell, SLOTS // 2)
 
 
