@@ -76,10 +76,8 @@ def serve(
     """Serve an index over Arrow Flight, until SIGTERM or Ctrl-C; what is under way then is still answered."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said in one line, or logged
     needed = {"grpc": "grpcio", "prometheus_client": "prometheus-client"}  # of the extra `serve`
-    if missing := [package for module, package in needed.items() if find_spec(module) is None]:
-        raise TagMatchError(
-            f"the service needs {' and '.join(missing)}; install it with: pip install 'tagmatch[serve]'"
-        )
+    if missing := " and ".join(package for module, package in needed.items() if find_spec(module) is None):
+        raise TagMatchError(f"the service needs {missing}; install it with: pip install 'tagmatch[serve]'")
     from tagmatch.broker.config import Config
     from tagmatch.broker.config_file import check_files, read_config
     from tagmatch.broker.service import notes_on, run, with_arguments
@@ -277,14 +275,14 @@ def _changed(index: str, reading: _Reading) -> Iterator[TagMatch[Any]]:
     with tm:
         before = _size(tm.stats())
         yield tm
-        with cli.status("changing the index"):
-            try:
+        try:
+            with cli.status("changing the index"):
                 changes = tm.consolidate()
-            except IndexChangedError:
-                raise IndexChangedError(
-                    f"another program has saved changes to the index {index} in the meantime, so that nothing was "
-                    "changed; run the command again"
-                ) from None
+        except IndexChangedError:
+            raise IndexChangedError(
+                f"another program has saved changes to the index {index} in the meantime, so that nothing was changed; "
+                "run the command again"
+            ) from None
         after = _size(tm.stats())
     typer.echo(f"{index}: {after}; before: {before}; {changes}")
 
