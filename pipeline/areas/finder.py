@@ -429,7 +429,9 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
                 continue
             visits = Visits(lon, lat, np.array([0, len(groups)]), groups)
             asked = (message, lon, lat, no_codes(table))
-            sets, is_all = _sets_of(origin, table, visits, asked, most)
+            sets, is_all = none, True
+            if len(array_at(table, _FIXED_ROWS, np.uint32)) + len(array_at(table, _LOOSE + 1, np.uint32)):
+                sets, is_all = _sets_of(origin, table, visits, asked, most)
             found = np.append(found, sets)
             ends[2 * segment + 1] = len(found)
             if is_all and len(place) and len(array_at(table, _FOLLOWER_ROWS, np.uint32)):
