@@ -178,9 +178,9 @@ def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out
     if len(known_offsets) == 1:
         out[:] = UNKNOWN
         return np.uint64(0)
-    found = np.empty(_TOUCHED, np.uint64)
-    starts = np.empty(_TOUCHED, known_offsets.dtype)
-    stops = np.empty(_TOUCHED, known_offsets.dtype)
+    block = min(_TOUCHED, len(hashes))
+    found = np.empty(block, np.uint64)
+    ends = np.empty((block, 2), known_offsets.dtype)
     touched = np.uint64(0)
     for begin in range(0, len(hashes), _TOUCHED):
         count = min(_TOUCHED, len(hashes) - begin)
@@ -190,13 +190,13 @@ def find_all(hashes, offsets, data, first, slots, known_offsets, known_data, out
             found[i] = _in_bucket(hashes[begin + i], _home(hashes[begin + i], slots), slots)
         for i in range(count):
             number = max(found[i] & _LOW32, _U(1)) - _U(1)
-            starts[i], stops[i] = known_offsets[number], known_offsets[number + _U(1)]
+            ends[i, 0], ends[i, 1] = known_offsets[number], known_offsets[number + _U(1)]
         for i in range(count):
-            touched ^= _U(known_data[min(starts[i], len(known_data) - 1)])
+            touched ^= _U(known_data[min(ends[i, 0], len(known_data) - 1)])
         for i in range(count):
             tag = begin + i
             start, stop = offsets[first + tag], offsets[first + tag + 1]
-            if found[i] != _U(0) and _same_bytes(data, start, stop, known_data, starts[i], stops[i]):
+            if found[i] != _U(0) and _same_bytes(data, start, stop, known_data, ends[i, 0], ends[i, 1]):
                 out[tag] = np.uint32((found[i] & _LOW32) - _U(1))
             elif found[i] == _U(0) and slots[_home(hashes[tag], slots) + _U(_BUCKET - 1)] == _U(0):
                 out[tag] = UNKNOWN
