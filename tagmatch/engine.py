@@ -216,10 +216,10 @@ class LocalEngine:
 
     @_interrupted_plainly
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
-        matcher, asked, row = self._asking(tags, attributes, place)
+        matcher, asked, given = self._asking(tags, attributes, place)
         if asked is not None:
             return self._pipeline.match(matcher, asked, unique=unique)
-        return self._pipeline.match_in_packet(matcher, row(), unique=unique)
+        return self._pipeline.match_in_packet(matcher, _message(*given), unique=unique)
 
     @_interrupted_plainly
     def match_many(
@@ -250,15 +250,16 @@ class LocalEngine:
         timeout: float | None,
         channel: str | None = None,
     ) -> Future[Any]:
-        matcher, asked, row = self._asking(tags, attributes, place)
+        matcher, asked, given = self._asking(tags, attributes, place)
+        row = partial(_message, *given)
         return self._pipeline.submit(matcher, asked, row, unique=unique, timeout=timeout, channel=channel)
 
     @_interrupted_plainly
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
     ) -> Awaitable[Any]:
-        matcher, asked, row = self._asking(tags, attributes, place)
-        return self._pipeline.awaited(matcher, asked, row, unique=unique, channel=channel)
+        matcher, asked, given = self._asking(tags, attributes, place)
+        return self._pipeline.awaited(matcher, asked, partial(_message, *given), unique=unique, channel=channel)
 
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
@@ -315,15 +316,15 @@ class LocalEngine:
 
     def _asking(
         self, tags: Iterable[str], attributes: object, place: Place
-    ) -> tuple[Matcher, Alone | None, Callable[[], Message]]:
-        """What answers one message, the message as that takes it alone, if it need not be in a packet, and as one."""
+    ) -> tuple[Matcher, Alone | None, tuple[Iterable[str], bytes, bytes]]:
+        """What answers one message, the message as that takes it alone, if it need not be in a packet, and in parts."""
         matcher, packed_at = self.changing.answering.matcher, NO_PLACE
         given = NO_ATTRIBUTES if attributes is None else packed(attributes)
         if place is not NOWHERE:
             packed_at = packed_place(place.location, place.within, plane=self._options.plane)
             if place.within is not None:
                 matcher = self._within(matcher)
-        return matcher, alone(matcher.one_query, tags, given, packed_at), partial(_message, tags, given, packed_at)
+        return matcher, alone(matcher.one_query, tags, given, packed_at), (tags, given, packed_at)
 
     def _within(self, matcher: Matcher) -> Matcher:
         """What answers for clients within areas."""
