@@ -442,7 +442,7 @@ class CudaBalanced:
     def _match(self, count: int, items: Items, asked: _Asked, out: PairArrays, workspace: Workspace) -> None:
         """Launch Algorithms 3 and 4 for all items, if there are any."""
         if count:
-            match_items[count, ITEM_THREADS, workspace.stream](items, asked, self._known, typed(out))
+            match_items[count, ITEM_THREADS, workspace.stream](items, asked, self._known, out)
 
 
 def _uploaded(queries: QueryBatch, workspace: Workspace) -> DeviceQueries:

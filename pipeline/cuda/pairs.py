@@ -158,33 +158,49 @@ def _clear(queries, has_empty, counts, out):
             out.sets[i] = 0
 
 
+@inlined
+def _counted_pairs(found):
+    return min(found.counters[PAIRS], min(len(found.queries), len(found.sets)))
+
+
 @kernel
-def _count(found, deleted, keys, counts):
-    """Add how many results each pair gives its query: its set's keys or, without keys, the set."""
-    pairs = min(found.counters[PAIRS], min(len(found.queries), len(found.sets)))
-    for i in range(cuda.grid(1), pairs, cuda.gridsize(1)):
+def _count_keys(found, deleted, keys, counts):
+    """Add how many keys the set of each pair has to its query's count."""
+    for i in range(cuda.grid(1), _counted_pairs(found), cuda.gridsize(1)):
         set_id = found.sets[i]
-        if is_deleted(deleted, set_id):
-            continue
-        more = 1 if keys is None else keys.offsets[set_id + np.uint32(1)] - keys.offsets[set_id]
-        cuda.atomic.add(counts, found.queries[i], np.int32(more))
+        if not is_deleted(deleted, set_id):
+            more = keys.offsets[set_id + np.uint32(1)] - keys.offsets[set_id]
+            cuda.atomic.add(counts, found.queries[i], np.int32(more))
 
 
 @kernel
-def _copy(found, deleted, keys, ends, counts, out):
-    """Each pair's keys, or its set, go to its query's list, from the back; `counts` say how many are still to come."""
+def _copy_keys(found, deleted, keys, ends, counts, out):
+    """Each pair's keys go to its query's list, from the back; `counts` say how many are still to come."""
     for i in range(cuda.grid(1), found.counters[PAIRS], cuda.gridsize(1)):
         query, set_id = found.queries[i], found.sets[i]
-        if is_deleted(deleted, set_id):
-            continue
-        if keys is None:
-            out[ends[query] + cuda.atomic.sub(counts, query, np.int32(1)) - 1] = set_id
-        else:
+        if not is_deleted(deleted, set_id):
             first, last = keys.offsets[set_id], keys.offsets[set_id + np.uint32(1)]
             at = ends[query] + cuda.atomic.sub(counts, query, np.int32(last - first)) - (last - first)
             for key in range(first, last):
                 out[at] = keys.values[key]
                 at += 1
+
+
+@kernel
+def _count_sets(found, deleted, counts):
+    """Add the set of each pair to its query's count."""
+    for i in range(cuda.grid(1), _counted_pairs(found), cuda.gridsize(1)):
+        if not is_deleted(deleted, found.sets[i]):
+            cuda.atomic.add(counts, found.queries[i], np.int32(1))
+
+
+@kernel
+def _copy_sets(found, deleted, ends, counts, out):
+    """As `_copy_keys`, of the sets themselves."""
+    for i in range(cuda.grid(1), found.counters[PAIRS], cuda.gridsize(1)):
+        query, set_id = found.queries[i], found.sets[i]
+        if not is_deleted(deleted, set_id):
+            out[ends[query] + cuda.atomic.sub(counts, query, np.int32(1)) - 1] = set_id
 
 
 class Room:
@@ -230,7 +246,10 @@ class Pairs:
             _clear[(*grid(count, _BLOCK), workspace.stream)](count, self.has_empty, counts, out)
             launch(out)
             launched = (*self._grid(self.room.pairs), workspace.stream)
-            _count[launched](out, self.deleted, self.keys, counts)
+            if self.keys is None:
+                _count_sets[launched](out, self.deleted, counts)
+            else:
+                _count_keys[launched](out, self.deleted, self.keys, counts)
             found = workspace.download("counters", counters, COUNTERS)
             ends = prefix_sums("ends", counts, count, workspace)
             total = workspace.download("total", ends[count:], 1)
@@ -246,13 +265,13 @@ class Pairs:
         workspace, ends, counts = self.workspace, self._ends, self._counts
         launched = (*self._grid(self._found), workspace.stream)
         values = None if self.keys is None else space(self._results)
-        if values is not None:
-            out = workspace.device("wide keys", np.uint64, self._results)
-        elif self.keys is not None:
-            out = workspace.device("keys", self.keys.values.dtype, self._results)
-        else:
+        if self.keys is None:
             out = workspace.device("sets", np.uint32, self._results)
-        _copy[launched](self._pairs, self.deleted, self.keys, ends, counts, out)
+            _copy_sets[launched](self._pairs, self.deleted, ends, counts, out)
+        else:
+            name, dtype = ("keys", self.keys.values.dtype) if values is None else ("wide keys", np.uint64)
+            out = workspace.device(name, dtype, self._results)
+            _copy_keys[launched](self._pairs, self.deleted, self.keys, ends, counts, out)
         host_ends = workspace.download("host ends", ends, self.queries + 1)
         if values is None:
             host_values = workspace.download("host results", out, self._results)

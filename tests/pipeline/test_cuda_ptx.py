@@ -48,10 +48,10 @@ marks systems.clcb_cuda _Marks u32 u8
 #: The module of each kernel, its name, and its types: arrays, and numbers, `n`, or flags, `yes`
 KERNELS = """
 cuda.pairs _clear n yes i32 pairs
-cuda.pairs _count pairs u8 keytable i32
-cuda.pairs _count pairs u8 none i32
-cuda.pairs _copy pairs u8 keytable i64 i32 values
-cuda.pairs _copy pairs u8 none i64 i32 u32
+cuda.pairs _count_keys pairs u8 keytable i32
+cuda.pairs _copy_keys pairs u8 keytable i64 i32 values
+cuda.pairs _count_sets pairs u8 i32
+cuda.pairs _copy_sets pairs u8 i64 i32 u32
 cuda.pairs _look_up n i32 n u8 uint64 tags u32
 cuda.pairs _spread n n u32 u32 u32
 cuda.pairs _sort n i32 n queries

@@ -67,6 +67,7 @@ def _launch_one_after_another() -> None:
 
     def configured(kernel: Any, configuration: Any) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
+            assert all(each is not None for each in arguments), "a device takes no None"
             with launching:
                 launch(configure(kernel, configuration), *arguments)
 
