@@ -235,7 +235,7 @@ def test_compiling_is_said(index, tmp_path):
     queries.write_bytes(as_json_lines([{"tags": ["a"]}]))
     said = "compiling kernels, once, about 30 s"
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    for kernel in copy_of_cache(tmp_path).glob("rarest._verify-*"):
+    for kernel in copy_of_cache(tmp_path).glob("rarest._find_sets-*"):
         kernel.unlink()
     first, second = (on_a_terminal("match", index, queries, environment=environment) for _ in range(2))
     assert first.count(said) == 1
