@@ -47,7 +47,7 @@ from tagmatch.model.input.subscriptions import texts_of
 from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, PipelineOptions
 from tagmatch.model.tables import NEVER
-from tagmatch.model.where.areas import Place
+from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.model.where.constraints import Where
 
 _MOST_IN_FLIGHT = PipelineOptions().max_queries
@@ -413,24 +413,25 @@ class RemoteEngine:
         timeout: float | None = None,
         channel: str | None = None,
     ) -> Future[Any]:
-        row: list[Any] = [tag_list(tags)]
-        if attributes is not None or place.is_given:
+        row = tag_list(tags)
+        others: list[Any] = []
+        if attributes is not None or place is not NOWHERE:
             located: Any = place.location
             packed_place(located, place.within, plane=self._plane)
-            row.append(None if attributes is None else packed(attributes))
-            row.append(None if located is None else [float(each) for each in located])
+            others.append(None if attributes is None else packed(attributes))
+            others.append(None if located is None else [float(each) for each in located])
             if place.within is not None:
                 within: Any = place.within
-                row.append(area_row(within))
-        kind = (unique, channel, len(row))
+                others.append(area_row(within))
+        kind = (unique, channel, len(others))
         if (singles := self._singles.get(kind)) is None:
             with self._lock:
                 self.check_open()
-                (schema,) = (each for each in (TAGS_ONLY, WITH_MORE, WITH_AREA) if len(each) == len(row))
+                (schema,) = (each for each in (TAGS_ONLY, WITH_MORE, WITH_AREA) if len(each) == 1 + len(others))
                 open_stream = partial(self._matching, unique=unique, channel=channel)
                 singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
                 singles = self._singles.setdefault(kind, singles)
-        return singles.submit(row, timeout)
+        return singles.submit(row, others, timeout)
 
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None

@@ -351,14 +351,17 @@ class Pipelined:
         self._most_rows = min(most_rows, _MOST_ROWS)
         self._lock = threading.Lock()
         self._some, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
-        self._rows: list[Sequence[Any]] = []
+        # What waits, by column: an object for each message would keep Python's garbage collector busy
+        self._tags: list[list[str]] = []
+        self._others: list[list[Any]] = [[] for _ in schema.names[1:]]
         self._futures: list[Reply] = []
+        self._enough = 1  # With so many, what sends wakes: woken sooner, it would send smaller batches
         self._in_flight, self._closed, self._last_sent = 0, False, 0.0
         self._stream: MessageStream | None = None
         self._sender: threading.Thread | None = None
         self._receivers: list[threading.Thread] = []
 
-    def submit(self, row: Sequence[Any], timeout: float | None) -> Reply:
+    def submit(self, tags: list[str], others: Sequence[Any], timeout: float | None) -> Reply:
         """The keys of one message, in a future; Overloaded if there is no room for it within `timeout` seconds."""
         future = Reply()
         with self._lock:
@@ -367,9 +370,12 @@ class Pipelined:
             if self._closed:
                 raise ClosedError("this connection is closed; connect again")
             self._in_flight += 1
-            self._rows.append(row)
+            self._tags.append(tags)
+            if others:
+                for column, value in zip(self._others, others, strict=True):
+                    column.append(value)
             self._futures.append(future)
-            if len(self._rows) in (1, _ENOUGH):  # else what sends need not wake
+            if len(self._futures) == self._enough:
                 self._some.notify()
             if self._sender is None:
                 self._sender = threading.Thread(target=self._send_all, name="tagmatch-send", daemon=True)
@@ -384,20 +390,28 @@ class Pipelined:
         is_last = False
         while not is_last:
             with self._lock:
-                while not (self._rows or self._closed or self._is_draining()):
+                while not (self._futures or self._closed or self._is_draining()):
+                    self._enough = 1
                     self._some.wait()
                 self._gather()
-                rows, futures = self._rows[: self._most_rows], self._futures[: self._most_rows]
-                del self._rows[: self._most_rows], self._futures[: self._most_rows]
-                is_last = self._closed and not rows
+                futures, columns = self._futures[: self._most_rows], self._first_of(self._tags, *self._others)
+                del self._futures[: self._most_rows]
+                is_last = self._closed and not futures
             if self._stream is not None and (is_last or self._is_draining()):
                 stream, self._stream = self._stream, None
                 try:
                     stream.done_writing()
                 except Exception as error:
                     self._fail(stream, error)
-            if rows:
-                self._send(rows, futures)
+            if futures:
+                self._send(columns, futures)
+
+    def _first_of(self, *waiting: list[Any]) -> list[list[Any]]:
+        """Take from each column what goes into the next batch."""
+        taken = [column[: self._most_rows] for column in waiting]
+        for column in waiting:
+            del column[: self._most_rows]
+        return taken
 
     def _is_draining(self) -> bool:
         return self._stream is not None and self._stream.is_draining
@@ -411,15 +425,16 @@ class Pipelined:
         while (
             self._stream is not None
             and self._stream.futures
-            and len(self._rows) < _ENOUGH
+            and len(self._futures) < _ENOUGH
             and not self._closed
             and (left := until - time.monotonic()) > 0
         ):
+            self._enough = _ENOUGH
             self._some.wait(left)
 
-    def _send(self, rows: list[Sequence[Any]], futures: list[Reply]) -> None:
+    def _send(self, columns: list[list[Any]], futures: list[Reply]) -> None:
         try:
-            batch = _batch(rows, self._schema)
+            batch = _batch(columns, self._schema)
             stream = self._stream_for(futures)
         except Exception as error:
             self._give_error(futures, _known(error))
@@ -465,7 +480,7 @@ class Pipelined:
         with self._lock:
             popleft = stream.futures.popleft
             futures = [popleft() for _ in range(len(batch))]
-            if self._rows and not stream.futures:  # which wait for these answers
+            if self._futures and not stream.futures:  # which wait for these answers
                 self._some.notify()
         if stream.refused is not None:
             self._give_error(futures, stream.refused)
@@ -510,7 +525,7 @@ class Pipelined:
             self._closed = True
             left = [] if drain else self._futures
             if not drain:
-                self._rows, self._futures = [], []
+                self._tags, self._others, self._futures = [], [[] for _ in self._others], []
             self._some.notify()
             self._room.notify_all()
         for future in left:
@@ -525,8 +540,8 @@ class Pipelined:
             receiver.join(None if drain else 1.0)
 
 
-def _batch(messages: list[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    rows, *others = zip(*messages, strict=True)
+def _batch(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
+    rows, *others = columns
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
     tags = pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(chain.from_iterable(rows)), pa.string()))
