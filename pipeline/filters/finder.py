@@ -149,13 +149,20 @@ _OF_LINES = ((_I32, _I64, _U32), (_I64, _U32, _I64, _U32, _U64), _OF_SETS)
 
 
 def flat(tree: Any) -> list[Any]:
-    """What is in tuples in tuples, one after the other."""
-    return [leaf for each in tree for leaf in flat(each)] if isinstance(tree, tuple) else [tree]
+    """What is in tuples in a tuple, one after the other."""
+    leaves: list[Any] = []
+    for each in tree:
+        if isinstance(each, tuple):
+            leaves += flat(each)
+        else:
+            leaves.append(each)
+    return leaves
 
 
 _GROUPS = (_OF_ATTRIBUTES, _OF_CONSTRAINTS, _OF_SEEN, _OF_TRIE, _OF_LINES)
 _PLACES = [LAYOUT + len(flat(_GROUPS[:place])) for place in range(len(_GROUPS) + 1)]
 _KNOWN, _CONSTRAINTS, _SEEN, _TRIE, _LINES, _ = _PLACES
+_DTYPES = [np.dtype(each) for each in flat(_GROUPS)]
 _ATTRIBUTES, _FIRST_ABSENT, _HAS_TRIE, _FIRST_TAG, _HAS_LINES = range(LAYOUT_SCALAR, LAYOUT_SCALAR + 5)
 
 #: Places of the first array, and of the first scalar, behind those of an index
@@ -303,7 +310,7 @@ def arrays_of(index: FilterIndex | None) -> tuple[list[Any], list[int]]:
     arrays = flat((names, absent, *known, index.constraints.arrays, index.seen.arrays))
     arrays += _none_of(_OF_TRIE) if trie is None else flat((trie.cells[:-1], trie.trie, trie.sets[1:]))
     arrays += _none_of(_OF_LINES) if lines is None else flat((lines.buckets, lines.blocks, lines.sets[1:]))
-    assert [array.dtype for array in arrays] == [np.dtype(each) for each in flat(_GROUPS)]
+    assert [array.dtype for array in arrays] == _DTYPES
     first_tag = 0 if trie is None else trie.cells.first_tag
     return arrays, [attributes.count, first_absent, trie is not None, first_tag, lines is not None]
 
