@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tagmatch.broker.config import GatewayOptions
-from tagmatch.broker.hub import Counts, Hub, Published
+from tagmatch.broker.hub import Hub, Published, Tallies
 from tagmatch.broker.incoming import DeadLetters, GatewayMessage, MessageRow, Requests, row_of, table_in
 from tagmatch.broker.sessions import SessionConnection, Sessions
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded, SlowSubscriberError, TagMatchError
@@ -70,7 +70,7 @@ class KeyNotification:
 class Sending:
     """Sends the notifications in the outbox of a gateway, in a separate thread."""
 
-    def __init__(self, gateway: Gateway, letters: DeadLetters, counts: Counts, connected: threading.Event) -> None:
+    def __init__(self, gateway: Gateway, letters: DeadLetters, counts: Tallies, connected: threading.Event) -> None:
         self._gateway, self._letters, self._counts = gateway, letters, counts
         self._sessions, self._options = gateway.sessions, gateway.options
         self._connected, self._ending = connected, threading.Event()
@@ -243,7 +243,7 @@ class HandingOver:
         options: GatewayOptions,
         most_bytes: int,
         letters: DeadLetters,
-        counts: Counts,
+        counts: Tallies,
         when_sent: Callable[[Callable[[], None]], None],
         *,
         plane: bool,
@@ -398,7 +398,7 @@ class Gateway(ABC):
 
     def __init__(self, index: Any, hub: Hub, sessions: Sessions, options: GatewayOptions) -> None:
         self._index, self._hub, self.sessions, self.options = index, hub, sessions, options
-        self.counts = Counts(*_COUNTS)
+        self.counts = Tallies(*_COUNTS)
         self.requests = Requests(index, self.counts, write=options.write, interval=options.consolidate_interval)
         letters = DeadLetters(options.dead_letters, options.session, self.counts)
         self._connected, self._ended = threading.Event(), threading.Event()

@@ -118,7 +118,7 @@ def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
     return never, np.where(missing | (times >= NEVER - steady), NEVER, times + steady)
 
 
-class Counts:
+class Tallies:
     """What became of all that a hub or a gateway takes and gives, by name; `changed` is told of every change."""
 
     def __init__(self, *names: str) -> None:
@@ -156,7 +156,7 @@ class Hub:
         self, index: TagMatch[Any], sessions: Sessions, options: HubOptions = HUB_DEFAULTS, channels: Sequence[str] = ()
     ) -> None:
         self._index, self._sessions, self._options = index, sessions, options
-        self._counts = Counts(
+        self._counts = Tallies(
             "in", "matched", "unmatched", "dropped", "failed", "notifications", "waiting", "waiting_bytes"
         )
         self._queues: dict[str | None, deque[_Waiting]] = {channel: deque() for channel in (None, *channels)}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pyarrow as pa
 
 from tagmatch.broker.config import Form
-from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD, Counts
+from tagmatch.broker.hub import EXPIRES, ID, PAYLOAD, Tallies
 from tagmatch.broker.wire import read_json as read_command
 from tagmatch.files.csv import value_in
 from tagmatch.files.json import read_json
@@ -170,7 +170,7 @@ def _check_known(found: dict[str, Any], known: Sequence[str], what: str) -> None
 class Requests:
     """Carries requests out, and consolidates what they change."""
 
-    def __init__(self, index: TagMatch[Any], counts: Counts, *, write: bool, interval: float) -> None:
+    def __init__(self, index: TagMatch[Any], counts: Tallies, *, write: bool, interval: float) -> None:
         self._index, self._counts, self._write, self._interval = index, counts, write, interval
         self._changed, self._ending = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="tagmatch-consolidate", daemon=True)
@@ -242,7 +242,7 @@ _LONGEST_REASON = 500
 class DeadLetters:
     """Where dead letters go; all of them are logged and counted. All methods may be called from many threads."""
 
-    def __init__(self, path: str | None, gateway: str, counts: Counts) -> None:
+    def __init__(self, path: str | None, gateway: str, counts: Tallies) -> None:
         self._path, self._gateway, self._counts = path, gateway, counts
         self._writing = threading.Lock()
 

@@ -25,7 +25,7 @@ R = TypeVar("R")
 _PAUSE_S = 0.001
 
 
-class Job(Generic[T, R]):
+class SharedWork(Generic[T, R]):
     """Pieces of work which threads take in turn.
 
     Ctrl-C may come to the main thread at any moment, so that thread meets nothing here but what C does in one step: no
@@ -81,7 +81,7 @@ class Memo:
     """What has been made of something, once for each owner, though many threads ask at once: they make it together."""
 
     def __init__(self) -> None:
-        self._made: dict[object, tuple[Any, Job[Any, object]]] = {}
+        self._made: dict[object, tuple[Any, SharedWork[Any, object]]] = {}
 
     def of(
         self,
@@ -94,10 +94,10 @@ class Memo:
         Who asks while there are pieces left does some, who asks later waits. After an error, the next to ask begins
         anew.
         """
-        made: tuple[R, Job[T, object]] | None = self._made.get(owner)
+        made: tuple[R, SharedWork[T, object]] | None = self._made.get(owner)
         if made is None:
             whole, pieces = begin()
-            made = self._made.setdefault(owner, (whole, Job(pieces)))
+            made = self._made.setdefault(owner, (whole, SharedWork(pieces)))
         whole, job = made
         job.help(partial(fill, whole))
         try:

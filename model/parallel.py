@@ -20,7 +20,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import IntArray, Job
+from tagmatch.model.arrays import IntArray, SharedWork
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -176,7 +176,7 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
     todo = list(items)
     if threads == 1 or len(todo) <= 1:
         return list(map(work, todo))
-    job: Job[T, R] = Job(todo)
+    job: SharedWork[T, R] = SharedWork(todo)
     help_with_it = partial(job.help, work)
     works = threading.current_thread() is not threading.main_thread()
     try:

@@ -24,12 +24,12 @@ from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.run.callers import Answer, Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
-from tagmatch.pipeline.run.packets import Call, Keys, Packet, Part, Services, as_asked, cut, whole
+from tagmatch.pipeline.run.packets import BulkCall, Keys, Packet, Part, Services, as_asked, cut, whole
 from tagmatch.pipeline.run.stage import Workers, at_work
 from tagmatch.pipeline.segment import Matcher
 
 
-class Round(Call):
+class Round(BulkCall):
     """Packets of a call that wait at the same time, and the thread that waits for them."""
 
     def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:

@@ -44,7 +44,7 @@ _COPY_S = 10e-9
 Part: TypeAlias = tuple[TagLists, int, int]
 
 
-class Call:
+class BulkCall:
     """Parts of a call that asks many queries, each a packet; their keys are in memory that is allocated once.
 
     The first packet lets expect how much it takes.
@@ -237,7 +237,7 @@ class Packet:
 class CallPacket(Packet):
     """Some of the queries of a call that asks many."""
 
-    call: Call
+    call: BulkCall
     number: int  # Which of the call's packets it is
 
     def tags(self) -> Part:
@@ -262,7 +262,7 @@ def match_many(
     at_once = min(threads, size.at_once or threads)
     # Few threads keep a device busy, and would merge alone
     merged_later = unique and at_once < threads
-    call = Call(matcher, cut(whole(chunks), size, at_once), unique=unique and not merged_later)
+    call = BulkCall(matcher, cut(whole(chunks), size, at_once), unique=unique and not merged_later)
     run(lambda number: call.packet(number).go_through(services, counts), range(len(call.parts)), at_once)
     found = call.lists(threads)
 

@@ -16,7 +16,7 @@ from tagmatch import TagMatch
 from tagmatch.broker import gateway
 from tagmatch.broker.config import MQTT, NATS, MqttOptions
 from tagmatch.broker.gateway import HandingOver
-from tagmatch.broker.hub import Counts, Hub
+from tagmatch.broker.hub import Hub, Tallies
 from tagmatch.broker.incoming import GatewayMessage, Requests, row_of, table_in
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.clock import steady_us
@@ -123,7 +123,7 @@ def answer(requests: Requests, **request: Any) -> dict[str, Any]:
 @pytest.fixture
 def requests():
     with TagMatch() as tm:
-        counts = Counts("requests", "requests_refused", "consolidations")
+        counts = Tallies("requests", "requests_refused", "consolidations")
         yield tm, Requests(tm, counts, write=True, interval=0.01), counts.stats
 
 
@@ -159,7 +159,7 @@ def test_wrong_requests_change_nothing(requests):
         assert (tm.stats()["staged"], stats()["requests_refused"]) == (0, count)
     assert (
         "write = true"
-        in answer(Requests(tm, Counts(), write=False, interval=60), action="subscribe", tags=["a"], key=1)["error"]
+        in answer(Requests(tm, Tallies(), write=False, interval=60), action="subscribe", tags=["a"], key=1)["error"]
     )
     assert tm.stats()["staged"] == 0
 
@@ -176,14 +176,14 @@ def hub_of(error: Exception) -> Hub:
     return Hub(matcher, Sessions("integer"))
 
 
-def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any], list[str], Counts]:
+def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any], list[str], Tallies]:
     """The messages that are done with, what to call once notifications are sent, dead letters, and counts."""
     done: list[str] = []
     sent: list[Any] = []
     letters: list[Any] = []
     kept: Any = SimpleNamespace(add=lambda _, given_up: letters.extend(given_up))
     options = MqttOptions(messages="in", **more)
-    counts = Counts()
+    counts = Tallies()
     handing = HandingOver(hub, options, 1 << 20, kept, counts, sent.append, plane=False, steady=steady_us)
     with counts.changed:  # so that all are of one part
         for name in names:
@@ -193,7 +193,7 @@ def handed_over(hub: Hub, *names: str, **more: Any) -> tuple[list[str], list[Any
     return done, sent, [letter.properties[0][1] for letter, _ in letters], counts
 
 
-def counted(counts: Counts) -> dict[str, int]:
+def counted(counts: Tallies) -> dict[str, int]:
     return {name: count for name, count in counts.stats().items() if count}
 
 

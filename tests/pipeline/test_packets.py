@@ -18,7 +18,7 @@ from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.columns import rows_of_tags, tag_lists
 from tagmatch.model.parallel import run
 from tagmatch.pipeline.run import packets as module
-from tagmatch.pipeline.run.packets import Call, packet_ranges
+from tagmatch.pipeline.run.packets import BulkCall, packet_ranges
 from tagmatch.pipeline.segment import CpuMatcher, PacketSize
 from tagmatch.pipeline.tags import merge_unique
 
@@ -72,10 +72,10 @@ def too_little(count: int) -> None:
 NO_ROWS = rows_of_tags([])
 
 
-def call_of(queries: list[int], memory: Callable[[int], Any]) -> Call:
+def call_of(queries: list[int], memory: Callable[[int], Any]) -> BulkCall:
     """A call whose packets have so many queries each."""
     matcher: Any = SimpleNamespace(memory=memory)
-    return Call(matcher, [(NO_ROWS, 0, count) for count in queries], unique=False)
+    return BulkCall(matcher, [(NO_ROWS, 0, count) for count in queries], unique=False)
 
 
 def as_lists(found: Lists, dtype: type[np.unsignedinteger] = np.uint64) -> Keys:
@@ -84,7 +84,7 @@ def as_lists(found: Lists, dtype: type[np.unsignedinteger] = np.uint64) -> Keys:
     return rows_of(found)
 
 
-def writing(answers: Call, packet: int, keys: Keys, *, asks: bool, narrow: bool) -> Iterator[None]:
+def writing(answers: BulkCall, packet: int, keys: Keys, *, asks: bool, narrow: bool) -> Iterator[None]:
     """What a packet does: it may ask for its place, and gives its keys later."""
     lists = lists_of(keys, np.uint32 if narrow else np.uint64)
     if asks:
