@@ -293,6 +293,8 @@ def _use_constraints(last_key: int, path: Path) -> None:
             tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")
         tm.consolidate()
         tm.match(["en"], attributes)
+        tm.explain(["en"], attributes)
+        _use(tm, _forms_of([["en"]]))
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
         tm.match(["en", "\0"], attributes)  # in a packet, as a tag with a zero byte is
         for given in (pa.array([[("price", 9.5)]], pa.map_(pa.string(), pa.float64())), [packed(attributes)]):
