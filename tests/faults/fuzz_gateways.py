@@ -28,7 +28,7 @@ from support.notified import is_accounted_for
 from tagmatch import TagMatch
 from tagmatch.broker.config import MqttOptions, NatsOptions
 from tagmatch.broker.gateway import KeyNotification, Unsent
-from tagmatch.broker.hub import Counts, Hub
+from tagmatch.broker.hub import Hub, Tallies
 from tagmatch.broker.incoming import Requests
 from tagmatch.broker.mqtt import MqttGateway
 from tagmatch.broker.nats import NatsGateway
@@ -237,7 +237,7 @@ def _fed(kind: str, form: str, count: int, folder: Path, rnd: random.Random) -> 
 def _requested(count: int, _: Path, rnd: random.Random) -> Counter[str]:
     counts: Counter[str] = Counter()
     with TagMatch(key_type="string", threads=1, device="cpu") as index:
-        requests = Requests(index, Counts(), write=True, interval=5.0)
+        requests = Requests(index, Tallies(), write=True, interval=5.0)
         for _number in range(count):
             text = json.dumps(rnd.choice(_REQUESTS)).encode()
             kind = rnd.random()
