@@ -91,12 +91,13 @@ class NatsGateway(Gateway):
 
     def _do(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """What a coroutine returns, in the loop of the present connection; Unsent if that ends before."""
+        loop = self._loop  # the next connection has another one
         try:
-            if self._loop is None:
+            if loop is None:
                 raise RuntimeError
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
             while not wait([future], _LOOK_S).done:
-                if self._loop.is_closed():
+                if loop.is_closed():
                     raise RuntimeError
             return future.result()
         except (RuntimeError, CancelledError):
