@@ -37,6 +37,8 @@ _U = np.uint64
 
 # Up to this length insertion sort beats heap sort
 _FEW = 32
+# Words of bits that take as long to make as it takes to sort one of many numbers
+_WORDS_A_NUMBER = 16
 
 
 @kernel
@@ -134,20 +136,24 @@ def ascending_known(offsets, first, numbers, new_offsets):
     Row `i` of `len(new_offsets) - 1` stands at `offsets[first + i] - offsets[first]` at first and at
     `new_offsets[i]` afterwards; returns how many numbers are left in all.
     """
-    base, greatest, used = offsets[first], _U(0), 0
-    for row in range(len(new_offsets) - 1):
-        if offsets[first + row + 1] - offsets[first + row] > _FEW:
-            for i in range(offsets[first + row] - base, offsets[first + row + 1] - base):
-                greatest = max(greatest, _U(numbers[i]) if numbers[i] != UNKNOWN else _U(0))
-    # A bit for each number, and one for each of their words: to read them in order takes less time than to sort
-    words = np.zeros((greatest >> _U(6)) + _U(1), np.uint64)
-    above = np.zeros((greatest >> _U(12)) + _U(1), np.uint64)
+    base, greatest, long, used = offsets[first], _U(0), 0, 0
     for row in range(len(new_offsets) - 1):
         begin, end = offsets[first + row] - base, offsets[first + row + 1] - base
-        if end - begin <= _FEW or len(above) > _FEW * (end - begin):
-            used = ascending_row(numbers, begin, end, used)
-        else:
+        if end - begin > _FEW:
+            long += end - begin
+            for i in range(begin, end):
+                greatest = max(greatest, _U(numbers[i]) if numbers[i] != UNKNOWN else _U(0))
+    # A bit for each number, and one for each of their words: to read them in order takes less time than to sort, unless
+    # it takes more to make them
+    by_bits = (greatest >> _U(6)) < _U(_WORDS_A_NUMBER * long)
+    words = np.zeros((greatest >> _U(6)) + _U(1) if by_bits else _U(0), np.uint64)
+    above = np.zeros((len(words) + 63) >> 6, np.uint64)
+    for row in range(len(new_offsets) - 1):
+        begin, end = offsets[first + row] - base, offsets[first + row + 1] - base
+        if by_bits and end - begin > _FEW and len(above) <= _FEW * (end - begin):
             used = _by_bits(numbers, begin, end, words, above, used)
+        else:
+            used = ascending_row(numbers, begin, end, used)
         new_offsets[row + 1] = used
     return used
 
