@@ -228,7 +228,7 @@ def _verify(block, candidates, known, limits, bits, out, used, ends):
 
 @kernel
 def _find_sets(queries, known, has_empty, most, bits, ends):
-    """Rows that each query contains, the empty set's first; and how many others were read.
+    """Rows that each query contains, the empty set's first, and how many rows except that one were read.
 
     After more than `most` it goes no further.
     """

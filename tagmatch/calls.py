@@ -293,7 +293,6 @@ def _use_constraints(last_key: int, path: Path) -> None:
             tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")
         tm.consolidate()
         tm.match(["en"], attributes)
-        tm.explain(["en"], attributes)
         _use(tm, _forms_of([["en"]]))
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))
         tm.match(["en", "\0"], attributes)  # in a packet, as a tag with a zero byte is
