@@ -20,14 +20,16 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.broker.config import HUB_DEFAULTS, Config, HubOptions, WhenBusy
-from tagmatch.broker.outbox import KEY_TYPES, NEVER, Notifications, lengths_of, notifications_of
+from tagmatch.broker.outbox import KEY_TYPES, Notifications, lengths_of, notifications_of
 from tagmatch.broker.sessions import Sessions
 from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import as_table, from_tag_lists
+from tagmatch.model.clock import LATEST, in_microseconds
 from tagmatch.model.columns import arrow_chunks, tag_lists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, InvalidTypeError, InvalidValueError, Overloaded
 from tagmatch.model.names import PUBLISHED_COLUMNS, check_names
 from tagmatch.model.options import KeyType, of_channel
+from tagmatch.model.tables import NEVER
 
 if TYPE_CHECKING:
     from tagmatch.broker.gateway import Gateway
@@ -109,13 +111,12 @@ def _times(table: pa.Table, steady: int) -> tuple[I64Array, I64Array]:
     is_duration = pa.types.is_duration(column.type)
     if not is_duration and (not pa.types.is_timestamp(column.type) or column.type.tz is None):
         raise InvalidTypeError(f"column 'expires' must be timestamps with a time zone, or durations, not {column.type}")
-    kind = pa.duration("us") if is_duration else pa.timestamp("us", "UTC")
-    given = column.cast(kind, safe=False).cast(pa.int64()).combine_chunks()
+    given = column.combine_chunks()
     missing = given.is_null().to_numpy(zero_copy_only=False)
-    times: I64Array = given.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    times = np.minimum(in_microseconds(given), LATEST + 1)  # which is not shown: later ones never come
     if not is_duration:
         return np.where(missing, NEVER, times), never
-    return never, np.where(missing | (times >= NEVER - steady), NEVER, times + steady)
+    return never, np.where(missing, NEVER, times + steady)
 
 
 class Tallies:

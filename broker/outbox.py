@@ -19,12 +19,11 @@ import pyarrow.compute as pc
 
 from tagmatch.broker.config import Guarantee, WhenFull
 from tagmatch.model.arrays import I64Array
-from tagmatch.model.clock import now_us, steady_us
+from tagmatch.model.clock import LATEST, now_us, steady_us
 from tagmatch.model.errors import InvalidValueError, SessionError, SlowSubscriberError
 from tagmatch.model.options import KeyType
+from tagmatch.model.tables import NEVER
 
-#: A time, in microseconds, that never comes
-NEVER = 2**63 - 1
 #: Bytes that a notification takes beside its payload, its id and its keys
 FIXED_BYTES = 32
 
@@ -230,9 +229,9 @@ class Outbox:
             else:
                 self._in_flight.append(taken)
                 self._in_flight.compact()
-            # Time that is left becomes a time of day by both clocks
+            # Time that is left becomes a time of day by both clocks; one that Python cannot show never comes
             times = np.where(until == NEVER, taken.marks["expires"], until - self._steady() + self._now())
-        expires = pa.array(times, mask=times == NEVER).cast(pa.timestamp("us", "UTC"))
+        expires = pa.array(times, mask=times > LATEST).cast(pa.timestamp("us", "UTC"))
         columns = [pa.array(offsets), pa.array(redelivered), *taken.content.columns, expires]
         return pa.RecordBatch.from_arrays(columns, ["offset", "redelivered", *taken.content.schema.names, "expires"])
 

@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.broker.config import SESSION_DEFAULTS, Guarantee, SessionOptions, WhenFull, check_not_negative
-from tagmatch.broker.outbox import NEVER, Notifications, Outbox
+from tagmatch.broker.outbox import Notifications, Outbox
 from tagmatch.model.arrays import I64Array, Strings, U64Array
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.clock import now_us, steady_us
 from tagmatch.model.columns import KEY_CHECKS
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, SessionError
 from tagmatch.model.options import KeyType, check_one_of
+from tagmatch.model.tables import NEVER
 
 # Integers that are equal modulo this are looked up together at first
 _SLOTS = 1 << 22

@@ -21,8 +21,8 @@ TIME = pa.timestamp("us", "UTC")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# Which Python can still show
-_LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+#: The last time that Python can still show
+LATEST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 # Of which each has so many microseconds, but for nanoseconds
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
@@ -68,7 +68,7 @@ def expiry_time(value: object, now: int, name: str = "expires") -> int:
     if value <= timedelta(0):
         raise InvalidValueError(f"{name} must be after now, not {value} from now; remove_set removes a key")
     until = now + value // _MICROSECOND
-    if until > _LATEST:
+    if until > LATEST:
         raise InvalidValueError(f"{name} {_TOO_FAR}")
     return until
 
@@ -116,15 +116,21 @@ def times_in(chunk: pa.Array, name: str, first_row: int) -> I64Array:
             f"{name} are timestamps without a time zone; say which it is, as in "
             'pyarrow.compute.assume_timezone(column, "UTC")'
         )
-    known = chunk.is_valid().to_numpy(zero_copy_only=False)
-    numbers = chunk.cast(pa.int64()).fill_null(0).to_numpy()
-    if kind.unit == "ns":
-        return np.where(known, numbers // 1_000, NEVER)
-    factor = _UNITS[kind.unit]
-    beyond = numbers > _LATEST // factor
+    known, times = chunk.is_valid().to_numpy(zero_copy_only=False), in_microseconds(chunk)
+    beyond = times > LATEST
     if beyond.any():
         raise InvalidValueError(f"{name}: row {first_row + int(np.argmax(beyond))} {_TOO_FAR}")
-    return np.where(known, np.maximum(numbers, -_LATEST // factor) * factor, NEVER)
+    return np.where(known, np.maximum(times, -LATEST), NEVER)
+
+
+def in_microseconds(column: pa.Array) -> I64Array:
+    """Timestamps or durations, 0 for nulls; of what has no place in 64 bits, the farthest that has."""
+    numbers: I64Array = column.cast(pa.int64()).fill_null(0).to_numpy()
+    if column.type.unit == "ns":
+        return numbers // 1_000
+    factor = _UNITS[column.type.unit]
+    most = NEVER // factor
+    return np.clip(numbers, -most, most) * factor
 
 
 def _as_arrow(values: npt.NDArray[Any]) -> pa.Array:

@@ -95,6 +95,21 @@ def test_messages_have_ids_attributes_and_times():
         wait_until(lambda: counts(service)["expired"] == 2)
 
 
+@pytest.mark.parametrize("kind", [pa.timestamp, pa.duration])
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_times_that_are_too_far_away_never_come(kind, unit):
+    """Nor do they go round to the past, or end a subscriber, whose Python has no time after the year 9999."""
+    with served() as (service, remote, _), remote.subscriber("phone", [1]) as phone:
+        wait_until(has_connected(service))
+        given = kind(unit, "UTC") if kind is pa.timestamp else kind(unit)
+        times = pa.array([2**63 - 1, 2**63 - 2, 2**62, 10**18, -(2**63), -(2**62)], pa.int64()).cast(given)
+        remote.publish(pa.table({"tags": [["a"]] * 6, "payload": list("abcdef"), "expires": times}))
+        remote.publish([["a"]], [b"last"])
+        got = list(itertools.islice(phone, 5))
+        assert [each.payload for each in got] == [b"a", b"b", b"c", b"d", b"last"]
+        assert {each.expires for each in got} == {None}
+
+
 def test_wrong_calls_are_told():
     with served(hub=HubOptions(max_waiting=10, when_busy="drop")) as (service, remote, _):
         with pytest.raises(InvalidTypeError):

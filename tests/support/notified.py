@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.broker.outbox import FIXED_BYTES, NEVER, Notifications, notifications_of
+from tagmatch.broker.outbox import FIXED_BYTES, Notifications, notifications_of
+from tagmatch.model.tables import NEVER
 
 
 class Clock:
