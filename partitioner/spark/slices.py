@@ -21,6 +21,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array, narrow_offsets, offsets_of
@@ -50,7 +51,7 @@ from tagmatch.partitioner.spark.tables import Job, JoinedTable, ShardTags, write
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_RANKED = "shard long, sets long, empty long, first array<long>, second array<long>"
+_RANKED = "shard long, sets long, empty long, sample binary"
 
 # Of each slice, and how many it has; the greatest key as the `long` with the same bits, and 1 if keys may expire; of
 # clusters, the ranks of the first tag and the last one, else -1
@@ -83,9 +84,7 @@ def _rank(kind: type[Plan], scratch: Scratch, tags: ShardTags, shard: int) -> It
     """Leave a shard's sets as ranks, and what they are routed by."""
     ranks = tags.rank_sets(shard)
     scratch.write("ranked", shard, ranks=from_lists(ranks))
-    words = kind.prepare(scratch, shard, ranks)
-    first, second = (np.ascontiguousarray(words[:, i]).view(np.int64) for i in range(2))
-    yield one_row(shard=shard, sets=len(ranks), empty=_empty(ranks), first=first, second=second)
+    yield one_row(shard=shard, sets=len(ranks), empty=_empty(ranks), sample=kind.prepare(scratch, shard, ranks))
 
 
 def _empty(ranks: Lists) -> int:
@@ -157,40 +156,34 @@ def write_slices(spark: SparkSession, job: Job, slices: Slices, tags: ShardTags)
 
 # Sets of a shard from which the bounds of ranges are taken
 _SAMPLE = 256
-_LONGEST_FIRST_RANKS = 4
+_LONGEST_FIRST_RANKS, _FIRST_RANKS = 4, "S16"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankRanges:
     """Slices of the layout `rarest`: slice `i` begins with the first set whose first four ranks are `bounds[i - 1]`."""
 
-    bounds: U64Array  # uint64[slices - 1, 2]: the first two words, as `first_words` gives them, in lexicographic order
+    bounds: npt.NDArray[np.bytes_]  # As `_first_ranks_of` gives them, ascending
 
     def __len__(self) -> int:
         return len(self.bounds) + 1
 
     @staticmethod
-    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG004
-        """Words, uint64[n, 2], of some sets of a shard; those of all shards are what slices are found by."""
-        words = _first_words_of(ranks)
-        return words[np.linspace(0, len(words), min(_SAMPLE, len(words)), endpoint=False).astype(np.int64)]
+    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> bytes:  # noqa: ARG004
+        """The first ranks of some sets of a shard; those of all shards are what slices are found by."""
+        firsts = _first_ranks_of(ranks)
+        return firsts[np.linspace(0, len(firsts), min(_SAMPLE, len(firsts)), endpoint=False).astype(np.int64)].tobytes()
 
     @classmethod
     def of(cls, spark: SparkSession, job: Job, ranked: Sequence[Any]) -> RankRanges:  # noqa: ARG003
         """Find slices that are about as large, given rows of all shards: `_RANKED`."""
-        words = np.array([pair for shard in ranked for pair in zip(shard.first, shard.second, strict=True)], np.int64)
-        words = words.reshape(-1, 2).view(np.uint64)
-        words = words[np.lexsort((words[:, 1], words[:, 0]))]
+        firsts = np.sort(np.frombuffer(b"".join(shard.sample for shard in ranked), _FIRST_RANKS))
         slices = -(-sum(shard.sets for shard in ranked) // job.sets_per_task)
-        edges = np.linspace(0, len(words), slices + 1)[1:-1].astype(np.int64)
-        return cls(np.unique(words[edges], axis=0))
+        return cls(np.unique(firsts[np.linspace(0, len(firsts), slices + 1)[1:-1].astype(np.int64)]))
 
     def slices(self, scratch: Scratch, shard: int) -> I64Array:
         """Slice of each set of a shard."""
-        words = _first_words_of(to_lists(scratch.read("ranked", shard, "ranks")))
-        out = np.empty(len(words), np.int64)
-        _search(words, self.bounds, out)
-        return out
+        return self.bounds.searchsorted(_first_ranks_of(to_lists(scratch.read("ranked", shard, "ranks"))), "right")
 
     def lay_out(self, number: int, ranks: Lists, signatures: U64Array) -> LaidOut:  # noqa: ARG002
         """Sets stay in the order of their ranks."""
@@ -218,26 +211,11 @@ def _first_words(offsets, ranks, out):
             out[row, i >> 1] |= (np.uint64(ranks[offsets[row] + i]) + np.uint64(1)) << shift
 
 
-def _first_words_of(ranks: Lists) -> U64Array:
-    """Two words of each set, uint64[n, 2], whose order is that of the lists as far as four ranks tell."""
-    out = np.empty((len(ranks), 2), np.uint64)
-    _first_words(ranks.offsets, ranks.values, out)
-    return out
-
-
-@kernel
-def _search(words, bounds, out):
-    """Count the bounds that are not after each row of words."""
-    for row in range(len(words)):
-        low, high = 0, len(bounds)
-        while low < high:
-            middle = (low + high) >> 1
-            a, b = bounds[middle, 0], bounds[middle, 1]
-            if a < words[row, 0] or (a == words[row, 0] and b <= words[row, 1]):
-                low = middle + 1
-            else:
-                high = middle
-        out[row] = low
+def _first_ranks_of(ranks: Lists) -> npt.NDArray[np.bytes_]:
+    """Bytes of each set, whose order is that of the lists as far as four ranks tell."""
+    words = np.empty((len(ranks), 2), np.uint64)
+    _first_words(ranks.offsets, ranks.values, words)
+    return words.astype(">u8").view(_FIRST_RANKS).reshape(-1)
 
 
 def _first_rows_of_ranks(scratch: Scratch, slices: Slices, _: int, first: int, last: int) -> I64Array:
@@ -283,12 +261,12 @@ class Subtrees:
         return len(self.roots) + 1
 
     @staticmethod
-    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> U64Array:  # noqa: ARG004
+    def prepare(scratch: Scratch, shard: int, ranks: Lists) -> bytes:  # noqa: ARG004
         """Leave signatures, made by the hashes that the shard itself has: they are near each other in memory."""
         of_shard = to_lists(scratch.read("shard", shard, "ranks"))
         signatures = signatures_of(of_shard, to_numbers(scratch.read("shard", shard, "hashes")))
         scratch.write("ranked", shard, signatures=from_words(signatures))
-        return np.zeros((0, 2), np.uint64)
+        return b""
 
     @classmethod
     def of(cls, spark: SparkSession, job: Job, ranked: Sequence[Any]) -> Subtrees:
