@@ -483,7 +483,7 @@ class Notifying(Exchange):
             every_key=every_key,
             guarantee=cast("Guarantee", guarantee),
             when_full=cast("WhenFull | None", when_full),
-            linger=None if linger is None else float(linger),
+            linger=linger,
         )
 
     def __iter__(self) -> Iterator[bytes]:

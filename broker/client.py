@@ -27,7 +27,8 @@ from tagmatch.broker.connection import (
     split,
 )
 from tagmatch.broker.hub import Published, table_of
-from tagmatch.broker.wire import AREA_TYPE, area_row
+from tagmatch.broker.wire import area_row
+from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.index import Index, K
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
@@ -567,7 +568,7 @@ def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
     if (constraints := columns.get("constraints")) is not None:
         table["constraints"] = constraints
     if (area := columns.get("area")) is not None:
-        one = pa.scalar(area_row(area), AREA_TYPE) if is_area(area) else None
+        one = pa.scalar(area_row(area), AREA_STRUCTS) if is_area(area) else None
         table["area"] = _areas(area, rows) if one is None else pa.repeat(one, rows)
     times = expiry_times(columns.get("expires"), rows, clock.now_us())
     if times is not None:
@@ -586,4 +587,4 @@ def _areas(area: Any, rows: int) -> Any:
     for row, each in enumerate(column):
         if each is not None and not is_area(each):
             raise InvalidTypeError(f"area: row {row} must be a Circle, a Box or a Near, not {shown(each)}")
-    return pa.array([area_row(each) for each in column], AREA_TYPE)
+    return pa.array([area_row(each) for each in column], AREA_STRUCTS)

@@ -125,7 +125,7 @@ def _typed(value: object, hint: Any) -> Any:
             if value not in get_args(kind):
                 raise ConfigError(f"must be one of {', '.join(map(repr, get_args(kind)))}, not {value!r}")
             return value
-        if kind is float and type(value) is int:
+        if kind is float and type(value) is int and abs(value) < 2**64:
             return float(value)
         if type(value) is kind:
             return value

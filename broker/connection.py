@@ -22,7 +22,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker.config_file import check_certificates, check_pair
-from tagmatch.broker.wire import AREA_TYPE, error_of_flight, error_of_text, read_json, write_json
+from tagmatch.broker.wire import error_of_flight, error_of_text, read_json, write_json
+from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import (
     ClosedError,
@@ -39,7 +40,7 @@ FAULTS = (pa.ArrowException, flight.FlightError, OSError)
 #: The columns of a stream of single messages; of one with attributes, packed, or locations; of one with areas, too
 TAGS_ONLY = pa.schema([("tags", pa.list_(pa.string()))])
 WITH_MORE = pa.schema([*TAGS_ONLY, ("attributes", pa.binary()), ("location", pa.list_(pa.float64()))])
-WITH_AREA = pa.schema([*WITH_MORE, ("within", AREA_TYPE)])
+WITH_AREA = pa.schema([*WITH_MORE, ("within", AREA_STRUCTS)])
 
 _URL = re.compile(r"grpc(\+tls|\+tcp)?://(\[[^\]]+\]|[^:/@?#]+):\d+/?")
 # Where a service is gone, it is looked for again so soon

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -33,18 +33,12 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.input.messages import ATTRIBUTES, ID, queries_in
+from tagmatch.model.input.places import KIND
 from tagmatch.model.input.values import packed
-from tagmatch.model.where.areas import Area, Box, Circle, Near
+from tagmatch.model.where.areas import FIELDS, KINDS, Area
 
 #: Bytes of a command, a ticket or the body of an action
 MAX_JSON = 1 << 20
-
-#: An area as a row of Arrow has it
-AREA_TYPE = pa.struct(
-    [("kind", pa.string())]
-    + [(name, pa.float64()) for name in ("lon", "lat", "metres", "west", "south", "east", "north")]
-)
-_AREAS: dict[str, type[Area]] = {"circle": Circle, "box": Box, "near": Near}
 
 
 def read_json(data: bytes, what: str) -> dict[str, Any]:
@@ -79,24 +73,24 @@ def in_url(host: str) -> str:
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:
-    """An area as a struct of `AREA_TYPE`, or in JSON."""
+    """An area as a struct of `AREA_STRUCTS`, or in JSON."""
     if area is None:
         return None
-    (kind,) = (name for name, each in _AREAS.items() if isinstance(area, each))
-    return {"kind": kind, **{field.name: getattr(area, field.name) for field in fields(area)}}
+    (kind,) = (name for name, each in KINDS.items() if isinstance(area, each))
+    return {KIND: kind, **asdict(area)}
 
 
 def area_of(row: object, what: str) -> Area | None:
     """The area that `area_row` has written."""
     if row is None:
         return None
-    if not isinstance(row, dict) or row.get("kind") not in _AREAS:
-        raise InvalidValueError(f"{what} must be an object whose kind is {', '.join(_AREAS)}")
-    kind = _AREAS[row["kind"]]
-    numbers = {name: value for name, value in row.items() if name != "kind"}
-    if sorted(numbers) != sorted(field.name for field in fields(kind)):
-        raise InvalidValueError(f"{what} must have the numbers {', '.join(field.name for field in fields(kind))}")
-    return kind(**numbers)
+    if not isinstance(row, dict) or row.get(KIND) not in [*KINDS]:
+        raise InvalidValueError(f"{what} must be an object whose kind is {', '.join(KINDS)}")
+    kind = row[KIND]
+    numbers = {name: value for name, value in row.items() if name != KIND}
+    if numbers.keys() != {*FIELDS[kind]}:
+        raise InvalidValueError(f"{what} must have the numbers {', '.join(FIELDS[kind])}")
+    return KINDS[kind](**numbers)
 
 
 _KINDS: dict[str, type[TagMatchError]] = {

@@ -60,8 +60,12 @@ class HandedOver(WriterCommitMessage):
     query: str | None
 
 
-class _Writing:
-    """What saves the rows of a DataFrame, or of micro-batches: it goes to the tasks, and has what the options say."""
+class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """What saves the rows of a DataFrame, or of micro-batches: it goes to the tasks, and has what the options say.
+
+    The manifest of the index has the number of the last micro-batch of each query, and gets it in the step in which it
+    gets the changes. So one that Spark hands over once more, as it was stopped before it knew, changes nothing.
+    """
 
     def __init__(self, index: Repository, options: Mapping[str, Any], schema: StructType, *, overwrite: bool) -> None:
         self._index, self._options, self._overwrite = index, options, overwrite
@@ -96,7 +100,21 @@ class _Writing:
     def abort(self, messages: Sequence[WriterCommitMessage | None], *epoch: int) -> None:
         """A task has failed: nothing has been written yet."""
 
-    def _save(self, messages: Sequence[WriterCommitMessage | None], epoch: int | None = None) -> None:
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int | None = None,  # noqa: N803 - Spark's name
+    ) -> None:
+        """All tasks are done; of a micro-batch if it has a number: then changes of other programs come first."""
+        while batchId is None or any(messages):
+            try:
+                return self._save(messages, batchId)
+            except IndexChangedError:
+                if batchId is None:
+                    raise
+        return None
+
+    def _save(self, messages: Sequence[WriterCommitMessage | None], epoch: int | None) -> None:
         """Make the rows the index, or add them; in one step, at the end."""
         rows = [each for each in messages if isinstance(each, HandedOver)]
         changes = self._changes(rows)
@@ -165,31 +183,6 @@ def _key_type_in(schema: pa.Schema) -> KeyType:
     raise InvalidTypeError(f"column 'key' must be a string, an integer or a decimal of scale 0, not {kind}")
 
 
-class Writer(_Writing, DataSourceArrowWriter):
-    """What saves the rows of a DataFrame."""
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks are done."""
-        self._save(messages)
-
-
-class StreamWriter(_Writing, DataSourceStreamArrowWriter):
-    """What saves the changes of micro-batches.
-
-    The manifest of the index has the number of the last micro-batch of each query, and gets it in the step in which it
-    gets the changes. So one that Spark hands over once more, as it was stopped before it knew, changes nothing.
-    """
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """All tasks of a micro-batch are done. Where another program saves meanwhile, its changes come first."""
-        while any(messages):
-            try:
-                return self._save(messages, batchId)
-            except IndexChangedError:
-                continue
-        return None
-
-
 _READING: Parsers = {"path": str, "snapshot": int, "setsPerPartition": whole}
 _WRITING: Parsers = {
     "path": str, "layout": one_of(Layout), "maxPartitionSize": whole, "plane": truth, "matchAll": truth
@@ -232,14 +225,14 @@ class TagMatchSource(DataSource):
         """What replaces the index by rows, or adds them to it."""
         return Writer(*self._options(_WRITING, ""), schema, overwrite=overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Writer:  # noqa: N802 - Spark's name
         """What adds the rows of each micro-batch to the index."""
         if overwrite:
             raise InvalidValueError(
                 "output mode 'complete' would write the whole index for each micro-batch; use 'append' with a column "
                 "`removed`, or write each batch with mode 'overwrite' within foreachBatch"
             )
-        return StreamWriter(*self._options(_STREAMING, ""), schema, overwrite=False)
+        return Writer(*self._options(_STREAMING, ""), schema, overwrite=False)
 
     def _options(self, known: Parsers, what: str) -> tuple[Repository, dict[str, Any]]:
         """Where the index is, and all options."""

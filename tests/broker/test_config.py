@@ -85,7 +85,7 @@ MISTAKES = [
     ("[server]\n\nport = 'x'", 3, "port must be an integer, not 'x'"),
     ("[server]\nport = true", 2, "port must be an integer"),
     ("[server]\n# port = 1\nport = 70000", 3, "port must be from 0 to 65535"),
-    ("[server]\nrate = -1", 2, "rate must be from"),
+    ("[server]\nrate = -1", 2, "rate must be from"), (f"[server]\nrate = 1{'0' * 400}", 2, "rate must be a number"),
     ("[server]\nhost = 'a'\ntls_cert = 'x'", 3, "tls_cert needs tls_key"),
     ("[server]\nclient_ca = 'x'", 2, "without TLS"), ("[server]\nport = \n", 2, "Invalid value"),
     ("[server]\nport = 1\nport = 2", 3, "overwrite"), ("[sever]\nport = 1", 1, "'server' meant"),

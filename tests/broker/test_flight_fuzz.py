@@ -82,13 +82,15 @@ ACTION = st.sampled_from([name for name in ACTIONS if name != "drain"]) | st.tex
 IN_COMMANDS = [
     b'{"command": "match", "unique": 1}', b'{"command": ["match"]}', b'{"command": "publish", "session": "a"}',
     b'{"command": "notify", "session": "a", "keys": [[1]]}', b'{"command": "notify", "session": "a", "linger": NaN}',
+    b'{"command": "notify", "session": "a", "linger": 1%s}' % (b"0" * 400),
     b'{"get": "rows", "more": 1}', b'{"get": {}}',
 ]  # fmt: skip
 IN_ACTIONS = [
     ("explain", b'{"tags": [1]}'), ("explain", b'{"tags": ["a"], "location": ["x", {}]}'),
     ("explain", b'{"tags": ["a"], "location": [1]}'), ("explain", b'{"tags": ["a"], "attributes": {"x": {"y": 1}}}'),
     ("explain", b'{"tags": ["a"], "within": {"kind": "circle", "lon": "x", "lat": 1, "metres": 1}}'),
-    ("explain", b'{"tags": ["\\ud800"]}'), ("contains", b'{"tags": [[]], "where": ["x <"]}'),
+    ("explain", b'{"within": {"kind": [1]}}'), ("explain", b'{"tags": ["\\ud800"]}'),
+    ("contains", b'{"tags": [[]], "where": ["x <"]}'),
     ("contains", b'{"tags": [], "where": [7]}'), ("consolidate", b'{"full": "yes"}'),
 ]  # fmt: skip
 
