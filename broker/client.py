@@ -27,7 +27,7 @@ from tagmatch.broker.connection import (
     split,
 )
 from tagmatch.broker.hub import Published, table_of
-from tagmatch.broker.wire import area_row
+from tagmatch.broker.wire import MAX_JSON, area_row, write_json
 from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.index import Index, K
 from tagmatch.model import clock
@@ -299,6 +299,8 @@ class RemoteTagMatch(Index[K]):
         ------
         InvalidTypeError
             `keys` is a single key, not an iterable of keys.
+        InvalidValueError
+            `keys` are more than can be sent at once; `follow` takes the others.
         """
         self._engine.check_open()
         command = {
@@ -309,6 +311,11 @@ class RemoteTagMatch(Index[K]):
             "when_full": when_full,
             "linger": linger,
         }
+        if (size := len(write_json(command))) > MAX_JSON:
+            raise InvalidValueError(
+                f"these keys are too many to connect with: {size:,} bytes as JSON, and {MAX_JSON:,} are the most; "
+                "connect with fewer keys, and then follow the others"
+            )
         return Subscriber(self._engine.connection, self._engine.key_type, command)
 
     def sessions(self) -> list[dict[str, Any]]:

@@ -39,7 +39,6 @@ ANYONE = User("anyone", "0" * 64, "admin")
 #: Who shows no token, though there are users: may ask for the health of the service, and for nothing else
 NOBODY = User("(no token)", "0" * 64)
 
-_HEADER, _SCHEME = "authorization", "bearer "
 _LONGEST = 4096
 _NO_TOKEN, _EXPIRED = "the call needs a token: the header `authorization: Bearer TOKEN`", "the token has expired"
 
@@ -76,12 +75,8 @@ def require(user: User, role: Role, what: str) -> User:
 
 def token_of(headers: Iterable[tuple[str, str | bytes]]) -> str | None:
     """The bearer token in the headers of a call, or `None`."""
-    for name, value in headers:
-        if name.lower() == _HEADER:
-            text = value.decode(errors="replace") if isinstance(value, bytes) else value
-            if text[: len(_SCHEME)].lower() == _SCHEME:
-                return text[len(_SCHEME) :].strip()
-    return None
+    scheme, _, token = str(dict(headers).get("authorization", "")).partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 #: Calls that administrators may have beyond `max_calls`; as many more are for their actions

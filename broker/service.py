@@ -60,7 +60,7 @@ class Service:
             "DoPut": partial(self._stream, "put", PUTS),
             "DoGet": self._get,
             "DoAction": self._action,
-            "ListActions": partial(self._question, "list_actions", _described_actions),
+            "ListActions": partial(self._question, "list_actions", self._actions),
             "ListFlights": partial(self._question, "list_flights", self._infos),
             "GetFlightInfo": partial(self._question, "get_flight_info", self._info),
             "GetSchema": partial(self._question, "get_schema", self._schema),
@@ -119,6 +119,9 @@ class Service:
         """What a client asks about the service, for which the role `read` is enough."""
         with self._taken(call, what, while_draining=True), self._counted(call, "read", what):
             yield from answers(call)
+
+    def _actions(self, _: Call) -> Iterator[bytes]:
+        return (wire.action_type(name, each.description) for name, each in ACTIONS.items())
 
     def _schema(self, call: Call) -> Iterator[bytes]:
         yield flight.SchemaResult(self._columns(wire.read_descriptor(call.only()).command)).serialize()
@@ -215,10 +218,6 @@ class Service:
             self._transport.stop()
             self.limits.wait_until_idle(_LAST_S)
         return self._was_answered
-
-
-def _described_actions(_: Call) -> Iterator[bytes]:
-    return (wire.action_type(name, each.description) for name, each in ACTIONS.items())
 
 
 def _content_in(request: bytes, what: str) -> str:

@@ -93,9 +93,9 @@ MAX_NAME = 256
 class SessionConnection:
     """A session as one program that is connected has it; `Sessions.connect` makes them."""
 
-    def __init__(self, sessions: Sessions, session: _Session, *, is_new: bool) -> None:
+    def __init__(self, sessions: Sessions, session: _Session) -> None:
         self._sessions, self._session = sessions, session
-        self.name, self.is_new, self.outbox = session.name, is_new, session.outbox
+        self.outbox = session.outbox
         self._number = self.outbox.connect()
         # The next notifications, and to let go of all up to an offset
         self.take, self.acknowledge = partial(self.outbox.take, self._number), self.outbox.acknowledge
@@ -190,7 +190,6 @@ class Sessions:
             if self._is_closed:
                 raise SessionError("the service is ending; connect again later")
             session = self._by_name.get(name)
-            is_new = session is None
             if session is None:
                 session = self._begin(name, subscriber, guarantee, when_full, linger)
             elif session.subscriber != subscriber:
@@ -211,7 +210,7 @@ class Sessions:
                 self._follow_all.discard(session.number)
                 self._change(session, present - wanted, wanted - present)
             self._counts["connections"] += 1
-            return SessionConnection(self, session, is_new=is_new)
+            return SessionConnection(self, session)
 
     def _begin(self, name: str, subscriber: str, guarantee: Guarantee, when_full: WhenFull, linger: float) -> _Session:
         options = self.options

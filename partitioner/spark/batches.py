@@ -23,14 +23,12 @@ from tagmatch.model.arrays import (
     I64Array,
     IntArray,
     Lists,
-    Strings,
     U32Array,
     U64Array,
     UIntArray,
-    list_offsets,
     offsets_of,
 )
-from tagmatch.model.arrow import from_lists, from_strings, to_lists, to_strings
+from tagmatch.model.arrow import from_strings
 from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.storage.byte_store import ByteStore
 from tagmatch.model.storage.tables import OpenFile, checked_columns, read_table_file
@@ -229,32 +227,6 @@ def lists_of(offsets: IntArray, values: pa.Array) -> pa.Array:
     """An Arrow list or large list array, by the type of the offsets."""
     kind = pa.ListArray if offsets.dtype == np.int32 else pa.LargeListArray
     return kind.from_arrays(pa.array(offsets), values)
-
-
-def rows_at(records: pa.RecordBatch, places: U32Array) -> pa.RecordBatch:
-    """The rows, without nulls, with these places: as `records.take` gives them, which is slow where there are lists."""
-    columns = [_elements_at(column, places).cast(column.type) for column in records.columns]
-    return pa.record_batch(columns, schema=records.schema)
-
-
-def _elements_at(array: pa.Array, places: U32Array) -> pa.Array:
-    kind = array.type
-    if are_strings(kind) and not array.offset:
-        return from_strings(gather_strings(to_strings(array), places))
-    if len(array) and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
-        values, offsets = array.values, array.offsets.to_numpy()
-        if pa.types.is_integer(kind.value_type) and not values.null_count:
-            return from_lists(gather(to_lists(array), places))
-        if are_strings(kind.value_type) and not (values.null_count or values.offset):
-            return _string_lists_at(offsets, to_strings(values), places)
-    return array.take(pa.array(places))
-
-
-def _string_lists_at(offsets: IntArray, strings: Strings, places: U32Array) -> pa.Array:
-    """The text of a list is in one piece, so it is copied as a whole, whatever strings it has."""
-    lengths = gather(Lists(offsets, np.diff(strings.offsets).astype(np.uint32)), places)
-    text = gather_strings(Strings(strings.offsets[offsets], strings.data), places).data
-    return lists_of(lengths.offsets, from_strings(Strings(list_offsets(lengths.values), text)))
 
 
 def are_strings(kind: pa.DataType) -> bool:

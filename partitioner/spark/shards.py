@@ -54,7 +54,6 @@ from tagmatch.partitioner.spark.batches import (
     labels_for_all,
     number_of_task,
     one_row,
-    rows_at,
     serialized,
 )
 from tagmatch.partitioner.spark.tables import Job
@@ -143,7 +142,7 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
         hashes = np.empty(len(rows), np.uint64)
         _set_hashes(rows.offsets, hash_tags(rows), hashes)
         firsts, order = group_by(groups_by_hash(hashes, len(labels)), len(labels))
-        records = rows_at(pa.record_batch([tags, keys], ["tags", "key"]), order)
+        records = pa.record_batch([tags, keys], ["tags", "key"]).take(pa.array(order))
         yield from in_groups(firsts, labels, np.full(len(labels), _ROWS), records)
     if found.any():
         yield from serialized([(int(labels[0]), _PROBLEMS, pa.record_batch([pa.array(found)], ["rows"]))])

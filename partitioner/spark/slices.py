@@ -44,7 +44,6 @@ from tagmatch.partitioner.spark.batches import (
     labels_for,
     lists_of,
     one_row,
-    rows_at,
 )
 from tagmatch.partitioner.spark.tables import Job, JoinedTable, ShardTags, write_files
 
@@ -100,7 +99,7 @@ def _route(job: Job, plan: Plan, labels: I64Array, shard: int) -> Iterator[pa.Re
         columns["expires"] = lists_of(table.keys.offsets, pa.array(table.expires))
     columns = {name: lists.cast(pa.large_list(lists.type.value_type)) for name, lists in columns.items()}
     firsts, order = group_by(plan.slices(job.scratch, shard).astype(np.uint32), len(labels))
-    return in_groups(firsts, labels, np.arange(len(labels)), rows_at(pa.record_batch(columns), order))
+    return in_groups(firsts, labels, np.arange(len(labels)), pa.record_batch(columns).take(pa.array(order)))
 
 
 def _lay_out(

@@ -52,7 +52,6 @@ from tagmatch.partitioner.spark.batches import (
     labels_for_all,
     number_of_task,
     one_row,
-    rows_at,
 )
 
 if TYPE_CHECKING:
@@ -455,6 +454,6 @@ def _order_tags(
     """Leave the tags of a range of ranks."""
     records = pa.concat_batches([_with_large_strings(each) for each in batches])
     order = _inverse(to_numbers(records["rank"]) - np.uint32(number * tags_per_task))
-    columns = rows_at(records.select(_COLUMNS), order).columns
+    columns = records.select(_COLUMNS).take(pa.array(order)).columns
     scratch.write(_RANKED, number, **dict(zip(_COLUMNS, columns, strict=True)))
     yield one_row(number=number, rows=len(order), bytes=int(to_strings(columns[0]).offsets[-1]))

@@ -31,7 +31,7 @@ from tagmatch.model.input.places import LOCATION, WITHIN, area_rows
 from tagmatch.model.input.subscriptions import constraint_rows
 from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
-from tagmatch.model.options import KeyType, Layout
+from tagmatch.model.options import KeyType, Layout, check_one_of
 from tagmatch.model.storage.byte_store import folder_of_this_process
 from tagmatch.model.storage.format import files_nbytes, key_type_of
 from tagmatch.model.storage.repository import Repository
@@ -167,7 +167,7 @@ def partition(
     >>> partition(more, "people.index", mode="append").sets
     3
     """
-    _check_choice("mode", mode, Mode)
+    check_one_of("mode", mode, get_args(Mode))
     spark = sets.sparkSession
     if mode != "append":  # an index has its own
         layout, max_partition_size = with_settings(spark, layout=layout, max_partition_size=max_partition_size)
@@ -283,12 +283,12 @@ def subset_join(
     """
     if not isinstance(queries, DataFrame):
         raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
-    _check_choice("output", output, Output)
+    check_one_of("output", output, get_args(Output))
     clashing = next((name for name in queries.columns if name.lower() == ANSWER_NAMES[output]), None)
     if clashing is not None:
         raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")
     strategy, ship_limit = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit)
-    _check_choice("strategy", strategy, Strategy)
+    check_one_of("strategy", strategy, get_args(Strategy))
     names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
     asked = _asked(queries, tags, names, location, within)
     if isinstance(index, DataFrame):
@@ -307,11 +307,6 @@ def subset_join(
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
     return shuffle_join(queries, place, asked=asked, unique=unique, output=output, bucket_sets=BUCKET_SETS)
-
-
-def _check_choice(name: str, value: object, kind: object) -> None:
-    if value not in (allowed := get_args(kind)):
-        raise InvalidValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
 
 
 def _asked(

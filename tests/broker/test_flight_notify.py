@@ -121,6 +121,8 @@ def test_wrong_calls_are_told():
         for given in (*((table,) for table in tables), (["a"], [7])):
             with pytest.raises((InvalidTypeError, InvalidValueError)):
                 remote.publish(*given)
+        with pytest.raises(InvalidValueError, match="connect with fewer keys, and then follow"):
+            remote.subscriber("a", range(2**63, 2**63 + 50_000))
         with pytest.raises(InvalidValueError, match="fewer at a time"):
             remote.publish([["a"]] * 11)
         assert service.subscribers.stats()["hub"]["notifications"] == 0

@@ -89,7 +89,7 @@ def test_a_session_outlives_its_connection_and_a_clock_that_jumps(jump):
     (listed,) = sessions.listed()
     assert (listed["ends_in"], listed["waiting"]) == (270, 2)
     with sessions.connect("phone", "ana", guarantee="at_least_once") as phone:
-        assert (phone.is_new, phone.keys) == (False, {7})
+        assert phone.keys == {7}
         got = phone.take(timeout=0)
         assert got["payload"].to_pylist() == [b"for a minute", *left]
         # What is left of it, by the clock as it is now
@@ -104,7 +104,7 @@ def test_a_session_outlives_its_connection_and_a_clock_that_jumps(jump):
     sessions.end_expired()
     assert (sessions.listed(), sessions.stats()["ended"]) == ([], 1)
     with sessions.connect("phone", "ana", guarantee="at_least_once") as phone:
-        assert (phone.is_new, phone.keys) == (True, set())
+        assert phone.keys == set()
 
 
 def test_sessions_are_listed_and_ended():
