@@ -25,6 +25,7 @@ from pyarrow.fs import LocalFileSystem
 from tagmatch.files.formats import CSV_SUFFIXES, JSON_SUFFIXES, PARQUET_SUFFIXES, write_whole
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import IndexExistsError, InputFileError, TagMatchError
+from tagmatch.workloads.location import PLACES
 from tagmatch.workloads.numbers import Followed
 from tagmatch.workloads.twitter import RealTweets
 
@@ -332,6 +333,11 @@ def _by_publisher(
     )
 
 
+def read_places(path: str) -> pa.Table:
+    """Read the columns `PLACES` of a Parquet, CSV or JSON Lines file."""
+    return pa.Table.from_batches(_batches(path, PLACES.names, *([name] for name in PLACES.names)))
+
+
 def read_followed(path: str) -> Followed:
     """Read a distribution of the number of followed publishers from a Parquet, CSV or JSON Lines file.
 
@@ -352,9 +358,10 @@ def read_followed(path: str) -> Followed:
         weights.append(np.bincount(which, users, len(different)).astype(np.float64))
         first_row += len(batch)
     different, which = np.unique(np.concatenate(values), return_inverse=True)
-    sums = np.cumsum(np.bincount(which, np.concatenate(weights), len(different)))
-    if not len(sums) or not sums[-1] > 0:
-        raise InputFileError(f"{path}: column {names[-1]!r}: there are no users")
+    with np.errstate(over="ignore"):
+        sums = np.cumsum(np.bincount(which, np.concatenate(weights), len(different)))
+    if not len(sums) or not 0 < sums[-1] < np.inf:
+        raise InputFileError(f"{path}: column {names[-1]!r}: there are no users, or too many")
     return Followed(different, sums / sums[-1])
 
 

@@ -14,20 +14,27 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import typer
 
 from tagmatch import __version__
 from tagmatch.cli.shared import Threads, argument, command_line, note, option, run, status, with_options, with_progress
 from tagmatch.files.formats import JSON_SUFFIXES, PARQUET_SUFFIXES, STANDARD_STREAM, is_stream
 from tagmatch.files.rows import row_writer
-from tagmatch.model.errors import InputFileError, TagMatchError
+from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.model.options import available_threads
 from tagmatch.model.parallel import even_ranges
 from tagmatch.workloads import content as of_content
 from tagmatch.workloads import location as of_location
 from tagmatch.workloads import queries as of_queries
-from tagmatch.workloads.archives import Corpus, new_folder, read_facts, read_followed, read_tweets, write_shards
+from tagmatch.workloads.archives import (
+    Corpus,
+    new_folder,
+    read_facts,
+    read_followed,
+    read_places,
+    read_tweets,
+    write_shards,
+)
 from tagmatch.workloads.content import Content, ContentOptions
 from tagmatch.workloads.location import ContentKind, LocationOptions, LocationWorkload, near_me
 from tagmatch.workloads.numbers import MAX_ROWS, NOBODY
@@ -278,8 +285,8 @@ def location(
     cities: Annotated[
         str | None,
         option(
-            "Alerts near the places of a Parquet file instead, with columns `country`, `timezone`, `population`, "
-            "`lat` and `lon`: as many filters, and of the numbers below only the seed.",
+            "Alerts near the places of a Parquet, CSV or JSON Lines file instead, with columns `country`, `timezone`, "
+            "`population`, `lat` and `lon`: as many filters, and of the numbers below only the seed.",
             metavar="FILE",
         ),
     ] = None,
@@ -302,10 +309,9 @@ def location(
     moved = move_count if moves else 0
     if cities is not None:
         try:
-            places = pq.read_table(cities, columns=list(of_location.COLUMNS))
-        except (OSError, ValueError) as error:
-            raise InputFileError(f"{cities}: cannot be read as places: {error}") from None
-        tables = near_me(places, options.filters, count, options.seed, moves=moved)
+            tables = near_me(read_places(cities), options.filters, count, options.seed, moves=moved)
+        except InvalidValueError as error:
+            raise InputFileError(f"{cities}: {error}") from None
         parts = [
             _Rows(path, table.schema, table.to_batches(), len(table))
             for path, table in zip(paths, tables, strict=False)
@@ -377,18 +383,18 @@ def _twitter_of(sets: str, tweets: str | None) -> Twitter:
     if facts is None or facts.get("generator") != "twitter":
         raise InputFileError(f"{sets} was not made by `tagmatch-workload twitter`, as --plain needs")
     try:
-        options = TwitterOptions(**facts["options"])
+        options, made_of = TwitterOptions(**facts["options"]), facts.get("tweets")
+        file = None if made_of is None else made_of["file"]
     except (TypeError, KeyError, TagMatchError) as error:
         raise InputFileError(f"{sets}: its options in _workload.json cannot be used: {error}") from None
-    made_of = facts.get("tweets")
     corpus: Corpus | None = None
     if made_of is None and tweets is not None:
         raise InputFileError(f"{sets} was made of synthetic tweets; leave out --tweets")
     if made_of is not None:
         if tweets is None:
-            raise InputFileError(f"{sets} was made of the tweets in {made_of['file']}; give them with --tweets")
+            raise InputFileError(f"{sets} was made of the tweets in {file}; give them with --tweets")
         corpus = read_tweets(tweets)
-        if corpus.facts() != {name: made_of[name] for name in corpus.facts()}:
+        if {"file": file, **corpus.facts()} != made_of:
             raise InputFileError(f"{tweets} does not hold the tweets that {sets} was made of")
     return Twitter(options, corpus=corpus, followed=NOBODY)  # tweets do not depend on who follows whom
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import offsets_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.where.areas import LIMITS
 from tagmatch.workloads.content import CONSTRAINT, EQUAL, GREATER, LESS, UNEQUAL, constraints_of, lists_of, no_lists
 from tagmatch.workloads.numbers import (
     MAX_ROWS,
@@ -436,8 +437,16 @@ def _check(first: int, last: int, count: int, content: str) -> None:
         raise InvalidValueError(f"content must be one of {', '.join(get_args(ContentKind))}, not {content!r}")
 
 
-#: Columns of the places
-COLUMNS = ("country", "timezone", "population", "lat", "lon")
+#: Columns of places, with the types that theirs become
+PLACES = pa.schema(
+    {
+        "country": pa.string(),
+        "timezone": pa.string(),
+        "population": pa.int64(),
+        "lat": pa.float64(),
+        "lon": pa.float64(),
+    }
+)
 #: Radii of alerts, and how far a subscriber is from the middle of a place, in metres
 _LEAST_METRES, _MOST_METRES = 2_000.0, 100_000.0
 _AROUND_METRES = 5_000.0
@@ -462,20 +471,16 @@ def near_me(places: pa.Table, filters: int, messages: int, seed: int, *, moves: 
     for the tag of the place's country. A message is about a place, each as likely: from where it is, with tags of its
     country and time zone, and its population as an attribute. A move brings a filter to a subscriber elsewhere.
     """
-    missing = [name for name in COLUMNS if name not in places.column_names]
-    if missing:
-        raise InvalidValueError(f"places have no column {missing[0]!r}; have {', '.join(COLUMNS)}")
-    if not len(places):
-        raise InvalidValueError("places has no rows; have at least one")
+    places = _checked(places)
     random = np.random.default_rng(seed)
-    people = places["population"].to_numpy().astype(np.float64)
-    shares = np.maximum(people, 1.0) / np.maximum(people, 1.0).sum()
+    people = np.maximum(places["population"].to_numpy().astype(np.float64), 1.0)
+    shares = people / people.sum()
     homes = random.choice(len(places), filters, p=shares)
     radii = np.exp(random.uniform(np.log(_LEAST_METRES), np.log(_MOST_METRES), filters))
     area = pa.StructArray.from_arrays([*_around(places, homes, random), pa.array(radii)], fields=list(SPHERE_AREA))
     least = np.exp(random.uniform(np.log(_LEAST_PEOPLE), np.log(_MOST_PEOPLE), filters)).astype(np.int64)
     with_country = np.flatnonzero(random.random(filters) < _HALF)
-    countries = _tags("country", places["country"].combine_chunks().take(pa.array(homes[with_country])))
+    countries = _tags("country", places["country"].take(pa.array(homes[with_country])))
     tags = lists_of(np.isin(np.arange(filters), with_country).astype(np.int64), countries)
     keys = pa.array(np.arange(filters, dtype=np.uint64))
     more_people = constraints_of(
@@ -484,14 +489,12 @@ def near_me(places: pa.Table, filters: int, messages: int, seed: int, *, moves: 
     asked = lists_of(np.ones(filters, np.int64), more_people)
     stored = pa.table([keys, tags, asked, area], schema=subscriptions_schema(SPHERE_AREA))
 
-    about = pa.array(random.integers(0, len(places), messages))
-    drawn = places.select(COLUMNS).take(about).combine_chunks()
-    both = [_tags(name, drawn[name].combine_chunks()) for name in ("country", "timezone")]
+    drawn = places.take(pa.array(random.integers(0, len(places), messages)))
+    both = [_tags(name, drawn[name]) for name in ("country", "timezone")]
     order = np.arange(2 * messages).reshape(2, messages).T.ravel()
     tags = lists_of(np.full(messages, 2, np.int64), pa.concat_arrays(both).take(pa.array(order)))
-    location = _struct(*(drawn[name].combine_chunks().cast(pa.float64()) for name in ("lon", "lat")))
     schema = messages_schema(SPHERE_POINT, {"population": pa.int64()})
-    sent = pa.table([tags, location, drawn["population"].combine_chunks().cast(pa.int64())], schema=schema)
+    sent = pa.table([tags, _struct(drawn["lon"], drawn["lat"]), drawn["population"]], schema=schema)
 
     moved = random.integers(0, max(filters, 1), moves if filters else 0)
     to = _struct(*_around(places, random.choice(len(places), len(moved), p=shares), random))
@@ -499,9 +502,32 @@ def near_me(places: pa.Table, filters: int, messages: int, seed: int, *, moves: 
     return NearMe(stored, sent, pa.table(columns))
 
 
-def _around(places: pa.Table, rows: I64Array, random: np.random.Generator) -> tuple[pa.Array, pa.Array]:
+def _checked(places: pa.Table) -> pa.RecordBatch:
+    """Places with the columns `PLACES`, and a sound value in each; InvalidValueError."""
+    if missing := [name for name in PLACES.names if name not in places.column_names]:
+        raise InvalidValueError(f"places have no column {missing[0]!r}; have {', '.join(PLACES.names)}")
+    if not len(places):
+        raise InvalidValueError("places has no rows; have at least one")
+    columns = []
+    for name, kind in zip(PLACES.names, PLACES.types, strict=True):
+        try:
+            column = places[name].cast(kind).combine_chunks()
+        except pa.ArrowException as error:
+            raise InvalidValueError(f"places: column {name!r} must be of {kind}: {error}") from None
+        sound = column.is_valid()
+        if name in LIMITS:
+            sound = pc.and_kleene(sound, pc.less_equal(pc.abs(column), LIMITS[name]))
+        if not pc.all(sound).as_py():
+            row = sound.index(False).as_py()
+            wanted = f"from -{LIMITS[name]:.0f} to {LIMITS[name]:.0f}" if name in LIMITS else "there"
+            raise InvalidValueError(f"places: column {name!r}: row {row} must be {wanted}, not {column[row].as_py()}")
+        columns.append(column)
+    return pa.record_batch(columns, schema=PLACES)
+
+
+def _around(places: pa.RecordBatch, rows: I64Array, random: np.random.Generator) -> tuple[pa.Array, pa.Array]:
     """Longitudes and latitudes not far from places."""
-    lon, lat = (places[name].to_numpy().astype(np.float64)[rows] for name in ("lon", "lat"))
+    lon, lat = (places[name].to_numpy()[rows] for name in ("lon", "lat"))
     east, north = random.normal(0.0, np.degrees(_AROUND_METRES / EARTH_METRES), (2, len(rows)))
     # On a pole, any longitude will do
     lon = lon + east / np.maximum(np.cos(np.radians(lat)), 1e-3)
@@ -513,4 +539,4 @@ def _struct(lon: pa.Array, lat: pa.Array) -> pa.StructArray:
 
 
 def _tags(kind: str, values: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(pa.scalar(kind), values.cast(pa.string()), pa.scalar(":"))
+    return pc.binary_join_element_wise(pa.scalar(kind), values, pa.scalar(":"))

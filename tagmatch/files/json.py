@@ -216,6 +216,8 @@ class JsonLines:
 
     def record(self, row: bytes, line: int, place: str) -> dict[str, Any]:  # noqa: ARG002 - of CSV, for messages
         """The values by column of a row, with attributes in one column; ValueError says why these bytes are none."""
+        if row.lstrip().startswith(b"["):
+            raise ValueError("list where an object must be; of a file that is one list, `jq -c '.[]'` makes JSON Lines")
         record, has_repeated = parsed(row)
         if not isinstance(record, dict):
             raise ValueError(f"{type(record).__name__} where an object must be")

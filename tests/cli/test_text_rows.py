@@ -48,7 +48,9 @@ GOOD = b'{"tags":["a"]}\n'
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        (b"null", "NoneType where an object must be"), (b'["a"]', "list where an object must be"),
+        (b"null", "NoneType where an object must be"),
+        *((line, "list where an object must be; of a file that is one list, `jq -c '.[]'` makes JSON Lines")
+          for line in (b'["a"]', b"[", b' [{"tags":["a"]},')),
         (b'"tags"', "str where an object must be"), (b'{"id":"\xff","tags":["a"]}', "byte 8 is no UTF-8"),
         (b'{"tags":["\xed\xa0\x80"]}', "byte 11 is no UTF-8"),
         (b'{"tags":["a"],"other":"\xff"}', "byte 24 is no UTF-8"),

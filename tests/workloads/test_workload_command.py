@@ -251,6 +251,7 @@ def test_bad_followers(tmp_path: Path) -> None:
         ([{"followers": 1}, {"followers": None}], ["'followers'", "row 1"]),
         ([{"followers": 1, "users": -2}], ["'users'", "row 0"]), ([{"followers": 1, "users": 0}], ["no users"]),
         ([{"followers": 0, "users": 1}], ["follows a publisher"]),
+        ([{"followers": n, "users": 1e308} for n in (1, 2)], ["too many"]),
     ):  # fmt: skip
         message = refused("twitter", tmp_path / "sets", "--followers", write_table(tmp_path / "f.parquet", records))
         assert all(word in message for word in ("f.parquet", *words)), message
@@ -330,3 +331,10 @@ def test_stream_without_end(stored: Path, ends: str) -> None:
             process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait(60) == (ends == "its reader")
+
+
+@pytest.mark.parametrize("noted", ['"options": []', '"options": {}, "tweets": 5', '"options": {}, "tweets": {}'])
+def test_notes_that_others_have_changed(tmp_path: Path, noted: str) -> None:
+    (tmp_path / "_workload.json").write_text(f'{{"generator": "twitter", {noted}}}')
+    message = refused("queries", tmp_path, tmp_path / "plain.jsonl", "--plain")
+    assert f"{tmp_path}: its options in _workload.json cannot be used" in message

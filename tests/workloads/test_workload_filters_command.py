@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 from support.workload import refused, run
@@ -93,6 +94,14 @@ def test_cities(tmp_path: Path) -> None:
     run("location", *files[:2], *FEW, "--cities", CITIES, *more)
     made = near_me(pq.read_table(CITIES), 60, 8, 1, moves=3)
     assert all(pq.read_table(path).equals(pa.table(table)) for path, table in zip(files, made, strict=True))
+    as_csv, odd = tmp_path / "cities.csv", tmp_path / "odd.csv"
+    pa_csv.write_csv(pq.read_table(CITIES), as_csv)
+    run("location", *files[:2], *FEW, "--cities", as_csv, *more)
+    assert all(pq.read_table(path).equals(pa.table(table)) for path, table in zip(files, made, strict=True))
+    odd.write_text("country,timezone,population,lat,lon\nit,Rome,many,1,2\n")
+    assert f"{odd}: places: column 'population' must be of int64" in refused("location", *files[:2], "--cities", odd)
+    odd.write_text("country,timezone,population,lat\nit,Rome,5,1\n")
+    assert f"{odd} has no column 'lon'; it has 'country'" in refused("location", *files[:2], "--cities", odd)
 
 
 def test_refused(tmp_path: Path) -> None:
@@ -102,7 +111,10 @@ def test_refused(tmp_path: Path) -> None:
         (("content", target, csv, *given(SMALL)), "m.csv: the name must end in one of"),
         (("location", target, other, "--names", 4), "names must be a multiple of topic_names, 5, not 4"),
         (("location", target, csv, *FEW), "m.csv: the name must end in one of"),
-        (("location", target, other, "--cities", tmp_path / "no"), "no: cannot be read as places"),
+        (
+            ("location", target, other, "--cities", tmp_path / "no"),
+            "no: cannot tell the format; the name must",
+        ),
     ):
         assert message in refused(*arguments)
     for arguments, message in (

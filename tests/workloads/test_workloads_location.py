@@ -1,5 +1,6 @@
 """The generator of areas: its statistics, its texts, and that rows depend on the seed and their number alone."""
 
+import re
 from collections import Counter
 from dataclasses import fields, replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from support.systems import has, holds, matching_rows, metres
 
 from tagmatch import TagMatchError
-from tagmatch.workloads.location import COLUMNS, SCENARIOS, LocationOptions, LocationWorkload, near_me
+from tagmatch.workloads.location import PLACES, SCENARIOS, LocationOptions, LocationWorkload, near_me
 
 CLCB = LocationWorkload(SCENARIOS["clcb"])
 
@@ -237,4 +238,32 @@ def test_near_nothing(places: pa.Table) -> None:
     with pytest.raises(TagMatchError, match="places have no column 'timezone'"):
         near_me(places.drop_columns("timezone"), 1, 1, 1)
     with pytest.raises(TagMatchError, match="places has no rows"):
-        near_me(places.slice(0, 0).select(COLUMNS), 1, 1, 1)
+        near_me(places.slice(0, 0).select(PLACES.names), 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "says"),
+    [
+        ("population", [5, None], "column 'population': row 1 must be there, not None"),
+        ("population", ["5", "many"], "column 'population' must be of int64: "),
+        ("population", [0.5, 1.0], "column 'population' must be of int64: "),
+        ("country", [None, "it"], "column 'country': row 0 must be there"),
+        ("timezone", [["x"], ["y"]], "column 'timezone' must be of string: "),
+        ("lat", [1.0, float("nan")], "column 'lat': row 1 must be from -90 to 90, not nan"),
+        ("lat", [90.5, 1.0], "column 'lat': row 0 must be from -90 to 90, not 90.5"),
+        ("lon", [1.0, None], "column 'lon': row 1 must be from -180 to 180, not None"),
+    ],
+)
+def test_places_that_cannot_be_used(places: pa.Table, column: str, values: list[Any], says: str) -> None:
+    some = places.slice(0, 2)
+    wrong = some.set_column(some.schema.get_field_index(column), column, pa.array(values))
+    with pytest.raises(TagMatchError, match=re.escape(f"places: {says}")):
+        near_me(wrong, 2, 2, 1)
+
+
+def test_places_of_other_types(places: pa.Table) -> None:
+    some = places.slice(0, 5)
+    other = some.set_column(some.schema.get_field_index("country"), "country", some["country"].dictionary_encode())
+    population = some["population"].cast(pa.string())
+    other = other.set_column(other.schema.get_field_index("population"), "population", population)
+    assert all(a.equals(b) for a, b in zip(near_me(other, 4, 4, 1), near_me(some, 4, 4, 1), strict=True))
