@@ -142,8 +142,6 @@ def pooled(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 def narrow_offsets(offsets: npt.NDArray[Any]) -> IntArray:
     """Offsets as int32 where their last value fits, else int64 (Arrow's `list` and `large_list`)."""
-    if offsets.dtype == np.int32:
-        return offsets
     small = len(offsets) == 0 or int(offsets[-1]) <= _INT32_MAX
     return offsets.astype(np.int32 if small else np.int64, copy=False)
 
@@ -178,8 +176,8 @@ class Strings:
         return len(self.offsets) - 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", frozen(self.offsets))
-        object.__setattr__(self, "data", frozen(self.data))
+        self.offsets.setflags(write=False)
+        self.data.setflags(write=False)
 
     @property
     def nbytes(self) -> int:
@@ -198,8 +196,10 @@ class Lists:
         return len(self.offsets) - 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", frozen(narrow_offsets(self.offsets)))
-        object.__setattr__(self, "values", frozen(self.values))
+        if self.offsets.dtype != np.int32:
+            object.__setattr__(self, "offsets", narrow_offsets(self.offsets))
+        self.offsets.setflags(write=False)
+        self.values.setflags(write=False)
 
     def lengths(self) -> I64Array:
         """Length of every list."""
@@ -230,9 +230,9 @@ class TagLists:
         return len(self.offsets) - 1
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "offsets", frozen(self.offsets))
+        self.offsets.setflags(write=False)
         if self.indices is not None:
-            object.__setattr__(self, "indices", frozen(self.indices))
+            self.indices.setflags(write=False)
 
     @property
     def attributes(self) -> Any:

@@ -48,7 +48,7 @@ class Table:
     def __post_init__(self) -> None:
         for each in fields(self):  # type: ignore[arg-type]
             if isinstance(value := getattr(self, each.name), np.ndarray):
-                object.__setattr__(self, each.name, frozen(value))
+                value.setflags(write=False)
 
     @property
     def nbytes(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Array, U64Array, frozen, offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Array, U64Array, offsets_of
 from tagmatch.model.input.values import NO_PLACES
 from tagmatch.model.kernels.intrinsics import leading_zeros
 from tagmatch.model.kernels.jit import inlined, kernel
@@ -42,7 +42,7 @@ class Asked:
 
     def __post_init__(self) -> None:
         # Be it the segment's own memory or not: kernels are compiled for one of both
-        object.__setattr__(self, "ranks", frozen(self.ranks))
+        self.ranks.setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.rows)
