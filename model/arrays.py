@@ -73,23 +73,19 @@ class SharedWork(Generic[T, R]):
                 time.sleep(_PAUSE_S)
 
 
-def _nothing(whole: object, piece: object) -> None:
-    """What is there already needs no work."""
-
-
 class Memo:
-    """What has been made of something, once for each owner, though many threads ask at once: they make it together."""
+    """What has been made of something, once for each owner."""
 
     def __init__(self) -> None:
-        self._made: dict[object, tuple[Any, SharedWork[Any, object]]] = {}
+        self._made: dict[object, Any] = {}
 
-    def of(
-        self,
-        owner: object,
-        begin: Callable[[], tuple[R, Sequence[T]]],
-        fill: Callable[[R, T], object] = _nothing,
-    ) -> R:
-        """What `begin` returned for this owner, when all its pieces are done.
+    def of(self, owner: object, make: Callable[[], R]) -> R:
+        """What `make` returned for this owner first."""
+        made: R | None = self._made.get(owner)
+        return self._made.setdefault(owner, make()) if made is None else made
+
+    def together(self, owner: object, begin: Callable[[], tuple[R, Sequence[T]]], fill: Callable[[R, T], object]) -> R:
+        """What `begin` returned for this owner, when all its pieces are done, by all threads that ask at once.
 
         Who asks while there are pieces left does some, who asks later waits. After an error, the next to ask begins
         anew.

@@ -6,7 +6,7 @@ Tags in dictionaries stay in them: each of a dictionary's strings is then looked
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -206,7 +206,7 @@ def rows_of(chunks: Iterable[pa.Array], name: str, first_row: int, *, stored: bo
     for chunk in chunks:
         parts.append(_Part.of(chunk, name, first_row))
         first_row += len(chunk)
-    dictionaries = _dictionaries((part.tags for part in parts), stored)
+    dictionaries = _dictionaries(parts, stored)
     return [_rows_of(part, dictionaries, stored) for part in parts]
 
 
@@ -291,15 +291,15 @@ def _place(dictionary: pa.Array) -> _Place:
     return (dictionary.type, dictionary.offset, len(dictionary), *buffers)
 
 
-def _dictionaries(columns: Iterable[pa.Array], stored: bool) -> dict[_Place, _Dictionary]:
-    """The dictionaries of columns that are worth keeping: those with more strings than tags would cost more."""
+def _dictionaries(parts: Sequence[_Part], stored: bool) -> dict[_Place, _Dictionary]:
+    """The dictionaries of tags that are worth keeping: those with more strings than tags would cost more."""
     found: dict[_Place, pa.Array] = {}
     tags: Counter[_Place] = Counter()
-    for column in columns:
-        if pa.types.is_dictionary(column.type):
-            place = _place(column.dictionary)
-            found[place] = column.dictionary
-            tags[place] += len(column)
+    for part in parts:
+        if pa.types.is_dictionary(part.tags.type):
+            place = _place(part.tags.dictionary)
+            found[place] = part.tags.dictionary
+            tags[place] += len(part.tags)
     return {
         place: _Dictionary(to_strings(_as_plain(dictionary)), Memo())
         for place, dictionary in found.items()
@@ -330,6 +330,8 @@ def _unsigned(indices: pa.Array) -> U32Array:
 
 def plain_strings(values: pa.Array, otherwise: str) -> pa.Array:
     """A `string` or `large_string` array, whose nulls are then all in sight; `otherwise` is the message of an error."""
+    if _is_plain_type(values.type):
+        return values
     if pa.types.is_run_end_encoded(values.type):
         values = pc.run_end_decode(values)
     if pa.types.is_dictionary(values.type):

@@ -96,7 +96,7 @@ class TagIndex:
             first, last = ends
             self._look_up(tags, first, ranks[first:last])
 
-        return queries.memo.of(self, begin, look_up)
+        return queries.memo.together(self, begin, look_up)
 
     def _look_up(self, tags: Strings, first: int, numbers: U32Array) -> None:
         """Write the ranks of as many tags, from `first` on, as there is room for."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, frozen, offsets_of
-from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, to_strings
+from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.input.places import Locations, locations_in, locations_of_table, without_locations
+from tagmatch.model.input.places import Locations, locations_in, locations_of_batch, without_locations
 from tagmatch.model.input.values import (
     NO_BYTES,
     NO_PLACES,
@@ -39,6 +41,8 @@ TAGS, ATTRIBUTES, ID = "tags", "attributes", "id"
 
 _NO_STRINGS = Strings(np.zeros(1, np.int64), NO_BYTES)
 _NO_COLUMNS = pa.RecordBatch.from_arrays([], names=[])
+# Most tables have columns of the same names
+_check_column_name = lru_cache(1 << 14)(check_name)
 
 
 class MapColumn(NamedTuple):
@@ -66,12 +70,12 @@ class AttributeColumns:
 
     def column(self, number: int) -> Column | None:
         """An attribute, which is read once; `None` if it has no value at all."""
-        return self.memo.of(number, lambda: (value_column(*_flat_values(self.batch.column(number))), ()))
+        return self.memo.of(number, lambda: value_column(*_flat_values(self.batch.column(number))))
 
     def map_column(self, number: int, first_row: int = 0) -> MapColumn | None:
         """The same of a column of maps; errors (see `map_column`) count rows from `first_row`."""
         given, name = self.batch.column(number), self.batch.schema.names[number]
-        return self.memo.of(number, lambda: (map_column(name, given, first_row), ()))
+        return self.memo.of(number, lambda: map_column(name, given, first_row))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +140,7 @@ def attributes_in(batch: pa.RecordBatch, first_row: int) -> AttributeColumns | N
             packed = packed_rows(batch.column(number), f"column {name!r}", first_row)
             continue
         numbers.append(number)
-        check_name(name)
+        _check_column_name(name)
         if not is_sound(kind):
             column = batch.column(number)
             _check_values(f"column {name!r}", column.type, column, first_row.__add__)
@@ -255,65 +259,76 @@ def queries_in(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int 
     if names == [TAGS]:
         return tag_lists(table.column(TAGS), f"column {TAGS!r}", first_row=first_row)
     check_names(names, MESSAGE_COLUMNS)
-    places = None
-    if len(set(names)) == len(names):  # else `messages_in` says which there is twice
-        places = locations_of_table(table, plane=plane, first_row=first_row)
-        table = with_own_columns(without_locations(table))
-    chunks = messages_in(table, first_row=first_row)
-    if places is None:
-        return chunks
-    return [Messages.of(rows, rows.attributes, each) for rows, each in zip(chunks, places, strict=True)]
+    _refuse_repeated(names)
+    if isinstance(table, pa.RecordBatch):
+        batches = [table]
+    else:  # of an empty table, too, the columns are looked at
+        batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
+    places, row = [], first_row
+    for batch in batches:
+        places.append(locations_of_batch(batch, plane=plane, first_row=row))
+        row += len(batch)
+    own = [with_own_columns(without_locations(batch)) for batch in batches]
+    return messages_in(own, places, first_row=first_row)
 
 
-def messages_in(table: pa.Table | pa.RecordBatch, *, first_row: int = 0) -> list[TagLists]:
-    """The rows of a table with columns `tags`, which may be missing, and those of attributes, as messages.
+def messages_in(
+    batches: Sequence[pa.RecordBatch], places: Sequence[Locations | None] = (), *, first_row: int = 0
+) -> list[TagLists]:
+    """The rows of batches with columns `tags`, which may be missing, and those of attributes, as messages.
 
-    >>> [rows] = messages_in(pa.table({"tags": [["fr"]], "new": [True]}))
+    >>> [rows] = messages_in([pa.record_batch({"tags": [["fr"]], "new": [True]})])
     >>> len(rows), bytes(rows.tags.data), rows.attributes.names
     (1, b'fr', ['new'])
     """
-    names = table.schema.names
-    if twice := repeated(names):
-        raise InvalidValueError(f"there must be one column {twice[0]!r}, not {twice[1]}; lists have several values")
-    batches = [table] if isinstance(table, pa.RecordBatch) else table.to_batches()
+    names = batches[0].schema.names
+    _refuse_repeated(names)
     if TAGS in names:
         # Together, as chunks often share a dictionary
-        tags = pa.chunked_array([batch.column(TAGS) for batch in batches], table.schema.field(TAGS).type)
-        parts = tag_lists(tags, f"column {TAGS!r}", first_row=first_row)
+        tags = [batch.column(TAGS) for batch in batches]
+        parts = rows_of(tags, f"column {TAGS!r}", first_row, stored=False)
         batches = [batch.drop_columns([TAGS]) for batch in batches]
     else:
         parts = [TagLists(np.zeros(len(batch) + 1, np.int64), _NO_STRINGS) for batch in batches]
     found = []
-    for batch, rows in zip(batches, parts, strict=True):
-        found.append(Messages.of(rows, attributes_in(batch, first_row), None))
-        first_row += len(rows)
+    for batch, rows, place in zip_longest(batches, parts, places):
+        found.append(Messages.of(rows, attributes_in(batch, first_row), place))
+        first_row += len(batch)
     return found
 
 
-def with_own_columns(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
-    """The table with a column for each field of its column `attributes`, and without `id`.
+def _refuse_repeated(names: Sequence[str]) -> None:
+    """See that each column is there once."""
+    if twice := repeated(names):
+        raise InvalidValueError(f"there must be one column {twice[0]!r}, not {twice[1]}; lists have several values")
+
+
+def with_own_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with a column for each field of its column `attributes`, and without `id`.
 
     InvalidTypeError or InvalidValueError if `attributes` is neither a struct nor a map, or a field has a column's name.
     """
-    if ID in table.schema.names:
-        table = table.drop_columns([ID])
-    if ATTRIBUTES not in table.schema.names:
-        return table
-    given, kind = table.column(ATTRIBUTES), table.schema.field(ATTRIBUTES).type
+    schema = batch.schema
+    if ID in schema.names:
+        batch = batch.drop_columns([ID])
+    if ATTRIBUTES not in schema.names:
+        return batch
+    given = batch.column(ATTRIBUTES)
+    kind = given.type
     if pa.types.is_map(kind) or is_packed(kind):
-        return table
-    table = table.drop_columns([ATTRIBUTES])
+        return batch
+    batch = batch.drop_columns([ATTRIBUTES])
     if pa.types.is_null(kind):
-        return table
+        return batch
     if not pa.types.is_struct(kind):
         raise InvalidTypeError(
             f"column {ATTRIBUTES!r} must be a struct with a field for each attribute, or a map, not {kind}"
         )
-    names, columns = [field.name for field in kind], table.schema.names
+    names, columns = [field.name for field in kind], batch.schema.names
     if taken := {TAGS, *columns}.intersection(names):
         name = next(name for name in names if name in taken)
         raise InvalidValueError(f"column {ATTRIBUTES!r} must have no field {name[:60]!r}, as a column is called so")
-    return type(table).from_arrays([*table.columns, *given.flatten()], names=[*columns, *names])
+    return pa.RecordBatch.from_arrays([*batch.columns, *given.flatten()], names=[*columns, *names])
 
 
 def joined(chunks: Sequence[TagLists]) -> TagLists:

@@ -173,30 +173,30 @@ def _plain(given: Any, name: str) -> Any:
     return _numbers(plain_array(values), name, None if values is given else shown(given))
 
 
-def locations_of_table(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int = 0) -> list[Locations] | None:
-    """Where the messages of each batch of a table are; `None` if no column says it.
+def locations_of_batch(batch: pa.RecordBatch, *, plane: bool, first_row: int = 0) -> Locations | None:
+    """Where the messages of a batch are; `None` if no column says it.
 
     A column `location` or `within` that is no struct and no list is an attribute of that name.
     """
-    there = [name for name in (LOCATION, WITHIN) if is_place_column(table.schema, name)]
+    there = _place_columns(batch.schema)
     if not there:
         return None
-    batches, found = [table] if isinstance(table, pa.RecordBatch) else table.to_batches(), []
-    for batch in batches:
-        lon = lat = np.full(len(batch), np.nan)
-        if LOCATION in there:
-            lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
-        kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
-        if WITHIN in there:
-            kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
-        found.append(Locations(lon, lat, kinds, values))
-        first_row += len(batch)
-    return found
+    lon = lat = np.full(len(batch), np.nan)
+    if LOCATION in there:
+        lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
+    kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
+    if WITHIN in there:
+        kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
+    return Locations(lon, lat, kinds, values)
 
 
-def without_locations(table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
-    """The table without the columns that `locations_of_table` reads."""
-    return table.drop_columns([name for name in (LOCATION, WITHIN) if is_place_column(table.schema, name)])
+def without_locations(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch without the columns that `locations_of_batch` reads."""
+    return batch.drop_columns(_place_columns(batch.schema))
+
+
+def _place_columns(schema: pa.Schema) -> list[str]:
+    return [name for name in (LOCATION, WITHIN) if is_place_column(schema, name)]
 
 
 def names_of_places(*, plane: bool) -> tuple[str, str]:
@@ -216,31 +216,32 @@ def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tu
     lon, lat = places
     if pa.types.is_null(column.type):
         return lon, lat
-    there = column.is_valid().to_numpy(zero_copy_only=False)
+    there = _there(column)
     if pa.types.is_struct(column.type):
-        fields = [column.type.field(i).name for i in range(column.type.num_fields)]
+        fields = [field.name for field in column.type]
         if sorted(fields) != sorted(names):
             raise InvalidTypeError(f"{name} must have the fields {' and '.join(names)}, not {fields}")
-        parts = [column.field(field).filter(there) for field in names]
-        numbers = np.stack(
-            [_numbers(part, f"{name}: {field}") for part, field in zip(parts, names, strict=True)], axis=1
-        )
+        parts = column.flatten()
+        if fields[0] != names[0]:
+            parts.reverse()
+        lon[:], lat[:] = (_numbers(part, f"{name}: {field}") for part, field in zip(parts, names, strict=True))
     else:
         wrong = there & (pc.list_value_length(column).fill_null(2).to_numpy() != 2)
         if wrong.any():
             raise InvalidValueError(
                 f"{name}: row {first_row + int(np.argmax(wrong))} must have two numbers, {' and '.join(names)}"
             )
-        parts = [pc.list_flatten(column)]
-        numbers = _numbers(parts[0], f"{name}: {names[0]}").reshape(-1, 2)
-    if not np.isfinite(numbers).all():
-        at, field = divmod(int(np.argmax(~np.isfinite(numbers))), 2)
-        row, number = first_row + int(np.flatnonzero(there)[at]), numbers[at, field]
-        is_null = not (parts[field][at] if len(parts) == 2 else parts[0][2 * at + field]).is_valid
-        if is_null:
-            raise NullError(f"{name}: row {row} has no {names[field]}")
-        raise InvalidValueError(f"{name}: row {row}: {names[field]} must be finite, not {number}")
-    places[:, there] = numbers.T
+        places[:, there] = _numbers(pc.list_flatten(column), f"{name}: {names[0]}").reshape(-1, 2).T
+    wrong = there & ~np.isfinite(places).all(axis=0)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        given, row = column[at].as_py(), first_row + at
+        numbers = [given[field] for field in names] if isinstance(given, dict) else given
+        for field, number in zip(names, numbers, strict=True):
+            if number is None:
+                raise NullError(f"{name}: row {row} has no {field}")
+            if not np.isfinite(number):
+                raise InvalidValueError(f"{name}: row {row}: {field} must be finite, not {number}")
     if not plane:
         _reject_out_of_range(lon, lat, f"{name}: row", first_row)
     return lon, lat

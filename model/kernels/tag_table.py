@@ -299,8 +299,8 @@ class TagInterner:
             hashes = hash_strings(rows.tags, first=first, last=last, threads=threads)
             return self.intern(rows.tags, hashes, first, threads=threads)
 
-        def intern_all() -> tuple[U32Array, tuple[()]]:
-            return self.intern(rows.tags, hash_strings(rows.tags, threads=threads), threads=threads), ()
+        def intern_all() -> U32Array:
+            return self.intern(rows.tags, hash_strings(rows.tags, threads=threads), threads=threads)
 
         numbers: U32Array = rows.memo.of(self, intern_all)[rows.indices[first:last]]
         return numbers

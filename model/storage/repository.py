@@ -116,7 +116,7 @@ class Repository:
             return True
         if self.files.kind() not in ("folder", None):
             raise IndexExistsError(f"{self} is a file, not an index folder; choose another path")
-        if not all(name.startswith(_OURS) for name in self.files.names()):
+        if [name for name in self.files.names() if not name.startswith(_OURS)]:
             raise IndexExistsError(f"{self} is a folder with other files in it; choose an empty or a new folder")
         return False
 

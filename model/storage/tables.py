@@ -13,7 +13,6 @@ looked at, even after its name is gone.
 from __future__ import annotations
 
 import ctypes
-import io
 import mmap
 import os
 import weakref
@@ -85,22 +84,8 @@ class Piece(Protocol):
     def __len__(self) -> int:
         """How many they are."""
 
-    def read(self, first: int, last: int) -> Any:
-        """Those from `first` to `last`: an object with a buffer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Bytes in memory."""
-
-    buffer: Any
-
-    def __len__(self) -> int:
-        return len(self.buffer)
-
-    def read(self, first: int, last: int) -> memoryview:
-        """See `Piece`."""
-        return memoryview(self.buffer).cast("B")[first:last]
+    def __getitem__(self, some: slice) -> Any:
+        """Those from one place to another: an object with a buffer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,15 +105,17 @@ class TableFile:
 
         Buffers of the table may only have the right length: `elsewhere` has the bytes of each of these, by its address.
         """
-        sink, known = _Pieces(), elsewhere or {}
-        with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), table.schema) as writer:
+        written = _Written()
+        with pa.ipc.new_file(pa.PythonFile(written, mode="w"), table.schema) as writer:
             writer.write_table(table)
-        pieces = tuple(known.get(getattr(piece, "address", 0)) or Held(piece) for piece in sink.pieces)
-        for given, piece in zip(sink.pieces, pieces, strict=True) if known else ():
-            assert not (isinstance(piece, Held) and isinstance(given, pa.Buffer)), "Arrow has copied a buffer"
-            assert len(given) == len(piece)
-        starts = offsets_of(np.array([len(given) for given in sink.pieces], np.int64)).tolist()
-        return cls(name, pieces, part_bytes or max(1, starts[-1]), starts)
+        pieces: list[Piece] = [*written]
+        if elsewhere:
+            for place, given in enumerate(written):
+                if isinstance(given, pa.Buffer):
+                    pieces[place] = elsewhere[given.address]  # KeyError: Arrow has copied a buffer
+                    assert len(given) == len(pieces[place])
+        starts = offsets_of(np.array(list(map(len, written)), np.int64)).tolist()
+        return cls(name, tuple(pieces), part_bytes or max(1, starts[-1]), starts)
 
     @property
     def parts(self) -> int:
@@ -148,15 +135,15 @@ class TableFile:
         starts, digest = self.starts, xxhash.xxh3_64()
         first = number * self.part_bytes
         last = first + self.part_size(number)
+        reject_given_up()
         with file.open("wb") as sink:
             for place in range(bisect_right(starts, first) - 1, len(self.pieces)):
                 start = starts[place]
                 if start >= last:
                     break
                 stop = min(last, starts[place + 1]) - start
-                some = memoryview(self.pieces[place].read(max(first - start, 0), stop)).cast("B")
+                some = memoryview(self.pieces[place][max(first - start, 0) : stop]).cast("B")
                 for begin in range(0, len(some), _BLOCK):
-                    reject_given_up()
                     block = some[begin : begin + _BLOCK]
                     digest.update(block)
                     sink.write(block)
@@ -164,23 +151,10 @@ class TableFile:
         return {"bytes": last - first, "xxh3_64": digest.hexdigest()}
 
 
-class _Pieces(io.RawIOBase):
+class _Written(list[Any]):
     """A file that keeps written buffers without looking at them: Arrow hands them over as they are."""
 
-    def __init__(self) -> None:
-        self.pieces: list[Any] = []
-        self._place = 0
-
-    def write(self, piece: Any) -> int:
-        self.pieces.append(piece)
-        self._place += len(piece)
-        return len(piece)
-
-    def tell(self) -> int:
-        return self._place
-
-    def writable(self) -> bool:
-        return True
+    write, closed = list.append, False
 
 
 # -- files, read -------------------------------------------------------------------------------------------------------

@@ -396,7 +396,7 @@ class CudaTagIndex:
             self._look_up(strings, first, last, workspace, ranks[first:last])
             workspace.stream.synchronize()  # the others have streams of their own
 
-        return tags.memo.of(self, begin, look_up)
+        return tags.memo.together(self, begin, look_up)
 
     def _look_up(self, tags: Strings, first: int, last: int, workspace: Workspace, ranks: Any) -> None:
         """Copy strings `first` to `last` to the device, and write their ranks."""

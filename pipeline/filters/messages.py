@@ -66,9 +66,9 @@ class KnownColumns:
             chosen.append(cls._chosen(given, known, kinds))
 
         # As a piece of work, for two threads would only take the interpreter lock from each other
-        chosen: list[KnownColumns] = given.memo.of((known, kinds), lambda: ([], [None]), choose)
+        chosen: list[KnownColumns] = given.memo.together((known, kinds), lambda: ([], [None]), choose)
         read = partial(_read, given, known)
-        found: KnownColumns = given.memo.of(chosen[0], lambda: (chosen[0], chosen[0].unread), read)
+        found: KnownColumns = given.memo.together(chosen[0], lambda: (chosen[0], chosen[0].unread), read)
         return found
 
     @classmethod

@@ -243,7 +243,7 @@ def _check_attributes(attributes: pa.Array, name: str, first_row: int = 0) -> No
     if is_struct and TAGS in _names(attributes.type):
         raise InvalidValueError(f"{name} must have no field {TAGS!r}")
     try:
-        messages_in(_table_of(attributes), first_row=first_row)
+        messages_in([_table_of(attributes)], first_row=first_row)
     except (InvalidTypeError, InvalidValueError) as error:
         raise type(error)(f"{name}: {error}") from None
 
@@ -252,7 +252,7 @@ def _check_attribute(attribute: str, values: pa.Array, name: str, first_row: int
     if values.type == PACKED:
         return
     try:
-        messages_in(pa.record_batch({attribute: values}), first_row=first_row)
+        messages_in([pa.record_batch({attribute: values})], first_row=first_row)
     except (InvalidTypeError, InvalidValueError) as error:
         problem = str(error).removeprefix(f"column {attribute!r}")
         raise type(error)(f"{name}{problem}; --ignore-columns {attribute!r} leaves it aside") from None

@@ -147,7 +147,7 @@ def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str
         places_in(messages.column(LOCATION), called[LOCATION], plane=False, first_row=0)
     if WITHIN in places:
         shapes_in(messages.column(WITHIN), called[WITHIN], plane=False)
-    messages_in(with_own_columns(messages.drop_columns(list(places))))
+    messages_in([with_own_columns(messages.drop_columns(list(places)))])
 
 
 def spark_name(kind: pa.DataType) -> str:

@@ -17,7 +17,7 @@ from support.agreement import index_of
 from support.conditions import Expression, Message
 from support.segments import all_in, segments_stay
 
-from tagmatch import InvalidValueError, TagMatch
+from tagmatch import Circle, InvalidValueError, TagMatch
 from tagmatch.model.arrow import numpy_type
 from tagmatch.pipeline.filters.index import Path
 
@@ -239,3 +239,23 @@ def test_more_maps_than_a_packet():
             [key for key, holds in enumerate((row and row["x"] == 1, row and row.get("name 7", 0) >= 5)) if holds]
             for row in rows
         ]
+
+
+@given(st.data())
+def test_columns_that_are_cut_each_in_its_own_places(data: st.DataObject) -> None:
+    columns: dict[str, list[Any]] = {
+        "tags": [["a"], [], ["a"], ["b"]],
+        "attributes": [{"price": 1}, {"price": 9}, None, {"price": 1}],
+        "location": [[1.0, 2.0], [1.0, 2.0], None, [9.0, 2.0]],
+        "id": [*range(4)],
+    }
+    table = pa.table({
+        name: pa.chunked_array([values[:cut], values[cut:]], pa.array(values).type)
+        for name, values in columns.items()
+        for cut in [data.draw(st.integers(0, 4), name)]
+    })  # fmt: skip
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["a"], 1, where="price < 5")
+        tm.add_set(["a"], 2, area=Circle(1, 2, 5))
+        tm.consolidate()
+        assert list(map(sorted, tm.match_many(table).to_pylist())) == [[1, 2], [], [], []]

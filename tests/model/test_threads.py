@@ -29,7 +29,7 @@ def test_each_piece_is_done_once_for_each_owner():
         whole[piece] = piece
 
     for owner in ("one", "other"):
-        wholes = in_threads(lambda owner=owner: memo.of(owner, lambda: ([None] * 50, range(50)), fill))
+        wholes = in_threads(lambda owner=owner: memo.together(owner, lambda: ([None] * 50, range(50)), fill))
         assert all(whole is wholes[0] for whole in wholes)
         assert wholes[0] == list(range(50))
     assert set(done.values()) == {2}
@@ -43,16 +43,17 @@ def test_who_comes_early_waits_for_what_others_took():
         both.wait(TIMEOUT)
         whole.append(piece)
 
-    found = in_threads(lambda: sorted(memo.of("owner", lambda: ([], range(2)), fill)))
+    found = in_threads(lambda: sorted(memo.together("owner", lambda: ([], range(2)), fill)))
     assert found == [[0, 1]] * THREADS
 
 
 def test_after_an_error_the_next_begins_anew():
     memo = Memo()
     with pytest.raises(ZeroDivisionError):
-        memo.of("owner", lambda: (None, [0]), lambda _, piece: 1 // piece)
+        memo.together("owner", lambda: (None, [0]), lambda _, piece: 1 // piece)
     for whole in ("whole", "other"):  # of which there is nothing to do, and the first is kept
-        assert memo.of("owner", lambda whole=whole: (whole, ())) == "whole"
+        assert memo.together("owner", lambda whole=whole: (whole, ()), lambda _, piece: piece) == "whole"
+        assert memo.of("another", lambda whole=whole: whole) == "whole"
 
 
 class Late(threading.Thread):

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from tagmatch import DeviceError, TagMatch
 from tagmatch.model.arrays import Lists, TagLists
-from tagmatch.model.input.messages import Messages, messages_in
-from tagmatch.model.input.places import locations_of_table, without_locations
+from tagmatch.model.input.messages import messages_in
+from tagmatch.model.input.places import locations_of_batch, without_locations
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside
@@ -164,7 +164,7 @@ class TagmatchMatching(_AskedOtherwise):
 
     def prepare(self, messages: pa.Table) -> EncodedMessages:
         """Encode messages."""
-        (rows,) = messages_in(messages.combine_chunks())
+        (rows,) = messages_in(messages.combine_chunks().to_batches())
         return EncodedMessages(self._matcher, rows)
 
     def match_many(self, messages: list[Any], *, unique: bool = False) -> pa.ListArray:
@@ -192,11 +192,11 @@ class LocatedMatching(TagmatchMatching):
 
     def prepare(self, messages: pa.Table) -> EncodedMessages:
         """Encode messages."""
-        table = messages.combine_chunks()
-        places = locations_of_table(table, plane=self._whole.plane)
-        (rows,) = messages_in(without_locations(table))
+        (batch,) = messages.combine_chunks().to_batches()
+        place = locations_of_batch(batch, plane=self._whole.plane)
+        (rows,) = messages_in([without_locations(batch)], [place])
         matcher = self._matcher.located if isinstance(self._matcher, Beside) else self._matcher
-        return EncodedMessages(matcher, Messages.of(rows, rows.attributes, None if places is None else places[0]))
+        return EncodedMessages(matcher, rows)
 
     def match_many(self, messages: list[Any], *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the subscriptions that each message satisfies."""

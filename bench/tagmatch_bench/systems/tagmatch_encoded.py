@@ -89,7 +89,7 @@ class TagmatchEncoded(Plain):
         if not len(messages):
             nothing, ends = np.zeros(0, np.uint32), np.zeros(1, np.int64)
             return Encoded(ends, nothing, ends, nothing, nothing)
-        (rows,) = messages_in(messages.combine_chunks())
+        (rows,) = messages_in(messages.combine_chunks().to_batches())
         return Encoded(*messages_of(self._tags.ranks(rows, 0, len(rows)), rows, 0, len(rows), self._filters.attributes))
 
     def match_many(self, messages: Encoded, *, unique: bool = False) -> pa.ListArray:
