@@ -166,13 +166,15 @@ def plain_column(column: Any, name: str) -> Any:
 
 
 def _has_extension(kind: pa.DataType) -> bool:
-    if type(kind) is pa.DataType:  # numbers and texts
-        return False
     if isinstance(kind, pa.BaseExtensionType):
         return True
     if isinstance(kind, pa.DictionaryType | pa.RunEndEncodedType):
         return _has_extension(kind.value_type)
-    return any(_has_extension(kind.field(number).type) for number in range(kind.num_fields))
+    for number in range(kind.num_fields):
+        within = kind.field(number).type
+        if type(within) is not pa.DataType and _has_extension(within):  # others are numbers and texts
+            return True
+    return False
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

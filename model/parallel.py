@@ -28,6 +28,9 @@ R = TypeVar("R")
 _PAUSE_S = 0.001
 _WAIT_S = 0.1
 
+# To have a thread do these takes longer than to hand them over
+_FEWEST_ROWS = 1 << 13
+
 
 class _Threads:
     """The threads that help, which all callers share. They wait for work until the process ends."""
@@ -207,6 +210,13 @@ def even_work(offsets: IntArray, parts: int) -> list[tuple[int, int]]:
     edges = [0, *np.searchsorted(offsets, np.array(targets, offsets.dtype)).tolist(), rows]
     edges = sorted({min(edge, rows) for edge in edges})
     return list(pairwise(edges))
+
+
+def run_evenly(work: Callable[[int, int], R], count: int, threads: int) -> list[R]:
+    """`run` for work on ranges of `count` rows, which are about equal, and several only if they are many rows each."""
+    if count <= _FEWEST_ROWS:
+        return [work(0, count)] if count else []
+    return run_rows(work, even_ranges(count, min(threads, count // _FEWEST_ROWS)), threads)
 
 
 def run_rows(work: Callable[[int, int], R], ranges: Sequence[tuple[int, int]], threads: int) -> list[R]:

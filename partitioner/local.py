@@ -40,7 +40,7 @@ from tagmatch.model.kernels.lists import (
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import LayoutOptions
-from tagmatch.model.parallel import even_ranges, even_work, run_rows
+from tagmatch.model.parallel import even_work, run_evenly, run_rows
 from tagmatch.model.tables import (
     LONG_AGO,
     NEVER,
@@ -264,7 +264,7 @@ def ranks_of(tags: Strings, vocabulary: Vocabulary, *, threads: int = 1) -> U32A
         hashes = hash_strings(tags, seed=vocabulary.seed, first=first, last=last)
         find_all(hashes, tags.offsets, tags.data, first, slots, known.offsets, known.data, ranks[first:last])
 
-    run_rows(look_up, even_ranges(len(tags), threads), threads)
+    run_evenly(look_up, len(tags), threads)
     return ranks
 
 

@@ -302,17 +302,17 @@ class SegmentQueries:
     def subset_match(self) -> SegmentSets:
         """The sets that each message satisfies."""
         found = [finder.find(prepared) for finder, prepared in self.prepared]
-        rows, rejected, places = found[0] if len(found) == 1 else _side_by_side(found)
+        rows, rejected, places = found[0] if len(found) == 1 else rows_beside(found)
         deletions = self.segment.deletions
         if places is not None and deletions is not None and len(places.values):
             places = _but_for(places, deletions.among(_rows_at(places, self.segment)))
         return SegmentSets(live_sets(rows, deletions), places, self.segment, rejected)
 
 
-def _side_by_side(found: Sequence[RowsFound]) -> RowsFound:
+def rows_beside(found: Sequence[RowsFound]) -> RowsFound:
     """What several finders have for each message; one of them at most has single keys."""
-    places = next((each.key_places for each in found if each.key_places is not None), None)
-    return RowsFound(side_by_side([each.rows for each in found]), sum(each.rejected for each in found), places)
+    rows, rejected, places = zip(*found, strict=True)
+    return RowsFound(side_by_side(rows), sum(rejected), next(filter(None, places), None))
 
 
 def _rows_at(places: Lists, segment: Segment) -> U32Array:

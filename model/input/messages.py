@@ -19,7 +19,7 @@ from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, frozen, off
 from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.input.places import Locations, locations_in, locations_of_batch, without_locations
+from tagmatch.model.input.places import Locations, locations_in, without_locations
 from tagmatch.model.input.values import (
     NO_BYTES,
     NO_PLACES,
@@ -264,12 +264,13 @@ def queries_in(table: pa.Table | pa.RecordBatch, *, plane: bool, first_row: int 
         batches = [table]
     else:  # of an empty table, too, the columns are looked at
         batches = table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-    places, row = [], first_row
+    others, places, row = [], [], first_row
     for batch in batches:
-        places.append(locations_of_batch(batch, plane=plane, first_row=row))
+        other, place = without_locations(batch, plane=plane, first_row=row)
+        others.append(with_own_columns(other))
+        places.append(place)
         row += len(batch)
-    own = [with_own_columns(without_locations(batch)) for batch in batches]
-    return messages_in(own, places, first_row=first_row)
+    return messages_in(others, places, first_row=first_row)
 
 
 def messages_in(
@@ -299,7 +300,7 @@ def messages_in(
 
 def _refuse_repeated(names: Sequence[str]) -> None:
     """See that each column is there once."""
-    if twice := repeated(names):
+    if len(set(names)) < len(names) and (twice := repeated(names)):
         raise InvalidValueError(f"there must be one column {twice[0]!r}, not {twice[1]}; lists have several values")
 
 

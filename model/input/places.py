@@ -173,30 +173,23 @@ def _plain(given: Any, name: str) -> Any:
     return _numbers(plain_array(values), name, None if values is given else shown(given))
 
 
-def locations_of_batch(batch: pa.RecordBatch, *, plane: bool, first_row: int = 0) -> Locations | None:
-    """Where the messages of a batch are; `None` if no column says it.
+def without_locations(
+    batch: pa.RecordBatch, *, plane: bool, first_row: int = 0
+) -> tuple[pa.RecordBatch, Locations | None]:
+    """A batch without the columns that say where its messages are, and what these say; `None` if there are none.
 
     A column `location` or `within` that is no struct and no list is an attribute of that name.
     """
-    there = _place_columns(batch.schema)
+    there = [name for name in (LOCATION, WITHIN) if is_place_column(batch.schema, name)]
     if not there:
-        return None
+        return batch, None
     lon = lat = np.full(len(batch), np.nan)
     if LOCATION in there:
         lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
     kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
     if WITHIN in there:
         kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
-    return Locations(lon, lat, kinds, values)
-
-
-def without_locations(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without the columns that `locations_of_batch` reads."""
-    return batch.drop_columns(_place_columns(batch.schema))
-
-
-def _place_columns(schema: pa.Schema) -> list[str]:
-    return [name for name in (LOCATION, WITHIN) if is_place_column(schema, name)]
+    return batch.drop_columns(there), Locations(lon, lat, kinds, values)
 
 
 def names_of_places(*, plane: bool) -> tuple[str, str]:
@@ -224,7 +217,8 @@ def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tu
         parts = column.flatten()
         if fields[0] != names[0]:
             parts.reverse()
-        lon[:], lat[:] = (_numbers(part, f"{name}: {field}") for part, field in zip(parts, names, strict=True))
+        for place, part, field in zip(places, parts, names, strict=True):
+            place[:] = _numbers(part, f"{name}: {field}")
     else:
         wrong = there & (pc.list_value_length(column).fill_null(2).to_numpy() != 2)
         if wrong.any():

@@ -22,7 +22,7 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.kernels.hashing import read32, read64
 from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import values as keys
 
 #: What a value is
@@ -72,8 +72,10 @@ def value_column(values: pa.Array, rows: I64Array) -> Column | None:
         bits = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
     else:
         bits = _bits(values, np.float64 if kind == FLOAT else np.int64)
+    for each in (rows, bits, begins, ends):
+        each.setflags(write=False)
     # At once and by place, as a table may have many columns
-    return Column(kind, frozen(rows), *_validity(values), frozen(bits), frozen(begins), frozen(ends), text)
+    return Column(kind, rows, *_validity(values), bits, begins, ends, text)
 
 
 def check_values(values: pa.Array, place_of: Callable[[int], str], otherwise: str) -> None:
@@ -184,7 +186,7 @@ def _validity(values: pa.Array) -> tuple[U8Array, int]:
     """A bit for each value, and which is the first."""
     if not values.null_count:
         return NO_BYTES, 0
-    return frozen(np.frombuffer(values.buffers()[0], np.uint8)), values.offset
+    return np.frombuffer(values.buffers()[0], np.uint8), values.offset
 
 
 def _bits(values: pa.Array, wide: type[np.float64 | np.int64]) -> U64Array:
@@ -414,8 +416,7 @@ def is_packed(kind: pa.DataType) -> bool:
 
 def packed_rows(column: pa.Array, label: str, first_row: int = 0) -> Strings:
     """Packed attributes of messages, nothing where they are null; InvalidValueError names the row of what is none."""
-    found = to_strings(column.cast(pa.large_binary()).fill_null(b"").view(pa.large_string()))
-    rows = Strings(frozen(found.offsets), frozen(found.data))  # also where there are none
+    rows = to_strings(column.cast(pa.large_binary()).fill_null(b"").view(pa.large_string()))
     row = _first_unsound(rows.offsets, rows.data)
     if row >= 0:
         raise InvalidValueError(f"{label}: row {first_row + row} has no attributes as clients pack them")
@@ -428,8 +429,6 @@ def packed_rows(column: pa.Array, label: str, first_row: int = 0) -> Strings:
 _DIGITS = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
 _BANG, _B, _N, _S, _ZERO = tuple(b"!bns0")
 _NUMBER_KEY = 20
-
-_ROWS_PER_TASK = 4096
 
 
 @kernel
@@ -487,13 +486,12 @@ def _write(column, first, last, ends_at, out, digits):
 def keys_of_rows(columns: Sequence[Column], count: int, threads: int) -> TagLists:
     """The keys of the values that each row has in some columns of a value a row, column by column."""
     counts, sizes = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    ranges = even_ranges(count, min(threads, 1 + count // _ROWS_PER_TASK))
 
     def measure(first: int, last: int) -> None:
         for column in columns:
             _measure(column, first, last, counts, sizes)
 
-    run_rows(measure, ranges, threads)
+    run_evenly(measure, count, threads)
     row_offsets, byte_offsets = offsets_of(counts), offsets_of(sizes)
     offsets, data = np.zeros(int(row_offsets[-1]) + 1, np.int64), np.empty(int(byte_offsets[-1]), np.uint8)
     ends_at = row_offsets[:-1].copy(), byte_offsets[:-1].copy()
@@ -502,5 +500,5 @@ def keys_of_rows(columns: Sequence[Column], count: int, threads: int) -> TagList
         for column in columns:
             _write(column, first, last, ends_at, (offsets, data), _DIGITS)
 
-    run_rows(write, ranges, threads)
+    run_evenly(write, count, threads)
     return TagLists(row_offsets, Strings(offsets, data))

@@ -22,7 +22,7 @@ import numpy as np
 
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.parallel import even_ranges, even_work, run_rows
+from tagmatch.model.parallel import even_work, run_evenly, run_rows
 
 _P1 = np.uint64(0x9E3779B185EBCA87)
 _P2 = np.uint64(0xC2B2AE3D27D4EB4F)
@@ -30,9 +30,6 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _U = np.uint64
-
-# Too little work to be worth handing to another thread
-_STRINGS_PER_TASK = 16_384
 
 
 @inlined
@@ -118,7 +115,7 @@ def hash_strings(
     def work(begin: int, end: int) -> None:
         _hash_range(strings.offsets, strings.data, _U(seed), first + begin, first + end, out[begin:end])
 
-    run_rows(work, even_ranges(last - first, min(threads, 1 + (last - first) // _STRINGS_PER_TASK)), threads)
+    run_evenly(work, last - first, threads)
     return out
 
 

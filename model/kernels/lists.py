@@ -31,7 +31,7 @@ from tagmatch.model.arrays import (
 from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import copy, kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN
-from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
+from tagmatch.model.parallel import even_work, run, run_evenly, run_rows
 
 _U = np.uint64
 
@@ -207,13 +207,12 @@ def _gather(offsets, values, order, new_offsets, new_values, first, last):
 def _gathered(
     offsets: IntArray, values: UIntArray, order: UIntArray, threads: int
 ) -> tuple[IntArray, npt.NDArray[np.unsignedinteger[Any]]]:
-    ranges = even_ranges(len(order), threads)
     lengths = np.empty(len(order), np.uint32)
-    run_rows(lambda a, b: _gather_lengths(offsets, order, a, b, lengths), ranges, threads)
+    run_evenly(lambda a, b: _gather_lengths(offsets, order, a, b, lengths), len(order), threads)
     new_offsets = list_offsets(lengths)
     new_values = np.empty(int(new_offsets[-1]), values.dtype)
     if len(new_values):
-        run_rows(lambda a, b: _gather(offsets, values, order, new_offsets, new_values, a, b), ranges, threads)
+        run_evenly(lambda a, b: _gather(offsets, values, order, new_offsets, new_values, a, b), len(order), threads)
     return new_offsets, new_values
 
 
@@ -303,7 +302,7 @@ def side_by_side(parts: Sequence[Lists], space: Callable[[int], UIntArray | None
         ends += part.offsets
     out = space(int(ends[-1]))
     if out is None:
-        out = pooled(int(ends[-1]), np.result_type(*(part.values.dtype for part in parts)))
+        out = pooled(int(ends[-1]), np.result_type(*[part.values.dtype for part in parts]))
     places = ends[:-1].copy()
     for part in parts:
         _append(part.offsets, part.values, places, out)
@@ -549,9 +548,8 @@ def _first_values(offsets, values, first, last, out):
 def sort_rows(rows: Lists, labels: int, *, threads: int = 1) -> tuple[Lists, I64Array, U32Array]:
     """Ascending rank lists in lexicographic order."""
     firsts = np.empty(len(rows), np.uint32)
-    ranges = even_ranges(len(rows), threads)
     offsets, values = rows.offsets, rows.values
-    run_rows(lambda a, b: _first_values(offsets, values, a, b, firsts), ranges, threads)
+    run_evenly(lambda a, b: _first_values(offsets, values, a, b, firsts), len(rows), threads)
     first_rows, order = group_by(firsts, labels + 1, threads=threads)
     # Brought together first, rows that begin alike are compared where they lie side by side.
     rows = gather(rows, order, threads=threads)
@@ -570,5 +568,5 @@ def equal_to_previous(rows: Lists, *, threads: int = 1) -> BoolArray:
     """For each row, whether it equals the row before."""
     out = np.empty(len(rows), np.bool_)
     table = (rows.offsets, rows.values)
-    run_rows(lambda a, b: _same_as_previous(table, a, b, out), even_ranges(len(rows), threads), threads)
+    run_evenly(lambda a, b: _same_as_previous(table, a, b, out), len(rows), threads)
     return out

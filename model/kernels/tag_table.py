@@ -20,7 +20,7 @@ from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U8Arra
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.hashing import hash_strings, read64, siphash
 from tagmatch.model.kernels.jit import copy, inlined, kernel
-from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.parallel import run_evenly
 
 MAX_TAGS = 2**32 - 2
 #: The number that stands for a tag that is not in the table
@@ -312,7 +312,7 @@ class TagInterner:
         def look_up(begin: int, end: int) -> None:
             find_all(hashes[begin:end], tags.offsets, tags.data, first + begin, slots, offsets, data, out[begin:end])
 
-        run_rows(look_up, even_ranges(len(hashes), threads), threads)
+        run_evenly(look_up, len(hashes), threads)
         done = 0
         while (done := _add_unknown(hashes, tags.offsets, tags.data, first, done, tuple(self._table), out)) < len(
             hashes

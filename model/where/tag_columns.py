@@ -26,7 +26,7 @@ from tagmatch.model.arrays import (
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.jit import copy, inlined, kernel
 from tagmatch.model.kernels.sphere import LOWER
-from tagmatch.model.parallel import even_ranges, run_rows
+from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import constraints as table
 from tagmatch.model.where.areas import FIELDS
 from tagmatch.model.where.constraints import OPERATORS
@@ -58,8 +58,6 @@ def _rule(own: table.Operator) -> list[int]:
 
 
 _RULES = frozen(np.array([_rule(own) for own in OPERATORS.values()], np.int64))
-
-_CONSTRAINTS_PER_TASK = 16384
 
 _U = np.uint64
 
@@ -292,29 +290,24 @@ def are_sound(constraints: Columns, threads: int = 1) -> BoolArray:
     """Of each constraint, whether it has a name, an operator and the operands that this needs."""
     sound = np.zeros(len(constraints.operators), np.bool_)
     columns = Columns(*[frozen(each) for each in constraints])
-    run_rows(lambda first, last: _check(columns, _RULES, first, last, sound), _ranges(constraints, threads), threads)
+    run_evenly(lambda first, last: _check(columns, _RULES, first, last, sound), len(sound), threads)
     return sound
 
 
 def constraint_tags(constraints: Columns, threads: int = 1) -> Strings:
     """The tag of each constraint; all must be sound."""
-    ranges, count = _ranges(constraints, threads), len(constraints.operators)
+    count = len(constraints.operators)
     ends, sizes, nothing = np.empty(count, np.int64), np.zeros(count, np.int64), np.zeros(0, np.uint8)
     members = constraints.members.copy()
     columns = Columns(*[frozen(each) for each in constraints])
     own = columns._replace(members=members)
-    run_rows(lambda first, last: _sort_members(own, _RULES, first, last, ends), ranges, threads)
+    run_evenly(lambda first, last: _sort_members(own, _RULES, first, last, ends), count, threads)
     columns = columns._replace(members=frozen(members))
-    run_rows(lambda first, last: _measure(columns, ends, _RULES, first, last, sizes, nothing), ranges, threads)
+    run_evenly(lambda first, last: _measure(columns, ends, _RULES, first, last, sizes, nothing), count, threads)
     offsets = offsets_of(sizes)
     out = np.empty(int(offsets[-1]), np.uint8)
-    run_rows(lambda first, last: _write(columns, ends, _RULES, first, last, offsets, out), ranges, threads)
+    run_evenly(lambda first, last: _write(columns, ends, _RULES, first, last, offsets, out), count, threads)
     return Strings(offsets, out)
-
-
-def _ranges(constraints: Columns, threads: int) -> list[tuple[int, int]]:
-    count = len(constraints.operators)
-    return even_ranges(count, min(threads, 1 + count // _CONSTRAINTS_PER_TASK))
 
 
 # -- read --------------------------------------------------------------------------------------------------------------
@@ -541,5 +534,5 @@ def area_tags(kinds: U8Array, values: F64Array, threads: int) -> TagLists:
     def write(first: int, last: int) -> None:
         _write_areas(kinds, bits, places, first, last, _HEX, data)
 
-    run_rows(write, even_ranges(count, min(threads, 1 + count // _CONSTRAINTS_PER_TASK)), threads)
+    run_evenly(write, count, threads)
     return TagLists(offsets_of(has_area), Strings(offsets_of(lengths[has_area]), data))

@@ -30,6 +30,8 @@ class Names:
     @classmethod
     def of(cls, strings: Strings) -> tuple[Names, U32Array]:
         """The different ones among these, and the number of each."""
+        if len(strings) == 0:
+            return _NO_NAMES, np.zeros(0, np.uint32)
         interner = TagInterner()
         numbers, found = interner.intern(strings, hash_strings(strings)), interner.strings()
         return cls(Strings(found.offsets.astype(np.int64), found.data), interner.slots), numbers
@@ -48,6 +50,9 @@ class Names:
     def arrays(self) -> tuple[U64Array, Any, U8Array]:
         """Slots, offsets and bytes, as `find` takes them."""
         return self.slots, self.strings.offsets, self.strings.data
+
+
+_NO_NAMES = Names(TagInterner().strings(), TagInterner().slots)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,15 +170,17 @@ def attributes_of(tags: Strings, found: Parsed) -> tuple[Attributes, Constraints
     absent, absent_of = Names.of(parts_of(tags.data, found.payloads[absent_at]))
 
     attributes = name_of.astype(np.int64)
-    attributes[pattern_at] = len(names) + pattern_of.astype(np.int64)
-    attributes[absent_at] = len(names) + len(patterns) + absent_of.astype(np.int64)
-    count = len(names) + len(patterns) + len(absent)
+    first_pattern = len(names)
+    first_absent = first_pattern + len(patterns)
+    attributes[pattern_at] = first_pattern + pattern_of.astype(np.int64)
+    attributes[absent_at] = first_absent + absent_of.astype(np.int64)
+    count = first_absent + len(absent)
     automata = patterns_of(
-        len(names),
+        first_pattern,
         name_of[firsts].astype(np.int64),
         parts_of(tags.data, found.payloads[firsts]),
         found.kinds[firsts] == SUFFIX,
-        len(names) + np.arange(len(patterns), dtype=np.int64),
+        np.arange(first_pattern, first_absent),
     )
 
     of_cut = np.repeat(attributes, np.diff(found.cut_offsets))
@@ -272,7 +279,7 @@ def patterns_of(count: int, owners: I64Array, texts: Strings, only_at_end: BoolA
     room = int(texts.offsets[-1]) + len(owners) + 2
     size = 1 << max(4, int(np.ceil(np.log2(2 * room))))
     roots, edges, children = np.zeros(count, np.int64), np.zeros(size, np.uint64), np.zeros(size, np.int64)
-    fails, outputs, parents, of_root = (np.zeros(room, np.int64) for _ in range(4))
+    fails, outputs, parents, of_root = np.zeros((4, room), np.int64)
     firsts, nexts = np.full(room, -1, np.int64), np.full(len(owners), -1, np.int64)
     letters = np.zeros(room, np.uint8)
     table, nodes_of = (edges, children), (parents, letters, of_root)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -14,7 +14,6 @@ from tagmatch.model.arrays import BoolArray, Lists, bytes_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.messages import Message
 from tagmatch.model.input.values import packed
-from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
 from tagmatch.model.tables import Segment
 from tagmatch.model.where.constraints import RANGES, Constraint
@@ -25,7 +24,7 @@ from tagmatch.pipeline.filters.attributes import Attributes, Constraints
 from tagmatch.pipeline.filters.lines import BLOCK, LineIndex, line_index
 from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.filters.trie import TrieIndex, trie_index
-from tagmatch.pipeline.segment import RowsFound, SegmentMessages
+from tagmatch.pipeline.segment import RowsFound, SegmentMessages, rows_beside
 
 #: How messages get to a set
 Path: TypeAlias = Literal["trie", "lines"]
@@ -43,12 +42,11 @@ class FilterIndex:
     trie: TrieIndex | None
     lines: LineIndex | None  # The sets are in either
     seen: Seen  # Counts the messages that come
+    parts: Mapping[Path, TrieIndex | LineIndex] = field(init=False)  # Those of both that there are
 
-    @property
-    def parts(self) -> Mapping[Path, TrieIndex | LineIndex]:
-        """Those that there are."""
+    def __post_init__(self) -> None:
         both: dict[Path, TrieIndex | LineIndex | None] = {"trie": self.trie, "lines": self.lines}
-        return {path: part for path, part in both.items() if part is not None}
+        object.__setattr__(self, "parts", {path: part for path, part in both.items() if part is not None})
 
     def __len__(self) -> int:
         return sum(map(len, self.parts.values()))
@@ -73,11 +71,7 @@ class FilterIndex:
         found = [part.match(messages, self.attributes.count) for part in self.parts.values()]
         if not found:
             return RowsFound(Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32)))
-        return (
-            found[0]
-            if len(found) == 1
-            else RowsFound(side_by_side([each.rows for each in found]), sum(each.rejected for each in found))
-        )
+        return found[0] if len(found) == 1 else rows_beside(found)
 
 
 def filters_of(segment: Segment, before: Sequence[FilterIndex | None] = ()) -> FilterIndex | None:

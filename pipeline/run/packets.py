@@ -67,10 +67,9 @@ class BulkCall:
         self._in_place: set[int] = set()
         self._kept: dict[int, Lists] = {}
 
-    def packet(self, number: int) -> CallPacket:
+    def packet(self, number: int) -> SharedPacket:
         """One of the packets, which is not kept: it holds much memory."""
-        _, first, last = self.parts[number]
-        return CallPacket(matcher=self.matcher, unique=np.full(last - first, self.unique), call=self, number=number)
+        return SharedPacket(self.matcher, self.parts[number], unique=self.unique, call=self, number=number)
 
     def space(self, packet: int, count: int) -> U64Array | None:
         """The place of a packet's keys; the caller then writes all `count` there.
@@ -233,25 +232,45 @@ class Packet:
         return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
 class CallPacket(Packet):
-    """Some of the queries of a call that asks many."""
+    """The queries of a call that asks many, or some of them."""
 
-    call: BulkCall
-    number: int  # Which of the call's packets it is
+    __slots__ = ("_part", "_wanted_once")
+
+    def __init__(self, matcher: Matcher, part: Part, *, unique: bool) -> None:
+        _, first, last = self._part = part
+        super().__init__(matcher=matcher, unique=np.full(last - first, unique))
+        self._wanted_once = unique
 
     def tags(self) -> Part:
         """As `Packet` says."""
-        return self.call.parts[self.number]
+        return self._part
 
     def space(self, count: int) -> U64Array | None:
         """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
-        return None if self.call.unique else self.call.space(self.number, count)
+        return None if self._wanted_once else self._memory(count)
+
+    def _memory(self, count: int) -> U64Array | None:
+        values = self.matcher.memory(count)
+        return pooled(count, np.uint64) if values is None else values
+
+
+class SharedPacket(CallPacket):
+    """One packet of several, whose keys are beside those of the others."""
+
+    __slots__ = ("_call", "_number")
+
+    def __init__(self, matcher: Matcher, part: Part, *, unique: bool, call: BulkCall, number: int) -> None:
+        super().__init__(matcher, part, unique=unique)
+        self._call, self._number = call, number
+
+    def _memory(self, count: int) -> U64Array | None:
+        return self._call.space(self._number, count)
 
     def merge(self) -> None:
         """As `Packet` says; the keys then come to the others."""
-        Packet.merge(self)
-        self.call.put(self.number, self.keys)
+        super().merge()
+        self._call.put(self._number, self.keys)
 
 
 def match_many(
@@ -262,9 +281,15 @@ def match_many(
     at_once = min(threads, size.at_once or threads)
     # Few threads keep a device busy, and would merge alone
     merged_later = unique and at_once < threads
-    call = BulkCall(matcher, cut(whole(chunks), size, at_once), unique=unique and not merged_later)
-    run(lambda number: call.packet(number).go_through(services, counts), range(len(call.parts)), at_once)
-    found = call.lists(threads)
+    parts, merged_now = cut(whole(chunks), size, at_once), unique and not merged_later
+    if len(parts) == 1:
+        packet = CallPacket(matcher, parts[0], unique=merged_now)
+        packet.go_through(services, counts)
+        found = Lists(packet.keys.offsets, packet.keys.values.astype(np.uint64, copy=False))
+    else:
+        call = BulkCall(matcher, parts, unique=merged_now)
+        run(lambda number: call.packet(number).go_through(services, counts), range(len(parts)), at_once)
+        found = call.lists(threads)
 
     def merge(first: int, last: int) -> Lists:
         begin, end = found.offsets[first], found.offsets[last]

@@ -35,7 +35,7 @@ from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of, tag_lists
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.input.messages import TAGS, entries_of, with_own_columns
-from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, locations_of_batch
+from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, without_locations
 from tagmatch.model.kernels.hashing import hash_strings, hash_tags
 from tagmatch.model.kernels.lists import gather, group_by
 from tagmatch.model.kernels.tag_table import areas_among, constraints_among
@@ -333,7 +333,7 @@ def sent_queries(
         at_homes = elsewhere = pa.RecordBatch.from_struct_array(structs)
         reject_nulls(at_homes.column(plan.asked.tags), at_homes.schema.names[plan.asked.tags])
         messages = plan.asked.messages(at_homes)
-        locations_of_batch(messages, plane=False)  # also of those that meet no set
+        without_locations(messages, plane=False)  # also of those that meet no set
         if merged:
             names, message = ["id", "message", "query"], messages.to_struct_array()
             at_homes = pa.RecordBatch.from_arrays([ids, message, structs], names=names)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tagmatch import DeviceError, TagMatch
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.input.messages import messages_in
-from tagmatch.model.input.places import locations_of_batch, without_locations
+from tagmatch.model.input.places import without_locations
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside
@@ -193,8 +193,8 @@ class LocatedMatching(TagmatchMatching):
     def prepare(self, messages: pa.Table) -> EncodedMessages:
         """Encode messages."""
         (batch,) = messages.combine_chunks().to_batches()
-        place = locations_of_batch(batch, plane=self._whole.plane)
-        (rows,) = messages_in([without_locations(batch)], [place])
+        batch, place = without_locations(batch, plane=self._whole.plane)
+        (rows,) = messages_in([batch], [place])
         matcher = self._matcher.located if isinstance(self._matcher, Beside) else self._matcher
         return EncodedMessages(matcher, rows)
 
