@@ -326,11 +326,6 @@ class Changing:
         """The tables that answer now; errors as `answering`."""
         return self.answering.snapshot
 
-    @property
-    def matcher(self) -> Matcher:
-        """The matcher that answers now; errors as `answering`."""
-        return self.answering.matcher
-
     def prepared(self, snapshot: Snapshot, earlier: Answering | None = None) -> Answering:
         """A snapshot with what answers from it; tables that an earlier one has, too, keep their parts."""
         if earlier is not None and snapshot is earlier.snapshot:

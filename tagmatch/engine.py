@@ -225,7 +225,7 @@ class LocalEngine:
     def match_many(
         self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
     ) -> pa.ListArray:
-        matcher = self.changing.matcher
+        matcher = self.changing.answering.matcher
         asked = queries_of(queries, plane=self._options.plane)
         if asked.have_areas:
             matcher = self._within(matcher)

@@ -250,7 +250,8 @@ def _check_numbers(kind: pa.DataType, name: str, given: str | None = None) -> No
 def _numbers(values: pa.Array, name: str, given: str | None = None) -> F64Array:
     """Numbers as float64, NaN for nulls; errors as `_check_numbers`."""
     _check_numbers(values.type, name, given)
-    numbers: F64Array = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    doubles = values if pa.types.is_float64(values.type) else values.cast(pa.float64())
+    numbers: F64Array = doubles.to_numpy(zero_copy_only=False)
     return numbers
 
 

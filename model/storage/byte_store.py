@@ -205,10 +205,11 @@ class ByteStore(ABC):
 
     def check(self, name: str, expected: Entry, *, wholly: bool = True) -> None:
         """See that a file is as a manifest says, or only as long; IndexCorruptError."""
-        with telling_errors(f"{self}/{name}"):
+        where = f"{self}/{name}"
+        with telling_errors(where):
             opened = self.descriptor(name, expected)
             try:
-                check_file(opened, f"{self}/{name}", expected, wholly=wholly)
+                check_file(opened, where, expected, wholly=wholly)
             finally:
                 os.close(opened)
 

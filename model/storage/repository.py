@@ -349,9 +349,10 @@ class Repository:
         """
         for name, text in kept.items():
             write_file(made / name, text)
-        self._put(made, files_in(manifest))
+        files = files_in(manifest)
+        self._put(made, files)
         if self.files.in_place:  # one written ahead may have been removed by another program
-            for name, expected in files_in(manifest).items():
+            for name, expected in files.items():
                 self.files.check(name, expected, wholly=False)
         self.files.write(MANIFEST, manifest_text(manifest))
         needed = self._needed(manifest)

@@ -406,8 +406,9 @@ class Seen:
         self, messages: int, attributes: U32Array, columns: I64Array = NO_PLACES, sizes: I64Array = NO_PLACES
     ) -> None:
         """Count so many more, which have these attributes, and in columns of other attributes so many values."""
-        count_messages(messages, attributes, *self.arrays)
-        np.add.at(self._counts, columns, sizes)
+        count_messages(messages, attributes, self._since, self._counts)
+        if len(columns):
+            np.add.at(self._counts, columns, sizes)
 
     @property
     def _messages(self) -> I64Array:

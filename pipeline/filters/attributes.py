@@ -100,8 +100,10 @@ class Attributes:
     constants: Constants
     patterns: Patterns
     known: tuple[Any, ...] = field(init=False)  # All of it, as kernels that encode messages take it
+    asks_for_no_tags: bool = field(init=False)  # Whether there is no tag that must not be there
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "asks_for_no_tags", len(self.absent_tags) == 0)
         names = self.names.arrays, self.absent_tags.arrays, self.first_tag
         object.__setattr__(self, "known", (*names, self.constants.arrays, self.patterns.arrays))
 

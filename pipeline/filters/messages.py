@@ -359,11 +359,12 @@ def _values(
     tags: TagLists, first: int, last: int, known: Attributes, columns: KnownColumns | None
 ) -> tuple[tuple[U32Array, U32Array, U32Array], int]:
     """See `values_of`, in arrays that may be longer, and how many there are."""
-    indices, own = _NO_INDICES if tags.indices is None else tags.indices, known.known
+    own = known.known
     room = (np.empty(0, np.uint32), np.empty(0, np.uint32), np.empty(0, np.uint32))
-    found: tuple[tuple[U32Array, U32Array, U32Array], int] = _encode_tags(
-        (tags.offsets, indices, tags.tags.offsets, tags.tags.data), first, last, own, room
-    )
+    found: tuple[tuple[U32Array, U32Array, U32Array], int] = room, 0
+    if not known.asks_for_no_tags:
+        indices = _NO_INDICES if tags.indices is None else tags.indices
+        found = _encode_tags((tags.offsets, indices, tags.tags.offsets, tags.tags.data), first, last, own, room)
     if columns is not None and len(columns.heads):
         found = _encode_columns(columns.addresses, columns.heads, first, last, *own[-2:], *found)
     if tags.attributes is not None and (packed := tags.attributes.packed) is not None:

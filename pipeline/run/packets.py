@@ -311,7 +311,7 @@ PACKETS_PER_THREAD = 4
 
 def whole(chunks: Sequence[TagLists]) -> deque[Part]:
     """All queries of chunks, for `cut`."""
-    return deque((chunk, 0, len(chunk)) for chunk in chunks if len(chunk))
+    return deque([(chunk, 0, count) for chunk in chunks if (count := len(chunk))])
 
 
 def cut(left: deque[Part], size: PacketSize, threads: int, most: int | None = None) -> list[Part]:

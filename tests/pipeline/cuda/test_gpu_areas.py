@@ -156,7 +156,7 @@ def ask(tm: TagMatch, count: int) -> None:
 
 def test_areas_beside_a_device(layout: Any) -> None:
     with index(layout, fewest_queries=1) as tm:
-        assert isinstance(tm._engine.changing.matcher, Beside)
+        assert isinstance(tm._engine.changing.answering.matcher, Beside)
         assert tm.stats()["devices"][0].startswith("cuda")
         location, within = [list(HERE), None, list(HERE)], [None, AROUND, AROUND]
         asked = pa.table({"tags": [["a", "b"], ["a"], ["a", "b"]], "location": location, "within": within})
@@ -181,7 +181,7 @@ def test_small_packets_are_the_cpus() -> None:
 
 def test_closing_gives_back_what_areas_have() -> None:
     tm = index(fewest_queries=1)
-    there = weakref.ref(tm._engine.changing.matcher.finder.device.areas)  # type: ignore[attr-defined]
+    there = weakref.ref(tm._engine.changing.answering.matcher.finder.device.areas)  # type: ignore[attr-defined]
     assert there() is not None
     tm.close()
     del tm
@@ -219,5 +219,5 @@ def test_break_even_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_MOST_QUERIES", 4)
     monkeypatch.setattr(devices, "break_even_of_areas", lambda *each: found.append(break_even_of_areas(*each)) or 2)
     with index(fewest_queries=None) as tm:
-        assert tm._engine.changing.matcher.finder.fewest_messages == 2  # type: ignore[attr-defined]
+        assert tm._engine.changing.answering.matcher.finder.fewest_messages == 2  # type: ignore[attr-defined]
     assert [each in (1, 2, 4) for each in found] == [True]
