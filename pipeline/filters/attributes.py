@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U32Array, U64Array, offsets_of
+from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, find_all
@@ -19,6 +21,9 @@ ANY = 0xFFFFFFFF
 
 _U = np.uint64
 
+# Names of columns that are remembered
+_MOST_ASKED = 1 << 14
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Names:
@@ -26,6 +31,7 @@ class Names:
 
     strings: Strings
     slots: U64Array
+    asked_before: dict[str, int] = field(default_factory=dict)  # Numbers that `numbers_of` has looked up
 
     @classmethod
     def of(cls, strings: Strings) -> tuple[Names, U32Array]:
@@ -45,6 +51,18 @@ class Names:
         if len(self):
             find_all(hash_strings(strings), strings.offsets, strings.data, 0, *self.arrays, numbers)
         return numbers
+
+    def numbers_of(self, texts: Sequence[str]) -> list[int]:
+        """The same of columns' names, which are nearly always those of the messages before."""
+        known = self.asked_before
+        try:
+            return list(map(known.__getitem__, texts))
+        except KeyError:
+            numbers: list[int] = self.numbers(strings_of(texts)).tolist()
+            if len(known) > _MOST_ASKED:
+                known.clear()
+            known.update(zip(texts, numbers, strict=True))
+            return numbers
 
     @property
     def arrays(self) -> tuple[U64Array, Any, U8Array]:

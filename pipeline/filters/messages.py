@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, TagLists, U32Array, U64Array, frozen
-from tagmatch.model.columns import strings_of
 from tagmatch.model.input.messages import AttributeColumns
 from tagmatch.model.input.values import (
     BOOL,
@@ -77,7 +76,7 @@ class KnownColumns:
         addresses, heads = array("Q"), array("q")
         kept: list[object] = []
         left: list[tuple[int, int]] = []
-        for number, attribute in zip(given.numbers, known.names.numbers(strings_of(given.names)).tolist(), strict=True):
+        for number, attribute in zip(given.numbers, known.names.numbers_of(given.names), strict=True):
             values = given.batch.column(number)
             kind = kind_within(values.type)
             if attribute == UNKNOWN or kind not in kinds or values.null_count == len(values):

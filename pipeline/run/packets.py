@@ -235,12 +235,12 @@ class Packet:
 class CallPacket(Packet):
     """The queries of a call that asks many, or some of them."""
 
-    __slots__ = ("_part", "_wanted_once")
+    __slots__ = ("_once", "_part")
 
     def __init__(self, matcher: Matcher, part: Part, *, unique: bool) -> None:
         _, first, last = self._part = part
         super().__init__(matcher=matcher, unique=np.full(last - first, unique))
-        self._wanted_once = unique
+        self._once = unique
 
     def tags(self) -> Part:
         """As `Packet` says."""
@@ -248,11 +248,7 @@ class CallPacket(Packet):
 
     def space(self, count: int) -> U64Array | None:
         """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
-        return None if self._wanted_once else self._memory(count)
-
-    def _memory(self, count: int) -> U64Array | None:
-        values = self.matcher.memory(count)
-        return pooled(count, np.uint64) if values is None else values
+        return None if self._once else self.matcher.memory(count)
 
 
 class SharedPacket(CallPacket):
@@ -264,8 +260,9 @@ class SharedPacket(CallPacket):
         super().__init__(matcher, part, unique=unique)
         self._call, self._number = call, number
 
-    def _memory(self, count: int) -> U64Array | None:
-        return self._call.space(self._number, count)
+    def space(self, count: int) -> U64Array | None:
+        """As `CallPacket` says."""
+        return None if self._once else self._call.space(self._number, count)
 
     def merge(self) -> None:
         """As `Packet` says; the keys then come to the others."""
