@@ -157,7 +157,7 @@ def _one_match(
 
 def _match_rate(matcher: Tagmatch, queries: pa.ListArray) -> float:
     """Queries a second of the subset match, packet after packet, on one stream."""
-    index = matcher.index._engine.changing.matcher
+    index = matcher.index._engine.changing.answering.matcher
     seconds = 0.0
     for chunk in tag_lists(queries, "queries"):
         for first, last in packet_ranges(chunk.offsets, index.packet_size, threads=1):

@@ -49,7 +49,7 @@ def open_index(snapshot: Callable[[LayoutOptions], Snapshot], **options: Any) ->
 def packets_for_all(index: TagMatch) -> CallSize:
     """Size of a call in which all threads of an index have packets."""
     threads = index.stats()["threads"]
-    size = index._engine.changing.matcher.packet_size
+    size = index._engine.changing.answering.matcher.packet_size
     return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
 
 
@@ -133,7 +133,7 @@ class TagmatchOnGpu(Tagmatch):
     def call_size(self) -> CallSize:
         """So many queries that all threads have packets, which are then full."""
         whole = super().call_size.whole
-        size = self.index._engine.changing.matcher.packet_size
+        size = self.index._engine.changing.answering.matcher.packet_size
         return CallSize(whole, whole // size.fewest * size.queries)
 
 

@@ -62,7 +62,7 @@ class TagmatchContent(Plain):
     @property
     def matcher(self) -> Matcher:
         """What answers."""
-        return self.index._engine.changing.matcher
+        return self.index._engine.changing.answering.matcher
 
     def close(self) -> None:
         """Close the index."""
