@@ -69,7 +69,9 @@ class BulkCall:
 
     def packet(self, number: int) -> SharedPacket:
         """One of the packets, which is not kept: it holds much memory."""
-        return SharedPacket(self.matcher, self.parts[number], unique=self.unique, call=self, number=number)
+        part = _, first, last = self.parts[number]
+        unique = np.full(last - first, self.unique)
+        return SharedPacket(matcher=self.matcher, unique=unique, part=part, call=self, number=number)
 
     def space(self, packet: int, count: int) -> U64Array | None:
         """The place of a packet's keys; the caller then writes all `count` there.
@@ -232,42 +234,36 @@ class Packet:
         return [set(keys) if caller.unique else keys for caller, keys in zip(self.callers, parts, strict=True)]
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class CallPacket(Packet):
     """The queries of a call that asks many, or some of them."""
 
-    __slots__ = ("_once", "_part")
-
-    def __init__(self, matcher: Matcher, part: Part, *, unique: bool) -> None:
-        _, first, last = self._part = part
-        super().__init__(matcher=matcher, unique=np.full(last - first, unique))
-        self._once = unique
+    part: Part
 
     def tags(self) -> Part:
         """As `Packet` says."""
-        return self._part
+        return self.part
 
     def space(self, count: int) -> U64Array | None:
         """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
-        return None if self._once else self.matcher.memory(count)
+        return None if self.unique.any() else self.matcher.memory(count)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class SharedPacket(CallPacket):
-    """One packet of several, whose keys are beside those of the others."""
+    """One packet of several, whose keys come beside those of the others."""
 
-    __slots__ = ("_call", "_number")
-
-    def __init__(self, matcher: Matcher, part: Part, *, unique: bool, call: BulkCall, number: int) -> None:
-        super().__init__(matcher, part, unique=unique)
-        self._call, self._number = call, number
+    call: BulkCall
+    number: int  # Which of the call's packets it is
 
     def space(self, count: int) -> U64Array | None:
         """As `CallPacket` says."""
-        return None if self._once else self._call.space(self._number, count)
+        return None if self.call.unique else self.call.space(self.number, count)
 
     def merge(self) -> None:
         """As `Packet` says; the keys then come to the others."""
-        super().merge()
-        self._call.put(self._number, self.keys)
+        Packet.merge(self)
+        self.call.put(self.number, self.keys)
 
 
 def match_many(
@@ -280,7 +276,8 @@ def match_many(
     merged_later = unique and at_once < threads
     parts, merged_now = cut(whole(chunks), size, at_once), unique and not merged_later
     if len(parts) == 1:
-        packet = CallPacket(matcher, parts[0], unique=merged_now)
+        part = _, first, last = parts[0]
+        packet = CallPacket(matcher=matcher, unique=np.full(last - first, merged_now), part=part)
         packet.go_through(services, counts)
         found = Lists(packet.keys.offsets, packet.keys.values.astype(np.uint64, copy=False))
     else:
