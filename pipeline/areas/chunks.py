@@ -146,23 +146,23 @@ def _boxes_with(typing, words, first, lon, other, lat, matters):  # noqa: ARG001
 
 
 @_intrinsic
-def hits(typing, bounds, first, down, up):  # noqa: ARG001
-    """Which of 16 bounds in space meet a small one, as bits: 16 lows and 16 highs for each axis, float32."""
+def hits(typing, bounds, first, point):  # noqa: ARG001
+    """Which of 16 bounds in space have a point, as bits: 16 lows and 16 highs for each axis, float32."""
 
     def generate(context, builder, signature, arguments):
-        bounds, first, down, up = arguments
+        bounds, first, point = arguments
         lane = _lanes(context, builder, signature.args[0], bounds, first)
         passed = None
         for axis in range(signature.args[2].count):
-            low, high = (_splat(builder, builder.extract_value(side, axis)) for side in (down, up))
+            at = _splat(builder, builder.extract_value(point, axis))
             spans = builder.and_(
-                builder.fcmp_ordered("<=", lane(128 * axis, _FLOATS), high),
-                builder.fcmp_ordered(">=", lane(128 * axis + 64, _FLOATS), low),
+                builder.fcmp_ordered("<=", lane(128 * axis, _FLOATS), at),
+                builder.fcmp_ordered(">=", lane(128 * axis + 64, _FLOATS), at),
             )
             passed = spans if passed is None else builder.and_(passed, spans)
         return _bits(builder, passed)
 
-    return _int(bounds, _int, down, up), generate
+    return _int(bounds, _int, point), generate
 
 
 @_intrinsic
@@ -219,10 +219,11 @@ def keep(numbers, chunk, slots, out, used):
 
 
 @lent
-def fetch_chunk(words, chunk):
-    """Have a chunk fetched into the cache."""
-    for word in range(chunk * WORDS, (chunk + 1) * WORDS, 8):
-        prefetch(words, word)
+def fetch_chunk(words, chunk, has_third):
+    """Have a chunk fetched into the cache, the third lane if that is asked for."""
+    for word in range(0, WORDS, 8):
+        if has_third or word < 2 * SLOTS or word >= 3 * SLOTS:
+            prefetch(words, chunk * WORDS + word)
 
 
 # -- halves ------------------------------------------------------------------------------------------------------------
@@ -329,22 +330,19 @@ def all_frozen(table: Table) -> Table:
     return made
 
 
-def all_found(find: Callable[[Visits, int, Hits], tuple[int, int]], places: Places, groups: Lists) -> Lists:
-    """What a kernel finds for messages, in room that grows.
-
-    It goes on from a message, as far as there is room, and says where it stopped and how much more that message needs.
-    """
+def all_found(find: Callable[[Visits, int, Hits], int], places: Places, groups: Lists) -> Lists:
+    """What a kernel finds for messages, in room that grows: it goes on from a message while there is room."""
     visits = all_frozen(Visits(*places, groups.offsets.astype(np.int64, copy=False), groups.values))
     messages, done = len(groups), 0
     out = Hits(pooled(_FIRST_ROOM * (messages + SLOTS), np.uint32), np.zeros(messages + 1, np.int64))
     while messages:
-        done, more = find(visits, done, out)
+        done = find(visits, done, out)
         if done == messages:
             break
         values, used = out.values, int(out.ends[done])
         # What the rest of the messages will probably have
         expected = min(1.2 * used * messages / done if done else 0, 16 * len(values))
-        longer = pooled(max(int(expected), 2 * len(values), used + int(more)), np.uint32)
+        longer = pooled(max(int(expected), 2 * len(values)), np.uint32)
         longer[:used] = values[:used]
         out = Hits(longer, out.ends)
     return Lists(out.ends, out.values[: out.ends[-1]])

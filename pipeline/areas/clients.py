@@ -130,7 +130,7 @@ def _common(one, other):
 
 
 @lent
-def _fetch_cells(known, space, ranges, work, queued):
+def _fetch_cells(known, space, ranges, work, queued, has_third):
     """Add the cells of a space that have points in some ranges, and have them fetched."""
     (xs, ys, zs), (space_cells, cuts, axes), stack = ranges, known.tree, work.stack
     stack[0, 0], stack[0, 1], depth = space_cells[space], space_cells[space + 1], 1
@@ -150,7 +150,7 @@ def _fetch_cells(known, space, ranges, work, queued):
                 stack[depth, 0], stack[depth, 1] = middle, b
                 depth += 1
                 b = middle
-        fetch_chunk(known.words, a)
+        fetch_chunk(known.words, a, has_third)
         work.queue[queued] = a
         queued += 1
     return queued
@@ -201,7 +201,7 @@ def _fetch_message(origin, known, visits, message, wanted, work, queued):
                 xs, ys = _common(xs, around(point[0], reach)), _common(ys, around(point[1], reach))
                 if len(origin) == 3:
                     zs = _common(zs, around(point[len(origin) - 1], reach))
-            queued = _fetch_cells(known, space, (xs, ys, zs), work, queued)
+            queued = _fetch_cells(known, space, (xs, ys, zs), work, queued, len(origin) == 3)
     return queued
 
 
@@ -415,8 +415,9 @@ class ClientCells:
         areas = all_frozen(shapes)
         origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
 
-        def find(visits: Visits, begin: int, out: Hits) -> tuple[int, int]:
-            return find_clients(self._marked, origin, cells.search, visits, areas, self._asks, begin, out), SLOTS
+        def find(visits: Visits, begin: int, out: Hits) -> int:
+            done: int = find_clients(self._marked, origin, cells.search, visits, areas, self._asks, begin, out)
+            return done
 
         return all_found(find, places, groups)
 

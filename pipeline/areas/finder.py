@@ -18,13 +18,13 @@ from tagmatch.model.arrays import I64Array, Lists, U32Array, UIntArray, frozen
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
-from tagmatch.model.kernels.jit import inlined, kernel, lent, with_room
+from tagmatch.model.kernels.jit import copy, inlined, kernel, lent, with_room
 from tagmatch.model.kernels.sphere import LOWER, is_in_area
 from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.cells import PREPARED
 from tagmatch.pipeline.areas.chunks import Hits, Places, Shapes, Visits, all_frozen
 from tagmatch.pipeline.areas.clients import find_clients
-from tagmatch.pipeline.areas.fixed import AreaTree, find_fixed
+from tagmatch.pipeline.areas.fixed import AreaGrid, find_fixed
 from tagmatch.pipeline.areas.index import AreaIndex, GroupedSets, GroupTokens, Searcher, Searchers, ShapeTests
 from tagmatch.pipeline.filters.asked import verified
 from tagmatch.pipeline.filters.finder import (
@@ -130,12 +130,13 @@ class AreaFinder(Finder):
         index, (groups, _, locations, device) = self.index, prepared
         nowhere = np.full(len(groups), np.nan)
         places = all_frozen(Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat))
-        areas = Lists(np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32))
+        rows = Lists(np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32))
         own, there = index.searchers, device or (None, None)
         if locations is not None and len(index.fixed_rows):
-            areas = self._ask(there[0], own.areas, places, groups)
-        ends, values, _ = rows_in(_arrays(areas), _arrays(groups), index.fixed_rows, _arrays(index.loose), _ALL)
-        rows = self._satisfied(Lists(ends, values), _THEMSELVES, prepared, places)
+            rows = self._ask(there[0], own.areas, places, groups)
+        if len(index.loose.values):
+            rows = Lists(*with_loose(_arrays(rows), _arrays(groups), _arrays(index.loose), _ALL)[:2])
+        rows = self._satisfied(rows, _THEMSELVES, prepared, places)
         followers = index.followers
         if followers is None or locations is None:
             return RowsFound(rows)
@@ -152,7 +153,8 @@ class AreaFinder(Finder):
     def _satisfied(self, found: Lists, row_of: U32Array, sought: Sought, places: Places) -> Lists:
         """What was found, whose rows these are, without what other areas say no to, or that asks for more."""
         index, filters = self.index, self.index.filters
-        if not len(found.values):  # to call a kernel with so many arrays takes 10 us
+        asks_more = len(index.tests.of_rows) + len(index.sets.of_rows) > 0
+        if not (asks_more and len(found.values)):  # to call a kernel with so many arrays takes 10 us
             return found
         codes = np.zeros(0 if filters is None else filters.attributes.count, np.uint32)
         asked, known = (sought.messages, places.lon, places.lat, codes), (index.tests, index.sets, index.plane)
@@ -179,9 +181,10 @@ class AreaFinder(Finder):
 
 def groups_of(index: AreaIndex, messages: MessageTable) -> Lists:
     """The contents of messages that are found first, and the groups of their tokens."""
-    contents = Lists(np.zeros(len(messages.offsets), np.int64), np.zeros(0, np.uint32))
-    if index.filters is not None:
-        contents = index.filters.rows_found(messages).rows
+    count, every = len(messages.offsets) - 1, index.tokens.every
+    if index.filters is None:  # so there are no tokens, either
+        return Lists(len(every) * np.arange(count + 1), np.tile(every, count))
+    contents = index.filters.rows_found(messages).rows
     return Lists(*groups_in(_arrays(contents), index.tokens, messages))
 
 
@@ -195,21 +198,22 @@ def groups_in(contents, known, messages):
     """The contents of each message, what every message has, and the groups of its tokens: where each's end, and all."""
     content_offsets, content_values = contents
     rank_offsets, ranks, offsets, attributes, codes = messages
-    ends, used = np.zeros(len(offsets), np.int64), np.int64(0)
-    out = np.empty(16 * len(ends), np.uint32)
+    ends, used, has_tokens = np.zeros(len(offsets), np.int64), np.int64(0), len(known.cells[3]) > 0
+    out = np.empty(len(content_values) + len(known.every) * (len(ends) - 1), np.uint32)
     for message in range(len(ends) - 1):
-        ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
-        values_begin, values_end = offsets[message], offsets[message + 1]
         begin, end = content_offsets[message], content_offsets[message + 1]
-        more = (end - begin) + len(known.every) + most_room(ranks_end - ranks_begin, values_end - values_begin)
-        out = with_room(out, used, more)
+        if has_tokens:
+            ranks_begin, ranks_end = rank_offsets[message], rank_offsets[message + 1]
+            values_begin, values_end = offsets[message], offsets[message + 1]
+            more = (end - begin) + len(known.every) + most_room(ranks_end - ranks_begin, values_end - values_begin)
+            out = with_room(out, used, more)
         for place in range(begin, end):
             out[used] = content_values[place]
             used += 1
         for place in range(len(known.every)):
             out[used] = known.every[place]
             used += 1
-        if len(known.cells[3]):
+        if has_tokens:
             begin = used
             of_message = (attributes, codes, values_begin, values_end, ranks, ranks_begin, ranks_end)
             used, _ = tokens_of(of_message, known.cells, out, used)
@@ -220,30 +224,25 @@ def groups_in(contents, known, messages):
 
 
 @kernel
-def rows_in(areas, groups, fixed_rows, loose, most):
-    """Rows of the areas that messages have found, and those of their groups without any: where each's end, and all.
+def with_loose(found, groups, loose, most):
+    """The rows that messages have found, and those of their groups that have no area: where each's end, and all.
 
     And whether these are no more than `most`; else none.
     """
-    (area_offsets, numbers), (offsets, values), (loose_offsets, loose_rows) = areas, groups, loose
-    count, ends = len(numbers), np.zeros(len(offsets), np.int64)
-    if len(loose_rows):
-        for i in range(offsets[0], offsets[len(offsets) - 1]):
-            count += loose_offsets[np.int64(values[i]) + 1] - loose_offsets[np.int64(values[i])]
+    (found_offsets, rows), (offsets, values), (loose_offsets, loose_rows) = found, groups, loose
+    count, ends = len(rows), np.zeros(len(offsets), np.int64)
+    for i in range(offsets[0], offsets[len(offsets) - 1]):
+        count += loose_offsets[np.int64(values[i]) + 1] - loose_offsets[np.int64(values[i])]
     if count > most:
         return ends, np.empty(0, np.uint32), False
-    found, used = np.empty(count, np.uint32), 0
+    out, used = np.empty(count, np.uint32), 0
     for message in range(len(ends) - 1):
-        for i in range(area_offsets[message], area_offsets[message + 1]):
-            found[used] = fixed_rows[numbers[i]]
-            used += 1
-        if len(loose_rows):
-            for i in range(offsets[message], offsets[message + 1]):
-                for place in range(loose_offsets[np.int64(values[i])], loose_offsets[np.int64(values[i]) + 1]):
-                    found[used] = loose_rows[place]
-                    used += 1
+        used = copy(rows, found_offsets[message], found_offsets[message + 1], out, used)
+        for i in range(offsets[message], offsets[message + 1]):
+            group = np.int64(values[i])
+            used = copy(loose_rows, loose_offsets[group], loose_offsets[group + 1], out, used)
         ends[message + 1] = used
-    return ends, found, True
+    return ends, out, True
 
 
 @lent
@@ -305,18 +304,18 @@ def satisfied(found, row_of, known, asked):
 
 # -- one message -------------------------------------------------------------------------------------------------------
 
-_DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int64, np.uint8, np.uint32, np.uint64, np.bool_)
-_F32, _F64, _I64, _U8, _U32, _U64, _BOOL = _DTYPES
+_DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.bool_)
+_F32, _F64, _I32, _I64, _U8, _U32, _U64, _BOOL = _DTYPES
 
 # The arrays of an index, in the order in which they are prepared
-_OF_TREE = AreaTree(_I64, _F64, _U32, _F32, _I64)
+_OF_KIND = AreaGrid(_I64, _F64, _U32, _I32, _F64, _I64, _I32, _F32, _U32)
 _OF_LOOSE = (_I64, _U32)
 _OF_TESTS = ShapeTests(_I64, _I64, _U8, _F64, _BOOL)
 _OF_FOLLOWERS = (_U32, _I64)
 _OF_TOKENS = (_I64, _I64, _U64, _U32)
 _OF_SETS = (_I64, _I64, _U32)
-_GROUPS = (_OF_TREE, _OF_TREE, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS, (_U32,), _OF_TOKENS, _OF_SETS)
-_TREES, _, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS, _SETS = (
+_GROUPS = (_OF_KIND, _OF_KIND, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS, (_U32,), _OF_TOKENS, _OF_SETS)
+_KINDS, _, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS, _SETS = (
     BEHIND + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
 )
 _FOLLOWER_PLACES = _FOLLOWER_ROWS + 1
@@ -357,19 +356,17 @@ def _groups_of(tables, message, most):
 def _sets_of(origin, tables, visits, asked, most):
     """The sets, of the groups of a message, that it satisfies; whether to look at `most` was enough."""
     fixed_rows, loose = array_at(tables, _FIXED_ROWS, np.uint32), arrays_at(tables, _LOOSE, _OF_LOOSE)
-    trees, out = (
-        arrays_at(tables, _TREES, (_OF_TREE, _OF_TREE)),
+    kinds, out = (
+        arrays_at(tables, _KINDS, (_OF_KIND, _OF_KIND)),
         Hits(np.empty(_ROOM, np.uint32), np.zeros(2, np.int64)),
     )
-    done = len(fixed_rows) == 0 or np.isnan(visits.lon[0])
-    while not done:
-        done, more = find_fixed(True, origin, trees, visits, 0, out)
-        if not done and more > most:
+    is_asked = len(fixed_rows) > 0 and not np.isnan(visits.lon[0])
+    while is_asked and not find_fixed(True, origin, kinds, visits, 0, out):
+        if len(out.values) >= most:
             return out.values[:0], False
-        if not done:
-            out = Hits(np.empty(more, np.uint32), out.ends)
+        out = Hits(np.empty(2 * len(out.values), np.uint32), out.ends)
     areas, groups = (out.ends, out.values[: out.ends[1]]), (visits.offsets, visits.groups)
-    ends, rows, is_all = rows_in(areas, groups, fixed_rows, loose, most)
+    ends, rows, is_all = with_loose(areas, groups, loose, most)
     return live_of(tables, satisfied((ends, rows), rows[:0], _known_in(tables, len(origin) == 2), asked)[1]), is_all
 
 

@@ -1,11 +1,10 @@
-"""Areas that stay where they are: a tree of their bounds, and which have the place of each message, of some groups.
+"""Areas that stay where they are: which have the place of each message, of those in some groups.
 
 Areas are ordered group by group, and within a group by halves: along the axis on which they differ most, of their
-middles' and of their size, the lesser half comes first. Places of the order at which it is cut are multiples of powers
-of two, so that 16 chunks in a row, as well as 16 times as many, are such a part. A record of the tree has the bounds of
-16 chunks, or of 16 records of the level below it. Thus hot spots have smaller parts, and large areas parts of their
-own; and as bounds are boxes in space, nothing is special about poles and the anti-meridian. All groups share chunks and
-records, so that many small ones take no more memory than a large one.
+middles' and of their size, the lesser half comes first. So the 16 areas of a chunk lie near each other and are about as
+large. A grid says which chunks a place may be in: a cell has the bounds of all chunks that reach into it, 16 in a
+bucket, or, in a hot spot, a grid of its own. All groups share chunks, and small ones have no grid, so that many small
+ones take no more memory than a large one. Cells divide space, not the sphere: nothing is special about poles.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, offsets_of
 from tagmatch.model.kernels.intrinsics import leading_zeros, trailing_zeros
-from tagmatch.model.kernels.jit import kernel, lent
+from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.sphere import (
     BOX,
     CIRCLE,
@@ -37,7 +36,6 @@ from tagmatch.pipeline.areas.chunks import (
     WORDS,
     Places,
     Shapes,
-    Visits,
     aligned,
     all_found,
     all_frozen,
@@ -53,54 +51,54 @@ from tagmatch.pipeline.areas.chunks import (
     widest_axis,
 )
 
-#: float32 words of a record for each axis: 16 lows and 16 highs
-AXIS = 32
-#: Of how many times this are a record's children, as a power of two
-FAN_OUT = 4
-#: Groups of so many chunks are searched without a look at bounds
-FLAT = 3
-# How many messages go down the trees together, which have so many groups at most, but for one message; and for how many
-# chunks, and records, of theirs there is room at first
-_TOGETHER, _GROUPS, _ROOM = 8, 256, 1024
-# Where a word has its owner, and where a level of the tree. The owner is the place of a message among those that go
-# together, twice, and one more for boxes.
-_OWNER, _LEVEL = 58, 54
-_CIRCLES, _BOXES = 0, 1
+# What a cell, or a group, has instead of a bucket: nothing; so few chunks that all are tested; or grid `_GRID - word`
+_EMPTY, _FEW, _GRID = -1, -2, -3
+# Groups of so many chunks have no bucket
+_FLAT = 3
+# A grid is as fine as it can be with so many entries for each chunk, and so many cells, by its axes; and with a bucket
+# for so many chunks
+_COPIES, _CELLS, _CHUNKS = (0, 0, 3, 6), (0, 0, 4, 8), 2
+# A cell of more buckets may have a grid of its own, as long as all have no more buckets than there are chunks
+_DENSE = 2
+# In the first number of a bucket: the cell has the next one, too
+_MORE = np.uint32(1 << 31)
+# Much more than what is rounded of a cell's bounds
+_ROUNDED = 1e-12
+# How many groups of messages are looked at together, and for how many chunks of theirs there is room at first
+_TOGETHER, _ROOM = 16, 512
 
-# -- the tree ----------------------------------------------------------------------------------------------------------
+# -- the grid ----------------------------------------------------------------------------------------------------------
 
 
-class AreaTree(NamedTuple):
-    """Areas of one kind in chunks, and the tree of their bounds; kernels of the CPU and of CUDA take it."""
+class AreaGrid(NamedTuple):
+    """Areas of one kind in chunks, and grids of these chunks' bounds."""
 
     slots: I64Array  # Areas of group `g` are in slots `slots[g]` to `slots[g + 1]`
-    words: F64Array  # Chunks: slot `s` is in chunk `s // 16`. Its number is the area's.
+    words: F64Array  # Chunks: slot `s` is in chunk `s // 16`
     numbers: U32Array
-    bounds: npt.NDArray[np.float32]  # Records, `AXIS` words for each axis of space
-    # Of each level its first record, from the level above the chunks on; at last how many records there are
-    levels: I64Array
+    roots: npt.NDArray[np.int32]  # The word of each group: its first bucket, or as `_EMPTY`, `_FEW` and `_GRID` say
+    frames: F64Array  # Of each grid, for each axis: where it begins, and how many cells a unit has
+    sides: I64Array  # Of each grid: how many cells an axis has, and the first of all its cells
+    cells: npt.NDArray[np.int32]  # The word of each cell
+    buckets: npt.NDArray[np.float32]  # 16 numbers of chunks, and for each axis 16 lows and 16 highs
+    bucket_numbers: U32Array
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory; `numbers` are in `words`."""
-        return sum(array.nbytes for array in self if array is not self.numbers)
+        """Bytes of memory; numbers are in `words`, and in `buckets`."""
+        shared = self.numbers.nbytes + self.bucket_numbers.nbytes
+        return sum(array.nbytes for array in self) - shared
 
 
 @lent
-def spans(bounds, at, down, up):
-    """Whether bounds on one axis, whose low is at a place, meet what lies from one number to another."""
-    return bounds[at] <= up and bounds[at + SLOTS] >= down
-
-
-@lent
-def rounded_down(value):
+def _rounded_down(value):
     """The greatest float32 that is not greater."""
     near = np.float32(value)
     return np.nextafter(near, np.float32(-np.inf)) if near > value else near
 
 
 @lent
-def rounded_up(value):
+def _rounded_up(value):
     """The smallest float32 that is not smaller."""
     near = np.float32(value)
     return np.nextafter(near, np.float32(np.inf)) if near < value else near
@@ -129,83 +127,266 @@ def _arrange(keys, order, group_offsets):
             depth += 2
 
 
-@lent
-def _bound(bounds, at, low, high):
-    """Have the bounds of a child on an axis reach from a low to a high at least."""
-    bounds[at] = min(bounds[at], low)
-    bounds[at + SLOTS] = max(bounds[at + SLOTS], high)
-
-
 @kernel
-def _fill(tree, lanes, ids, axes):
-    """Write chunks and the tree above them, of circles in a space of so many axes or, without, of boxes."""
-    words, numbers, bounds, levels = tree.words, tree.numbers, tree.bounds, tree.levels
-    everywhere = np.float32(np.inf)
-    bounds.reshape(-1, 2, SLOTS)[:, 0] = everywhere
-    bounds.reshape(-1, 2, SLOTS)[:, 1] = -everywhere
-    size = (axes if axes else 2) * AXIS
+def _fill(words, numbers, lanes, ids):
+    """Write chunks."""
     for i in range(len(lanes)):
         chunk, slot = i // SLOTS, i % SLOTS
         for lane in range(4):
             words[chunk * WORDS + lane * SLOTS + slot] = lanes[i, lane]
         numbers[2 * chunk * WORDS + NUMBERS + slot] = ids[i]
-        at = chunk // SLOTS * size + chunk % SLOTS
-        if axes:
-            reach = reach_of(lanes[i, 3], axes == 2)
-            for axis in range(axes):
-                low, high = around(lanes[i, axis], reach)
-                _bound(bounds, at + axis * AXIS, rounded_down(low), rounded_up(high))
-        else:
-            west, east, south, north = lanes[i, 0], lanes[i, 1], lanes[i, 2], lanes[i, 3]
-            if west <= east:
-                _bound(bounds, at, rounded_down(west), rounded_up(east))
+
+
+@lent
+def is_everywhere(west, south, east, north, plane):
+    """Whether a box is taken to reach around the sphere: it may have a pole, or the anti-meridian by another name."""
+    return west > east or (not plane and (max(abs(west), abs(east)) == 180 or max(abs(south), abs(north)) == 90))
+
+
+@kernel
+def chunk_bounds(words, count, is_circle, plane):
+    """Lows and highs of chunks on each axis, of so many circles or boxes: no number of a place in one is beyond."""
+    axes = 3 if is_circle and not plane else 2
+    bounds = np.empty((-(-count // SLOTS), axes, 2), np.float32)
+    bounds[:, :, 0], bounds[:, :, 1] = np.inf, -np.inf
+    for i in range(count):
+        at, own = i // SLOTS * WORDS + i % SLOTS, bounds[i // SLOTS]
+        for axis in range(axes):
+            if is_circle:
+                low, high = around(words[at + axis * SLOTS], reach_of(words[at + 3 * SLOTS], plane))
             else:
-                _bound(bounds, at, -everywhere, everywhere)
-            _bound(bounds, at + AXIS, rounded_down(south), rounded_up(north))
-    for level in range(len(levels) - 2):
-        for record in range(levels[level + 1] - levels[level]):
-            parent = (levels[level + 1] + record // SLOTS) * size + record % SLOTS
-            of_record = (levels[level] + record) * size
-            for axis in range(0, size, AXIS):
-                lows, highs = of_record + axis, of_record + axis + SLOTS
-                _bound(bounds, parent + axis, bounds[lows:highs].min(), bounds[highs : highs + SLOTS].max())
+                low, high = words[at + 2 * axis * SLOTS], words[at + (2 * axis + 1) * SLOTS]
+                west, east, south, north = words[at], words[at + 16], words[at + 32], words[at + 48]
+                if axis == 0 and is_everywhere(west, south, east, north, plane):
+                    low, high = -np.inf, np.inf
+            own[axis, 0] = min(own[axis, 0], _rounded_down(low))
+            own[axis, 1] = max(own[axis, 1], _rounded_up(high))
+    return bounds
 
 
-def levels_over(chunk_count: int) -> I64Array:
-    """The levels of a tree over so many chunks (see `AreaTree`)."""
-    records = [-(-chunk_count // SLOTS)]
-    while records[-1] > 1:
-        records.append(-(-records[-1] // SLOTS))
-    levels: I64Array = offsets_of(np.array(records))
-    return levels
+@lent
+def _along(value, low, by, side):
+    """The cell on an axis that has a number; the first and the last have all beyond, too."""
+    at = (value - low) * by
+    return side - 1 if at >= side else (np.int64(at) if at > 0 else 0)
 
 
-def _packed(shapes: Shapes, kind: int, groups: I64Array, group_count: int, *, plane: bool) -> AreaTree:
+@lent
+def _span(chunk, frame, side, axis):
+    """From which cell on an axis to which one a chunk reaches."""
+    low, by = frame[axis, 0], frame[axis, 1] * side
+    return _along(chunk[axis, 0], low, by, side), _along(chunk[axis, 1], low, by, side)
+
+
+@lent
+def _entries(bounds, some, frame, side):
+    """How many entries some chunks have in a grid."""
+    total = 0
+    for i in range(len(some)):
+        cells = 1
+        for axis in range(bounds.shape[1]):
+            first, last = _span(bounds[some[i]], frame, side, axis)
+            cells *= last - first + 1
+        total += cells
+    return total
+
+
+@lent
+def _frame_of(bounds, some, within, frame):
+    """Write where the bounds of some chunks begin on each axis, within others, and what part of theirs a unit is."""
+    for axis in range(bounds.shape[1]):
+        low, high = np.inf, -np.inf
+        for i in range(len(some)):
+            least, most = np.float64(bounds[some[i], axis, 0]), np.float64(bounds[some[i], axis, 1])
+            low, high = min(low, least if np.isfinite(least) else low), max(high, most if np.isfinite(most) else high)
+        low, high = max(low, within[axis, 0]), min(high, within[axis, 1])
+        part = 1 / (high - low) if high > low else 0.0
+        is_some = part > 0 and np.isfinite(part) and np.isfinite(low)
+        frame[axis, 0], frame[axis, 1] = low if is_some else 0.0, part if is_some else 0.0
+
+
+@lent
+def _finest(bounds, some, frame):
+    """How many cells an axis of a grid of some chunks best has."""
+    axes, side = bounds.shape[1], 1
+    while True:
+        finer = side + side // 4 + 1
+        if finer**axes > _CELLS[axes] * len(some) or _entries(bounds, some, frame, finer) > _COPIES[axes] * len(some):
+            return side
+        side = finer
+
+
+@lent
+def _cell_bounds(frame, side, axis, at):
+    """Lows and highs of what a cell of an axis has."""
+    wide = 1 / (frame[axis, 1] * side) if frame[axis, 1] > 0 else np.inf
+    low = frame[axis, 0] + at * wide if at > 0 else -np.inf
+    return low, (frame[axis, 0] + (at + 1) * wide if at + 1 < side else np.inf)
+
+
+@lent
+def _has_sphere(frame, side, x, y, z):
+    """Whether a cell may have a point of the sphere."""
+    least = most = 0.0
+    for axis in range(3):
+        low, high = _cell_bounds(frame, side, axis, x if axis == 0 else (y if axis == 1 else z))
+        least += 0.0 if low <= 0 <= high else min(low * low, high * high)
+        most += max(low * low, high * high)
+    return least <= 1 + _ROUNDED and most >= 1 - _ROUNDED
+
+
+@lent
+def _into_cells(bounds, some, frame, side, ends, out):
+    """Count the chunks of each cell, or write them; `ends` then say where those of each end."""
+    axes = bounds.shape[1]
+    for i in range(len(some)):
+        xs, ys = _span(bounds[some[i]], frame, side, 0), _span(bounds[some[i]], frame, side, 1)
+        zs = _span(bounds[some[i]], frame, side, 2) if axes == 3 else (0, 0)
+        for x in range(xs[0], xs[1] + 1):
+            for y in range(ys[0], ys[1] + 1):
+                for z in range(zs[0], zs[1] + 1):
+                    if axes == 3 and not _has_sphere(frame, side, x, y, z):
+                        continue
+                    cell = (x * side + y) * side + z if axes == 3 else x * side + y
+                    if len(out):
+                        out[ends[cell + 1]] = some[i]
+                        ends[cell + 1] += 1
+                    else:
+                        ends[cell + 2] += 1
+
+
+@lent
+def _fill_buckets(bounds, some, buckets, numbers, first):
+    """Write the chunks of a cell into its buckets."""
+    axes = bounds.shape[1]
+    size = SLOTS * (1 + 2 * axes)
+    for i in range(-(-len(some) // SLOTS) * SLOTS):
+        at, is_there = (first + i // SLOTS) * size + i % SLOTS, i < len(some)
+        numbers[at] = some[i] if is_there else 0
+        if i % SLOTS == 0 and i + SLOTS < len(some):
+            numbers[at] |= _MORE
+        for axis in range(axes):
+            low = at + SLOTS * (1 + 2 * axis)
+            buckets[low] = bounds[some[i], axis, 0] if is_there else np.inf
+            buckets[low + SLOTS] = bounds[some[i], axis, 1] if is_there else -np.inf
+
+
+@kernel
+def _gridded(bounds, slots):
+    """Roots, frames, sides, cells and buckets (see `AreaGrid`) of groups of chunks with these bounds."""
+    axes = bounds.shape[1]
+    size, roots = SLOTS * (1 + 2 * axes), np.full(len(slots) - 1, _EMPTY, np.int32)
+    frames, sides, cells, buckets = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
+    grids, used_cells, used_buckets, left = 0, 0, 0, len(bounds)
+    # Of cells that wait: where their words go, and from where to where their chunks are among members
+    tasks, around_tasks, members = np.empty(3, np.int64), np.empty(2 * axes), np.empty(0, np.uint32)
+    frame = np.empty((axes, 2))
+    for group in range(len(roots)):
+        first, last = slots[group] // SLOTS, (slots[group + 1] - 1) // SLOTS + 1
+        if slots[group] == slots[group + 1] or last - first <= _FLAT:
+            roots[group] = _EMPTY if slots[group] == slots[group + 1] else _FEW
+            continue
+        used, waiting = last - first, 1
+        members = with_room(members, 0, used)
+        for i in range(used):
+            members[i] = first + i
+        tasks[0], tasks[1], tasks[2] = -1, 0, used
+        for axis in range(axes):
+            around_tasks[2 * axis], around_tasks[2 * axis + 1] = -np.inf, np.inf
+        while waiting:
+            waiting -= 1
+            place, begin, end = tasks[3 * waiting], tasks[3 * waiting + 1], tasks[3 * waiting + 2]
+            some, side, ends = members[begin:end], 1, np.zeros(1, np.int64)
+            if len(some) > _DENSE * SLOTS:
+                _frame_of(bounds, some, around_tasks[2 * axes * waiting :][: 2 * axes].reshape(axes, 2), frame)
+                side = _finest(bounds, some, frame)
+            while side > 1:
+                ends = np.zeros(side**axes + 2, np.int64)
+                _into_cells(bounds, some, frame, side, ends, some[:0])
+                more = 0
+                for cell in range(side**axes):
+                    more += (ends[cell + 2] + SLOTS - 1) // SLOTS
+                    ends[cell + 2] += ends[cell + 1]
+                if _CHUNKS * more <= len(some) and more <= left:
+                    left -= more
+                    break
+                side //= 2
+            if side > 1:
+                word, count = _GRID - grids, side**axes
+                frames = with_room(frames, 2 * axes * grids, 2 * axes)
+                for axis in range(axes):
+                    frames[2 * (axes * grids + axis)] = frame[axis, 0]
+                    frames[2 * (axes * grids + axis) + 1] = frame[axis, 1] * side
+                sides = with_room(sides, 2 * grids, 2)
+                sides[2 * grids], sides[2 * grids + 1] = side, used_cells
+                cells = with_room(cells, used_cells, count)
+                members = with_room(members, used, ends[count + 1])
+                _into_cells(bounds, members[begin:end], frame, side, ends, members[used:])
+                for cell in range(count):
+                    low, high = used + ends[cell], used + ends[cell + 1]
+                    if low == high:
+                        cells[used_cells + cell] = _EMPTY
+                        continue
+                    tasks = with_room(tasks, 3 * waiting, 3)
+                    tasks[3 * waiting], tasks[3 * waiting + 1], tasks[3 * waiting + 2] = used_cells + cell, low, high
+                    around_tasks = with_room(around_tasks, 2 * axes * waiting, 2 * axes)
+                    rest = cell
+                    for i in range(axes):
+                        axis = axes - 1 - i
+                        bound = _cell_bounds(frame, side, axis, rest % side)
+                        around_tasks[2 * (axes * waiting + axis)] = bound[0]
+                        around_tasks[2 * (axes * waiting + axis) + 1] = bound[1]
+                        rest //= side
+                    waiting += 1
+                used, grids, used_cells = used + ends[count], grids + 1, used_cells + count
+            else:
+                word, more = used_buckets, -(-len(some) // SLOTS)
+                buckets = with_room(buckets, used_buckets * size, more * size)
+                _fill_buckets(bounds, some, buckets, buckets.view(np.uint32), used_buckets)
+                used_buckets += more
+            if place < 0:
+                roots[group] = word
+            else:
+                cells[place] = word
+    return roots, frames[: 2 * axes * grids], sides[: 2 * grids], cells[:used_cells], buckets[: used_buckets * size]
+
+
+def _packed(shapes: Shapes, kind: int, groups: I64Array, group_count: int, ids: U32Array, plane: bool) -> AreaGrid:
     """Pack the areas of one kind; what lies in order differs in the middle, or in size."""
-    ids = np.flatnonzero(shapes.kinds == kind)
-    groups, columns = groups[ids], np.ascontiguousarray(shapes.values[ids].T)
+    some = np.flatnonzero(shapes.kinds == kind)
+    groups, columns = groups[some], np.ascontiguousarray(shapes.values[some].T)
     with np.errstate(over="ignore"):  # infinity, too, tells them apart
         if kind == CIRCLE:
             lon, lat, metres, _ = columns
-            point, limit, axes = points(lon, lat, plane=plane), limits(metres, plane=plane), 2 if plane else 3
+            point, limit = points(lon, lat, plane=plane), limits(metres, plane=plane)
             lanes, keys = (*point, limit), (*point, 2 * reaches(limit, plane=plane))
         else:
             west, south, east, north = columns
-            width, axes = np.where(west <= east, east - west, np.inf), 0
+            goes_round = (west > east) | (not plane) & (np.abs([west, east]).max(axis=0) == 180)
+            width = np.where(goes_round, np.inf, east - west)
             lanes, keys = (west, east, south, north), (west / 2 + east / 2, south / 2 + north / 2, width, north - south)
     order, slots = np.argsort(groups, kind="stable"), offsets_of(np.bincount(groups, minlength=group_count))
     _arrange(np.stack(keys, axis=1)[order], order, slots)
-    chunk_count = -(-len(ids) // SLOTS)
+    chunk_count = -(-len(some) // SLOTS)
     words, numbers = chunks_of(chunk_count)
     words[(chunk_count - 1) * WORDS :] = 0.0  # not all slots of the last chunk are used
-    levels = levels_over(chunk_count)
-    bounds = aligned(int(levels[-1]) * (axes or 2) * AXIS, np.float32)
-    tree = AreaTree(slots, words, numbers, bounds, levels)
-    _fill(tree, np.stack(lanes, axis=1)[order], ids[order].astype(np.uint32), axes)
-    return all_frozen(tree)
+    _fill(words, numbers, np.stack(lanes, axis=1)[order], ids[some[order]])
+    roots, frames, sides, cells, made = _gridded(chunk_bounds(words, len(some), kind == CIRCLE, plane), slots)
+    buckets = aligned(len(made), np.float32)
+    buckets[:] = made
+    return all_frozen(AreaGrid(slots, words, numbers, roots, frames, sides, cells, buckets, buckets.view(np.uint32)))
 
 
 # -- the search --------------------------------------------------------------------------------------------------------
+
+
+class _Block(NamedTuple):
+    """Some groups of messages that are looked at together."""
+
+    owners: I64Array  # The message of each
+    points: F64Array  # Where it is, as the grids of a kind have it
+    words: I64Array  # Places of cells, then words
+    ends: I64Array  # Where the chunks of each end in the queue of a kind
 
 
 @lent
@@ -213,84 +394,6 @@ def _slots_within(chunk, first, last):
     """Those slots of a chunk that a range of slots has, as bits."""
     before, behind = max(first - chunk * SLOTS, 0), min(last - chunk * SLOTS, SLOTS)
     return (1 << behind) - (1 << before)
-
-
-class _Search(NamedTuple):
-    """Some messages on their way down the trees, and what of them is still to be looked at."""
-
-    downs: npt.NDArray[np.float32]  # What bounds must meet, for each message
-    ups: npt.NDArray[np.float32]
-    records: I64Array  # Records of a tree, each with the group that it is looked at for
-    groups: I64Array
-    queue: I64Array  # Chunks that wait to be tested
-    in_order: I64Array  # The same by message and by kind, and where those of each end
-    ends: I64Array
-
-
-@lent
-def meridians(lon, lat, plane):
-    """From where to where boxes reach that may have a place: anywhere, for poles and the anti-meridian."""
-    one, other, matters = longitudes(lon, lat, plane)
-    if one != other or not matters:
-        return -np.inf, np.inf
-    return lon, lon
-
-
-@lent
-def _wait(tree, chunk, first, last, owner, search, queued):
-    """Add a chunk to those that will be tested, and have it fetched."""
-    fetch_chunk(tree.words, chunk)
-    search.queue[queued] = (owner << _OWNER) | (chunk << SLOTS) | _slots_within(chunk, first, last)
-    return queued + 1
-
-
-@lent
-def _look(tree, size, level, record, owner, group, search, waiting):
-    """Add a record to those that will be looked at, and have it fetched."""
-    first = (tree.levels[level] + record) * size
-    for line in range(0, size, 16):
-        prefetch(tree.bounds, first + line)
-    search.records[waiting], search.groups[waiting] = (owner << _OWNER) | (level << _LEVEL) | record, group
-    return waiting + 1
-
-
-@lent
-def _begin(kind, origin, size, tree, asked, search, queued):
-    """Begin at the top of the groups of some messages; how many records are to be looked at, and how many chunks wait.
-
-    There is room for two records and `FLAT` chunks for each group.
-    """
-    slots, downs, ups, waiting = tree.slots, search.downs, search.ups, 0
-    for i in range(asked.offsets[0], asked.offsets[len(asked.lon)]):
-        prefetch(slots, np.int64(asked.groups[i]))
-    for place in range(len(asked.lon)):
-        lon, lat, owner = asked.lon[place], asked.lat[place], 2 * place + kind
-        if np.isnan(lon) or np.isnan(lat):
-            continue
-        if kind == _CIRCLES:
-            point = point_like(origin, lon, lat)
-            for axis in range(len(point)):
-                downs[place, axis], ups[place, axis] = rounded_down(point[axis]), rounded_up(point[axis])
-        else:
-            west, east = meridians(lon, lat, len(origin) == 2)
-            downs[place, 0], ups[place, 0] = rounded_down(west), rounded_up(east)
-            downs[place, 1], ups[place, 1] = rounded_down(lat), rounded_up(lat)
-        for i in range(asked.offsets[place], asked.offsets[place + 1]):
-            group = np.int64(asked.groups[i])
-            first, last = slots[group], slots[group + 1]
-            if first == last:
-                continue
-            low, high = first // SLOTS, (last - 1) // SLOTS
-            if high - low < FLAT:
-                for chunk in range(low, high + 1):
-                    queued = _wait(tree, chunk, first, last, owner, search, queued)
-                continue
-            level, shift = 0, FAN_OUT
-            while (high >> shift) - (low >> shift) > 1:
-                level, shift = level + 1, shift + FAN_OUT
-            for record in range(low >> shift, (high >> shift) + 1):
-                waiting = _look(tree, size, level, record, owner, group, search, waiting)
-    return waiting, queued
 
 
 @lent
@@ -302,126 +405,174 @@ def _tuple_at(array, row, like):
 
 
 @lent
-def _descend(kind, origin, space, tree, asked, search, queued):
-    """Add the chunks whose bounds have the places of some messages; how many wait then, or -1 if there is no room.
-
-    Records are looked at breadth first: while one is fetched, others are looked at.
-    """
-    many, size = asked.offsets[len(asked.lon)] - asked.offsets[0], len(space) * AXIS
-    room, looked_at = len(search.queue) - SLOTS, 0
-    if 2 * many > room or queued + FLAT * many > room:
-        return -1
-    waiting, queued = _begin(kind, origin, size, tree, asked, search, queued)
-    while looked_at < waiting:
-        if queued > room or waiting > room:
-            return -1
-        record, group = search.records[looked_at], search.groups[looked_at]
-        owner, level = record >> _OWNER, (record >> _LEVEL) & ((1 << (_OWNER - _LEVEL)) - 1)
-        record &= (1 << _LEVEL) - 1
-        first, last = tree.slots[group], tree.slots[group + 1]
-        shift = FAN_OUT * level
-        at = (tree.levels[level] + record) * size
-        down, up = _tuple_at(search.downs, owner >> 1, space), _tuple_at(search.ups, owner >> 1, space)
-        found = hits(tree.bounds, at, down, up)
-        found &= _slots_within(record, (first // SLOTS) >> shift, (((last - 1) // SLOTS) >> shift) + 1)
-        while found:
-            child = record * SLOTS + np.int64(trailing_zeros(np.uint64(found)))
-            found &= found - 1
-            if level == 0:
-                queued = _wait(tree, child, first, last, owner, search, queued)
-            else:
-                waiting = _look(tree, size, level - 1, child, owner, group, search, waiting)
-        looked_at += 1
-    return queued
+def _single(point):
+    """A point as buckets are asked for it: bounds that have it are not less, and not greater, after rounding either."""
+    if len(point) == 2:
+        return np.float32(point[0]), np.float32(point[1])
+    return np.float32(point[0]), np.float32(point[1]), np.float32(point[len(point) - 1])
 
 
 @lent
-def _order(search, queued, owners):
-    """Order the chunks that wait by their owners, and write where those of each end."""
-    queue, ends = search.queue, search.ends
-    ends[:] = 0
-    for i in range(queued):
-        ends[(queue[i] >> _OWNER) + 1] += 1
-    for owner in range(1, owners):
-        ends[owner + 1] += ends[owner]
-    for i in range(queued):
-        owner = queue[i] >> _OWNER
-        search.in_order[ends[owner]] = queue[i] & ((1 << _OWNER) - 1)
-        ends[owner] += 1
+def _cell_with(grids, number, point):
+    """The cell of a grid that has a point."""
+    cell, side, at = 0, grids.sides[2 * number], 2 * len(point) * number
+    for axis in range(len(point)):
+        low, by = grids.frames[at + 2 * axis], grids.frames[at + 2 * axis + 1]
+        cell = cell * side + _along(point[axis], low, by, side)
+    return grids.sides[2 * number + 1] + cell
 
 
 @lent
-def _test(marked, origin, trees, asked, search, out, ends):
-    """Append those areas of the chunks that wait for some messages which have their places."""
-    (circles, boxes), in_order, i, used = trees, search.in_order, 0, ends[0]
-    for place in range(len(asked.lon)):
-        x, y = asked.lon[place], asked.lat[place]
-        if i < search.ends[2 * place]:
-            point = point_like(origin, x, y)
-            while i < search.ends[2 * place]:
-                chunk, slots = in_order[i] >> SLOTS, in_order[i] & ALL_SLOTS
-                slots &= near(marked, circles.words, chunk, point, None)
-                used = keep(circles.numbers, chunk, slots, out, used)
-                i += 1
-        one, other, matters = longitudes(x, y, len(origin) == 2)
-        while i < search.ends[2 * place + 1]:
-            chunk, slots = in_order[i] >> SLOTS, in_order[i] & ALL_SLOTS
-            slots &= boxes_with(boxes.words, chunk, one, other, y, matters)
-            used = keep(boxes.numbers, chunk, slots, out, used)
-            i += 1
-        ends[place + 1] = used
+def _aim(origin, space, grids, visits, first, block):
+    """Find the word of each group that is looked at, and have what it stands for fetched."""
+    owners, words = block.owners, block.words
+    for i in range(len(owners)):
+        prefetch(grids.roots, np.int64(visits.groups[first + i]))
+    for i in range(len(owners)):
+        lon, lat = visits.lon[owners[i]], visits.lat[owners[i]]
+        word = np.int64(_EMPTY)
+        if not (np.isnan(lon) or np.isnan(lat)):
+            word = np.int64(grids.roots[np.int64(visits.groups[first + i])])
+        words[i] = word
+        if word == _EMPTY:
+            continue
+        if i > 0 and owners[i] == owners[i - 1] and words[i - 1] != _EMPTY:
+            for axis in range(len(space)):
+                block.points[i, axis] = block.points[i - 1, axis]
+        else:
+            point = point_like(origin, lon, lat)
+            for axis in range(len(space)):
+                block.points[i, axis] = point[axis]
+        prefetch(grids.slots, np.int64(visits.groups[first + i]))
+        if word <= _GRID:
+            cell = _cell_with(grids, _GRID - word, _tuple_at(block.points, i, space))
+            prefetch(grids.cells, cell)
+            words[i] = _GRID - cell
+    size = SLOTS * (1 + 2 * len(space))
+    for i in range(len(owners)):
+        word = words[i]
+        while word <= _GRID:
+            word = np.int64(grids.cells[_GRID - word])
+            if word <= _GRID:
+                word = _GRID - _cell_with(grids, _GRID - word, _tuple_at(block.points, i, space))
+        words[i] = word
+        for line in range(0, size if word >= 0 else 0, 16):
+            prefetch(grids.buckets, word * size + line)
 
 
 @lent
-def _find(marked, origin, trees, visits, begin, search, out):
-    """As `find_fixed`, while there is room in the search, too; without, it says that -1 more is needed."""
-    (circles, boxes), (lon, lat, offsets, groups), queued = trees, visits, 0
-    while begin < len(lon):
-        end, most = begin + 1, min(begin + _TOGETHER, len(lon))
-        while end < most and offsets[end + 1] - offsets[begin] <= _GROUPS:
-            end += 1
-        asked, queued = Visits(lon[begin:end], lat[begin:end], offsets[begin : end + 1], groups), 0
-        if len(circles.words):
-            queued = _descend(_CIRCLES, origin, origin, circles, asked, search, queued)
-        if len(boxes.words) and queued >= 0:
-            queued = _descend(_BOXES, origin, (0.0, 0.0), boxes, asked, search, queued)
-        if queued < 0 or out.ends[begin] + queued * SLOTS > len(out.values):
-            return begin, max(queued * SLOTS, -1)
-        _order(search, queued, 2 * len(asked.lon))
-        _test(marked, origin, trees, asked, search, out.values, out.ends[begin : end + 1])
-        begin = end
-    return begin, 0
+def _wait(has_third, grids, chunk, first, last, queue, queued):
+    """Add a chunk to those that will be tested, and have it fetched."""
+    fetch_chunk(grids.words, chunk, has_third)
+    queue[queued] = (chunk << SLOTS) | _slots_within(chunk, first, last)
+    return queued + 1
+
+
+@lent
+def _choose(has_third, space, grids, visits, first, block, queue):
+    """Add the chunks that may have the place of each; whether there was room for all."""
+    queued, size = 0, SLOTS * (1 + 2 * len(space))
+    for i in range(len(block.owners)):
+        word, group = block.words[i], np.int64(visits.groups[first + i])
+        if word != _EMPTY:
+            slot, end = grids.slots[group], grids.slots[group + 1]
+            if word == _FEW:
+                if queued + _FLAT + 1 > len(queue):
+                    return False
+                for chunk in range(slot // SLOTS, (end - 1) // SLOTS + 1):
+                    queued = _wait(has_third, grids, chunk, slot, end, queue, queued)
+            point = _single(_tuple_at(block.points, i, space))
+            while word >= 0:
+                if queued + SLOTS > len(queue):
+                    return False
+                at = word * size
+                found = hits(grids.buckets, at + SLOTS, point)
+                while found:
+                    lane = np.int64(trailing_zeros(np.uint64(found)))
+                    found &= found - 1
+                    number = np.int64(grids.bucket_numbers[at + lane] & ~_MORE)
+                    queued = _wait(has_third, grids, number, slot, end, queue, queued)
+                word = word + 1 if grids.bucket_numbers[at] & _MORE else _EMPTY
+        block.ends[i] = queued
+    return True
 
 
 @kernel
-def find_fixed(marked, origin, trees, visits, begin, out):
+def find_fixed(marked, origin, kinds, visits, begin, out):
     """Write which areas, circles and boxes, have each message's place, from a message on while there is room.
 
-    Returns the message for which there was none, and how much more that needs.
+    Returns the message for which there was none.
     """
-    room, more, bounds = _ROOM, -1, np.empty((2, _TOGETHER, 3), np.float32)
-    ends = np.empty(2 * _TOGETHER + 1, np.int64)
-    while more < 0:
-        lists = np.empty((4, room), np.int64)
-        search = _Search(bounds[0], bounds[1], lists[0], lists[1], lists[2], lists[3], ends)
-        begin, more = _find(marked, origin, trees, visits, begin, search, out)
-        room *= 2
-    return begin, more
+    (circles, boxes), (lon, lat, offsets, _), (found, ends) = kinds, visits, out
+    owners, points, words = np.empty(_TOGETHER, np.int64), np.empty((2, _TOGETHER, 3)), np.empty(_TOGETHER, np.int64)
+    circle_ends, box_ends = np.zeros(_TOGETHER, np.int64), np.zeros(_TOGETHER, np.int64)
+    circle_queue, box_queue = np.empty(_ROOM, np.int64), np.empty(_ROOM, np.int64)
+    message, owner, used, first, last = begin, begin, ends[begin], offsets[begin], offsets[len(lon)]
+    while first < last:
+        count, flat = min(_TOGETHER, last - first), (0.0, 0.0)
+        for i in range(count):
+            while offsets[owner + 1] <= first + i:
+                owner += 1
+            owners[i] = owner
+        if len(circles.words):
+            block = _Block(owners[:count], points[0], words, circle_ends)
+            _aim(origin, origin, circles, visits, first, block)
+            while not _choose(len(origin) == 3, origin, circles, visits, first, block, circle_queue):
+                circle_queue = np.empty(2 * len(circle_queue), np.int64)
+        if len(boxes.words):
+            block = _Block(owners[:count], points[1], words, box_ends)
+            _aim(flat, flat, boxes, visits, first, block)
+            while not _choose(True, flat, boxes, visits, first, block, box_queue):
+                box_queue = np.empty(2 * len(box_queue), np.int64)
+        while message < owners[0]:
+            ends[message + 1] = used
+            message += 1
+        if used + SLOTS * (circle_ends[count - 1] + box_ends[count - 1]) > len(found):
+            return message
+        circle, box = 0, 0
+        for i in range(count):
+            while message < owners[i]:
+                ends[message + 1] = used
+                message += 1
+            x, y = lon[message], lat[message]
+            if circle < circle_ends[i]:
+                point = _tuple_at(points[0], i, origin)
+                while circle < circle_ends[i]:
+                    chunk, slots = circle_queue[circle] >> SLOTS, circle_queue[circle] & ALL_SLOTS
+                    slots &= near(marked, circles.words, chunk, point, None)
+                    used = keep(circles.numbers, chunk, slots, found, used)
+                    circle += 1
+            if box < box_ends[i]:
+                one, other, matters = longitudes(x, y, len(origin) == 2)
+                while box < box_ends[i]:
+                    chunk, slots = box_queue[box] >> SLOTS, box_queue[box] & ALL_SLOTS
+                    slots &= boxes_with(boxes.words, chunk, one, other, y, matters)
+                    used = keep(boxes.numbers, chunk, slots, found, used)
+                    box += 1
+        first += count
+    while message < len(lon):
+        ends[message + 1] = used
+        message += 1
+    return message
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedAreas:
-    """Areas in groups; area `i` is the one that was given at place `i`."""
+    """Areas in groups, and the id of each."""
 
-    circles: AreaTree
-    boxes: AreaTree
+    circles: AreaGrid
+    boxes: AreaGrid
     plane: bool
     marked: bool  # Whether some are marked circles
 
     @classmethod
-    def of(cls, groups: I64Array, group_count: int, shapes: Shapes, *, plane: bool) -> FixedAreas:
-        """Pack areas."""
-        circles, boxes = (_packed(shapes, kind, groups, group_count, plane=plane) for kind in (CIRCLE, BOX))
+    def of(
+        cls, groups: I64Array, group_count: int, shapes: Shapes, ids: U32Array | None = None, *, plane: bool
+    ) -> FixedAreas:
+        """Pack areas; the id of one is its place among those given, if none are given."""
+        if ids is None:
+            ids = np.arange(len(groups), dtype=np.uint32)
+        circles, boxes = (_packed(shapes, kind, groups, group_count, ids, plane) for kind in (CIRCLE, BOX))
         limits = circles.words.reshape(-1, WORDS)[:, 3 * SLOTS : 4 * SLOTS]
         return cls(circles, boxes, plane, bool(np.signbit(limits).any()))
 
@@ -432,17 +583,17 @@ class FixedAreas:
 
     def some(self, count: int) -> tuple[Places, U32Array]:
         """Places that some areas have, from all over, and the group of each of these areas; none if there are none."""
-        tree = self.circles if len(self.circles.numbers) else self.boxes
-        slots = np.linspace(0, max(tree.slots[-1] - 1, 0), count if tree.slots[-1] else 0).astype(np.int64)
+        kind = self.circles if len(self.circles.numbers) else self.boxes
+        slots = np.linspace(0, max(kind.slots[-1] - 1, 0), count if kind.slots[-1] else 0).astype(np.int64)
         at = slots // SLOTS * WORDS + slots % SLOTS
-        one, other, third = (tree.words[at + lane * SLOTS] for lane in range(3))
-        if tree is self.boxes:
+        one, other, third = (kind.words[at + lane * SLOTS] for lane in range(3))
+        if kind is self.boxes:
             other = third
         elif not self.plane:
             one, other = np.degrees(np.arctan2(other, one)), np.degrees(np.arcsin(np.clip(third, -1, 1)))
-        return Places(one, other), (np.searchsorted(tree.slots, slots, side="right") - 1).astype(np.uint32)
+        return Places(one, other), (np.searchsorted(kind.slots, slots, side="right") - 1).astype(np.uint32)
 
     def find(self, places: Places, groups: Lists) -> Lists:
-        """Areas that have the place of each message, in no order."""
-        trees, origin = (self.circles, self.boxes), (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
-        return all_found(partial(find_fixed, self.marked, origin, trees), places, groups)
+        """Ids of the areas that have the place of each message, in no order."""
+        origin = (0.0, 0.0) if self.plane else (0.0, 0.0, 0.0)
+        return all_found(partial(find_fixed, self.marked, origin, (self.circles, self.boxes)), places, groups)

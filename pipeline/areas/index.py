@@ -212,8 +212,8 @@ class AreaIndex:
     filters: FilterIndex | None
     tokens: GroupTokens  # The groups of the others, whose areas are found first
     sets: GroupedSets
-    fixed: FixedAreas  # One area of each set that has one which stays where it is
-    fixed_rows: U32Array  # The row of each of these, ascending
+    fixed: FixedAreas  # One area of each set that has one which stays where it is; its id is the row
+    fixed_rows: U32Array  # The rows of all these, ascending
     loose: Lists  # Of each group, the rows that have no area which a message's place must be in
     tests: ShapeTests
     followers: Followers | None
@@ -293,7 +293,7 @@ def areas_of(
     rows = asked.rows.astype(np.uint32)
     return AreaIndex(
         plane, groups.filters, groups.tokens, groups.sets,
-        FixedAreas.of(groups.numbers[some], groups.size, shapes, plane=plane), rows[some],
+        FixedAreas.of(groups.numbers[some], groups.size, shapes, rows[some], plane=plane), rows[some],
         _by_group(groups.numbers[loose], groups.size, rows[loose]),
         _tests(asked, np.flatnonzero(left), len(segment)),
         _followers(segment, asked, groups, np.flatnonzero(is_near), clients, plane=plane) if follows.any() else None,

@@ -1,9 +1,10 @@
 """Areas that stay where they are, and clients that move, in the memory of one device, and the search of both.
 
-Trees and their chunks are those of `tagmatch.pipeline.areas.fixed`, and so are all rules: bounds only say where to
-look, and float64 decides, by products and sums that are rounded as on the CPU. A warp, which is a block, goes down a
-tree for a message and a group at a time, with a stack of what is to be looked at in shared memory: chunks, and records
-of the tree by level. It takes two at once, so that each lane has a slot: of a chunk it tests the area, of a record the
+Chunks and their bounds are those of `tagmatch.pipeline.areas.fixed`, and so are all rules: bounds only say where to
+look, and float64 decides, by products and sums that are rounded as on the CPU. Above the chunks is a tree of bounds: a
+record has those of 16 chunks, or of 16 records of the level below it. A warp, which is a block, goes down a tree for a
+message and a group at a time, with a stack of what is to be looked at in shared memory: chunks, and records of the tree
+by level. It takes two at once, so that each lane has a slot: of a chunk it tests the area, of a record the
 bounds of a child, which then goes on the stack. From the top of a group, a level adds 32 at most.
 
 Clients' moves are made on the CPU, whose cells answer small packets, and wait in a log. Before the device has a packet,
@@ -25,13 +26,13 @@ from typing import Any, NamedTuple
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import Lists, bytes_of, narrow_offsets, offsets_of
+from tagmatch.model.arrays import I64Array, Lists, bytes_of, narrow_offsets, offsets_of
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.sphere import is_in_box, near_rules, points, reach_of
 from tagmatch.pipeline.areas.cells import CellTree, cell_of
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, Places, around
 from tagmatch.pipeline.areas.clients import ClientCells, MoveLog, Points
-from tagmatch.pipeline.areas.fixed import AXIS, FAN_OUT, FLAT, AreaTree, FixedAreas, levels_over, meridians, spans
+from tagmatch.pipeline.areas.fixed import AreaGrid, FixedAreas, chunk_bounds
 from tagmatch.pipeline.cuda.device import (
     PinnedPool,
     Workspace,
@@ -52,6 +53,11 @@ from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda
 
+# Words of a record for each axis: 16 lows and 16 highs; and of how many times a record its children are 16, as a power
+# of two
+_AXIS, _FAN_OUT = 2 * SLOTS, 4
+# Groups of so many chunks are searched without a look at bounds
+_FLAT = 3
 _BLOCK = 128
 # Answers of the first packet for which there is room
 _FIRST_ROOM = 1 << 16
@@ -71,6 +77,40 @@ _WAITING, _TAKEN = 0, 1
 _FOUND, _SEGMENTS = 0, 1
 
 _, _is_near = near_rules(times, plus, inlined)
+
+
+class AreaTree(NamedTuple):
+    """Areas of one kind in chunks, or entries of clients, and the tree of their bounds."""
+
+    slots: Any  # Areas of group `g` are in slots `slots[g]` to `slots[g + 1]`
+    words: Any  # Chunks, and their numbers
+    numbers: Any
+    bounds: Any  # Records, `_AXIS` words for each axis of space
+    # Of each level its first record, from the level above the chunks on; at last how many records there are
+    levels: Any
+
+
+def _levels_over(chunk_count: int) -> I64Array:
+    """The levels of a tree over so many chunks (see `AreaTree`)."""
+    records = [-(-chunk_count // SLOTS)]
+    while records[-1] > 1:
+        records.append(-(-records[-1] // SLOTS))
+    levels: I64Array = offsets_of(np.array(records))
+    return levels
+
+
+def _tree_of(areas: AreaGrid, *, boxes: bool, plane: bool) -> AreaTree:
+    """Areas on a device, with a tree of the bounds that their chunks have."""
+    below = chunk_bounds(areas.words, int(areas.slots[-1]), not boxes, plane)
+    levels, records = _levels_over(len(below)), []
+    for count in np.diff(levels).tolist():
+        children = np.full((count * SLOTS, *below.shape[1:]), [np.inf, -np.inf], np.float32)
+        children[: len(below)] = below
+        records.append(children.reshape(count, SLOTS, -1, 2).transpose(0, 2, 3, 1))
+        below = np.stack([records[-1][:, :, 0].min(axis=-1), records[-1][:, :, 1].max(axis=-1)], axis=-1)
+    bounds = np.concatenate([each.ravel() for each in records])
+    slots, words, bounds, levels = (to_device(each) for each in (areas.slots, areas.words, bounds, levels))
+    return typed(AreaTree(slots, words, words.view(np.uint32), bounds, levels))
 
 
 class AskingArrays(NamedTuple):
@@ -109,14 +149,20 @@ def spread_owners(messages, offsets, owners):
 def _begin(stack, first, last):
     """Put the top of a group, whose slots are these, on the stack: two records or a few chunks; returns how many."""
     low, high, level = first // SLOTS, (last - 1) // SLOTS, 0
-    if high - low >= FLAT:
+    if high - low >= _FLAT:
         level = 1
-        while (high >> (FAN_OUT * level)) - (low >> (FAN_OUT * level)) > 1:
+        while (high >> (_FAN_OUT * level)) - (low >> (_FAN_OUT * level)) > 1:
             level += 1
-    low, high = low >> (FAN_OUT * level), high >> (FAN_OUT * level)
+    low, high = low >> (_FAN_OUT * level), high >> (_FAN_OUT * level)
     for number in range(low, high + 1):
         stack[number - low] = (np.int64(level) << _LEVEL) | number
     return high + 1 - low
+
+
+@inlined
+def _spans(bounds, at, value):
+    """Whether bounds on one axis, whose low is at a place, have a number."""
+    return bounds[at] <= value and bounds[at + SLOTS] >= value
 
 
 @inlined
@@ -220,10 +266,9 @@ def find_areas(askings, asked, tree, plane, boxes, out):
         px, py, pz = asked.x[message], asked.y[message], 0.0
         if axes == 3:
             pz = asked.z[message]
-        west, east, south = px, px, py
+        across, up = px, py
         if boxes:
-            west, east = meridians(at_lon, at_lat, plane)
-            south = at_lat
+            across, up = at_lon, at_lat
         if thread == 0:
             state[_WAITING] = _begin(stack, first, last)
             _open(staged[_SEGMENTS], waiting, message)
@@ -252,14 +297,14 @@ def find_areas(askings, asked, tree, plane, boxes, out):
                         if has:
                             areas[cuda.atomic.add(staged, _FOUND, 1)] = tree.numbers[at + number * WORDS + NUMBERS]
                 else:
-                    shift = FAN_OUT * (level - 1)
-                    at = (tree.levels[level - 1] + number) * axes * AXIS + slot
+                    shift = _FAN_OUT * (level - 1)
+                    at = (tree.levels[level - 1] + number) * axes * _AXIS + slot
                     if (
                         child >= (first // SLOTS) >> shift
                         and child <= ((last - 1) // SLOTS) >> shift
-                        and spans(bounds, at, west, east)
-                        and spans(bounds, at + AXIS, south, south)
-                        and (axes == 2 or spans(bounds, at + 2 * AXIS, pz, pz))
+                        and _spans(bounds, at, across)
+                        and _spans(bounds, at + _AXIS, up)
+                        and (axes == 2 or _spans(bounds, at + 2 * _AXIS, pz))
                     ):
                         stack[cuda.atomic.add(state, _WAITING, 1)] = ((level - 1) << _LEVEL) | child
             cuda.syncthreads()
@@ -298,7 +343,7 @@ class Searches:
     @property
     def nbytes(self) -> int:
         """Bytes of device memory, but for what packets take on their way."""
-        return sum(tree.nbytes for tree, _ in self.trees)
+        return sum(bytes_of(tree.slots, tree.words, tree.bounds, tree.levels) for tree, _ in self.trees)
 
     def sent(self, places: Places, groups: Lists, workspace: Workspace) -> Askings:
         """Copy messages to the device; the CPU makes points of places, as the device's sines and cosines are others."""
@@ -401,10 +446,9 @@ class CudaFixedAreas(Searches):
     def __init__(self, areas: FixedAreas, device: int = 0, streams: int = 1) -> None:
         super().__init__(device, streams, plane=areas.plane, of_points=len(areas.circles.numbers) > 0)
         with on_device(device):
-            for tree, boxes in ((areas.circles, False), (areas.boxes, True)):
-                if len(tree.numbers):
-                    slots, words, bounds, levels = (to_device(tree[place]) for place in (0, 1, 3, 4))
-                    self.trees.append((typed(AreaTree(slots, words, words.view(np.uint32), bounds, levels)), boxes))
+            for kind, boxes in ((areas.circles, False), (areas.boxes, True)):
+                if len(kind.numbers):
+                    self.trees.append((_tree_of(kind, boxes=boxes, plane=areas.plane), boxes))
         self.compile()
 
 
@@ -481,7 +525,7 @@ def bound_chunks(entries, children, axes, words, bounds):
                 if not math.isnan(words[at]):
                     low, high = around(words[at + axis * SLOTS], reach_of(words[at + 3 * SLOTS], axes == 2))
                     lowest, highest = min(lowest, low), max(highest, high)
-            at = (i // SLOTS * axes + axis) * AXIS + i % SLOTS
+            at = (i // SLOTS * axes + axis) * _AXIS + i % SLOTS
             bounds[at], bounds[at + SLOTS] = lowest, highest
 
 
@@ -493,11 +537,11 @@ def bound_records(first_below, below, first, children, axes, bounds):
         for axis in range(axes):
             lowest, highest = math.inf, -math.inf
             if i < below:
-                of_child = ((first_below + i) * axes + axis) * AXIS
+                of_child = ((first_below + i) * axes + axis) * _AXIS
                 for slot in range(SLOTS):
                     lowest = min(lowest, bounds[of_child + slot])
                     highest = max(highest, bounds[of_child + SLOTS + slot])
-            at = ((first + i // SLOTS) * axes + axis) * AXIS + i % SLOTS
+            at = ((first + i // SLOTS) * axes + axis) * _AXIS + i % SLOTS
             bounds[at], bounds[at + SLOTS] = lowest, highest
 
 
@@ -514,14 +558,14 @@ class CudaClients(Searches):
         self._moves = 0
         self._of_tree: CellTree | None = None
         chunks = -(-self._count // SLOTS)
-        self._levels = levels_over(chunks)
+        self._levels = _levels_over(chunks)
         sizes = np.bincount(entries.spaces, minlength=int(entries.group_spaces[-1]))
         with on_device(device):
             self._entries = sent(_Entries(*entries[:3]))
             self._at = typed(PointArrays(*(device_array(np.float64, clients) for _ in range(3))))
             self._last = to_device(np.full(clients, -1))
             words = device_array(np.float64, chunks * WORDS)
-            bounds = device_array(np.float64, int(self._levels[-1]) * self._axes * AXIS)
+            bounds = device_array(np.float64, int(self._levels[-1]) * self._axes * _AXIS)
             starts = to_device(offsets_of(sizes)[entries.group_spaces])
             self._tree = typed(AreaTree(starts, words, words.view(np.uint32), bounds, to_device(self._levels)))
         if self._count:

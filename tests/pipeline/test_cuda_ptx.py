@@ -30,7 +30,7 @@ signed cuda.balanced _Asked queries words u64
 runs cuda.balanced _Runs yes i64 i64 words three u8 offsets u32
 askings cuda.areas AskingArrays u32 u32 f64 f64 f64 f64 f64
 segments cuda.areas SegmentArrays u32 u32 i64 i32 i32 i64
-tree areas.fixed AreaTree i64 f64 u32 bounds i64
+tree cuda.areas AreaTree i64 f64 u32 bounds i64
 moved areas.clients Points u32 f64 f64 f64
 cuts areas.cells CellTree i64 f64 u8
 entries cuda.areas _Entries u32 u32 f64

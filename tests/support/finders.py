@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.distances import has
+from support.distances import EARTH, has
 from support.places import (
     NOWHERE,
     Area,
@@ -149,6 +149,23 @@ def test_thousands_of_areas(finders: Finders, rng: random.Random, plane: bool, g
         messages.append((place, list({group, *others})))
     found = assert_holding(stored, group_count, messages, plane=plane, finder=finders.areas)
     assert found > 0 or SIMULATED
+
+
+@both
+def test_hot_spots(finders: Finders, rng: random.Random, plane: bool) -> None:
+    """Small areas gather at one place, smaller ones within, and some are anywhere: a grid's cell has another grid."""
+    x, y = random_place(rng, plane)
+    stored: list[tuple[int, Area]] = [(0, random_area(rng, plane)) for _ in range(100 if SIMULATED else 1000)]
+    for spread in (0.1, 1e-4):
+        for _ in range(50 if SIMULATED else 1500):
+            lon, lat, size = x + rng.gauss(0, spread), y + rng.gauss(0, spread), spread * rng.random() / 30
+            if not plane and (abs(lon) > 180 or abs(lat) > 90):
+                continue
+            area = Circle(lon, lat, size if plane else math.radians(size) * EARTH)
+            stored.append((0, rng.choice([area, Box(lon, lat, min(lon + size, 180.0), min(lat + size, 90.0))])))
+    edges = [place_at_edge(rng, area) for _, area in rng.sample(stored, 20 if SIMULATED else 200)]
+    asked = [(place, [0]) for place in edges if plane or (abs(place[0]) <= 180 and abs(place[1]) <= 90)]
+    assert assert_holding(stored, 1, asked, plane=plane, finder=finders.areas) > 0
 
 
 def test_areas_at_one_place(finders: Finders, rng: random.Random) -> None:
