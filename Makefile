@@ -65,8 +65,7 @@ lint: $(VENV)/.installed
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed
-	mkdir -p bench-results
-	$(BIN)/tagmatch-bench cpu --json bench-results/cpu.json
+	$(BIN)/tagmatch-bench cpu --output bench-results
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-only --benchmark-json=bench-results/kernels.json
 
 bench-paper: $(VENV)/.installed

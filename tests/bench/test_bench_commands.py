@@ -32,6 +32,7 @@ from tagmatch_bench.harness.processes import forget_peak, resident
 from tagmatch_bench.harness.report import markdown
 from tagmatch_bench.harness.results import Answers, Result, Row, Target
 from tagmatch_bench.harness.timing import Samples, rates
+from tagmatch_bench.systems.catalogue import PYTHON_DICT
 from tagmatch_bench.systems.matcher import CallSize
 from tagmatch_bench.systems.on_disk import DuckDBFile
 from tagmatch_bench.systems.tagmatch import TagmatchOnDisk
@@ -40,7 +41,7 @@ BAD = {
     "broker": "--constraints 1, --rate 0, --queue 0, --scenario figures, --skip BE-Tree",
     "ccm": "--constraints 1, --events 0, --part figure4, --skip Siena",
     "content": "--constraints 1, --filters 0, --part tags, --cities no",
-    "cpu": "--sets 0, --queries 0, --threads 0, --seed -1, --sets many, --json no/cpu.json, --unknown x",
+    "cpu": "--sets 0, --queries 0, --threads 0, --seed -1, --sets many, --unknown x",
     "latency": "--sets 0, --seconds 0, --flush-timeout -1, --flush-timeout nan, --flush-timeout soon, --layout round",
     "location": "--filters 0, --located 1, --part tags, --cities no, --skip OCM",
     "pcm": "--constraints 1, --events 0, --part figure4, --skip Siena",
@@ -60,20 +61,18 @@ def test_bad_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command
 
 
 def test_cpu(tmp_path: Path) -> None:
-    file = tmp_path / "cpu.json"
-    options = ["--sets", "300", "--queries", "50", "--threads", "2", "--allow-changes", "--json", str(file)]
-    done = CliRunner().invoke(app, ["cpu", *options], catch_exceptions=False)
-    assert done.exit_code == 0
-    assert "queries/s" in done.stdout
-    found = json.loads(file.read_text())
-    assert found.keys() >= {"date", "commit", "machine", "versions"}
-    lines = [line for section in found["sections"].values() for line in section]
-    assert all(line["value"] == 0 for line in lines if line["target"] and line["target"]["required"])
-    rates = {line["what"]: line["value"] for line in found["sections"]["match_many"]}
-    encoded = {"rarest, dictionary-encoded", "balanced, dictionary-encoded"}
-    assert rates.keys() == {"rarest", "balanced", "balanced, exact=False", "RarestTagDict", "SignatureScan", *encoded}
-    assert {line["what"] for line in found["sections"]["against plain strings"]} == encoded
-    assert all(rate > 0 for rate in rates.values())
+    options = ("--sets", 300, "--queries", 50, "--threads", 2, "--rounds", 1, "--seconds", 0.001)
+    found = measured("cpu", tmp_path, *options)
+    both = ("tagmatch, rarest", "tagmatch, balanced")
+    encoded = {f"{each}, dictionary-encoded" for each in both}
+    systems = {*both, *encoded, "CPU-only TagMatch (balanced, exact=False)", PYTHON_DICT, "NumPy scan of signatures"}
+    assert found.places("match_many") == at(systems, {"300"})
+    assert all(rate > 0 for rate in found.values("match_many").values())
+    assert {row["system"] for row in found.answers} == systems
+    costs = ("build", "peak of a build", "index", "index, beyond the keys", "build of 8 times as many sets", "growth")
+    assert all(found.value(f"{each}: {what}") > 0 for each in both for what in costs)
+    assert {what for what in found.lines if "against plain" in what} == {f"{e}: against plain strings" for e in encoded}
+    assert not any("growth" in what for what in measured("cpu", tmp_path, *options, "--no-growth").lines)
 
 
 def test_host(tmp_path: Path) -> None:
@@ -130,7 +129,6 @@ def test_serve(tmp_path: Path) -> None:
     assert transport.value("messages lost") == 0
 
 
-CPU = ["cpu", "--sets", "300", "--queries", "50", "--threads", "2", "--no-growth", "--json"]
 TINY = ["layouts", "--scale", "0.0005", "--queries", "30", "--rounds", "1", "--seconds", "0.001", "--output"]
 
 
@@ -168,7 +166,7 @@ def test_results_of_unknown_code_are_refused(
     """Of changed files, and where git does not work."""
     (checkout / "tagmatch" / name).write_text("fast = False\n")
     has_git = ".git" not in name
-    for command in (TINY, CPU, *([] if has_git else [["host", "--output"], TINY])):
+    for command in (TINY, *([] if has_git else [["host", "--output"], TINY])):
         result = CliRunner().invoke(app, [*command, str(tmp_path / "results")])
         assert isinstance(result.exception, TagMatchError)
         file = os.path.normpath(f"tagmatch/{name}")

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 from support.tables import answers, right_answers, table_of, tag_rows
 
 from tagmatch_bench.systems import servers
-from tagmatch_bench.systems.catalogue import DATABASES
+from tagmatch_bench.systems.catalogue import DATABASES, System
 from tagmatch_bench.systems.databases import ClickHouseScan, MongoDB, Operator, PostgresGin, PostgresScan, Sharded
 from tagmatch_bench.systems.matcher import Matcher, UnavailableError
-from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, DuckDBScan, SystemOnDisk
+from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, DuckDBScan
 from tagmatch_bench.systems.servers import PostgresServer
 
 Build = Callable[[pa.Table], Matcher[Any]]
@@ -228,12 +228,12 @@ CHANGES = st.lists(
 
 
 @pytest.fixture(params=SYSTEMS_ON_DISK, scope="module")
-def on_disk(request: pytest.FixtureRequest) -> SystemOnDisk:
+def on_disk(request: pytest.FixtureRequest) -> System:
     return SYSTEMS_ON_DISK[request.param]
 
 
 @given(changes=CHANGES, asked=st.lists(st.lists(TAGS, max_size=8), max_size=4))
-def test_changes(on_disk: SystemOnDisk, changes: list[Any], asked: list[list[str]]) -> None:
+def test_changes(on_disk: System, changes: list[Any], asked: list[list[str]]) -> None:
     """Keys are those of rows, as they must be; every change is seen at once, and when the system is opened again."""
     queries, stored, made = tag_rows(asked), list[tuple[list[str], int]](), count(1 << 63)
     with tempfile.TemporaryDirectory() as name:
@@ -251,7 +251,7 @@ def test_changes(on_disk: SystemOnDisk, changes: list[Any], asked: list[list[str
         system.close()
 
 
-def test_threads_add_while_the_system_is_tended(on_disk: SystemOnDisk, tmp_path: Path) -> None:
+def test_threads_add_while_the_system_is_tended(on_disk: System, tmp_path: Path) -> None:
     """And many rows go at once."""
     rows, queries = [([f"t{number % 3}"], number) for number in range(500)], tag_rows([["t0"], ["t1", "t2"]])
     system = on_disk(tmp_path / "system", 1)

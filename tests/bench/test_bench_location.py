@@ -24,7 +24,7 @@ from tagmatch_bench.systems import servers
 from tagmatch_bench.systems.catalogue import ALERTS, CIRCLES, LOCATED, OWN_CIRCLES, OWN_CIRCLES_GPU, System
 from tagmatch_bench.systems.circle_databases import PostGis, RedisGeo
 from tagmatch_bench.systems.circle_trees import RStarTree, ScipyTree
-from tagmatch_bench.systems.circles import Circles
+from tagmatch_bench.systems.circles import Circles, Stabs
 from tagmatch_bench.systems.circles import Found as FoundCircles
 from tagmatch_bench.systems.matcher import UnavailableError, answers_to_pylist
 from tagmatch_bench.systems.servers import PostgresServer, RedisServer
@@ -48,7 +48,7 @@ def areas(request: pytest.FixtureRequest) -> tuple[str, Build]:
     if name == "Redis GEO":
         server = request.getfixturevalue("redis")
         return name, lambda circles, _: RedisGeo(circles, server=server)
-    return name, SYSTEMS[name].build
+    return name, SYSTEMS[name]
 
 
 @given(data=st.data())
@@ -83,7 +83,7 @@ def test_areas_that_a_system_does_not_take() -> None:
         tree.stab(np.array([0.5]), np.array([0.5]))
     assert tree.within(np.array([0.5]), np.array([0.5]), np.array([0.1])).ids.tolist() == [0, 1]
     with pytest.raises(ValueError, match="x must be from 0 to 1"):
-        SYSTEMS["H3 cells in a dict"].build(Circles.checked([1.5], [0.5], [0.1]), 1)
+        SYSTEMS["H3 cells in a dict"](Circles.checked([1.5], [0.5], [0.1]), 1)
     for columns, message in (
         (([0.0], [0.0], [-1.0]), "a circle has a negative radius"),
         (([np.nan], [0.0], [1.0]), "null, NaN or infinite"),
@@ -107,8 +107,9 @@ def test_nothing_is_left_behind(
         assert connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'circles%'").fetchall() == []
     assert redis.connect().keys() == []
     for name in ON_SERVERS:  # with a server of its own
-        with closing(CIRCLES[name].build(Circles.checked([0.5], [0.5], [0.1]), 1)) as system:
-            assert system.within(*np.full((3, 1), 0.5)).ids.tolist() == [0]
+        with closing(CIRCLES[name](Circles.checked([0.5], [0.5], [0.1]), 1)) as system:
+            found = system.stab if isinstance(system, Stabs) else system.within
+            assert found(*np.full((2 if isinstance(system, Stabs) else 3, 1), 0.5)).ids.tolist() == [0]
     monkeypatch.setattr(servers.shutil, "which", lambda *_, **__: None)
     with pytest.raises(UnavailableError, match="needs the program redis-server"):
         RedisServer()

@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from tagmatch import TagMatch
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, offsets_of
-from tagmatch.model.kernels.jit import kernel
-from tagmatch.model.kernels.lists import sort_values
 from tagmatch.pipeline.run.stage import Stage, StoppedError
 from tagmatch_bench.broker.client import Client, Received, Sent
 from tagmatch_bench.broker.wire import (
@@ -33,6 +31,7 @@ from tagmatch_bench.broker.wire import (
     received,
 )
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Messages
+from tagmatch_bench.systems.matcher import list_array, wrong_and_missing
 
 
 class InputQueue:
@@ -251,33 +250,6 @@ class Brokered:
         return float(np.quantile(self.delays, share)) if len(self.delays) else self.traffic.seconds
 
 
-@kernel
-def _compare(numbers, offsets, keys, expected_offsets, expected_keys):
-    """Deliveries that do not come in order, and their keys that are wrong and missing; events repeat in turn."""
-    disordered = wrong = missing = 0
-    before = np.int64(-1)
-    for event in range(len(numbers)):
-        number = np.int64(numbers[event])
-        if number <= before:
-            disordered += 1
-        before = number
-        begin, end = offsets[event], offsets[event + 1]
-        sort_values(keys, begin, end)
-        place = number % (len(expected_offsets) - 1)
-        due, last = expected_offsets[place], expected_offsets[place + 1]
-        while begin < end or due < last:
-            if due == last or (begin < end and keys[begin] < expected_keys[due]):
-                wrong += 1
-                begin += 1
-            elif begin == end or expected_keys[due] < keys[begin]:
-                missing += 1
-                due += 1
-            else:
-                begin += 1
-                due += 1
-    return disordered, wrong, missing
-
-
 def brokered(
     engine: Engine, client: Client, rate: float, seconds: float, expected: Lists, *, queue: int = 100
 ) -> Brokered:
@@ -289,9 +261,9 @@ def brokered(
         traffic = Broker(engine, queue=queue).serve(connection)
     sent, data = client.end()
     numbers, keys = received(data.data)
-    disordered, wrong, missing = _compare(
-        numbers, keys.offsets, keys.values.copy(), expected.offsets, expected.values.astype(np.uint64, copy=False)
-    )
+    # Events repeat in turn
+    right = list_array(expected).take(pa.array(numbers % len(expected)))
+    disordered = np.count_nonzero(np.diff(numbers.astype(np.int64)) <= 0)
     unaccounted = (
         int(disordered)
         + abs(sent.events - traffic.offered)
@@ -299,7 +271,7 @@ def brokered(
         + abs(traffic.processed - len(numbers))
     )
     delays = _delays(numbers, keys.offsets, data, sent, rate)
-    return Brokered(sent, traffic, int(unaccounted), len(keys.values), int(wrong), int(missing), delays)
+    return Brokered(sent, traffic, int(unaccounted), len(keys.values), *wrong_and_missing(keys, right), delays)
 
 
 def _delays(numbers: U32Array, offsets: I64Array, data: Received, sent: Sent, rate: float) -> F64Array:

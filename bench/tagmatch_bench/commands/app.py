@@ -119,6 +119,15 @@ _ONE_BY_ONE = (
 )
 
 _PAPERS: Mapping[str, _Paper] = {
+    "cpu": _Paper(
+        "Build and match on the CPU, beside two baselines written in Python and NumPy.",
+        "cpu:cpu",
+        None,
+        (
+            opt.sets(1_000_000), opt.queries(), opt.option("growth", bool, True, "Also build 8 times as many sets."),
+            opt.rounds(7), opt.seconds(1.0), opt.THREADS, opt.SEED, opt.keys(),
+        ),
+    ),
     "content": _Paper(
         "Constraints on attributes, beside OCM, SFF and BE-Tree: PCM's scenarios, dense ones, real data, and tags too.",
         "content:content",
@@ -140,7 +149,7 @@ _PAPERS: Mapping[str, _Paper] = {
     "pcm": _Paper(
         "PCM's figures: latency of constraints on attributes, event by event, and throughput, beside OCM and CCM.",
         "pcm:pcm",
-        "pcm:PcmSizes",
+        None,
         (
             *_ONE_BY_ONE,
             opt.again(
@@ -153,7 +162,7 @@ _PAPERS: Mapping[str, _Paper] = {
     "ccm": _Paper(
         "CCM's figures of 2011: latency of constraints on numbers and strings, event by event, deployment and size.",
         "pcm:ccm",
-        "pcm:CcmSizes",
+        None,
         (
             *_ONE_BY_ONE, opt.part(PARTS["ccm"]), opt.skip(_systems_of_content), opt.rounds(), opt.seconds(),
             opt.THREADS, opt.SEED,
@@ -205,7 +214,7 @@ _PAPERS: Mapping[str, _Paper] = {
     "qos": _Paper(
         'Messages with deadlines in a simulator: Table 1 and Figures 6 to 12 of "Pub/Sub on Stream", beside EDF.',
         "qos:qos",
-        "qos:QosSizes",
+        None,
         (
             opt.whole("messages", 20_000, "Messages of both channels in each simulation, about.", 20, 1_000_000),
             opt.whole("seeds", 10, "Simulations of everything, each with a seed.", 2, 1000),
@@ -318,27 +327,6 @@ def _experiment(name: str | None) -> tuple[Iterable[Parameter], Callable[..., No
     ), measure  # fmt: skip
 
 
-def _cpu(*, json: Path | None, allow_changes: bool, threads: int | None, **given: Any) -> None:
-    from tagmatch_bench.figures.cpu import CpuOptions, measure
-    from tagmatch_bench.harness.report import facts_by_section, print_table, write_json
-
-    if json is not None and not allow_changes:
-        require_committed()
-    result = measure(CpuOptions(threads=threads or available_threads(), **given), Console(stderr=True))
-    if json is not None:
-        write_json(facts_by_section(result), json)
-    print_table(result, Console())
-    if faults := result.faults():
-        raise TagMatchError("; ".join(faults))
-
-
-def _json_file(path: Path | None) -> Path | None:
-    """Refuse a file that cannot be written before hours of measuring, not after."""
-    if path is not None and not path.parent.is_dir():
-        raise typer.BadParameter(f"there is no folder {path.parent}")
-    return path
-
-
 def _latency(*, layouts: list[Layout] | None, timeouts: list[str] | None, **given: Any) -> None:
     from tagmatch_bench.figures.latency import TIMEOUTS
 
@@ -382,19 +370,6 @@ def _spark(*, sizes: list[int] | None, parts: list[str] | None, threads: int | N
     measure_all(wanted, BenchOptions(scale, cores, **given), output, allow_changes=allow_changes)
 
 
-_command(
-    "cpu",
-    "Build and match on the CPU, beside two baselines written in Python and NumPy.",
-    (
-        opt.sets(1_000_000), opt.queries(words="Queries."), opt.THREADS,
-        opt.option("growth", bool, True, "Also build 8 times as many sets."), opt.SEED, opt.keys(),
-        opt.option(
-            "json", Path | None, None, "Write JSON too.", "--json",
-            metavar="FILE", dir_okay=False, writable=True, callback=_json_file,
-        ),
-    ),
-    _cpu,
-)  # fmt: skip
 for _name, _figure in FIGURES.items():
     _command(_name, _figure.summary, *_experiment(_name))
 _command("paper", "All tables and figures of the paper, and the layouts, or some of them.", *_experiment(None))

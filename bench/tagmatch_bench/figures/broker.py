@@ -25,7 +25,7 @@ from tagmatch_bench.harness.results import Answers, Result, Target
 from tagmatch_bench.harness.timing import Samples, without_garbage_collection
 from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_SHARED
 from tagmatch_bench.systems.content_matcher import ContentMatcher
-from tagmatch_bench.systems.matcher import Matcher, count_keys, wrong_and_missing
+from tagmatch_bench.systems.matcher import Matcher
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
 
 OCM, OCM_EVENTS, SFF, SFF_ME, CCM = "OCM", "OCM, sharing events", "SFF", "SFF ME", "CCM"
@@ -98,9 +98,7 @@ def _scenario(options: BrokerOptions, seed: int) -> Scenario:
 def _expected(result: Result, scenario: Scenario, reference: ContentMatcher) -> Lists:
     """The keys of each event, ascending, by OCM, which is compared with brute force."""
     answers: pa.ListArray = reference.match_many(reference.prepare(scenario.messages), unique=True)
-    some = answers[: scenario.sample]
-    compared = wrong_and_missing(some, scenario.right)
-    result.answers.append(Answers("beside brute force", OCM, True, len(some), count_keys(some), *compared))
+    result.compare("beside brute force", OCM, answers[: scenario.sample], scenario.right)
     keys = answers.flatten().to_numpy()
     order = np.lexsort((keys, pc.list_parent_indices(answers).to_numpy()))
     return Lists(answers.offsets.to_numpy().astype(np.int64), keys[order])

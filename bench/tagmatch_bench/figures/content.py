@@ -22,9 +22,9 @@ from tagmatch_bench.figures.published import MICROS, PCM_TABLE2
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import GPU, MATCHING, OCM, SFF, WHOLE, Measured, Scenario, measure
 from tagmatch_bench.harness.reference import all_true, satisfied_rows
-from tagmatch_bench.harness.results import Answers, Result, Target
+from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import alternate
-from tagmatch_bench.systems.matcher import CallSize, Matcher, UnavailableError, count_keys, wrong_and_missing
+from tagmatch_bench.systems.matcher import CallSize, Matcher, UnavailableError
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchMatching
 
 #: Times as fast as OCM and SFF, by the constraints from which on they hold
@@ -254,9 +254,7 @@ def _check(result: Result, data: Mixed, systems: dict[str, TagmatchContent]) -> 
     }
     for what, system in systems.items():
         given = system.match_many(data.asked(what)[:_CHECKED])
-        due = [rows.astype(np.uint64) for rows in right[what]]
-        compared = wrong_and_missing(given, due)
-        result.answers.append(Answers("tags and constraints", what, True, len(due), count_keys(given), *compared))
+        result.compare("tags and constraints", what, given, right[what])
 
 
 def _contained(stored: pa.ListArray, tags: list[str]) -> I64Array:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tagmatch.model.arrays import BoolArray, F64Array, I64Array, offsets_of
-from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
+from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions, lists_of
 from tagmatch_bench.figures.published import DEFAULT, ZIPF
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import Scenario
@@ -206,8 +206,7 @@ def _packages(data: pa.Table, filters: int, messages: int, seed: int) -> Scenari
     in_numbers = {"package": pa.array(order.places[drawn].astype(np.float64))}
     for facet in facets.unique().to_pylist():
         at = np.flatnonzero(pc.equal(facets, facet))
-        lengths = offsets_of(np.bincount(row_of[at], minlength=messages), np.int32)
-        own_columns[facet] = pa.ListArray.from_arrays(pa.array(lengths), values.take(pa.array(at)))
+        own_columns[facet] = lists_of(np.bincount(row_of[at], minlength=messages), values.take(pa.array(at)))
     for tag in flat.unique().to_pylist():
         there = np.zeros(messages, np.bool_)
         there[row_of[np.flatnonzero(pc.equal(flat, tag))]] = True
@@ -269,7 +268,7 @@ def _subscriptions(filters: int, tests: Sequence[_Test], *, in_numbers: bool) ->
     parts = [pa.concat_arrays(list(each)) for each in zip(*columns, strict=True)][: len(fields)]
     owners = np.concatenate([each.rows for each in tests])
     struct = pa.StructArray.from_arrays(parts, fields).take(pa.array(np.argsort(owners, kind="stable")))
-    lists = pa.ListArray.from_arrays(pa.array(offsets_of(np.bincount(owners, minlength=filters), np.int32)), struct)
+    lists = lists_of(np.bincount(owners, minlength=filters), struct)
     return pa.table({"key": pa.array(np.arange(filters, dtype=np.uint64)), "constraints": lists})
 
 
@@ -323,7 +322,7 @@ def _side_by_side(left: pa.ListArray, right: pa.ListArray) -> pa.ListArray:
     """Lists with the elements of two, row by row."""
     row_of = np.concatenate([pc.list_parent_indices(each).to_numpy() for each in (left, right)])
     flat = pa.concat_arrays([left.flatten(), right.flatten()]).take(pa.array(np.argsort(row_of, kind="stable")))
-    return pa.ListArray.from_arrays(pa.array(offsets_of(np.bincount(row_of, minlength=len(left)), np.int32)), flat)
+    return lists_of(np.bincount(row_of, minlength=len(left)), flat)
 
 
 INTERFACES = SCENARIOS["ccm"].interfaces

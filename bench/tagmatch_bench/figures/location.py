@@ -21,6 +21,7 @@ from tagmatch.model.kernels.sphere import CIRCLE
 from tagmatch.pipeline.areas.chunks import Places, Shapes
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.location_content import cities, clients, content, table2, workload
 from tagmatch_bench.figures.location_spatial import memory, messages, moves, parts, spatial
@@ -215,9 +216,8 @@ def _compare(
 _NONE_WRONG = Target(0, at_most=True, required=True)
 #: Pairs so near to the border are left out: by metres, or by the radius' share, whichever is more
 _METRES, _SHARE = 1e-6, 1e-9
-_EARTH = 6_371_008.8
 #: Radii: from a metre to all the globe
-_LEAST, _MOST = 1.0, np.pi * _EARTH
+_LEAST, _MOST = 1.0, np.pi * EARTH_METRES
 #: Pairs of a batch, of which each has a group of its own
 _BATCH = 100_000
 #: Of an index, areas for each place
@@ -270,7 +270,7 @@ def _anywhere(count: int, random: np.random.Generator) -> tuple[F64Array, F64Arr
 
 def _from(lon: F64Array, lat: F64Array, metres: F64Array, bearing: F64Array) -> tuple[F64Array, F64Array]:
     """Where one comes to from places, so many metres in these directions."""
-    angle, a = metres / _EARTH, np.radians(lat)
+    angle, a = metres / EARTH_METRES, np.radians(lat)
     sine = np.clip(np.sin(a) * np.cos(angle) + np.cos(a) * np.sin(angle) * np.cos(bearing), -1, 1)
     b = np.arcsin(sine)
     across = np.arctan2(np.sin(bearing) * np.sin(angle) * np.cos(a), np.cos(angle) - np.sin(a) * sine)

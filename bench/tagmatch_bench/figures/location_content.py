@@ -220,7 +220,7 @@ def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
 def others_built(scenario: LocatedScenario) -> dict[str, Callable[[], Any]]:
     """How to build the other systems that match contents and areas."""
     others = {**LOCATED, **LOCATED_GPU}
-    return {name: partial(system.build, scenario.for_others[0], 1) for name, system in others.items()}
+    return {name: partial(system, scenario.for_others[0], 1) for name, system in others.items()}
 
 
 def _update_systems(bench: Bench, result: Result, scenario: LocatedScenario, stack: ExitStack) -> dict[str, _Moves]:
@@ -265,7 +265,7 @@ def cities(bench: Bench, result: Result, filters: int, path: Path | None) -> Non
         return
     with built_located(bench, scenario) as whole, ExitStack() as stack:
         own: dict[str, Any] = {WHOLE: whole, MATCHING: LocatedMatching(whole), CALLED: LocatedOneByOne(whole)}
-        builds = {name: partial(system.build, scenario.subscriptions, 1) for name, system in ALERTS.items()}
+        builds = {name: partial(system, scenario.subscriptions, 1) for name, system in ALERTS.items()}
         found = timed(bench, result, scenario, own | bench.build(result, builds, stack, scenario.name))
         used = whole.matcher.about().nbytes / filters
     panel = result.panel(f"alerts near cities, {filters:,} of them", "", MICROS)

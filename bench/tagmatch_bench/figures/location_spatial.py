@@ -90,7 +90,7 @@ def built_circles(
 
     def build(name: str) -> Any:
         made: list[Any] = []
-        taken[name] = seconds_of(lambda: made.append(ALL[name].build(scenario.circles, 1)))
+        taken[name] = seconds_of(lambda: made.append(ALL[name](scenario.circles, 1)))
         return made[0]
 
     built = bench.build(result, {name: partial(build, name) for name in names}, stack, scenario.name)
@@ -267,7 +267,7 @@ def _own_parts(
 def _parts_on_device(bench: Bench, result: Result, scenario: LocatedScenario) -> list[dict[str, float]]:
     stored, sent = scenario.for_others
     with ExitStack() as stack:
-        builds = {CLCB: partial(LOCATED_GPU[CLCB].build, stored, 1)}
+        builds = {CLCB: partial(LOCATED_GPU[CLCB], stored, 1)}
         for system in bench.build(result, builds, stack, scenario.name).values():
             asked = system.prepare(sent)
             given = system.match_many(asked[: scenario.sample], unique=True)

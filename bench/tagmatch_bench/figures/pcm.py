@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, Literal
@@ -117,16 +117,13 @@ _OF_A_DENSE_FILTER = 10
 _FEW_NAMES = 10
 
 
-@dataclass(frozen=True, slots=True)
-class PcmSizes:
-    """How large the scenarios are, the events of a call where many come at once, and what is wanted."""
-
-    constraints: int = 1_000_000
-    calls: tuple[int, ...] = (1, 16, 256, 4_096, 65_536)
-    parts: tuple[str, ...] = PARTS["pcm"]
-
-
-def pcm(bench: Bench, sizes: PcmSizes) -> Result:
+def pcm(
+    bench: Bench,
+    *,
+    constraints: int = 1_000_000,
+    calls: tuple[int, ...] = (1, 16, 256, 4_096, 65_536),
+    parts: tuple[str, ...] = PARTS["pcm"],
+) -> Result:
     """Measure all parts that are wanted."""
     options = bench.options
     result = bench.result(
@@ -138,21 +135,23 @@ def pcm(bench: Bench, sizes: PcmSizes) -> Result:
         Figure 7 the paper prints no numbers: SFF is ahead of PCM with one or two constraints a filter only, and in
         Figure 8 with less than 1,000 filters. *Much*: {_FEW_NAMES} names of attributes, so that most events go to all
         interfaces, and filters of {_OF_A_DENSE_FILTER} intervals on 20 attributes that all events have. *Throughput*
-        (§4.2) is of calls with up to {max(sizes.calls):,} events, which SFF, BE-Tree and OCM, too, share out to
+        (§4.2) is of calls with up to {max(calls):,} events, which SFF, BE-Tree and OCM, too, share out to
         {options.threads} threads, and CCM takes one or several at a time; *CPU or GPU* (§4.3) of `match_many`, by the
         events of a call, where `device="auto"` takes the side that was sooner when the index was opened.""",
-        **asdict(sizes),
+        constraints=constraints,
+        calls=calls,
+        parts=parts,
     )
     works = {
-        "table2": partial(_table2, bench, result, sizes.constraints),
+        "table2": partial(_table2, bench, result, constraints),
         **{
-            f"figure{figure.number}": partial(_figure, bench, result, figure, sizes.constraints)
-            for figure in scenarios.pcm_figures(sizes.constraints)
+            f"figure{figure.number}": partial(_figure, bench, result, figure, constraints)
+            for figure in scenarios.pcm_figures(constraints)
         },
-        "much": partial(_much, bench, result, sizes.constraints),
-        "throughput": partial(throughput, bench, result, sizes.constraints, sizes.calls),
+        "much": partial(_much, bench, result, constraints),
+        "throughput": partial(throughput, bench, result, constraints, calls),
     }
-    bench.do(works, sizes.parts)
+    bench.do(works, parts)
     return result
 
 
@@ -275,15 +274,7 @@ _COPIES = ("copy in", "copy back")
 _BUILD_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class CcmSizes:
-    """How large the scenarios are, and what is wanted."""
-
-    constraints: int = 1_000_000
-    parts: tuple[str, ...] = PARTS["ccm"]
-
-
-def ccm(bench: Bench, sizes: CcmSizes) -> Result:
+def ccm(bench: Bench, *, constraints: int = 1_000_000, parts: tuple[str, ...] = PARTS["ccm"]) -> Result:
     """Measure all parts that are wanted."""
     options = bench.options
     result = bench.result(
@@ -299,17 +290,18 @@ def ccm(bench: Bench, sizes: CcmSizes) -> Result:
         each part is waited for. In Figure 7 SFF is ahead with one or two constraints a filter in the paper, in Figure 8
         with less than 1,000 filters; the speed-up of Figure 10 is highest with 30 names, that of Figure 11 grows
         linearly. *Ten names* and *dense* are not of the paper: they match much.""",
-        **asdict(sizes),
+        constraints=constraints,
+        parts=parts,
     )
     works = {
-        "table2": partial(_ccm_table2, bench, result, sizes.constraints),
-        "figure5": partial(_figure5, bench, result, sizes.constraints),
+        "table2": partial(_ccm_table2, bench, result, constraints),
+        "figure5": partial(_figure5, bench, result, constraints),
         **{
-            f"figure{figure.number}": partial(_ccm_figure, bench, result, figure, sizes.constraints)
-            for figure in scenarios.ccm_figures(sizes.constraints)
+            f"figure{figure.number}": partial(_ccm_figure, bench, result, figure, constraints)
+            for figure in scenarios.ccm_figures(constraints)
         },
     }
-    bench.do(works, sizes.parts)
+    bench.do(works, parts)
     return result
 
 

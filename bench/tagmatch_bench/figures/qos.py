@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 
 import numpy as np
@@ -266,16 +266,7 @@ def _targets(runs: Runs, result: Result, arrivals: str, rates: dict[tuple[str, i
             result.add(f"{what}, 95 % confidence, to", ratio.mean + ratio.half_width, _TIMES)
 
 
-@dataclass(frozen=True, slots=True)
-class QosSizes:
-    """How much is simulated, and what is wanted; see the command's help."""
-
-    messages: int = 20_000
-    seeds: int = 10
-    parts: tuple[str, ...] = PARTS["qos"]
-
-
-def qos(bench: Bench, sizes: QosSizes) -> Result:
+def qos(bench: Bench, *, messages: int = 20_000, seeds: int = 10, parts: tuple[str, ...] = PARTS["qos"]) -> Result:
     """Simulate all parts that are wanted."""
     result = bench.result(
         "qos",
@@ -291,13 +282,15 @@ def qos(bench: Bench, sizes: QosSizes) -> Result:
         better for it; in *head waits* it is the first task that waits. *EDF* has one queue for all cores, takes the
         task of the message with the earliest deadline, and drops messages that are or would be late. *Periodic*
         messages come once a period from a random time on, as the paper's; *Poisson* are as many at random. Values are
-        means of {sizes.seeds} seeds with about {sizes.messages:,} messages each. Of its lines the paper prints few
+        means of {seeds} seeds with about {messages:,} messages each. Of its lines the paper prints few
         values; those stand beside.""",
-        **asdict(sizes),
+        messages=messages,
+        seeds=seeds,
+        parts=parts,
     )
-    simulation = Simulation(sizes.messages, range(bench.options.seed, bench.options.seed + sizes.seeds))
+    simulation = Simulation(messages, range(bench.options.seed, bench.options.seed + seeds))
     works: dict[str, Callable[[], object]] = {"table1": partial(_table1, result), **figures(simulation, result)}
-    bench.do(works, sizes.parts, "qos: simulating")
+    bench.do(works, parts, "qos: simulating")
     result.add("messages simulated, each of them answered or dropped", simulation.messages, "messages")
     return result
 

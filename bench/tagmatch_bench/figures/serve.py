@@ -20,9 +20,8 @@ from tagmatch.broker.connection import TAGS_ONLY, Connection
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import closed_loop_rate, poisson_times, serve_in_order
 from tagmatch_bench.harness.processes import ServedIndex
-from tagmatch_bench.harness.results import Answers, Result, Target
+from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import Samples, by_name
-from tagmatch_bench.systems.matcher import count_keys, wrong_and_missing
 
 IN_PROCESS, FLIGHT = "match_many in this process", "over Flight"
 #: Messages of a batch
@@ -105,10 +104,8 @@ def _batches(bench: Bench, result: Result, index: TagMatch, served: ServedIndex,
     ratio = found[FLIGHT].ratios(found[IN_PROCESS])
     result.add("over Flight against match_many in process", ratio, "times", Target(0.8))
     answers = _streamed(connection, parts, len(parts))
-    right = [sorted(keys) for part in parts for keys in index.match_many(part).to_pylist()]
-    given = pa.chunked_array(answers).combine_chunks()
-    compared = wrong_and_missing(given, right)
-    result.answers.append(Answers("batches", FLIGHT, True, len(given), count_keys(given), *compared))
+    right = pa.concat_arrays([index.match_many(part) for part in parts])
+    result.compare("batches", FLIGHT, pa.concat_arrays(answers), right)
     connection.close()
 
 

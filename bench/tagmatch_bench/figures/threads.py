@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -16,7 +17,7 @@ from tagmatch_bench.figures.throughput import by_threads
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.load import callers_rate, gather_rate, poisson_times, serve_tasks
 from tagmatch_bench.harness.results import Result, Target
-from tagmatch_bench.harness.timing import Samples, alternate, by_name
+from tagmatch_bench.harness.timing import Samples, alternate, by_name, in_turns
 from tagmatch_bench.systems.catalogue import BALANCED, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, System, some, tagmatch
 from tagmatch_bench.systems.tagmatch_content import LocatedOneByOne, TagmatchContent, TagmatchLocated, TagmatchOneByOne
 
@@ -135,14 +136,13 @@ def _by_callers(bench: Bench, result: Result) -> None:
     with bench.built(systems, workload.sets, result) as matchers:
         each: Any
         for name, each in matchers.items():
+            match, seconds = each.match, options.seconds
+            works = {str(callers): partial(callers_rate, match, queries, callers, seconds) for callers in _CALLERS}
             with bench.doing(f"threads: callers of {name}"):
-                rounds = [
-                    [callers_rate(each.match, queries, callers, options.seconds) for callers in _CALLERS]
-                    for _ in range(options.rounds)
-                ]
-            for callers, rates in zip(_CALLERS, zip(*rounds, strict=True), strict=True):
-                panel.add(name, float(callers), Samples(rates))
-            one_caller[name] = Samples(tuple(rates[0] for rates in rounds))
+                rates = in_turns(works, options.rounds)
+            for callers, rate in rates.items():
+                panel.add(name, float(callers), rate)
+            one_caller[name] = rates["1"]
     for name in OURS.values():
         if name in one_caller and PYTHON_DICT in one_caller:
             ratio = one_caller[name].over(one_caller[PYTHON_DICT])

@@ -49,17 +49,23 @@ class _Place:
     workload: Workload
 
 
-def _match_and_unique(bench: Bench, result: Result, places: Iterable[_Place], **looks: Any) -> tuple[Panel, Panel]:
-    """Add and fill a panel for `match` and one for `match-unique`."""
-    match = result.panel("match", unit=_QUERIES_A_SECOND, **looks)
-    unique = result.panel("match-unique", unit=_QUERIES_A_SECOND, **looks)
+def _match_and_unique(
+    bench: Bench, result: Result, places: Iterable[_Place], *, of_keys: bool = False, **looks: Any
+) -> tuple[Panel, Panel]:
+    """Add and fill a panel for `match` and one for `match-unique`, of queries a second or of keys."""
+    what, unit = (", output", "keys/s") if of_keys else ("", _QUERIES_A_SECOND)
+    match, unique = (result.panel(name + what, unit=unit, **looks) for name in ("match", "match-unique"))
     for place in places:
         with bench.built(place.systems, place.workload.sets, result) as matchers:
             for panel in (match, unique):
                 where = f"{panel.title}, {place.name}"
                 stored, queries = place.workload.sets, place.workload.queries
                 rates = bench.throughput(result, where, matchers, stored, queries, unique=panel is unique)
-                panel.add_all({system: rate.queries for system, rate in rates.items()}, place.x)
+                panel.add_all({name: rate.keys if of_keys else rate.queries for name, rate in rates.items()}, place.x)
+                if of_keys and rates:
+                    result.add(
+                        f"{where}: keys of an answer", max(rate.keys_per_query for rate in rates.values()), "keys"
+                    )
     return match, unique
 
 
@@ -245,20 +251,9 @@ def keys(bench: Bench) -> Result:
         `match-unique` gives those once that a query gets from several sets. {ON_BOTH}""",
         keys=_KEYS,
     )
-    match = result.panel("match, output", "keys of a set", "keys/s")
-    unique = result.panel("match-unique, output", "keys of a set", "keys/s")
-    for count in _KEYS:
-        workload = bench.workload(sets, count)
-        with bench.built(some((RAREST, BALANCED, RAREST_GPU, BALANCED_GPU)), workload.sets, result) as matchers:
-            for panel in (match, unique):
-                where = f"{panel.title}, {count} keys a set"
-                rates = bench.throughput(
-                    result, where, matchers, workload.sets, workload.queries, unique=panel is unique
-                )
-                panel.add_all({name: rate.keys for name, rate in rates.items()}, str(count))
-                if rates:
-                    largest = max(rate.keys_per_query for rate in rates.values())
-                    result.add(f"{where}: keys of an answer", largest, "keys")
+    systems = some((RAREST, BALANCED, RAREST_GPU, BALANCED_GPU))
+    places = (_Place(str(count), f"{count} keys a set", systems, bench.workload(sets, count)) for count in _KEYS)
+    _match_and_unique(bench, result, places, of_keys=True, x_label="keys of a set")
     return result
 
 

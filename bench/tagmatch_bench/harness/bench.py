@@ -20,17 +20,9 @@ from tagmatch.pipeline.cuda.support import devices
 from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers
 from tagmatch_bench.harness.report import draw, facts_by_panel, markdown, write_json
-from tagmatch_bench.harness.results import Answers, Result
+from tagmatch_bench.harness.results import Result
 from tagmatch_bench.harness.timing import Samples, rates
-from tagmatch_bench.systems.matcher import (
-    CallSize,
-    Matcher,
-    UnavailableError,
-    call_size_of,
-    count_keys,
-    kept,
-    wrong_and_missing,
-)
+from tagmatch_bench.systems.matcher import CallSize, Matcher, UnavailableError, call_size_of, count_keys, kept
 
 System = TypeVar("System", bound=Matcher[Any])
 Built = TypeVar("Built")
@@ -217,10 +209,8 @@ class Bench:
                 # Whole batches here as well, as fewer queries may be matched in another way
                 asked = min(most[name], max(count, sizes[name].whole))
                 answers = ask(name, asked)[:count]
-                keys = count_keys(answers)
-                compared = wrong_and_missing(answers, right[:count])
-                result.answers.append(Answers(where, name, matchers[name].exact, count, keys, *compared))
-                found[name] = Rate(measured[name], keys / count)
+                result.compare(where, name, answers, right[:count], exact=matchers[name].exact)
+                found[name] = Rate(measured[name], result.answers[-1].keys / count)
         return found
 
 

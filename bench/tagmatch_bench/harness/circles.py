@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import F64Array, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import F64Array, Lists, U32Array, offsets_of
 from tagmatch.workloads.location import LocationWorkload
 from tagmatch_bench.harness.bench import Bench
-from tagmatch_bench.harness.results import Answers, Result
+from tagmatch_bench.harness.results import Result
 from tagmatch_bench.harness.timing import Samples
 from tagmatch_bench.systems.circles import Circles, Found, Moves, Stabs
 from tagmatch_bench.systems.matcher import CallSize
@@ -177,35 +177,16 @@ def _compare(
 ) -> None:
     """Add how answers compare with the right ones, for as many points as both have."""
     count = min(len(given.offsets), len(right.offsets)) - 1
-    have, due = (_pairs(found, count) for found in (given, right))
-    wrong = missing = have[:0]
-    if not np.array_equal(have, due):
-        wrong, missing = _beyond(have, due), _beyond(due, have)
-    if name in _SINGLE:
-        wrong, missing = (each[~_on_edge(each, scenario, circles)] for each in (wrong, missing))
-    result.answers.append(Answers(where, name, True, count, len(have), len(wrong), len(missing)))
+    have, due = (
+        Lists(each.offsets[: count + 1], each.ids[: each.offsets[count]].astype(np.uint64)) for each in (given, right)
+    )
 
+    def on_edge(point: int, number: int) -> bool:
+        """Whether a point is so near the edge of a circle that single precision may say either."""
+        if number >= len(circles):
+            return False
+        away = (scenario.x[point] - circles.x[number]) ** 2 + (scenario.y[point] - circles.y[number]) ** 2
+        square = circles.radius[number] ** 2
+        return bool(abs(away - square) <= _SINGLE_ROUNDS * square)
 
-def _pairs(found: Found, count: int) -> U64Array:
-    """Pairs of a point and a circle as numbers, ascending."""
-    points = np.repeat(np.arange(count, dtype=np.uint64), np.diff(found.offsets[: count + 1]))
-    pairs: U64Array = points << np.uint64(32) | found.ids[: len(points)]
-    pairs.sort()
-    return pairs
-
-
-def _beyond(some: U64Array, others: U64Array) -> U64Array:
-    """Those of some pairs that are not among others as often."""
-    pairs, counts = np.unique(some, return_counts=True)
-    first, last = (np.searchsorted(others, pairs, side=side) for side in ("left", "right"))
-    return np.repeat(pairs, np.maximum(counts - (last - first), 0))
-
-
-def _on_edge(pairs: U64Array, scenario: CircleScenario, circles: Circles) -> Any:
-    """Which of these points are so near the edge of their circle that single precision may say either."""
-    points, ids = (pairs >> np.uint64(32)).astype(np.int64), (pairs & np.uint64(2**32 - 1)).astype(np.int64)
-    known = ids < len(circles)
-    ids = np.where(known, ids, 0)
-    away = (scenario.x[points] - circles.x[ids]) ** 2 + (scenario.y[points] - circles.y[ids]) ** 2
-    square = circles.radius[ids] ** 2
-    return known & (np.abs(away - square) <= _SINGLE_ROUNDS * square)
+    result.compare(where, name, have, due, may_differ=on_edge if name in _SINGLE else None)

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import U64Array
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.reference import satisfied_rows
-from tagmatch_bench.harness.results import Answers, Result
+from tagmatch_bench.harness.results import Result
 from tagmatch_bench.harness.timing import Samples
 from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_ONE_BY_ONE, CONTENT_PHASES, CONTENT_SHARED, ENCODED
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Messages
-from tagmatch_bench.systems.matcher import CallSize, Matcher, answers_to_pylist, count_keys, wrong_and_missing
+from tagmatch_bench.systems.matcher import CallSize, Matcher, count_keys
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent, TagmatchMatching, TagmatchOneByOne
 from tagmatch_bench.systems.tagmatch_encoded import TagmatchEncoded
 
@@ -182,15 +182,8 @@ def _compare(
 def add_answers(result: Result, scenario: Compared, name: str, system: Any, where: str, given: Any, right: Any) -> None:
     """Add how an exact system's answers compare with the right ones, to as many messages as both have."""
     count = min(len(given), len(right))
-    given, right = given[:count], right[:count]
-    wrong, missing = wrong_and_missing(given, right)
-    if wrong + missing and (may_differ := scenario.edges_of(system)) is not None:
-        wrong = missing = 0
-        for message, (have, due) in enumerate(zip(*map(answers_to_pylist, (given, right)), strict=True)):
-            off = {key for key in {*have} ^ {*due} if not may_differ(message, key)}
-            wrong += len(off & {*have})
-            missing += len(off & {*due})
-    result.answers.append(Answers(f"{scenario.name}, {where}", name, True, count, count_keys(given), wrong, missing))
+    may_differ = scenario.edges_of(system)
+    result.compare(f"{scenario.name}, {where}", name, given[:count], right[:count], may_differ=may_differ)
 
 
 class _Called:
@@ -240,7 +233,8 @@ def _builds_one_by_one(bench: Bench, scenario: Scenario, stack: ExitStack) -> di
     @cache
     def compared(name: str) -> Matcher[Any]:
         threads = bench.options.threads if name in CONTENT_SHARED else 1
-        return CONTENT_ONE_BY_ONE[name](scenario.subscriptions, threads)
+        found: Matcher[Any] = CONTENT_ONE_BY_ONE[name](scenario.subscriptions, threads)
+        return found
 
     return {
         **{name: partial(compared, name) for name in CONTENT_ONE_BY_ONE},

@@ -14,7 +14,7 @@ from tagmatch.model.kernels.hashing import hash_tags
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import group_by
 from tagmatch.model.parallel import even_ranges, run, run_rows
-from tagmatch.workloads.queries import SAMPLE_SETS, Extender, QueryOptions, StoredSets
+from tagmatch.workloads.queries import SAMPLE_SETS, Draw, Extender, QueryOptions, StoredSets
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 
 # Rows that are generated at once, with their duplicates: about 100 bytes each
@@ -61,11 +61,18 @@ def make_workload(sets: int, queries: int, seed: int, threads: int, *, keys_per_
 
 
 def extend(
-    sets: pa.Table, queries: int, min_extra: int, max_extra: int, seed: int, *, threads: int = 1
+    sets: pa.Table,
+    queries: int,
+    min_extra: int,
+    max_extra: int,
+    seed: int,
+    *,
+    threads: int = 1,
+    draw: Draw = "frequency",
 ) -> pa.ListArray:
-    """Make queries of sets, each with some tags more, drawn in proportion to their frequency in the sets."""
+    """Make queries of sets, each with some tags more, drawn in proportion to their frequency in the sets, or alike."""
     stored = StoredSets.learn(sets["tags"].chunks, sample=len(sets), threads=threads)
-    return Extender(stored, QueryOptions(seed, min_extra, max_extra)).queries(0, queries, threads=threads)
+    return Extender(stored, QueryOptions(seed, min_extra, max_extra, draw)).queries(0, queries, threads=threads)
 
 
 def distinct_sets(options: TwitterOptions, count: int, *, threads: int = 1) -> pa.Table:

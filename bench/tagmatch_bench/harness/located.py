@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,12 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch import CudaOptions
-from tagmatch.model.arrays import BoolArray, F64Array, U64Array, offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, U64Array
+from tagmatch.workloads.content import lists_of
+from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import Measured, timed
 from tagmatch_bench.harness.results import Result
 from tagmatch_bench.systems.catalogue import LOCATED, LOCATED_GPU
 from tagmatch_bench.systems.clcb import LocatedMatcher
+from tagmatch_bench.systems.matcher import COMPARED
 from tagmatch_bench.systems.tagmatch_content import LocatedMatching, LocatedOneByOne, TagmatchLocated
 
 #: Our own: from Arrow to Arrow; with messages that are encoded, as CLCB's are; and called from Python for each message
@@ -36,8 +38,6 @@ _COMPARED, _FOUND, _FEWEST, _MOST = 1e9, 2e5, 5, 1000
 _MOST_CALLS = 2000
 #: Of systems with single precision, a squared radius' share by which a squared distance may be off
 _SINGLE_ROUNDS = 1e-6
-_EARTH_METRES = 6_371_008.8
-_OPERATORS = {"=": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt}
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def great_circle(lon: Any, lat: Any, other_lon: Any, other_lat: Any) -> Any:
     across = np.radians(np.asarray(other_lon) - lon)
     one = np.cos(b) * np.sin(across)
     other = np.cos(a) * np.sin(b) - np.sin(a) * np.cos(b) * np.cos(across)
-    return _EARTH_METRES * np.arctan2(
+    return EARTH_METRES * np.arctan2(
         np.hypot(one, other), np.sin(a) * np.sin(b) + np.cos(a) * np.cos(b) * np.cos(across)
     )
 
@@ -142,7 +142,7 @@ def _has_content(stored: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
     if not set(stored["tags"]) <= set(message["tags"]):
         return False
     given = [(message.get(each["attr"]), each) for each in stored["constraints"]]
-    return all(value is not None and _OPERATORS[each["op"]](value, each["value"]) for value, each in given)
+    return all(value is not None and COMPARED[each["op"]](value, each["value"]) for value, each in given)
 
 
 def measure(
@@ -154,9 +154,7 @@ def measure(
     result.unavailable |= {name: "skipped" for name in names if name in own and name in bench.options.skip}
     with ExitStack() as stack:
         builds = {
-            name: partial(others[name].build, scenario.for_others[0], 1)
-            if name in others
-            else partial(_on_a_gpu, whole)
+            name: partial(others[name], scenario.for_others[0], 1) if name in others else partial(_on_a_gpu, whole)
             for name in names
             if name not in own
         }
@@ -202,9 +200,7 @@ def areas_as_constraints(subscriptions: pa.Table) -> pa.Table:
     joined = pa.StructArray.from_arrays([names, operators, pa.array(values), uppers], fields=list(_CONSTRAINT))
     each = np.arange(rows)
     order = np.argsort(np.concatenate([np.repeat(each, sizes), each, each]), kind="stable")
-    offsets = offsets_of(sizes + 2, np.int32)
-    constraints = pa.ListArray.from_arrays(pa.array(offsets), joined.take(pa.array(order)))
-    return pa.table({"key": subscriptions["key"], "constraints": constraints})
+    return pa.table({"key": subscriptions["key"], "constraints": lists_of(sizes + 2, joined.take(pa.array(order)))})
 
 
 def positions_as_attributes(messages: pa.Table) -> pa.Table:
@@ -222,8 +218,7 @@ def tags_as_constraints(subscriptions: pa.Table) -> pa.Table:
     count = len(flat)
     columns = [flat, *(pa.repeat(pa.scalar(each), count) for each in ("=", 1)), pa.nulls(count, pa.int64())]
     asked = pa.StructArray.from_arrays(columns, ["attr", "op", "value", "upper"])
-    offsets = offsets_of(tags.value_lengths().to_numpy().astype(np.int64), np.int32)
-    constraints = pa.ListArray.from_arrays(pa.array(offsets), asked)
+    constraints = lists_of(tags.value_lengths().to_numpy(), asked)
     return pa.table({"key": subscriptions["key"], "constraints": constraints, "area": subscriptions["area"]})
 
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, I64Array, offsets_of
 from tagmatch.model.arrow import numpy_type
 from tagmatch.model.parallel import run
-from tagmatch_bench.systems.matcher import rows_of
+from tagmatch_bench.systems.matcher import COMPARED, rows_of
 
 
 def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False, threads: int = 1) -> list[list[int]]:
@@ -49,12 +49,6 @@ def all_true(flags: BoolArray, offsets: I64Array) -> BoolArray:
     return every
 
 
-_COMPARED: Mapping[str, Callable[[Any, Any], BoolArray]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 _OF_TEXTS: Mapping[str, Callable[[str, str], bool]] = {
     "=": operator.eq,
     "!=": operator.ne,
@@ -98,7 +92,7 @@ def satisfied_rows(subscriptions: pa.Table, messages: pa.Table) -> list[I64Array
             if name == "between":
                 holds[at] &= (numbers[at] <= asked) & (asked <= highest[at])
             else:
-                holds[at] &= _COMPARED[name](asked, numbers[at])
+                holds[at] &= COMPARED[name](asked, numbers[at])
         for attribute in asked_of.keys() & message.keys():
             if message[attribute] is not None:
                 for name, text, at in asked_of[attribute]:

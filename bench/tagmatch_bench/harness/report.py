@@ -6,12 +6,8 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from tagmatch.files.formats import write_whole
 from tagmatch_bench.harness.results import Answers, Panel, Result, Row
@@ -21,12 +17,6 @@ def write_json(facts: dict[str, Any], path: Path) -> None:
     """Write the facts of a result."""
     with write_whole(path) as part:
         part.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
-
-
-def facts_by_section(result: Result) -> dict[str, Any]:
-    """Return lines under their headings, with all that they belong to."""
-    sections = {name: [_line_facts(line) for line in lines] for name, lines in _sections(result)}
-    return {"command": result.name, "parameters": result.parameters, **result.circumstances, "sections": sections}
 
 
 def facts_by_panel(result: Result) -> dict[str, Any]:
@@ -57,40 +47,6 @@ def _panel_facts(panel: Panel) -> dict[str, Any]:
 
 def _value_facts(row: Row) -> dict[str, Any]:
     return {"system": row.what, "x": row.x, "value": row.value, "samples": row.samples}
-
-
-def print_table(result: Result, console: Console) -> None:
-    """Print the lines, under their headings."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(f"tagmatch-bench {result.name}", no_wrap=True)
-    table.add_column("measured", no_wrap=True, justify="right")
-    table.add_column("target", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for section, lines in _sections(result):
-        table.add_row(f"[bold]{section}")
-        for line in lines:
-            colour = "green" if line.met else "red"
-            table.add_row(f"  {line.what}", str(line), str(line.target or ""), f"[{colour}]{line.verdict}")
-    console.print(table)
-    console.print(f"\n{_caption(result)}", highlight=False)
-
-
-def _sections(result: Result) -> list[tuple[str, list[Row]]]:
-    """Lines by section, both in the order in which they first came."""
-    names = list(dict.fromkeys(line.section for line in result.lines))
-    lines = sorted(result.lines, key=lambda line: names.index(line.section))
-    return [(name, list(some)) for name, some in groupby(lines, lambda line: line.section)]
-
-
-def _caption(result: Result) -> str:
-    facts, machine, versions = result.circumstances, result.circumstances["machine"], result.circumstances["versions"]
-    return (
-        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gib']} GiB · "
-        + " · ".join(f"{name} {number}" for name, number in versions.items())
-        + f"\n{facts['date']} · commit {facts['commit'] or 'unknown'}"
-        + (" WITH CHANGES THAT ARE NOT COMMITTED · " if facts["changed_files"] else " · ")
-        + " · ".join(f"{name} {value}" for name, value in result.parameters.items())
-    )
 
 
 def markdown(result: Result, images: str = "") -> str:

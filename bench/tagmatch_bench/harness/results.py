@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -17,6 +17,7 @@ from typing import Any, Literal
 from tagmatch import TagMatchError, __version__
 from tagmatch.model.options import available_threads
 from tagmatch_bench.harness.timing import Samples
+from tagmatch_bench.systems.matcher import differing, lists_in
 
 _PACKAGES = ("numpy", "numba", "pyarrow")
 
@@ -120,7 +121,6 @@ class Row:
     target: Target | None = None
     # the repeated measurements that `value` is the median of, or the mean where the figure says so
     samples: tuple[float, ...] = ()
-    section: str = ""  # the heading that it stands under, if there are any
     x: str | float = ""  # place on a panel's axis, if it is in one: a label, or a number where the panel has lines
 
     @classmethod
@@ -217,15 +217,31 @@ class Result:
         self.panels.append(Panel(*args, **options))
         return self.panels[-1]
 
-    def add(
-        self, what: str, value: float | Samples, unit: str, target: Target | None = None, *, section: str = ""
-    ) -> None:
+    def add(self, what: str, value: float | Samples, unit: str, target: Target | None = None) -> None:
         """Append a line: a value, or the median of repeated measurements."""
-        self.lines.append(Row.of(what, value, unit, target=target, section=section))
+        self.lines.append(Row.of(what, value, unit, target=target))
+
+    def compare(
+        self,
+        where: str,
+        system: str,
+        given: Any,
+        right: Any,
+        *,
+        exact: bool = True,
+        may_differ: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        """Append how answers compare with the right ones, but for keys of queries of which that may be either."""
+        queries, keys, more = differing(given, right)
+        if may_differ is not None:
+            more = more[[not may_differ(int(query), int(key)) for query, key in zip(queries, keys, strict=True)]]
+        wrong, missing = int(more[more > 0].sum()), -int(more[more < 0].sum())
+        found = lists_in(given)
+        self.answers.append(Answers(where, system, exact, len(found), len(found.values), wrong, missing))
 
     def faults(self) -> list[str]:
         """Describe the lines that miss a required target, and the answers that are not as promised."""
-        return [f"{line.section or self.name}: {line.what} {line}" for line in self.lines if line.failed] + [
+        return [f"{self.name}: {line.what} {line}" for line in self.lines if line.failed] + [
             f"{self.name}, {found.where}: {found.system} gave {found.wrong} wrong keys and missed {found.missing}"
             for found in self.answers
             if found.fault

@@ -11,9 +11,9 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from tagmatch_bench.harness.reference import right_answers
-from tagmatch_bench.harness.results import Answers, Result
+from tagmatch_bench.harness.results import Result
 from tagmatch_bench.harness.timing import Samples, seconds_of
-from tagmatch_bench.systems.matcher import answers_to_pylist, count_keys, wrong_and_missing
+from tagmatch_bench.systems.matcher import answers_to_pylist
 from tagmatch_bench.systems.on_disk import OnDisk
 
 
@@ -98,9 +98,7 @@ class Comparison:
             if each.place not in right:
                 right[each.place] = right_answers(each.contents, asked, threads=self._threads)
             answers = each.system.match_many(each.system.prepare(asked))
-            compared = wrong_and_missing(answers, right[each.place])
-            exact = each.system.exact
-            self._result.answers.append(Answers(where, each.name, exact, len(asked), count_keys(answers), *compared))
+            self._result.compare(where, each.name, answers, right[each.place], exact=each.system.exact)
 
 
 #: Of each file: what tells another file, or another content, from it

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array
 from tagmatch_bench.systems.access_predicates import AccessPredicates
+from tagmatch_bench.systems.matcher import wrong_and_missing
 
 ATTRIBUTES, PREDICATES, OF_SUBSCRIPTION = 238, 1504, 5
 
@@ -169,11 +170,7 @@ def times_of(value: float) -> Fraction:
 
 def check(matchings: Sequence[Matching], rows: int) -> tuple[int, int, int]:
     """Compare answers by tasks with those of the system as a whole; returns the keys, wrong ones and missing ones."""
-    keys = wrong = missing = 0
-    for matching in matchings:
-        for row in range(min(rows, matching.rows)):
-            found, right = matching.answer(row), matching.whole_answer(row)
-            keys += len(found)
-            wrong += len(found) - len(set(found) & set(right))
-            missing += len(set(right) - set(found))
-    return keys, wrong, missing
+    asked = [(matching, row) for matching in matchings for row in range(min(rows, matching.rows))]
+    found = [matching.answer(row) for matching, row in asked]
+    wrong, missing = wrong_and_missing(found, [matching.whole_answer(row) for matching, row in asked])
+    return sum(map(len, found)), wrong, missing

@@ -18,6 +18,7 @@ from tagmatch_bench.systems.content_matcher import (
     ContentMatcher,
     Filters,
     Messages,
+    add_match,
     contains,
     ones_of,
 )
@@ -185,19 +186,6 @@ def _set_bits(attributes, values, begin, end, groups, operands, bits):
 
 
 @inlined
-def _add(found, used, interface, marked, unique):
-    """Write the interface of a filter that matches, with `unique` once, which alone needs `marked`."""
-    if unique:
-        if marked[interface]:
-            return found, used
-        marked[interface] = True
-    if used == len(found):
-        found = np.concatenate((found, found))
-    found[used] = interface
-    return found, used + 1
-
-
-@inlined
 def _check(bits, first, last, index, found, used, marked, unique):
     """Write the interfaces of filters that match, of entries of the cluster bit vector."""
     for entry in range(first, last):
@@ -211,7 +199,7 @@ def _check(bits, first, last, index, found, used, marked, unique):
                 while at < stop and bits[index.others[at]] != 0:
                     at += count
                 if at >= stop:
-                    found, used = _add(found, used, index.interfaces[begin + row], marked, unique)
+                    found, used = add_match(found, used, index.interfaces[begin + row], marked, unique)
     return found, used
 
 
@@ -226,7 +214,7 @@ def _match(messages, index, unique, ends):
         begin, end = offsets[message], offsets[message + 1]
         first = used
         for interface in index.always:
-            found, used = _add(found, used, interface, marked, unique)
+            found, used = add_match(found, used, interface, marked, unique)
         _set_bits(attributes, values, begin, end, index.groups, index.operands, bits)
         found, used = _check(bits, 0, len(index.access), index, found, used, marked, unique)
         for i in range(begin, end):
@@ -268,7 +256,7 @@ def _sub_c_phase(bits, part, parts, index):
     used = 0
     if part == 0:
         for interface in index.always:
-            found, used = _add(found, used, interface, np.zeros(0, np.bool_), False)
+            found, used = add_match(found, used, interface, np.zeros(0, np.bool_), False)
     first = _begin_of(part, parts, index)
     last = len(index.access) if part == parts - 1 else _begin_of(part + 1, parts, index)
     found, used = _check(bits, first, last, index, found, used, np.zeros(0, np.bool_), False)

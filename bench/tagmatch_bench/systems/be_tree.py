@@ -24,6 +24,7 @@ from tagmatch_bench.systems.content_matcher import (
     ones_of,
 )
 from tagmatch_bench.systems.matcher import first_of_equals
+from tagmatch_bench.systems.sff import place_of
 
 I32Array = npt.NDArray[np.int32]
 
@@ -306,15 +307,9 @@ def _encode(attributes, values, offsets, operands, codes):
     """Write the code of each value."""
     for i in range(len(values)):
         begin, last = offsets[attributes[i]], offsets[attributes[i] + 1]
-        first = begin
-        while first < last:
-            middle = (first + last) >> 1
-            if operands[middle] < values[i]:
-                first = middle + 1
-            else:
-                last = middle
+        first = place_of(operands, begin, last, values[i], False)
         code = 2 * (first - begin)
-        if first < offsets[attributes[i] + 1] and operands[first] == values[i]:
+        if first < last and operands[first] == values[i]:
             code += 1
         codes[i] = code
 
@@ -367,13 +362,8 @@ def _match(messages, tree, unique, ends):
                             count += 1
                 else:
                     for i in range(begin, end):
-                        low, high, wanted = first, first + entries, np.int64(attributes[i])
-                        while low < high:
-                            middle = (low + high) >> 1
-                            if tree.attributes[middle] < wanted:
-                                low = middle + 1
-                            else:
-                                high = middle
+                        wanted = np.int64(attributes[i])
+                        low = place_of(tree.attributes, first, first + entries, wanted, False)
                         if low < first + entries and tree.attributes[low] == wanted:
                             waiting[count] = tree.roots[low]
                             count += 1

@@ -29,12 +29,8 @@ class System:
     # what not every machine has: `"gpu"`, or `"server"`, for which the class takes one more argument
     needs: Literal["gpu", "server"] | None = None
 
-    def __call__(self, sets: pa.Table, threads: int, **more: Any) -> Matcher[Any]:
-        """Build the system, with further options."""
-        return cast("Matcher[Any]", self.build(sets, threads, **more))
-
-    def build(self, stored: Any, threads: int, **more: Any) -> Any:
-        """Build a system that stores something else and is no `Matcher`; raises as a call does."""
+    def __call__(self, stored: Any, threads: int, **more: Any) -> Any:
+        """Build the system, with further options: a `Matcher`, if it stores sets."""
         build = resolve_name(f"{__package__}.{self.where}")
         return build(stored, threads=threads, **(dict(self.options) | more))
 

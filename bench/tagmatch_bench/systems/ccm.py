@@ -6,7 +6,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import namedtuple
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -75,6 +75,27 @@ class DeviceMatcher(ContentMatcher):
             except BaseException:
                 self._begin_anew()
                 raise
+
+    #: Of a message's way, in this order, where each can be timed; what begins each one when the next is asked for
+    parts: tuple[str, ...] = ()
+    _parts: Callable[..., Iterator[Any]]
+
+    def seconds_of_parts(self, messages: Messages) -> dict[str, float]:
+        """Seconds a message of each of `parts`, in the mean, when each part is waited for; each key once."""
+        taken = np.zeros(len(self.parts))
+        with self._device_alone():
+            for i in range(len(messages)):
+                parts = self._parts(messages[i : i + 1], unique=True)
+                for part in range(len(self.parts)):
+                    start = time.perf_counter()
+                    next(parts, None)
+                    self._workspace.stream.synchronize()
+                    taken[part] += time.perf_counter() - start
+                self._end_parts()
+        return dict(zip(self.parts, (taken / max(len(messages), 1)).tolist(), strict=True))
+
+    def _end_parts(self) -> None:
+        """Do what is left of a message and is not timed."""
 
     def nbytes(self) -> int | None:
         """Bytes of host and device memory, without counters and marks."""
@@ -214,10 +235,6 @@ def _clear(count, counts, marks, marked):
         marked[i] = 0
 
 
-#: Of a message's way, in this order (the paper's Figure 5); what clears by memset is in the first one
-PARTS = ("copy in", "kernel", "copy back")
-
-
 class _Tables2011(NamedTuple):
     """The paper's tables.
 
@@ -248,6 +265,9 @@ class Ccm2011(MarkingMatcher):
     of Input has no type, as an attribute has one, and is an attribute's number, not a name to be looked up in a map.
     Constraints of a row are in any order: by operator and value, which the paper tried, too, it found no faster.
     """
+
+    #: Of the paper's Figure 5; what clears by memset is in the first one
+    parts = ("copy in", "kernel", "copy back")
 
     def __init__(
         self, subscriptions: pa.Table, *, reset: Literal["kernel", "memset"] = "kernel", threads: int = 1
@@ -298,21 +318,8 @@ class Ccm2011(MarkingMatcher):
         self._workspace.stream.synchronize()
         return found
 
-    def seconds_of_parts(self, messages: Messages) -> dict[str, float]:
-        """Seconds a message of each of `PARTS`, in the mean, when each part is waited for; each key once."""
-        taken = np.zeros(len(PARTS))
-        with self._device_alone():
-            for i in range(len(messages)):
-                parts = self._parts(messages[i : i + 1], unique=True)
-                for part in range(len(PARTS)):
-                    start = time.perf_counter()
-                    next(parts, None)
-                    self._workspace.stream.synchronize()
-                    taken[part] += time.perf_counter() - start
-        return dict(zip(PARTS, (taken / max(len(messages), 1)).tolist(), strict=True))
-
     def _parts(self, messages: Messages, *, unique: bool) -> Iterator[U8Array]:
-        """Begin each of `PARTS`, one when the next is asked for; the last gives the marks. None if nothing is asked."""
+        """Begin each of `parts`, one when the next is asked for; the last gives the marks. None if nothing is asked."""
         workspace = self._workspace
         begin, end = messages.offsets
         if begin == end:

@@ -43,28 +43,14 @@ class DuckDBBounds(DuckDBTable):
         sides = dict(zip(_WEST_EAST_SOUTH_NORTH, (west, east, south, north), strict=True))
         return pa.table({"id": ids, "x": circles.x, "y": circles.y, "radius": circles.radius} | sides)
 
-    def _joined(self, given: pa.Table, condition: str) -> Found:
-        with self._given(given) as database:
-            found = database.sql(f"SELECT point, id FROM given JOIN circles ON {condition}").to_arrow_table()
-        return lists_of(found["point"].to_numpy(), found["id"].to_numpy(), len(given))
-
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
-        return self._joined(
-            pa.table({"point": np.arange(len(x)), "px": x, "py": y}),
-            "px BETWEEN west AND east AND py BETWEEN south AND north"
-            " AND (px - x) * (px - x) + (py - y) * (py - y) <= radius * radius",
-        )
-
-    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
-        """Return the circles whose centres are at most `radius` from each point."""
-        asked = self._rows(np.arange(len(x), dtype=np.uint32), Circles(x, y, radius))
-        names = ["point", "px", "py", "reach", *(f"p{side}" for side in _WEST_EAST_SOUTH_NORTH)]
-        return self._joined(
-            asked.rename_columns(names),
-            "x BETWEEN pwest AND peast AND y BETWEEN psouth AND pnorth"
-            " AND (px - x) * (px - x) + (py - y) * (py - y) <= reach * reach",
-        )
+        with self._given(pa.table({"point": np.arange(len(x)), "px": x, "py": y})) as database:
+            found = database.sql(
+                "SELECT point, id FROM given JOIN circles ON px BETWEEN west AND east AND py BETWEEN south AND north"
+                " AND (px - x) * (px - x) + (py - y) * (py - y) <= radius * radius"
+            ).to_arrow_table()
+        return lists_of(found["point"].to_numpy(), found["id"].to_numpy(), len(x))
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres, each circle once."""
@@ -87,10 +73,6 @@ _GIVEN = """CREATE TEMPORARY TABLE given (id bigint, x float8, y float8, radius 
 #: Boxes of the index have single precision, and are no smaller for that
 _STAB = """SELECT point, id FROM unnest(%s::float8[], %s::float8[]) WITH ORDINALITY AS asked (px, py, point)
  JOIN {} ON box && ST_MakePoint(px, py) AND (px - x) * (px - x) + (py - y) * (py - y) <= radius * radius"""
-_WITHIN = """SELECT point, id FROM unnest(%s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[],
- %s::float8[], %s::float8[]) WITH ORDINALITY AS asked (px, py, reach, west, south, east, north, point)
- JOIN {} ON box && ST_MakeEnvelope(west, south, east, north)
- AND (px - x) * (px - x) + (py - y) * (py - y) <= reach * reach"""
 _MOVE = """UPDATE {} AS circles SET x = moved.x, y = moved.y,
  box = ST_MakeEnvelope(moved.west, moved.south, moved.east, moved.north)
  FROM unnest(%s::bigint[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[])
@@ -116,7 +98,7 @@ class PostGis(PostgresTable):
                 self._connection.execute(on_table(statement))
             self._connection.execute("DROP TABLE given")
             self._undo = undo.pop_all()
-        self._select, self._within, self._move = map(on_table, (_STAB, _WITHIN, _MOVE))
+        self._select, self._move = map(on_table, (_STAB, _MOVE))
 
     def _load(self, circles: Circles) -> None:
         self._connection.execute(_GIVEN)
@@ -132,19 +114,12 @@ class PostGis(PostgresTable):
             for row in zip(*(column.tolist() for column in columns), strict=True):
                 copy.write_row(row)
 
-    def _found(self, statement: Any, columns: list[F64Array]) -> Found:
-        lists = [column.tolist() for column in columns]
-        rows = self._connection.execute(statement, lists, prepare=True, binary=True).fetchall()
-        pairs = np.array(rows, np.int64).reshape(-1, 2)
-        return lists_of(pairs[:, 0] - 1, pairs[:, 1], len(lists[0]))
-
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
-        return self._found(self._select, [x, y])
-
-    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
-        """Return the circles whose centres are at most `radius` from each point."""
-        return self._found(self._within, [x, y, radius, *_sides(Circles(x, y, radius))])
+        asked = [x.tolist(), y.tolist()]
+        rows = self._connection.execute(self._select, asked, prepare=True, binary=True).fetchall()
+        pairs = np.array(rows, np.int64).reshape(-1, 2)
+        return lists_of(pairs[:, 0] - 1, pairs[:, 1], len(x))
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres, each circle once."""

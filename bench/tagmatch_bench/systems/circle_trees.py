@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import pyarrow as pa
 from tagmatch.model.arrays import F64Array, U32Array, offsets_of
 from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.systems.circles import Circles, Found, boxes, joined, lists_of
-from tagmatch_bench.systems.matcher import Plain, needed
+from tagmatch_bench.systems.matcher import COMPARED, Plain, needed
 
 #: Side of the square, around longitude and latitude 0, where a degree of each is as long
 DEGREES = 1.0
@@ -63,18 +62,11 @@ class RStarTree(Plain):
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
-        points = np.stack([x, y], axis=1)
-        return self._circles.keep(self._candidates(points, points), x, y)
-
-    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
-        """Return the circles whose centres are at most `radius` from each point."""
-        return self._circles.keep_centres(self._candidates(*boxes(x, y, radius)), x, y, radius)
-
-    def _candidates(self, lowest: F64Array, highest: F64Array) -> Found:
-        if not len(lowest):
+        if not len(x):
             return Found(np.zeros(1, np.int64), np.zeros(0, np.uint32))
-        ids, counts = self._tree.intersection_v(lowest, highest)
-        return Found(offsets_of(counts), ids.astype(np.uint32))
+        points = np.stack([x, y], axis=1)
+        ids, counts = self._tree.intersection_v(points, points)
+        return self._circles.keep(Found(offsets_of(counts), ids.astype(np.uint32)), x, y)
 
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres, each circle once."""
@@ -137,20 +129,13 @@ class ShapelyTree(Plain):
         with needed("shapely"):
             import shapely
         self._shapely, self._circles = shapely, circles
-        self._tree = shapely.STRtree(self._box(*circles.boxes()))
-
-    def _box(self, lowest: F64Array, highest: F64Array) -> Any:
-        return self._shapely.box(*lowest.T, *highest.T)
+        lowest, highest = circles.boxes()
+        self._tree = shapely.STRtree(shapely.box(*lowest.T, *highest.T))
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
         points, ids = self._tree.query(self._shapely.points(x, y))
         return self._circles.keep(lists_of(points, ids, len(x)), x, y)
-
-    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
-        """Return the circles whose centres are at most `radius` from each point."""
-        points, ids = self._tree.query(self._box(*boxes(x, y, radius)))
-        return self._circles.keep_centres(lists_of(points, ids, len(x)), x, y, radius)
 
 
 #: Cells so coarse that ten rings of them would have a pentagon are not used; no cells are finer than the last one
@@ -215,12 +200,6 @@ class H3Cells(Plain):
         reach = float(metres(np.array(self._most)))
         return self._circles.keep(joined([self._near(cell, reach) for cell in self._cells(x, y)]), x, y)
 
-    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
-        """Return the circles whose centres are at most `radius` from each point."""
-        reaches = metres(np.minimum(radius, _DIAGONAL)).tolist()
-        near = [self._near(cell, reach) for cell, reach in zip(self._cells(x, y), reaches, strict=True)]
-        return self._circles.keep_centres(joined(near), x, y, radius)
-
     def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
         """Give circles new centres, each circle once."""
         for number, cell in zip(ids.tolist(), self._cells(x, y), strict=True):
@@ -234,12 +213,6 @@ class H3Cells(Plain):
         self._circles.move(ids, x, y)
 
 
-_OPERATORS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "!=": operator.ne,
-    "<": operator.lt,
-    ">": operator.gt,
-}
 #: By which share of it, and by how many degrees, a box is larger than its circle, so that rounding leaves nothing out
 _MORE, _DEGREES = 1 + 1e-9, 1e-9
 
@@ -259,7 +232,7 @@ class ShapelyFilter(Plain):
         self._keys = subscriptions["key"].to_pylist()
         self._tags = [frozenset(tags) for tags in subscriptions["tags"].to_pylist()]
         self._constraints = [
-            [(each["attr"], _OPERATORS[each["op"]], each["value"]) for each in some]
+            [(each["attr"], COMPARED[each["op"]], each["value"]) for each in some]
             for some in subscriptions["constraints"].to_pylist()
         ]
         area = subscriptions["area"].combine_chunks()

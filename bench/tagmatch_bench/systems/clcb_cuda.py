@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import namedtuple
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,9 +25,6 @@ _BLOCK = 256
 _BITS = 32
 #: Answers that are copied with their number; of more, the rest is copied after that
 _COPIED = 4096
-
-#: Of a message's way, in this order (the paper's Figure 6)
-PARTS = ("copy in", "Loc", "Cont", "Zip", "copy back")
 
 #: What Loc asks of filters
 _Areas = namedtuple("_Areas", "centres squares blooms sizes")
@@ -60,6 +56,8 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
     Simplified: the position and the Bloom filter of a message are arguments of Loc, not memory; an attribute is a
     number, and those that no filter has a constraint on are not in the Bloom filter; marks are bytes, not bits.
     """
+
+    parts = ("copy in", "Loc", "Cont", "Zip", "copy back")  # of the paper's Figure 6
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1) -> None:
         super().__init__(subscriptions, at_once=1, threads=threads)
@@ -110,22 +108,12 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
             stream.synchronize()
         return self._workspace.pinned("found", np.uint32, 1 + count)[1:].copy()
 
-    def seconds_of_parts(self, messages: LocatedMessages) -> dict[str, float]:
-        """Seconds a message of each of `PARTS`, in the mean, when each part is waited for; each key once."""
-        taken = np.zeros(len(PARTS))
-        with self._device_alone():
-            for i in range(len(messages)):
-                parts = self._parts(messages[i : i + 1], unique=True)
-                for part in range(len(PARTS)):
-                    start = time.perf_counter()
-                    next(parts)
-                    self._workspace.stream.synchronize()
-                    taken[part] += time.perf_counter() - start
-                self._copied(True)
-        return dict(zip(PARTS, (taken / max(len(messages), 1)).tolist(), strict=True))
+    def _end_parts(self) -> None:
+        """Get what the message has found."""
+        self._copied(True)
 
     def _parts(self, messages: LocatedMessages, *, unique: bool) -> Iterator[None]:
-        """Begin each of `PARTS` of a message, one when the next is asked for."""
+        """Begin each of `parts` of a message, one when the next is asked for."""
         workspace, tables = self._workspace, self._tables
         marks, found = self._marked_and_found(unique)
         begin, end = messages.offsets

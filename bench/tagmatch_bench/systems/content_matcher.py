@@ -258,10 +258,11 @@ def holds(operator, x, value, upper):
 
 @inlined
 def add_match(found, used, interface, marked, unique):
-    """Write the interface of a filter that matches, with `unique` once; returns what is written to, and how much."""
-    if unique and marked[interface]:
-        return found, used
-    marked[interface] = True
+    """Write the interface of a filter that matches, with `unique` once, which alone needs `marked`; returns both."""
+    if unique:
+        if marked[interface]:
+            return found, used
+        marked[interface] = True
     if used == len(found):
         found = np.concatenate((found, found))
     found[used] = interface

@@ -16,7 +16,7 @@ from tagmatch.model.columns import key_values
 from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.tables import KeyTable
 from tagmatch.workloads.numbers import mix
-from tagmatch_bench.systems.matcher import Plain, first_of_equals, keys_of_matches, rows_of, unique_lists
+from tagmatch_bench.systems.matcher import Plain, first_of_equals, keys_of_matches, list_array, rows_of, unique_lists
 
 
 class RarestTagDict(Plain):
@@ -80,14 +80,14 @@ class SubsetEnumeration(Plain):
         self._max_subsets = max_subsets
         tags = sets["tags"].combine_chunks()
         self._vocabulary = pc.unique(tags.flatten())
-        rows = self._known_tags(tags)
+        rows = known_tags(tags, self._vocabulary)
         self._longest = int(rows.lengths().max(initial=0))
         self._filter, self._slots, self._sets, set_of_row = _distinct_sets(rows)
         self._keys = _key_table(set_of_row, key_values(sets["key"], "key"), len(self._sets))
 
     def prepare(self, queries: pa.ListArray) -> pa.ListArray:
         """Convert to lists of uint32: the numbers of each query's known tags."""
-        known = self._known_tags(queries)
+        known = known_tags(queries, self._vocabulary)
         lengths = known.lengths()
         longest = int(lengths.max(initial=0))
         subsets = 0
@@ -98,7 +98,7 @@ class SubsetEnumeration(Plain):
                     f"query {int(np.argmax(lengths))} has {longest} known tags and so more than {self._max_subsets:,} "
                     f"(max_subsets) subsets of up to {self._longest} tags; leave it out or raise max_subsets"
                 )
-        return pa.ListArray.from_arrays(pa.array(known.offsets, pa.int32()), pa.array(known.values))
+        return list_array(known)
 
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""
@@ -117,15 +117,16 @@ class SubsetEnumeration(Plain):
         tables = (self._filter, self._slots, self._sets, self._keys, self._vocabulary)
         return sum(int(table.nbytes) for table in tables)
 
-    def _known_tags(self, rows: pa.ListArray) -> Lists:
-        """Return the number of each tag of the vocabulary, uint32; every row ascending, each number once."""
-        numbers = pc.index_in(rows.flatten(), self._vocabulary)
-        row_of_tag = np.repeat(np.arange(len(rows), dtype=np.uint64), pc.list_value_length(rows).to_numpy())
-        known = numbers.is_valid().to_numpy(zero_copy_only=False)
-        pairs = np.sort((row_of_tag[known] << _U(32)) | numbers.drop_null().to_numpy().astype(np.uint64))
-        pairs = pairs[np.concatenate([[True], pairs[1:] != pairs[:-1]])[: len(pairs)]]
-        lengths = np.bincount((pairs >> _U(32)).astype(np.int64), minlength=len(rows))
-        return Lists(list_offsets(lengths), (pairs & _LOW32).astype(np.uint32))
+
+def known_tags(rows: pa.ListArray, vocabulary: pa.Array) -> Lists:
+    """Return the place of each tag in a vocabulary, uint32; every row ascending, each place once."""
+    numbers = pc.index_in(rows.flatten(), vocabulary)
+    row_of_tag = np.repeat(np.arange(len(rows), dtype=np.uint64), pc.list_value_length(rows).to_numpy())
+    known = numbers.is_valid().to_numpy(zero_copy_only=False)
+    pairs = np.sort((row_of_tag[known] << _U(32)) | numbers.drop_null().to_numpy().astype(np.uint64))
+    pairs = pairs[np.concatenate([[True], pairs[1:] != pairs[:-1]])[: len(pairs)]]
+    lengths = np.bincount((pairs >> _U(32)).astype(np.int64), minlength=len(rows))
+    return Lists(list_offsets(lengths), (pairs & _LOW32).astype(np.uint32))
 
 
 def _distinct_sets(rows: Lists) -> tuple[U64Array, U64Array, Lists, I64Array]:

@@ -7,8 +7,9 @@ converts an Arrow array of queries to it, so that benchmarks need not time that.
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -19,13 +20,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import Lists, U64Array
+from tagmatch.model.arrays import I64Array, Lists, U64Array, list_offsets
+from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import KeyTable
 from tagmatch.pipeline.tags import look_up_keys, merge_unique
+from tagmatch.workloads.numbers import mix
 
 Queries = TypeVar("Queries")
+
+#: How numbers are compared, of constraints that have one operand
+COMPARED: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    ">": operator.gt,
+}
 
 #: The keys of each query: Arrow lists of uint64, or a Python sequence of lists or arrays
 Answers: TypeAlias = "pa.ListArray | Sequence[Sequence[int] | U64Array]"
@@ -99,24 +110,52 @@ def count_keys(answers: Answers) -> int:
     return sum(map(len, answers))
 
 
-def wrong_and_missing(answers: Answers, right: Answers) -> tuple[int, int]:
-    """Count the keys, of all queries, that answers have beyond the right ones, and those that they lack."""
-    if len(answers) != len(right):
-        raise ValueError(f"answers to {len(answers)} queries cannot be compared with those to {len(right)}")
-    (given_of, given), (due_of, due) = map(_query_and_key, (answers, right))
-    queries, keys = np.concatenate([given_of, due_of]), np.concatenate([given, due])
-    if not len(keys):
-        return 0, 0
+def differing(answers: Any, right: Any) -> tuple[I64Array, U64Array, I64Array]:
+    """Of what answers have more often than the right ones, or less: the query, the key, and how many times more."""
+    given, due = lists_in(answers), lists_in(right)
+    if len(given) != len(due):
+        raise ValueError(f"answers to {len(given)} queries cannot be compared with those to {len(due)}")
+    # Most are equal, which numbers of keys and sums of their hashes tell, in whichever order these are
+    sums = [np.zeros(len(due), np.uint64) for _ in range(2)]
+    for lists, found in zip((given, due), sums, strict=True):
+        _sum_hashes(lists.offsets, lists.values, found)
+    differ = (given.lengths() != due.lengths()) | (sums[0] != sums[1])
+    of = [np.repeat(np.arange(len(lists)), lists.lengths()) for lists in (given, due)]
+    some = [differ[queries] for queries in of]
+    queries = np.concatenate([of[0][some[0]], of[1][some[1]]])
+    keys = np.concatenate([given.values[some[0]], due.values[some[1]]])
     order = np.lexsort((keys, queries))
+    more = np.where(order < np.count_nonzero(some[0]), 1, -1)
     queries, keys = queries[order], keys[order]
-    more = np.add.reduceat(np.where(order < len(given), 1, -1), np.flatnonzero(first_of_equals(queries, keys)))
+    if len(keys):
+        first = np.flatnonzero(first_of_equals(queries, keys))
+        queries, keys, more = queries[first], keys[first], np.add.reduceat(more, first)
+    return queries[more != 0], keys[more != 0], more[more != 0]
+
+
+def wrong_and_missing(answers: Any, right: Any) -> tuple[int, int]:
+    """Count the keys, of all queries, that answers have beyond the right ones, and those that they lack."""
+    _, _, more = differing(answers, right)
     return int(more[more > 0].sum()), -int(more[more < 0].sum())
 
 
-def _query_and_key(answers: Answers) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]:
-    """Of each key of all queries, the number of the query, and the key."""
-    lists = answers if isinstance(answers, pa.Array) else pa.array(answers_to_pylist(answers), pa.list_(pa.uint64()))
-    return pc.list_parent_indices(lists).to_numpy(), lists.flatten().to_numpy().astype(np.uint64, copy=False)
+def lists_in(answers: Any) -> Lists:
+    """The keys of all queries: of Arrow lists, of `Lists`, or of a sequence."""
+    if isinstance(answers, pa.Array):
+        lengths = pc.list_value_length(answers).to_numpy(zero_copy_only=False)
+        return Lists(list_offsets(lengths), answers.flatten().to_numpy().astype(np.uint64, copy=False))
+    if isinstance(answers, Lists):
+        return Lists(answers.offsets, answers.values.astype(np.uint64, copy=False))
+    keys = [np.asarray(each, np.uint64) for each in answers]
+    return Lists(list_offsets(np.array([*map(len, keys)], np.int64)), np.concatenate([np.zeros(0, np.uint64), *keys]))
+
+
+@kernel
+def _sum_hashes(offsets, keys, sums):
+    """The sum of the hashes of each list's keys."""
+    for i in range(len(sums)):
+        for j in range(offsets[i], offsets[i + 1]):
+            sums[i] += mix(keys[j])
 
 
 def first_of_equals(*columns: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from tagmatch.model.arrays import U64Array, offsets_of
+from tagmatch.workloads.content import lists_of
+from tagmatch_bench.systems.catalogue import System
 from tagmatch_bench.systems.matcher import Matcher, Plain, needed
 
 #: Columns of all tables here. No two rows have the same key, so that a row can be named by it
@@ -39,25 +38,15 @@ class OnDisk(Matcher["pa.ListArray"], Protocol):
         """Do what is to be done after many small additions; other threads may go on to add rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class SystemOnDisk:
-    """A system, imported when it is opened."""
-
-    where: str  # module in this folder and class, `"module:Class"`; the class takes a path and `threads`
-
-    def __call__(self, path: Path, threads: int, **more: Any) -> OnDisk:
-        """Make the system at a path, or open what it has made there, with further options."""
-        return cast("OnDisk", resolve_name(f"{__package__}.{self.where}")(path, threads=threads, **more))
-
-
 TAGMATCH = "tagmatch"
 DUCKDB = "DuckDB"
 LANCEDB = "LanceDB"
 
-SYSTEMS_ON_DISK: Mapping[str, SystemOnDisk] = {
-    TAGMATCH: SystemOnDisk("tagmatch:TagmatchOnDisk"),
-    DUCKDB: SystemOnDisk("on_disk:DuckDBFile"),
-    LANCEDB: SystemOnDisk("on_disk:LanceDBTable"),
+#: They take a path, where they are made or opened, in place of sets
+SYSTEMS_ON_DISK: Mapping[str, System] = {
+    TAGMATCH: System("tagmatch:TagmatchOnDisk"),
+    DUCKDB: System("on_disk:DuckDBFile"),
+    LANCEDB: System("on_disk:LanceDBTable"),
 }
 
 
@@ -115,7 +104,9 @@ class _DuckDB(DuckDBTable):
                 f"SELECT {'DISTINCT' if unique else ''} query, {self.keys_of_row} AS key"
                 " FROM given JOIN sets ON list_has_all(given.tags, sets.tags)"
             ).to_arrow_table()
-        return _lists_of(found["query"].to_numpy(), found["key"].to_numpy(), len(queries))
+        order = np.argsort(asked := found["query"].to_numpy(), kind="stable")
+        counts, keys = np.bincount(asked, minlength=len(queries)), found["key"].to_numpy()
+        return lists_of(counts, pa.array(keys[order]))
 
 
 class DuckDBScan(_DuckDB):
@@ -175,13 +166,6 @@ class DuckDBFile(_DuckDB):
 
     def tend(self) -> None:
         """Nothing: DuckDB itself moves its log into the table from time to time."""
-
-
-def _lists_of(queries: U64Array, keys: U64Array, count: int) -> pa.ListArray:
-    """Group pairs of a query's number and a key by query."""
-    order = np.argsort(queries, kind="stable")
-    offsets = offsets_of(np.bincount(queries, minlength=count))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys[order]))
 
 
 _SCHEMA = pa.schema({"tags": pa.list_(pa.string()), "key": pa.uint64()})

@@ -53,8 +53,31 @@ def packets_for_all(index: TagMatch) -> CallSize:
     return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
 
 
-class Tagmatch(Plain):
-    """An index of this library; `options` are those of `TagMatch`.
+class Indexed(Plain):
+    """An index of this library, asked as its users ask it."""
+
+    index: TagMatch
+
+    def match_many(self, queries: Any, *, unique: bool = False) -> pa.ListArray:
+        """Return the keys that match, for each query, or message, in order."""
+        return self.index.match_many(queries, unique=unique)
+
+    @property
+    def call_size(self) -> CallSize:
+        """So many queries that all threads have packets."""
+        return packets_for_all(self.index)
+
+    def nbytes(self) -> int:
+        """Bytes of memory, with the stored rows and keys."""
+        return int(self.index.stats()["index_bytes"])
+
+    def close(self) -> None:
+        """Close the index."""
+        self.index.close()
+
+
+class Tagmatch(Indexed):
+    """An index of sets; `options` are those of `TagMatch`.
 
     Of the same sets in the same layout there is one snapshot, which all indexes share.
 
@@ -65,26 +88,9 @@ class Tagmatch(Plain):
         self.exact: bool = options.get("exact", True) or options.get("layout") != "balanced"
         self.index = open_index(partial(_snapshot, sets, threads=options.get("threads", 1)), **options)
 
-    def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
-        """Return the keys of the stored sets that match, for each query in order."""
-        return self.index.match_many(queries, unique=unique)
-
     def match(self, query: list[str]) -> list[int]:
         """Return the keys of the stored sets that match one query."""
         return self.index.match(query)
-
-    @property
-    def call_size(self) -> CallSize:
-        """So many queries that all threads have packets."""
-        return packets_for_all(self.index)
-
-    def nbytes(self) -> int | None:
-        """Bytes of memory."""
-        return int(self.index.stats()["index_bytes"])
-
-    def close(self) -> None:
-        """Close the index."""
-        self.index.close()
 
 
 class TagmatchOnDisk(Tagmatch):
@@ -95,7 +101,7 @@ class TagmatchOnDisk(Tagmatch):
     def __init__(self, path: Path, **options: Any) -> None:
         self.exact = True
         make = TagMatch.open if path.exists() else TagMatch
-        self.index: TagMatch = make(path, device="cpu", **options)
+        self.index = make(path, device="cpu", **options)
 
     def change(self, added: pa.Table, removed: pa.Table | None = None) -> None:
         """Remove and add rows, in one consolidation."""

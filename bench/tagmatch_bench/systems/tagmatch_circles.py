@@ -18,6 +18,7 @@ from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.cuda.support import devices, on_device
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.matcher import Plain, UnavailableError
+from tagmatch_bench.systems.tagmatch import Indexed
 
 
 class _Structure(Plain):
@@ -61,14 +62,14 @@ class ClientCircles(_Structure):
         self._cells.move(ids.astype(np.int64), x, y)
 
 
-class CirclesInIndex:
+class CirclesInIndex(Indexed):
     """A `TagMatch` of sets without tags, each with a circle on the plane, whose number is the key. Exact.
 
     Points come as an Arrow table, and answers are Arrow keys.
     """
 
     def __init__(self, circles: Circles, *, threads: int = 1) -> None:
-        self.index: TagMatch = TagMatch(threads=threads, device="cpu", plane=True)
+        self.index = TagMatch(threads=threads, device="cpu", plane=True)
         self._add(circles)
         self.index.consolidate()
 
@@ -77,26 +78,14 @@ class CirclesInIndex:
         area = pa.StructArray.from_arrays(columns, ["lon", "lat", "metres"])
         self.index.add_subscriptions(pa.table({"key": np.arange(len(circles), dtype=np.uint64), "area": area}))
 
-    def prepare(self, x: F64Array, y: F64Array) -> pa.Table:
+    def prepare(self, x: F64Array, y: F64Array) -> pa.Table:  # type: ignore[override]
         """Points as messages."""
         return pa.table({"location": pa.StructArray.from_arrays([pa.array(x), pa.array(y)], ["x", "y"])})
-
-    def match_many(self, messages: pa.Table) -> pa.ListArray:
-        """Return the keys of each message."""
-        return self.index.match_many(messages)
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
         keys = self.match_many(self.prepare(x, y))
         return Found(keys.offsets.to_numpy().astype(np.int64), keys.values.to_numpy().astype(np.uint32))
-
-    def nbytes(self) -> int:
-        """Bytes of memory, with the stored rows and keys."""
-        return int(self.index.stats()["index_bytes"])
-
-    def close(self) -> None:
-        """Close the index."""
-        self.index.close()
 
 
 class ClientsInIndex(CirclesInIndex):

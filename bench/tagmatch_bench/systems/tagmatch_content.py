@@ -18,18 +18,18 @@ from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside
 from tagmatch.pipeline.segment import Matcher, Preprocessed
 from tagmatch.pipeline.tags import merge_all
-from tagmatch_bench.systems.matcher import CallSize, Plain, UnavailableError, list_array
-from tagmatch_bench.systems.tagmatch import open_index, packets_for_all
+from tagmatch_bench.systems.matcher import Plain, UnavailableError, list_array
+from tagmatch_bench.systems.tagmatch import Indexed, open_index
 
 #: What a message has beside attributes
 _TAGS, _LOCATION = "tags", "location"
 
 
-class TagmatchContent(Plain):
+class TagmatchContent(Indexed):
     """An index of a table of subscriptions, as `TagMatch.add_subscriptions` takes it, asked with tables of messages."""
 
     def __init__(self, subscriptions: pa.Table, *, threads: int = 1, plane: bool = False) -> None:
-        self.index: TagMatch = TagMatch(threads=threads, device="cpu", plane=plane)
+        self.index = TagMatch(threads=threads, device="cpu", plane=plane)
         self.index.add_subscriptions(subscriptions)
         self.index.consolidate()
 
@@ -46,27 +46,10 @@ class TagmatchContent(Plain):
         """Messages are taken as they are, in one piece."""
         return messages.combine_chunks()
 
-    def match_many(self, messages: pa.Table, *, unique: bool = False) -> pa.ListArray:
-        """Return the keys of the subscriptions that each message satisfies."""
-        return self.index.match_many(messages, unique=unique)
-
-    @property
-    def call_size(self) -> CallSize:
-        """So many messages that all threads have packets."""
-        return packets_for_all(self.index)
-
-    def nbytes(self) -> int:
-        """Bytes of memory, with the stored rows and keys."""
-        return int(self.index.stats()["index_bytes"])
-
     @property
     def matcher(self) -> Matcher:
         """What answers."""
         return self.index._engine.changing.answering.matcher
-
-    def close(self) -> None:
-        """Close the index."""
-        self.index.close()
 
 
 class TagmatchLocated(TagmatchContent):

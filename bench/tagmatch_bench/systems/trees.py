@@ -257,7 +257,7 @@ class PrefixTree(SignatureMatcher):
         return self._keys.nbytes + self._tree.nbytes
 
 
-class IcnTree(SignatureMatcher):
+class IcnTree(PrefixTree):
     """A prefix tree over signatures with reordered bits and limits on one-bits. Inexact: some sets only seem to match.
 
     After the description of M. Papalini, K. Khazaei, A. Carzaniga, D. Rogora, "High Throughput Forwarding for ICN with
@@ -278,20 +278,16 @@ class IcnTree(SignatureMatcher):
         table = signature_table(sets, threads=threads)
         self._places = _rarest_first(table.signatures)
         table = _reordered(table, self._places, threads)
-        super().__init__(table.keys, threads=threads)
+        SignatureMatcher.__init__(self, table.keys, threads=threads)
         self._tree = build_tree(table.signatures, leaf_rows=leaf_rows, limit_ones=True)
 
     def prepare(self, queries: pa.ListArray) -> U64Array:
         """Compute the queries' signatures, uint64[n, 3], with their bits in the tree's order."""
         return _with_bits_at(super().prepare(queries), self._places, self._threads)
 
-    def match_rows(self, queries: U64Array) -> Lists:
-        """Find the rows whose signature is contained in each query's."""
-        return self._tree.contained_rows(queries)
-
     def nbytes(self) -> int | None:
         """Bytes of memory."""
-        return self._keys.nbytes + self._tree.nbytes + self._places.nbytes
+        return (super().nbytes() or 0) + self._places.nbytes
 
 
 @kernel

@@ -13,7 +13,7 @@ from tagmatch_bench.commands.app import app
 from tagmatch_bench.figures import location_content, location_spatial
 from tagmatch_bench.figures.figure import FIGURES
 from tagmatch_bench.figures.location import LocationSizes, location
-from tagmatch_bench.figures.pcm import CcmSizes, PcmSizes, ccm, pcm
+from tagmatch_bench.figures.pcm import ccm, pcm
 from tagmatch_bench.harness.bench import Bench, BenchOptions
 from tagmatch_bench.harness.content import ALL
 from tagmatch_bench.harness.results import Result
@@ -66,11 +66,11 @@ def test_figures_have_rows_of_devices(figure: str, what: str) -> None:
 
 def test_constraints() -> None:
     """CCM's Figure 5 of both versions, and of PCM Table 2, with all published systems, and calls of several sizes."""
-    result = ccm(bench(), CcmSizes(80, ("figure5",)))
+    result = ccm(bench(), constraints=80, parts=("figure5",))
     parts, _ = shown(result, SLOW).values()
     assert parts == {"Memset", "Kernel"}
     assert {row.x for row in result.panels[0].rows} == {"copy in", "kernel", "copy back"}
-    result = pcm(bench(), PcmSizes(80, (1, 6), ("table2", "throughput")))
+    result = pcm(bench(), constraints=80, calls=(1, 6), parts=("table2", "throughput"))
     micros, times, many, by_size = shown(result, SLOW).values()
     assert micros == {*ALL} - {SLOW}
     assert times >= {row.what for row in result.panels[1].published}

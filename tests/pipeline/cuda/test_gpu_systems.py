@@ -68,7 +68,7 @@ def test_constraints_and_areas(workload: Tables) -> None:
 @given(data=st.data())
 def test_areas_alone(name: str, data: st.DataObject) -> None:
     case = data.draw(cases(PLACES, RADII) if name == "CLCB" else cases())
-    check_circles(lambda circles: (CIRCLES_GPU | OWN_CIRCLES_GPU)[name].build(circles, 1), case)
+    check_circles(lambda circles: (CIRCLES_GPU | OWN_CIRCLES_GPU)[name](circles, 1), case)
 
 
 def generated(scenario: str, subscribers: int, messages: int, **changes: Any) -> Tables:
