@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import systems as shared
 from support.bench import Found, at, facts, measured, run
+from support.servers import needs
 from support.systems import Case, cases, check_circles, check_located, one_radius, random_case, right_keys
 
 from tagmatch.model.errors import TagMatchError
@@ -21,10 +22,10 @@ from tagmatch_bench.figures import location as location_figure
 from tagmatch_bench.figures import location_content, location_spatial, published
 from tagmatch_bench.harness.located import WHOLE, great_circle, tags_as_attributes, tags_as_constraints
 from tagmatch_bench.systems import servers
-from tagmatch_bench.systems.catalogue import ALERTS, CIRCLES, LOCATED, OWN_CIRCLES, OWN_CIRCLES_GPU, System
+from tagmatch_bench.systems.catalogue import ALERTS, CIRCLES, GRID, LOCATED, OWN_CIRCLES, OWN_CIRCLES_GPU, System
 from tagmatch_bench.systems.circle_databases import PostGis, RedisGeo
 from tagmatch_bench.systems.circle_trees import RStarTree, ScipyTree
-from tagmatch_bench.systems.circles import Circles, Stabs
+from tagmatch_bench.systems.circles import Circles
 from tagmatch_bench.systems.circles import Found as FoundCircles
 from tagmatch_bench.systems.matcher import UnavailableError, answers_to_pylist
 from tagmatch_bench.systems.servers import PostgresServer, RedisServer
@@ -48,6 +49,8 @@ def areas(request: pytest.FixtureRequest) -> tuple[str, Build]:
     if name == "Redis GEO":
         server = request.getfixturevalue("redis")
         return name, lambda circles, _: RedisGeo(circles, server=server)
+    if name == GRID:
+        needs("g++", "g++")
     return name, SYSTEMS[name]
 
 
@@ -108,8 +111,8 @@ def test_nothing_is_left_behind(
     assert redis.connect().keys() == []
     for name in ON_SERVERS:  # with a server of its own
         with closing(CIRCLES[name](Circles.checked([0.5], [0.5], [0.1]), 1)) as system:
-            found = system.stab if isinstance(system, Stabs) else system.within
-            assert found(*np.full((2 if isinstance(system, Stabs) else 3, 1), 0.5)).ids.tolist() == [0]
+            found = system.stab(*np.full((2, 1), 0.5)) if name == "PostGIS" else system.within(*np.full((3, 1), 0.5))
+            assert found.ids.tolist() == [0]
     monkeypatch.setattr(servers.shutil, "which", lambda *_, **__: None)
     with pytest.raises(UnavailableError, match="needs the program redis-server"):
         RedisServer()
@@ -204,8 +207,8 @@ def test_spatial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert found.places(f"{what}: messages") == at(SPATIAL, {300, 2000})
         assert found.places(f"{what}: moves") == at(MOVING, {300, 2000})
     assert found.places("areas: build").keys() == SPATIAL
-    assert found.places("areas: memory").keys() == {*OWN_CIRCLES, "CLCB, CPU", "DuckDB, bounds"}
-    assert len(found.limits) == 5 * len(whats)
+    assert found.places("areas: memory").keys() == {*OWN_CIRCLES, "CLCB, CPU", "DuckDB, bounds", GRID}
+    assert len(found.limits) == 8 * len(whats)
     assert found.unavailable.keys() == {"R*-tree as Boost has it", *SERVERS, "CLCB", *OWN_CIRCLES_GPU}
     for where, systems in (
         ("each, beside brute force", SPATIAL),

@@ -31,7 +31,7 @@ from tagmatch_bench.broker.wire import (
     received,
 )
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Messages
-from tagmatch_bench.systems.matcher import list_array, wrong_and_missing
+from tagmatch_bench.systems.matcher import list_array, lists_in, wrong_and_missing
 
 
 class InputQueue:
@@ -77,7 +77,7 @@ class ContentEngine:
     def interfaces(self, events: Events) -> Lists:
         """Of each event the interfaces, each once."""
         messages = Messages(events.offsets, events.attributes, events.values)
-        return _lists(self._matcher.match_many(messages, unique=True))
+        return lists_in(self._matcher.match_many(messages, unique=True))
 
 
 class TagmatchEngine:
@@ -106,11 +106,7 @@ class TagmatchEngine:
     def _in_a_table(self, events: Events) -> Lists:
         offsets, names = pa.array(events.offsets.astype(np.int32)), self._names.take(pa.array(events.attributes))
         maps = pa.MapArray.from_arrays(offsets, names, pa.array(events.values))
-        return _lists(self._index.match_many(pa.record_batch({"attributes": maps}), unique=True))
-
-
-def _lists(answers: pa.ListArray) -> Lists:
-    return Lists(answers.offsets.to_numpy().astype(np.int64), answers.values.to_numpy())
+        return lists_in(self._index.match_many(pa.record_batch({"attributes": maps}), unique=True))
 
 
 # Bytes that are read at once

@@ -7,6 +7,7 @@ from dataclasses import fields
 from functools import partial
 from importlib.util import find_spec
 from inspect import Parameter
+from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -92,26 +93,17 @@ class _Paper(NamedTuple):
     fixed: Mapping[str, Any] = {}
 
 
-def _systems_of_content() -> Iterable[str]:
-    from tagmatch_bench.harness.content import ALL
-
-    return ALL
-
-
-def _engines() -> Iterable[str]:
-    from tagmatch_bench.figures.broker import ENGINES
-
-    return ENGINES
+def _names(*where: str) -> Callable[[], Iterable[str]]:
+    """What gives the names of these modules' members, which are imported then."""
+    return lambda: chain.from_iterable(resolve_name(f"tagmatch_bench.{each}") for each in where)
 
 
-def _systems_of_areas() -> Iterable[str]:
-    """What is compared with; both are sooner without: all but OCM."""
-    from tagmatch_bench.systems import catalogue as c
-
-    circles = (*c.OWN_CIRCLES, *c.OWN_CIRCLES_GPU, *c.CIRCLES, *c.CIRCLES_GPU)
-    return [*circles, *(name for name in c.CONTENT if name != "OCM"), *c.ALERTS]
-
-
+#: What is compared with areas; both are sooner without: all but OCM
+_AREAS = (
+    *(f"systems.catalogue:{each}" for each in ("OWN_CIRCLES", "OWN_CIRCLES_GPU", "CIRCLES", "CIRCLES_GPU", "ALERTS")),
+    "figures.location_content:SEQUENTIAL",
+)
+_PEERS = ("systems.catalogue:PEERS", "systems.catalogue:SYSTEMS", "systems.catalogue:CIRCLES")
 _FILTERS: dict[str, Any] = {"min": 1, "max": opt.MOST_FILTERS}
 _ONE_BY_ONE = (
     opt.whole("constraints", 1_000_000, "Of the default scenario, about; figures have up to ten times.", 400),
@@ -120,7 +112,7 @@ _ONE_BY_ONE = (
 
 _PAPERS: Mapping[str, _Paper] = {
     "cpu": _Paper(
-        "Build and match on the CPU, beside two baselines written in Python and NumPy.",
+        "Build and match on the CPU, and two baselines written in Python and NumPy.",
         "cpu:cpu",
         None,
         (
@@ -156,7 +148,8 @@ _PAPERS: Mapping[str, _Paper] = {
                 "calls", int, "1, 16, 256, 4,096, 65,536", "Events of a call, for throughput", "--call",
                 min=1, max=1_000_000,
             ),
-            opt.part(PARTS["pcm"]), opt.skip(_systems_of_content), opt.rounds(), opt.seconds(), opt.THREADS, opt.SEED,
+            opt.part(PARTS["pcm"]), opt.skip(_names("harness.content:ALL")), opt.rounds(), opt.seconds(),
+            opt.THREADS, opt.SEED,
         ),
     ),
     "ccm": _Paper(
@@ -164,7 +157,7 @@ _PAPERS: Mapping[str, _Paper] = {
         "pcm:ccm",
         None,
         (
-            *_ONE_BY_ONE, opt.part(PARTS["ccm"]), opt.skip(_systems_of_content), opt.rounds(), opt.seconds(),
+            *_ONE_BY_ONE, opt.part(PARTS["ccm"]), opt.skip(_names("harness.content:ALL")), opt.rounds(), opt.seconds(),
             opt.THREADS, opt.SEED,
         ),
     ),
@@ -185,7 +178,7 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.seconds(1.5, "How long a rate is offered."), opt.rounds(),
             opt.whole("queue", 100, "Events that wait for the engine at most; others are dropped.", 1, 10_000_000),
             opt.whole("events", 1000, "Different events, which repeat in turn.", 1, 1_000_000),
-            opt.THREADS, opt.skip(_engines, "engine"), opt.SEED,
+            opt.THREADS, opt.skip(_names("figures.broker:ENGINES"), "engine"), opt.SEED,
         ),
         {"keys_per_set": 1},
     ),
@@ -206,10 +199,20 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.whole("pairs", 10_000_000, "Areas and positions that are compared with distances.", 1, 2_000_000_000),
             opt.whole("alerts", 100_000, "Alerts near cities."),
             opt.cities("country, timezone, population, lat and lon"),
-            opt.messages(65_536), opt.part(PARTS["location"]), opt.skip(_systems_of_areas), opt.rounds(),
+            opt.messages(65_536), opt.part(PARTS["location"]), opt.skip(_names(*_AREAS)), opt.rounds(),
             opt.seconds(), opt.SEED,
         ),
         {"keys_per_set": 1},
+    ),
+    "peers": _Paper(
+        "On one core, compared with a good C++ programmer's work, TT-Join, LIMIT+, a dict, and a grid of circles.",
+        "peers:peers",
+        None,
+        (
+            opt.option("scale", float, 1.0, "How large data are, of 100 sets to 8 million.", min=0.0001, max=10),
+            opt.queries(20_000), opt.part(PARTS["peers"]), opt.skip(_names(*_PEERS)), opt.rounds(5),
+            opt.seconds(0.5), opt.SEED,
+        ),
     ),
     "qos": _Paper(
         'Messages with deadlines in a simulator: Table 1 and Figures 6 to 12 of "Pub/Sub on Stream", beside EDF.',
@@ -281,12 +284,6 @@ _PAPERS: Mapping[str, _Paper] = {
 }  # fmt: skip
 
 
-def _systems() -> Iterable[str]:
-    from tagmatch_bench.systems.catalogue import SYSTEMS
-
-    return SYSTEMS
-
-
 _QUERIES_OF_DEVICES = opt.option(
     "queries", int | None, None,
     "Most queries of a call.  [default: 200,000; on CUDA devices so many that packets are full]",
@@ -323,7 +320,7 @@ def _experiment(name: str | None) -> tuple[Iterable[Parameter], Callable[..., No
         opt.option("sets", int | None, None, "The same, in sets.", min=500, max=opt.MOST_SETS, show_default=False),
         opt.THREADS, _QUERIES_OF_DEVICES, opt.rounds(), opt.seconds(), opt.SEED, opt.keys(),
         opt.option("mongodb", list[str] | None, None, "A running MongoDB server; several are shards.", **uris),
-        opt.skip(_systems), opt.output("paper"),
+        opt.skip(_names("systems.catalogue:SYSTEMS")), opt.output("paper"),
     ), measure  # fmt: skip
 
 
@@ -393,7 +390,7 @@ _command(
     "Throughput of both layouts on CUDA, beside the plain batched scan.",
     (
         opt.sets(16_000_000), _QUERIES_OF_DEVICES, opt.rounds(5), opt.seconds(0.5), opt.THREADS, opt.SEED, opt.keys(),
-        opt.skip(_systems), opt.output("gpu"),
+        opt.skip(_names("systems.catalogue:SYSTEMS")), opt.output("gpu"),
     ),
     _gpu,
 )  # fmt: skip

@@ -9,9 +9,7 @@ from functools import partial
 from itertools import product
 from typing import Any, Literal, cast
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Lists
 from tagmatch_bench.broker.broker import Brokered, ContentEngine, Engine, TagmatchEngine, brokered
@@ -25,7 +23,7 @@ from tagmatch_bench.harness.results import Answers, Result, Target
 from tagmatch_bench.harness.timing import Samples, without_garbage_collection
 from tagmatch_bench.systems.catalogue import CONTENT, CONTENT_GPU, CONTENT_SHARED
 from tagmatch_bench.systems.content_matcher import ContentMatcher
-from tagmatch_bench.systems.matcher import Matcher
+from tagmatch_bench.systems.matcher import Matcher, lists_in
 from tagmatch_bench.systems.tagmatch_content import TagmatchContent
 
 OCM, OCM_EVENTS, SFF, SFF_ME, CCM = "OCM", "OCM, sharing events", "SFF", "SFF ME", "CCM"
@@ -34,7 +32,6 @@ OURS, OURS_ON_GPU = "tagmatch", "tagmatch, GPU"
 ENGINES = (OCM, OCM_EVENTS, CCM, SFF, SFF_ME, OURS, OURS_ON_GPU)
 
 _RATE = "events/s"
-_CONSTRAINTS_OF_DENSE = 10
 _ALL_ACCOUNTED = Target(0, at_most=True, required=True)
 
 #: What became of the events of each engine at each rate, a round after the other
@@ -92,16 +89,14 @@ def broker(bench: Bench, sizes: BrokerOptions) -> Result:
 def _scenario(options: BrokerOptions, seed: int) -> Scenario:
     if options.scenario == "pcm":
         return scenarios.pcm(options.constraints, options.events, seed)
-    return scenarios.dense(max(1, options.constraints // _CONSTRAINTS_OF_DENSE), options.events, seed)
+    return scenarios.dense(max(1, options.constraints // scenarios.OF_A_DENSE_FILTER), options.events, seed)
 
 
 def _expected(result: Result, scenario: Scenario, reference: ContentMatcher) -> Lists:
-    """The keys of each event, ascending, by OCM, which is compared with brute force."""
+    """The keys of each event, by OCM, which is compared with brute force."""
     answers: pa.ListArray = reference.match_many(reference.prepare(scenario.messages), unique=True)
     result.compare("beside brute force", OCM, answers[: scenario.sample], scenario.right)
-    keys = answers.flatten().to_numpy()
-    order = np.lexsort((keys, pc.list_parent_indices(answers).to_numpy()))
-    return Lists(answers.offsets.to_numpy().astype(np.int64), keys[order])
+    return lists_in(answers)
 
 
 def _engines(

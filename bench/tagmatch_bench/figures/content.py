@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, offsets_of
 from tagmatch.pipeline.filters.index import filter_index
 from tagmatch_bench.figures import content_scenarios as scenarios
 from tagmatch_bench.figures.content_scenarios import BOTH, CONSTRAINTS, TAGS, Mixed, mixed
@@ -21,7 +19,7 @@ from tagmatch_bench.figures.figure import PARTS
 from tagmatch_bench.figures.published import MICROS, PCM_TABLE2
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import GPU, MATCHING, OCM, SFF, WHOLE, Measured, Scenario, measure
-from tagmatch_bench.harness.reference import all_true, satisfied_rows
+from tagmatch_bench.harness.reference import all_tags_in, satisfied_rows
 from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import alternate
 from tagmatch_bench.systems.matcher import CallSize, Matcher, UnavailableError
@@ -246,7 +244,8 @@ def _check(result: Result, data: Mixed, systems: dict[str, TagmatchContent]) -> 
     messages = data.messages[:_CHECKED]
     stored = data.subscriptions[BOTH]["tags"].combine_chunks()
     satisfied = satisfied_rows(data.subscriptions[CONSTRAINTS], messages.drop_columns(["tags"]))
-    contained = [_contained(stored, tags) for tags in messages["tags"].to_pylist()]
+    asked = [pa.array(tags, pa.string()) for tags in messages["tags"].to_pylist()]
+    contained = [np.flatnonzero(all_tags_in(stored, tags)) for tags in asked]
     right = {
         TAGS: contained,
         CONSTRAINTS: satisfied,
@@ -255,9 +254,3 @@ def _check(result: Result, data: Mixed, systems: dict[str, TagmatchContent]) -> 
     for what, system in systems.items():
         given = system.match_many(data.asked(what)[:_CHECKED])
         result.compare("tags and constraints", what, given, right[what])
-
-
-def _contained(stored: pa.ListArray, tags: list[str]) -> I64Array:
-    """The rows whose tags are all among these."""
-    known = pc.is_in(stored.flatten(), value_set=pa.array(tags, pa.string())).to_numpy(zero_copy_only=False)
-    return np.flatnonzero(all_true(known, offsets_of(stored.value_lengths().to_numpy())))

@@ -329,12 +329,11 @@ INTERFACES = SCENARIOS["ccm"].interfaces
 
 #: With which half of all constraints have the most frequent of 100 names, as §5, Distribution of Names, says
 _EXPONENT = 1.7
-_FEW_NAMES = 10
-_OF_A_DENSE_FILTER = 10
+FEW_NAMES, OF_A_DENSE_FILTER = 10, 10
 _FILTERS_OF_AN_INTERFACE = 25_000
 
 #: Places of Table 2's panel that are not of the paper
-TEN_NAMES, DENSE = f"{_FEW_NAMES} names", "dense"
+TEN_NAMES, DENSE = f"{FEW_NAMES} names", "dense"
 
 
 def ccm_default(constraints: int, messages: int, seed: int) -> Scenario:
@@ -348,9 +347,14 @@ def ccm_table2(constraints: int, messages: int, seed: int) -> dict[str | float, 
     return {
         DEFAULT: ccm_default(*sizes),
         ZIPF: of_paper("CCM", *sizes, f"CCM, {ZIPF}", zipf=_EXPONENT),
-        TEN_NAMES: of_paper("CCM", *sizes, f"CCM, {TEN_NAMES}", names=_FEW_NAMES),
-        DENSE: dense(max(1, constraints // _OF_A_DENSE_FILTER), messages, seed),
+        **much("CCM", *sizes),
     }
+
+
+def much(paper: Paper, constraints: int, messages: int, seed: int) -> dict[str | float, Scenario]:
+    """Return scenarios that match much: few names of attributes, and dense filters."""
+    few = of_paper(paper, constraints, messages, seed, f"{paper}, {TEN_NAMES}", names=FEW_NAMES)
+    return {TEN_NAMES: few, DENSE: dense(max(1, constraints // OF_A_DENSE_FILTER), messages, seed)}
 
 
 def ccm_figures(constraints: int) -> list[Figure]:

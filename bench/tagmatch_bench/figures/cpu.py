@@ -1,18 +1,14 @@
-"""Both layouts on the CPU, beside a Python dict and a NumPy scan: builds, their growth and memory, and `match_many`."""
+"""Both layouts on the CPU, a Python dict and a NumPy scan: builds, their growth and memory, and `match_many`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
-from tagmatch import TagMatch
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.processes import peak_of_build
 from tagmatch_bench.harness.results import Result, Target
-from tagmatch_bench.harness.timing import Samples, alternate
+from tagmatch_bench.harness.timing import alternate
 from tagmatch_bench.systems.catalogue import BALANCED, CPU_ONLY, ON_CPU, OURS, PYTHON_DICT, RAREST, Build, System, some
 from tagmatch_bench.systems.tagmatch import DictionaryEncoded, build_index
 
@@ -35,22 +31,26 @@ def cpu(bench: Bench, *, growth: bool = True) -> Result:
         "cpu",
         "Both layouts on the CPU",
         f"""{bench.in_words(bench.sets())}. {ON_CPU} A *build* is `add_sets` and `consolidate` from Arrow columns; its
-        *peak* is that of a process of its own, with its input, and *growth* how many times as long one of {_GROWTH}
+        *peak* is that of a new process, with its input, and *growth* how many times as long one of {_GROWTH}
         times as many sets takes. The dict is Python's, on one core, and the scan NumPy's, of all signatures.""",
         growth=growth,
     )
     workload = bench.workload(bench.sets())
     sets, queries = workload.sets, workload.queries
-    alternate(_builds(bench, sets[:1000]), 1)  # compiles
-    with bench.doing("cpu: building"):
-        for name, seconds in alternate(_builds(bench, sets), _BUILD_ROUNDS).items():
-            result.add(f"{name}: build", seconds, "s", _BUILD_SECONDS)
-    with bench.doing("cpu: building in processes of their own"):
+    sizes = {1: sets} | ({_GROWTH: bench.workload(_GROWTH * bench.sets()).sets} if growth else {})
+    for layout, name in OURS.items():
+        build = partial(build_index, layout=layout, threads=bench.options.threads, device="cpu")
+        build(sets[:1000]).close()  # compiles
+        with bench.doing(f"cpu: building, {name}"):
+            seconds = alternate({str(size): partial(build, some) for size, some in sizes.items()}, _BUILD_ROUNDS)
+        result.add(f"{name}: build", seconds["1"], "s", _BUILD_SECONDS)
+        if more := seconds.get(str(_GROWTH)):
+            result.add(f"{name}: build of {_GROWTH} times as many sets", more, "s")
+            result.add(f"{name}: growth", more.over(seconds["1"]), "times", _GROWTH_RATIO)
+    with bench.doing("cpu: building in new processes"):
         for layout, name in OURS.items():
             peak = peak_of_build(sets, layout, bench.options.threads) / len(sets)
             result.add(f"{name}: peak of a build", peak, "B a pair of set and key", _PEAK_BYTES)
-    if growth:
-        _growth(bench, result, sets)
     scan = System("signatures:SignatureScan")
     systems: dict[str, Build] = some([RAREST, BALANCED, CPU_ONLY, PYTHON_DICT]) | {_SCAN: scan}
     with bench.built(systems, sets, result) as matchers:
@@ -69,19 +69,3 @@ def cpu(bench: Bench, *, growth: bool = True) -> Result:
     for name in encoded:
         result.add(f"{name}: against plain strings", rates[name].over(rates[name.removesuffix(_ENCODED)]), "times")
     return result
-
-
-def _builds(bench: Bench, sets: pa.Table) -> dict[str, Callable[[], TagMatch]]:
-    threads = bench.options.threads
-    return {
-        name: partial(build_index, sets, layout=layout, threads=threads, device="cpu") for layout, name in OURS.items()
-    }
-
-
-def _growth(bench: Bench, result: Result, sets: pa.Table) -> None:
-    more, few = _builds(bench, bench.workload(_GROWTH * bench.sets()).sets), _builds(bench, sets)
-    for name, build in few.items():
-        with bench.doing(f"cpu: building {_GROWTH} times as many sets, {name}"):
-            seconds: dict[str, Samples] = alternate({"few": build, "more": more[name]}, _BUILD_ROUNDS)
-        result.add(f"{name}: build of {_GROWTH} times as many sets", seconds["more"], "s")
-        result.add(f"{name}: growth", seconds["more"].over(seconds["few"]), "times", _GROWTH_RATIO)

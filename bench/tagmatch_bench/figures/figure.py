@@ -35,6 +35,10 @@ PARTS: Mapping[str, tuple[str, ...]] = {
         *("spatial", "content", "table2", "figure3", "figure4", "figure5", "figure6", "figure7", "live", "exact"),
         "cities",
     ),
+    "peers": (
+        *("100", "10000", "selective", "large", "aol", "orkut", "netflix", "machines", "mushroom", "kosarak"),
+        "areas",
+    ),
     "qos": _OF_STREAM,
     "qos-real": (*_OF_STREAM, "threads", "pipeline", "dds"),
     "spark": ("partition", "join", "skew"),

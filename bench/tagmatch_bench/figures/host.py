@@ -57,8 +57,8 @@ class _Kernel:
     def __call__(self, *arguments: object) -> None: ...
 
 
-class _Stream:
-    def synchronize(self) -> None: ...
+def _nothing(*_: object, **__: object) -> None:
+    """What streams and copies do."""
 
 
 class _DeviceArray(np.ndarray[Any, Any]):
@@ -68,18 +68,11 @@ class _DeviceArray(np.ndarray[Any, Any]):
         return np.zeros(self.shape, self.dtype)
 
 
-class _Copies:
-    """What the host code takes from `numba.cuda.cudadrv.driver`."""
-
-    def host_to_device(self, device: object, host: object, size: int, *, stream: object) -> None: ...
-
-    def device_to_host(self, host: object, device: object, size: int, *, stream: object) -> None: ...
-
-
 class _Driver:
     """What the host code takes from `numba.cuda`."""
 
-    stream = _Stream
+    def stream(self) -> Any:
+        return SimpleNamespace(synchronize=_nothing)
 
     def device_array(self, shape: int, dtype: npt.DTypeLike, *, stream: object = 0) -> _DeviceArray:  # noqa: ARG002
         return np.empty(shape, dtype).view(_DeviceArray)
@@ -94,7 +87,9 @@ class _Driver:
         return SimpleNamespace(get_memory_info=lambda: SimpleNamespace(free=_MEMORY, total=_MEMORY))
 
 
-_KERNEL, _DRIVER, _COPIES = _Kernel(), _Driver(), _Copies()
+_KERNEL, _DRIVER = _Kernel(), _Driver()
+#: What it takes from `numba.cuda.cudadrv.driver`
+_COPIES = SimpleNamespace(host_to_device=_nothing, device_to_host=_nothing)
 
 
 #: Queries of a packet

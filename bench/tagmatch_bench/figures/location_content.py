@@ -31,13 +31,14 @@ from tagmatch_bench.harness.located import (
     LocatedScenario,
     areas_as_constraints,
     measure,
+    others_built,
     positions_as_attributes,
     tags_as_attributes,
     tags_as_constraints,
 )
 from tagmatch_bench.harness.results import Panel, Result, Target
 from tagmatch_bench.harness.timing import Samples, seconds_of
-from tagmatch_bench.systems.catalogue import ALERTS, CONTENT, LOCATED, LOCATED_GPU
+from tagmatch_bench.systems.catalogue import ALERTS, CONTENT
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError
 from tagmatch_bench.systems.tagmatch_content import (
     LocatedMatching,
@@ -101,7 +102,7 @@ _ON_A_GPU = Target(10)
 #: What CLCB has as published: one message after the other
 _ONE_BY_ONE = (CALLED, CLCB_CPU, CLCB)
 #: What Table 2 compares CLCB with; and moves of a call there
-_SEQUENTIAL = ("SFF", "BE-Tree")
+SEQUENTIAL = ("SFF", "BE-Tree")
 _MOVED = 100_000
 
 
@@ -181,7 +182,7 @@ def table2(bench: Bench, result: Result, filters: int) -> None:
         panel.add_all({name: samples.times(1e-3) for name, samples in micros.items()}, place)
     with_areas, before = found[published.WITH_LOCATION], found[published.WITHOUT_LOCATION]
     for name in (CLCB, CLCB_CPU, MATCHING, WHOLE):
-        for other in _SEQUENTIAL:
+        for other in SEQUENTIAL:
             if {name, other} <= with_areas.keys():
                 speed_ups.add(against(name, other), published.WITH_LOCATION, with_areas[other].over(with_areas[name]))
     for name in before.keys() & with_areas.keys():
@@ -193,7 +194,7 @@ def _as_constraints(bench: Bench, result: Result, scenario: Scenario, *, own: bo
     """Time matchers of constraints; ours, too, where there are no areas."""
     with ExitStack() as stack:
         builds: dict[str, Callable[[], Any]] = {
-            name: partial(CONTENT[name], scenario.subscriptions, 1) for name in _SEQUENTIAL
+            name: partial(CONTENT[name], scenario.subscriptions, 1) for name in SEQUENTIAL
         }
         systems = bench.build(result, builds, stack, scenario.name)
         if own:
@@ -215,12 +216,6 @@ def _update(bench: Bench, result: Result, scenario: LocatedScenario) -> None:
         with bench.doing("location: building SFF anew"):
             stored = areas_as_constraints(scenario.subscriptions)
             panel.add("SFF", DEFAULT, 1e3 * seconds_of(lambda: CONTENT["SFF"](stored, 1).close()))
-
-
-def others_built(scenario: LocatedScenario) -> dict[str, Callable[[], Any]]:
-    """How to build the other systems that match contents and areas."""
-    others = {**LOCATED, **LOCATED_GPU}
-    return {name: partial(system, scenario.for_others[0], 1) for name, system in others.items()}
 
 
 def _update_systems(bench: Bench, result: Result, scenario: LocatedScenario, stack: ExitStack) -> dict[str, _Moves]:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 from tagmatch_bench.figures import published
-from tagmatch_bench.figures.location_content import DISTRIBUTIONS, built_located, circles, located, others_built
-from tagmatch_bench.figures.published import DEFAULT, MICROS, against
+from tagmatch_bench.figures.location_content import DISTRIBUTIONS, built_located, circles, located
+from tagmatch_bench.figures.published import DEFAULT, MICROS, MICROS_A_MOVE, against
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.circles import MOST_FOUND, CircleScenario, time_messages, time_moves
 from tagmatch_bench.harness.content import add_answers
-from tagmatch_bench.harness.located import CLCB, CLCB_CPU, MATCHING, WHOLE, LocatedScenario, measure
+from tagmatch_bench.harness.located import CLCB, CLCB_CPU, MATCHING, WHOLE, LocatedScenario, measure, others_built
 from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import Samples, by_name, in_turns, seconds_of
-from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, LOCATED_GPU, OWN_CIRCLES, OWN_CIRCLES_GPU
-from tagmatch_bench.systems.circles import Stabs
+from tagmatch_bench.systems.catalogue import CIRCLES, CIRCLES_GPU, GRID, LOCATED_GPU, OWN_CIRCLES, OWN_CIRCLES_GPU
 from tagmatch_bench.systems.tagmatch_content import LocatedMatching
 
-AREAS, CLIENTS = "tagmatch, areas", "tagmatch, clients"
+AREAS, CLIENTS, END_TO_END = "tagmatch, areas", "tagmatch, clients", "tagmatch, end to end"
 CLIENTS_END_TO_END = "tagmatch, clients, end to end"
 R_TREE, BOOST = "R*-tree", "R*-tree as Boost has it"
-MICROS_A_MOVE = "µs a move"
 
 COVERAGES = (1e-5, 1e-4, 1e-3)
 #: The coverage of which memory and build are shown
@@ -34,7 +32,8 @@ ALL = {**OWN_CIRCLES, **OWN_CIRCLES_GPU, **CIRCLES, **CIRCLES_GPU}
 #: Our structures on a device, and what each is compared with
 ON_GPU = dict(zip(OWN_CIRCLES_GPU, (AREAS, CLIENTS), strict=True))
 
-#: Times as fast as libspatialindex's R*-tree
+#: Times as fast as a grid in C++, and as libspatialindex's R*-tree
+_AGAINST_GRID = Target(1)
 _MESSAGES, _MOVES = Target(50), Target(500)
 _BYTES = Target(80, at_most=True)
 #: Times as fast as the same on the CPU
@@ -43,17 +42,24 @@ _ON_A_GPU = Target(10)
 LARGE = 100_000
 
 
-def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
-    """Measure areas of one group: each distribution, number and coverage."""
-    if BOOST not in result.unavailable:
+def spatial(
+    bench: Bench,
+    result: Result,
+    sizes: Sequence[int],
+    names: Sequence[str] = tuple(ALL),
+    distributions: Iterable[str] | None = None,
+    coverages: Iterable[float] | None = None,
+) -> None:
+    """Measure areas of one group: each distribution, number and coverage, all by default."""
+    if R_TREE in names:
         result.unavailable[BOOST] = (
             "no package of a registry has it; the targets against it, 10 times (uniform) and 7 times (Zipf) as fast, "
             "stay unmeasured"
         )
     size_panel = result.panel("areas: memory", "areas", "B an area")
     build_panel = result.panel("areas: build", "areas", "µs an area")
-    for distribution in DISTRIBUTIONS:
-        for coverage in COVERAGES:
+    for distribution in distributions or DISTRIBUTIONS:
+        for coverage in coverages or COVERAGES:
             what = f"areas, {distribution}, {100 * coverage:g} % each"
             messages = result.panel(f"{what}: messages", "areas", MICROS, "lines")
             moves = result.panel(f"{what}: moves", "areas", MICROS_A_MOVE, "lines")
@@ -62,7 +68,7 @@ def spatial(bench: Bench, result: Result, sizes: Sequence[int]) -> None:
                 with bench.doing(f"location: generating {size:,} {what}"):
                     scenario = circles(f"{size:,} {what}", size, options.queries, options.seed, distribution, coverage)
                 with ExitStack() as stack:
-                    systems, taken = built_circles(bench, result, scenario, stack)
+                    systems, taken = built_circles(bench, result, scenario, stack, names)
                     found = time_messages(bench, result, scenario, systems)
                     if coverage == _DEFAULT_COVERAGE:
                         place = f"{size:,}, {distribution}"
@@ -99,7 +105,7 @@ def built_circles(
 
 def _shown(name: str, system: Any) -> str:
     """What has points only is asked the other way round."""
-    return name if isinstance(system, Stabs) else f"{name} (dual)"
+    return name if hasattr(system, "stab") else f"{name} (dual)"
 
 
 def _memory(result: Result, scenario: CircleScenario, systems: Mapping[str, Any]) -> None:
@@ -133,7 +139,7 @@ def _compare_on_gpu(result: Result, scenario: CircleScenario, found: Mapping[str
 def _compare(
     result: Result, scenario: CircleScenario, found: Mapping[str, Samples], moved: Mapping[str, Samples]
 ) -> None:
-    """Add how many times as fast as the R*-tree ours are."""
+    """Add how many times as fast as the R*-tree ours are, and as a grid."""
     large = len(scenario.circles) >= LARGE
     with_target = {"messages": (AREAS, CLIENTS), "moves": (CLIENTS,)}
     for what, micros, target in (("messages", found, _MESSAGES), ("moves", moved, _MOVES)):
@@ -142,6 +148,10 @@ def _compare(
                 ratio = micros[R_TREE].ratios(micros[name])
                 limit = target if large and name in with_target[what] else None
                 result.add(f"{scenario.name}: {what}, {against(name, R_TREE)}", ratio, "times", limit)
+    for name in (AREAS, CLIENTS, END_TO_END):
+        if {name, GRID} <= found.keys():
+            ratio, limit = found[GRID].ratios(found[name]), _AGAINST_GRID if large else None
+            result.add(f"{scenario.name}: messages, {against(name, GRID)}", ratio, "times", limit)
 
 
 #: Filters of a subscription
@@ -199,9 +209,7 @@ def moves(bench: Bench, result: Result, filters: int) -> None:
     options = bench.options
     names = (CLIENTS, CLIENTS_END_TO_END, CLCB_CPU, R_TREE, CLCB)
     for part, distribution in zip("ab", DISTRIBUTIONS, strict=True):
-        panel = result.panel(
-            f"CLCB Figure 5 ({part}), {distribution}", _SUBSCRIPTIONS, published.MICROS_A_MOVE, "lines"
-        )
+        panel = result.panel(f"CLCB Figure 5 ({part}), {distribution}", _SUBSCRIPTIONS, MICROS_A_MOVE, "lines")
         if part == "a":
             panel.published += published.CLCB_FIGURE5
         for size in _sizes(filters):

@@ -112,9 +112,6 @@ _PAIRS = [
     ("OCM, sharing tables", "CCM"),
     *((own, other) for own in (OURS, *ENCODED) for other in _SEQUENTIAL),
 ]
-#: Constraints of a filter of the dense scenario
-_OF_A_DENSE_FILTER = 10
-_FEW_NAMES = 10
 
 
 def pcm(
@@ -133,9 +130,9 @@ def pcm(
         TPDS 2014; its OCM is PCM on a CPU, its CCM on a GPU. {DEVICES.format(threads=options.threads)}
         {PUBLISHED.format(year=2012)} *BE-Tree* is what the paper calls BETree; its version 1.3 was never published. Of
         Figure 7 the paper prints no numbers: SFF is ahead of PCM with one or two constraints a filter only, and in
-        Figure 8 with less than 1,000 filters. *Much*: {_FEW_NAMES} names of attributes, so that most events go to all
-        interfaces, and filters of {_OF_A_DENSE_FILTER} intervals on 20 attributes that all events have. *Throughput*
-        (§4.2) is of calls with up to {max(calls):,} events, which SFF, BE-Tree and OCM, too, share out to
+        Figure 8 with less than 1,000 filters. *Much*: {scenarios.FEW_NAMES} names of attributes, so that most events go
+        to all interfaces, and filters of {scenarios.OF_A_DENSE_FILTER} intervals on 20 attributes that all events have.
+        *Throughput* (§4.2) is of calls with up to {max(calls):,} events, which SFF, BE-Tree and OCM, too, share out to
         {options.threads} threads, and CCM takes one or several at a time; *CPU or GPU* (§4.3) of `match_many`, by the
         events of a call, where `device="auto"` takes the side that was sooner when the index was opened.""",
         constraints=constraints,
@@ -161,19 +158,20 @@ def _table2(bench: Bench, result: Result, constraints: int) -> None:
     beside(bench, result, shown, [(DEFAULT, scenario)], _PAIRS)
 
 
-def _figure(bench: Bench, result: Result, figure: scenarios.Figure, constraints: int) -> None:
+def _figure(bench: Bench, result: Result, figure: Figure, constraints: int) -> None:
     places = figure.scenarios(constraints, bench.options.queries, bench.options.seed)
-    beside(bench, result, Shown.of(figure, published.PCM_TIMES), places, _PAIRS)
+    of_pcm = figure.paper == "PCM"
+    shown = Shown.of(figure, published.PCM_TIMES if of_pcm else published.CCM_TIMES)
+    measured = beside(bench, result, shown, places, _PAIRS if of_pcm else _CCM_PAIRS)
+    if not of_pcm and figure.number == 11:
+        _selected(result, figure, measured)
 
 
 def _much(bench: Bench, result: Result, constraints: int) -> None:
-    events, seed = bench.options.queries, bench.options.seed
-    few_names = scenarios.pcm(constraints, events, seed, f"PCM, {_FEW_NAMES} names", names=_FEW_NAMES)
-    dense = scenarios.dense(max(1, constraints // _OF_A_DENSE_FILTER), events, seed)
-    places = {f"{_FEW_NAMES} names": few_names, "dense": dense}
+    places = scenarios.much("PCM", constraints, bench.options.queries, bench.options.seed)
     measured = beside(bench, result, Shown("scenarios that match much", "scenario"), places.items(), _PAIRS)
     for place, found in measured.items():
-        result.add(f"{places[str(place)].name}: keys of an answer", found.keys_per_message, "keys")
+        result.add(f"{places[place].name}: keys of an answer", found.keys_per_message, "keys")
 
 
 ONE_THREAD, ALL_THREADS = "tagmatch, one thread", "tagmatch, all threads"
@@ -297,7 +295,7 @@ def ccm(bench: Bench, *, constraints: int = 1_000_000, parts: tuple[str, ...] = 
         "table2": partial(_ccm_table2, bench, result, constraints),
         "figure5": partial(_figure5, bench, result, constraints),
         **{
-            f"figure{figure.number}": partial(_ccm_figure, bench, result, figure, constraints)
+            f"figure{figure.number}": partial(_figure, bench, result, figure, constraints)
             for figure in scenarios.ccm_figures(constraints)
         },
     }
@@ -359,13 +357,6 @@ def _parts(bench: Bench, result: Result, scenario: Scenario, name: str, system: 
     add_answers(result, scenario, name, system, "Figure 5", given, scenario.right)
     timer: Any = system
     return [timer.seconds_of_parts(events) for _ in range(bench.options.rounds)]
-
-
-def _ccm_figure(bench: Bench, result: Result, figure: Figure, constraints: int) -> None:
-    places = figure.scenarios(constraints, bench.options.queries, bench.options.seed)
-    measured = beside(bench, result, Shown.of(figure, published.CCM_TIMES), places, _CCM_PAIRS)
-    if figure.number == 11:
-        _selected(result, figure, measured)
 
 
 def _selected(result: Result, figure: Figure, measured: dict[str | float, Measured]) -> None:

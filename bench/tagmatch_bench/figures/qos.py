@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 import numpy as np
@@ -34,6 +34,7 @@ _OVER, _FINE_STEPS = 1.05, 4
 _LEAST = 1e-3
 
 
+@dataclass
 class MostMessages:
     """Searches among rates, as factors of a scenario's.
 
@@ -41,23 +42,24 @@ class MostMessages:
     though there may be lower rates at which more fail. Rates that were tried are not simulated again.
     """
 
-    def __init__(
-        self, fails: Callable[[float], dict[str, float]], capacity: float, *, coarse: float = 0.92, fine: float = 1.02
-    ) -> None:
-        self._fails = cache(fails)
-        self._capacity = capacity
-        self._coarse, self._fine = coarse, fine
+    fails: Callable[[float], dict[str, float]]
+    capacity: float
+    coarse: float = 0.92
+    fine: float = 1.02
+
+    def __post_init__(self) -> None:
+        self.fails = cache(self.fails)
 
     def most(self, good: Callable[[dict[str, float]], bool]) -> float:
         """Return the greatest factor that was tried at which failures are good, to a fine step; 0 without one."""
-        factor = _OVER * self._capacity
-        while not good(self._fails(factor)):
-            factor *= self._coarse
-            if factor < _LEAST * self._capacity:
+        factor = _OVER * self.capacity
+        while not good(self.fails(factor)):
+            factor *= self.coarse
+            if factor < _LEAST * self.capacity:
                 return 0.0
         for step in range(_FINE_STEPS - 1, 0, -1):
-            if good(self._fails(factor * self._fine**step)):
-                return factor * self._fine**step
+            if good(self.fails(factor * self.fine**step)):
+                return factor * self.fine**step
         return factor
 
 
@@ -78,20 +80,15 @@ _AHEAD_OF_IGNORANT, _AHEAD_OF_DFGS = Target(10), Target(1.5)
 _NEAR_LINEAR = Target(6)
 
 
+@dataclass
 class Runs(ABC):
-    """Runs scenarios, once for each seed."""
+    """Runs scenarios, once for each seed; others are of Figure 12's search."""
 
-    def __init__(
-        self,
-        seeds: Sequence[int],
-        *,
-        of_figure12: Mapping[str, float] = OF_FIGURE12,
-        cores: Sequence[int] = CORES,
-        coarse: float = 0.92,
-        fine: float = 1.02,
-    ) -> None:
-        self.seeds, self.of_figure12, self.cores = seeds, of_figure12, cores
-        self.coarse, self.fine = coarse, fine
+    seeds: Sequence[int]
+    of_figure12: Mapping[str, float] = field(default_factory=lambda: OF_FIGURE12)
+    cores: Sequence[int] = CORES
+    coarse: float = 0.92
+    fine: float = 1.02
 
     @abstractmethod
     def once(self, options: QosOptions, policy: str, seed: int) -> list[ChannelResult]:

@@ -29,10 +29,10 @@ from tagmatch_bench.figures.qos import (
     table1,
 )
 from tagmatch_bench.harness.bench import Bench
-from tagmatch_bench.harness.results import Answers, Mean, Result, Target
+from tagmatch_bench.harness.results import Mean, Result, Target
 from tagmatch_bench.qos.driving import BROKERS, Channels, Driven, Spent, numbers_when_due, run_threads, run_virtual
 from tagmatch_bench.qos.kernels import EXACT, Messages
-from tagmatch_bench.qos.matching import Matching, check, times_of
+from tagmatch_bench.qos.matching import Matching, times_of
 from tagmatch_bench.qos.simulator import (
     CHANNELS,
     NANOSECONDS,
@@ -237,9 +237,9 @@ def qos_real(bench: Bench, sizes: RealSizes) -> Result:
             for count, parts in zip(sizes.subscriptions, (_TABLE2.parts1, _TABLE2.parts2), strict=True)
         ]
         real = Real(sizes.messages, range(seed, seed + sizes.seeds), matchings)
-    keys, wrong, missing = check(matchings, _CHECKED)
-    checked = _CHECKED * len(matchings)
-    result.answers.append(Answers("tasks", "H and SubC phases", True, checked, keys, wrong, missing))
+    asked = [(matching, row) for matching in matchings for row in range(_CHECKED)]
+    found, right = ([getattr(each, way)(row) for each, row in asked] for way in ("answer", "whole_answer"))
+    result.compare("tasks", "H and SubC phases", found, right)
     for name, seconds, paper in zip(CHANNELS, real.processing, (0.07, 1.3), strict=True):
         result.add(f"processing time, {name} (paper: {paper:g} ms)", seconds * 1e3, "ms")
     ratio = real.processing[1] / real.processing[0]

@@ -56,8 +56,7 @@ def serve_figure(bench: Bench) -> Result:
         overload=OVERLOAD,
     )
     workload = bench.workload(bench.sets())
-    queries = workload.queries.combine_chunks() if isinstance(workload.queries, pa.ChunkedArray) else workload.queries
-    queries = queries.cast(pa.list_(pa.string()))
+    queries = workload.queries.cast(pa.list_(pa.string()))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory())) / "served.index"
         index = stack.enter_context(TagMatch(folder, threads=bench.options.threads, device="cpu"))

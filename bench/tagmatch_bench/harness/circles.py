@@ -15,7 +15,7 @@ from tagmatch.workloads.location import LocationWorkload
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.results import Result
 from tagmatch_bench.harness.timing import Samples
-from tagmatch_bench.systems.circles import Circles, Found, Moves, Stabs
+from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.matcher import CallSize
 
 #: What is asked for all messages that were timed, if it is there: sooner than others that were written elsewhere
@@ -82,7 +82,7 @@ def asking(system: Any, scenario: CircleScenario) -> Callable[[int], Any]:
     if hasattr(system, "match_many"):
         table = system.prepare(x, y)
         return lambda count: system.match_many(table[:count])
-    if isinstance(system, Stabs):
+    if hasattr(system, "stab"):
         return lambda count: system.stab(x[:count], y[:count])
     # All circles have one radius: a point has those whose centres are so near
     reach = np.full(len(x), scenario.circles.radius.max(initial=0.0))
@@ -92,7 +92,7 @@ def asking(system: Any, scenario: CircleScenario) -> Callable[[int], Any]:
 class Moving:
     """Moves of a system, a call after the other, each of circles that come next; knows where all circles are."""
 
-    def __init__(self, system: Moves, scenario: CircleScenario) -> None:
+    def __init__(self, system: Any, scenario: CircleScenario) -> None:
         self._system, self._scenario = system, scenario
         self._at = 0
         self._done: list[slice] = []
@@ -149,7 +149,7 @@ def time_moves(
     bench: Bench, result: Result, scenario: CircleScenario, systems: Mapping[str, Any]
 ) -> dict[str, Samples]:
     """Microseconds a move of each system whose circles move; what each answers after that is compared."""
-    movers = {name: Moving(system, scenario) for name, system in systems.items() if isinstance(system, Moves)}
+    movers = {name: Moving(system, scenario) for name, system in systems.items() if hasattr(system, "move")}
     if not movers:
         return {}
     most = min(len(scenario.circles), _MOST_MOVES)
@@ -166,9 +166,7 @@ def time_moves(
 
 def found_in(answers: Any) -> Found:
     """What a system gave, whichever form it has."""
-    if isinstance(answers, pa.Array):
-        return Found(answers.offsets.to_numpy().astype(np.int64), answers.values.to_numpy().astype(np.uint32))
-    found: Found = answers
+    found: Found = Found.of(answers) if isinstance(answers, pa.Array) else answers
     return found
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from tagmatch import CudaOptions
 from tagmatch.model.arrays import BoolArray, F64Array, U64Array
-from tagmatch.workloads.content import lists_of
+from tagmatch.workloads.content import constraints_of, lists_of
 from tagmatch.workloads.location import EARTH_METRES
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import Measured, timed
@@ -145,19 +145,21 @@ def _has_content(stored: Mapping[str, Any], message: Mapping[str, Any]) -> bool:
     return all(value is not None and COMPARED[each["op"]](value, each["value"]) for value, each in given)
 
 
+def others_built(scenario: LocatedScenario) -> dict[str, Callable[[], Any]]:
+    """How to build the other systems that match contents and areas."""
+    others = {**LOCATED, **LOCATED_GPU}
+    return {name: partial(system, scenario.for_others[0], 1) for name, system in others.items()}
+
+
 def measure(
     bench: Bench, result: Result, scenario: LocatedScenario, whole: TagmatchLocated, names: Iterable[str] = ALL
 ) -> Measured:
     """Time systems on one thread, each key of an answer once, and compare all answers."""
     own: dict[str, Any] = {WHOLE: whole, MATCHING: LocatedMatching(whole), CALLED: LocatedOneByOne(whole)}
-    others, names = {**LOCATED, **LOCATED_GPU}, list(names)
+    others, names = others_built(scenario), list(names)
     result.unavailable |= {name: "skipped" for name in names if name in own and name in bench.options.skip}
     with ExitStack() as stack:
-        builds = {
-            name: partial(others[name], scenario.for_others[0], 1) if name in others else partial(_on_a_gpu, whole)
-            for name in names
-            if name not in own
-        }
+        builds = {name: others.get(name, partial(_on_a_gpu, whole)) for name in names if name not in own}
         systems = {name: own[name] for name in bench.wanted(names) if name in own}
         return timed(bench, result, scenario, systems | bench.build(result, builds, stack, scenario.name))
 
@@ -215,9 +217,7 @@ def tags_as_constraints(subscriptions: pa.Table) -> pa.Table:
     """Return `key`, `constraints` and `area` of subscriptions, with a constraint for each tag instead: that it is 1."""
     tags = subscriptions["tags"].combine_chunks()
     flat = tags.flatten()
-    count = len(flat)
-    columns = [flat, *(pa.repeat(pa.scalar(each), count) for each in ("=", 1)), pa.nulls(count, pa.int64())]
-    asked = pa.StructArray.from_arrays(columns, ["attr", "op", "value", "upper"])
+    asked = constraints_of(flat, np.zeros(len(flat), np.uint8), pa.array(np.ones(len(flat), np.int64)))
     constraints = lists_of(tags.value_lengths().to_numpy(), asked)
     return pa.table({"key": subscriptions["key"], "constraints": constraints, "area": subscriptions["area"]})
 

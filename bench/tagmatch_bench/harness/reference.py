@@ -23,7 +23,7 @@ from tagmatch_bench.systems.matcher import COMPARED, rows_of
 def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False, threads: int = 1) -> list[list[int]]:
     """Return the keys of the stored sets that are contained in each query."""
     asked = queries.flatten().unique()
-    possible = run(lambda batch: batch.filter(_all_tags_in(batch["tags"], asked)), sets.to_batches(), threads)
+    possible = run(lambda batch: batch.filter(all_tags_in(batch["tags"], asked)), sets.to_batches(), threads)
     stored = rows_of(pa.Table.from_batches(possible, sets.schema))
     number = {tag: i for i, tag in enumerate(asked.to_pylist())}
     numbers = np.array([number[tag] for tag in chain.from_iterable(tags for tags, _ in stored)], np.int64)
@@ -37,7 +37,8 @@ def right_answers(sets: pa.Table, queries: pa.ListArray, *, unique: bool = False
     return answers
 
 
-def _all_tags_in(sets: pa.ListArray, tags: pa.Array) -> pa.Array:
+def all_tags_in(sets: pa.ListArray, tags: pa.Array) -> pa.Array:
+    """Which sets have no other tags than these."""
     known = pc.is_in(sets.flatten(), value_set=tags).to_numpy(zero_copy_only=False)
     return pa.array(all_true(known, offsets_of(sets.value_lengths().to_numpy())))
 

@@ -120,18 +120,13 @@ def _answers_in_words(answers: list[Answers]) -> str:
     exact = [found for found in answers if found.exact]
     parts = []
     if exact:
-        wrong, missing = (sum(getattr(found, name) for found in exact) for name in ("wrong", "missing"))
-        keys = sum(found.keys for found in exact)
+        keys, wrong, missing = (sum(getattr(found, name) for found in exact) for name in ("keys", "wrong", "missing"))
         fewest, most = (extreme(found.queries for found in exact) for extreme in (min, max))
         compared = f"{most:,} queries" if fewest == most else f"{fewest:,} to {most:,} queries at a time"
         parts.append(f"Exact systems gave {keys:,} keys to {compared}: {wrong:,} wrong, {missing:,} missing.")
-    inexact: dict[str, list[int]] = {}
-    for found in answers:
-        if not found.exact:
-            counts = inexact.setdefault(found.system, [0, 0, 0])
-            for i, name in enumerate(("keys", "wrong", "missing")):
-                counts[i] += getattr(found, name)
-    for system, (keys, wrong, missing) in inexact.items():
+    for system in dict.fromkeys(found.system for found in answers if not found.exact):
+        some = [found for found in answers if found.system == system and not found.exact]
+        keys, wrong, missing = (sum(getattr(found, name) for found in some) for name in ("keys", "wrong", "missing"))
         share = wrong / keys if keys else 0.0
         parts.append(f"Of the {keys:,} keys of {system}, {wrong:,} ({share:.0%}) were wrong; {missing:,} were missing.")
     return " ".join(parts)

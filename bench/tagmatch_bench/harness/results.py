@@ -17,7 +17,7 @@ from typing import Any, Literal
 from tagmatch import TagMatchError, __version__
 from tagmatch.model.options import available_threads
 from tagmatch_bench.harness.timing import Samples
-from tagmatch_bench.systems.matcher import differing, lists_in
+from tagmatch_bench.systems.matcher import lists_in, wrong_and_missing
 
 _PACKAGES = ("numpy", "numba", "pyarrow")
 
@@ -231,13 +231,9 @@ class Result:
         exact: bool = True,
         may_differ: Callable[[int, int], bool] | None = None,
     ) -> None:
-        """Append how answers compare with the right ones, but for keys of queries of which that may be either."""
-        queries, keys, more = differing(given, right)
-        if may_differ is not None:
-            more = more[[not may_differ(int(query), int(key)) for query, key in zip(queries, keys, strict=True)]]
-        wrong, missing = int(more[more > 0].sum()), -int(more[more < 0].sum())
-        found = lists_in(given)
-        self.answers.append(Answers(where, system, exact, len(found), len(found.values), wrong, missing))
+        """Append how answers compare with the right ones, except for a query's keys that may be there or not."""
+        compared, found = wrong_and_missing(given, right, may_differ), lists_in(given)
+        self.answers.append(Answers(where, system, exact, len(found), len(found.values), *compared))
 
     def faults(self) -> list[str]:
         """Describe the lines that miss a required target, and the answers that are not as promised."""

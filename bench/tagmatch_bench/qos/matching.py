@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from statistics import median
@@ -21,7 +20,6 @@ import pyarrow as pa
 
 from tagmatch.model.arrays import I64Array
 from tagmatch_bench.systems.access_predicates import AccessPredicates
-from tagmatch_bench.systems.matcher import wrong_and_missing
 
 ATTRIBUTES, PREDICATES, OF_SUBSCRIPTION = 238, 1504, 5
 
@@ -166,11 +164,3 @@ def _units(seconds: float) -> int:
 def times_of(value: float) -> Fraction:
     """Return how many times as long as its subscriptions make it a message takes, in quarters."""
     return max(Fraction(round(4 * value), 4), Fraction(1, 4))
-
-
-def check(matchings: Sequence[Matching], rows: int) -> tuple[int, int, int]:
-    """Compare answers by tasks with those of the system as a whole; returns the keys, wrong ones and missing ones."""
-    asked = [(matching, row) for matching in matchings for row in range(min(rows, matching.rows))]
-    found = [matching.answer(row) for matching, row in asked]
-    wrong, missing = wrong_and_missing(found, [matching.whole_answer(row) for matching, row in asked])
-    return sum(map(len, found)), wrong, missing

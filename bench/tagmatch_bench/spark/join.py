@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +22,7 @@ from tagmatch.spark.session import Strategy
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.data import Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers
-from tagmatch_bench.harness.results import Answers, Result, Target
+from tagmatch_bench.harness.results import Result, Target
 from tagmatch_bench.harness.timing import Samples, alternate
 from tagmatch_bench.spark.partitioning import Job, signed_keys, write_parquet
 from tagmatch_bench.systems.catalogue import OURS
@@ -101,11 +100,11 @@ def _check(
     threads, queries = result.parameters["threads"], len(workload.queries)
     joins = Joins.prepare(spark, workload, folder, threads)
     keys = right_answers(workload.sets, workload.queries, threads=threads)
-    right = Counter((query, key) for query, found in enumerate(keys) for key in found)
     for name in systems or joins.systems():
-        given = Counter((row.id, row.key) for row in joins.systems()[name](joins.first(queries)).collect())
-        wrong, missing = (given - right).total(), (right - given).total()
-        result.answers.append(Answers(where, name, True, queries, given.total(), wrong, missing))
+        given: list[list[int]] = [[] for _ in keys]
+        for row in joins.systems()[name](joins.first(queries)).collect():
+            given[row.id].append(row.key)
+        result.compare(where, name, given, keys)
 
 
 @dataclass(frozen=True, slots=True)

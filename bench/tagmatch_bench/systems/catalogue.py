@@ -68,6 +68,16 @@ SYSTEMS: Mapping[str, System] = {
     "hash table of subsets": System("hash_tables:SubsetEnumeration"),
 }
 
+CPP, CPP_BLOCKS = "C++, hash map", "C++, hash map in blocks"
+TT_JOIN, LIMIT, GRID = "TT-Join", "LIMIT+", "C++, grid"
+#: Those in C++, on one thread, of `tagmatch-bench peers`
+PEERS: Mapping[str, System] = {
+    CPP: System("native:CppRarest"),
+    CPP_BLOCKS: System("native:CppRarest", {"in_blocks": True}),
+    TT_JOIN: System("native:TTJoin"),
+    LIMIT: System("native:LimitPlus"),
+}
+
 #: Those of Figure 10, where our own are too
 DATABASES: Mapping[str, System] = {
     POSTGRESQL_GIN: System("databases:PostgresGin", needs="server"),
@@ -118,6 +128,7 @@ ALERTS: Mapping[str, System] = {"Shapely STRtree and Python": System("circle_tre
 #: Those that match areas alone: `build` takes `Circles`, and gives a `CircleSystem` (`circles.py`)
 CIRCLES: Mapping[str, System] = {
     "CLCB, CPU": System("clcb:areas_alone"),
+    GRID: System("native:CppGrid"),
     "R*-tree": System("circle_trees:RStarTree"),
     "Shapely STRtree": System("circle_trees:ShapelyTree"),
     "SciPy cKDTree": System("circle_trees:ScipyTree"),

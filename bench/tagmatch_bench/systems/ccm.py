@@ -95,7 +95,7 @@ class DeviceMatcher(ContentMatcher):
         return dict(zip(self.parts, (taken / max(len(messages), 1)).tolist(), strict=True))
 
     def _end_parts(self) -> None:
-        """Do what is left of a message and is not timed."""
+        """Do the rest of a message, which is not timed."""
 
     def nbytes(self) -> int | None:
         """Bytes of host and device memory, without counters and marks."""

@@ -67,9 +67,9 @@ _table_numbers = count()
 #: Half of it is free for rows that move
 _TABLE = """CREATE UNLOGGED TABLE {} (id bigint PRIMARY KEY, x float8, y float8, radius float8, box geometry(Polygon))
  WITH (fillfactor = 50)"""
-_FILL = "INSERT INTO {} SELECT id, x, y, radius, ST_MakeEnvelope(west, south, east, north) FROM given"
-_GIVEN = """CREATE TEMPORARY TABLE given (id bigint, x float8, y float8, radius float8, west float8, south float8,
- east float8, north float8)"""
+_FILL = """INSERT INTO {} SELECT id, x, y, radius, ST_MakeEnvelope(west, south, east, north)
+ FROM unnest(%s::bigint[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[], %s::float8[],
+ %s::float8[]) AS given (id, x, y, radius, west, south, east, north)"""
 #: Boxes of the index have single precision, and are no smaller for that
 _STAB = """SELECT point, id FROM unnest(%s::float8[], %s::float8[]) WITH ORDINALITY AS asked (px, py, point)
  JOIN {} ON box && ST_MakePoint(px, py) AND (px - x) * (px - x) + (py - y) * (py - y) <= radius * radius"""
@@ -93,26 +93,12 @@ class PostGis(PostgresTable):
             _add_postgis(self._connection)
             self._connection.execute("SET enable_seqscan = off")
             self._connection.execute(on_table(_TABLE))
-            self._load(circles)
-            for statement in (_FILL, "CREATE INDEX ON {} USING gist (box)", "VACUUM (ANALYZE) {}"):
+            given = (np.arange(len(circles)), circles.x, circles.y, circles.radius, *_sides(circles))
+            self._connection.execute(on_table(_FILL), [column.tolist() for column in given])
+            for statement in ("CREATE INDEX ON {} USING gist (box)", "VACUUM (ANALYZE) {}"):
                 self._connection.execute(on_table(statement))
-            self._connection.execute("DROP TABLE given")
             self._undo = undo.pop_all()
         self._select, self._move = map(on_table, (_STAB, _MOVE))
-
-    def _load(self, circles: Circles) -> None:
-        self._connection.execute(_GIVEN)
-        columns: list[npt.NDArray[Any]] = [
-            np.arange(len(circles)),
-            circles.x,
-            circles.y,
-            circles.radius,
-            *_sides(circles),
-        ]
-        with self._connection.cursor() as cursor, cursor.copy("COPY given FROM STDIN (FORMAT BINARY)") as copy:
-            copy.set_types(["int8", *["float8"] * (len(columns) - 1)])
-            for row in zip(*(column.tolist() for column in columns), strict=True):
-                copy.write_row(row)
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""

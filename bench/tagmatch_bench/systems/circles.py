@@ -8,7 +8,7 @@ the one here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,11 @@ class Found(NamedTuple):
 
     offsets: I64Array
     ids: U32Array
+
+    @classmethod
+    def of(cls, lists: pa.ListArray) -> Found:
+        """Take Arrow lists of circles' numbers."""
+        return cls(lists.offsets.to_numpy().astype(np.int64), lists.values.to_numpy().astype(np.uint32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +89,13 @@ class Circles:
         return _kept(candidates, x, y, self, radius, of_points=True)
 
 
-@runtime_checkable
 class CircleSystem(Protocol):
     """A system that is built from `Circles` and a number of threads.
 
-    It is also one or several of `Stabs`, `Dual` and `Moves`. Of a call, coordinates are float64 arrays of one length.
+    It also has one or several of `stab(x, y)`, the circles that have each point, as a message finds the areas that have
+    its position; `within(x, y, radius)`, the dual: circles whose centres are so near each point, as if the radius were
+    the message's; and `move(ids, x, y)`, which gives circles new centres, each circle once. Coordinates are float64
+    arrays of one length.
     """
 
     def nbytes(self) -> int | None:
@@ -96,30 +103,6 @@ class CircleSystem(Protocol):
 
     def close(self) -> None:
         """Stop what was started and free what was taken."""
-
-
-@runtime_checkable
-class Stabs(CircleSystem, Protocol):
-    """A system that finds the circles of points, as a message finds the areas that have its position."""
-
-    def stab(self, x: F64Array, y: F64Array) -> Found:
-        """Return the circles that have each point."""
-
-
-@runtime_checkable
-class Dual(CircleSystem, Protocol):
-    """A system that finds the centres near points, as if the radius were the message's."""
-
-    def within(self, x: F64Array, y: F64Array, radius: F64Array) -> Found:
-        """Return the circles whose centres are at most `radius` from each point."""
-
-
-@runtime_checkable
-class Moves(CircleSystem, Protocol):
-    """A system whose circles move."""
-
-    def move(self, ids: U32Array, x: F64Array, y: F64Array) -> None:
-        """Give circles new centres, each circle once; the next call finds them there."""
 
 
 def boxes(x: F64Array, y: F64Array, radius: F64Array) -> tuple[F64Array, F64Array]:

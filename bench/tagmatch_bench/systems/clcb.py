@@ -146,8 +146,7 @@ class AreasAlone:
         """Return the circles that have each point, all in single precision."""
         nothing = np.zeros(0, np.uint32)
         messages = LocatedMessages(np.zeros(len(x) + 1, np.int64), nothing, nothing.astype(np.int64), _centres(x, y))
-        found = self._matcher.match_many(messages)
-        return Found(found.offsets.to_numpy().astype(np.int64), found.values.to_numpy().astype(np.uint32))
+        return Found.of(self._matcher.match_many(messages))
 
 
 def without_constraints(circles: Circles) -> pa.Table:

@@ -71,13 +71,8 @@ class Sharded(Generic[Queries]):
 
     def nbytes(self) -> int | None:
         """Bytes of all shards."""
-        total = 0
-        for shard in self._shards:
-            taken = shard.nbytes()
-            if taken is None:
-                return None
-            total += taken
-        return total
+        sizes = [shard.nbytes() for shard in self._shards]
+        return None if None in sizes else sum(size for size in sizes if size)
 
     def close(self) -> None:
         """Close all shards."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Lists, U64Array, list_offsets
+from tagmatch.model.arrays import Lists, U64Array, list_offsets
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import even_ranges, run_rows
@@ -110,12 +110,17 @@ def count_keys(answers: Answers) -> int:
     return sum(map(len, answers))
 
 
-def differing(answers: Any, right: Any) -> tuple[I64Array, U64Array, I64Array]:
-    """Of what answers have more often than the right ones, or less: the query, the key, and how many times more."""
+def wrong_and_missing(
+    answers: Any, right: Any, may_differ: Callable[[int, int], bool] | None = None
+) -> tuple[int, int]:
+    """Count the keys, of all queries, that answers have beyond the right ones, and those that they lack.
+
+    A query's key is neither if `may_differ` says that it may be there or not.
+    """
     given, due = lists_in(answers), lists_in(right)
     if len(given) != len(due):
         raise ValueError(f"answers to {len(given)} queries cannot be compared with those to {len(due)}")
-    # Most are equal, which numbers of keys and sums of their hashes tell, in whichever order these are
+    # Most are equal, which numbers of keys and sums of their hashes tell, in any order
     sums = [np.zeros(len(due), np.uint64) for _ in range(2)]
     for lists, found in zip((given, due), sums, strict=True):
         _sum_hashes(lists.offsets, lists.values, found)
@@ -123,19 +128,16 @@ def differing(answers: Any, right: Any) -> tuple[I64Array, U64Array, I64Array]:
     of = [np.repeat(np.arange(len(lists)), lists.lengths()) for lists in (given, due)]
     some = [differ[queries] for queries in of]
     queries = np.concatenate([of[0][some[0]], of[1][some[1]]])
+    if not len(queries):
+        return 0, 0
     keys = np.concatenate([given.values[some[0]], due.values[some[1]]])
     order = np.lexsort((keys, queries))
-    more = np.where(order < np.count_nonzero(some[0]), 1, -1)
-    queries, keys = queries[order], keys[order]
-    if len(keys):
-        first = np.flatnonzero(first_of_equals(queries, keys))
-        queries, keys, more = queries[first], keys[first], np.add.reduceat(more, first)
-    return queries[more != 0], keys[more != 0], more[more != 0]
-
-
-def wrong_and_missing(answers: Any, right: Any) -> tuple[int, int]:
-    """Count the keys, of all queries, that answers have beyond the right ones, and those that they lack."""
-    _, _, more = differing(answers, right)
+    first = np.flatnonzero(first_of_equals(queries[order], keys[order]))
+    more = np.add.reduceat(np.where(order < np.count_nonzero(some[0]), 1, -1), first)
+    if may_differ is not None:
+        places = order[first[more != 0]]
+        off = [not may_differ(int(queries[place]), int(keys[place])) for place in places]
+        more = more[more != 0][off]
     return int(more[more > 0].sum()), -int(more[more < 0].sum())
 
 

@@ -42,7 +42,7 @@ TAGMATCH = "tagmatch"
 DUCKDB = "DuckDB"
 LANCEDB = "LanceDB"
 
-#: They take a path, where they are made or opened, in place of sets
+#: They take the path to be made or opened, in place of sets
 SYSTEMS_ON_DISK: Mapping[str, System] = {
     TAGMATCH: System("tagmatch:TagmatchOnDisk"),
     DUCKDB: System("on_disk:DuckDBFile"),

@@ -84,8 +84,7 @@ class CirclesInIndex(Indexed):
 
     def stab(self, x: F64Array, y: F64Array) -> Found:
         """Return the circles that have each point."""
-        keys = self.match_many(self.prepare(x, y))
-        return Found(keys.offsets.to_numpy().astype(np.int64), keys.values.to_numpy().astype(np.uint32))
+        return Found.of(self.match_many(self.prepare(x, y)))
 
 
 class ClientsInIndex(CirclesInIndex):

@@ -156,8 +156,8 @@ def _down_the_trie(messages, index, first_codes, always, key_offsets, keys, uniq
         else:
             matched = room[-1][:count]
         if len(always):
-            found, used, space = _add_keys(np.append(always, matched), key_offsets, keys, unique, found, used, space)
-        elif len(matched):
+            matched = np.append(always, matched)
+        if len(matched):
             found, used, space = _add_keys(matched, key_offsets, keys, unique, found, used, space)
         ends[message + 1] = used
     return found[:used]
