@@ -18,9 +18,8 @@ from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.peers import DATA
 from tagmatch_bench.harness.reference import right_answers
 from tagmatch_bench.harness.results import Panel, Result, Target
-from tagmatch_bench.harness.timing import Samples
+from tagmatch_bench.harness.timing import Samples, alternate
 from tagmatch_bench.systems.catalogue import CPP, CPP_BLOCKS, GRID, LIMIT, PEERS, PYTHON_DICT, RAREST, TT_JOIN, some
-from tagmatch_bench.systems.matcher import CallSize
 from tagmatch_bench.systems.tagmatch import DictionaryEncoded
 
 _ENCODED, _UNIQUE, _ONE = ", dictionary-encoded", ", unique", ", one query"
@@ -33,9 +32,9 @@ _COMPARED = (
     (RAREST, LIMIT, (LIMIT,), Target(1)),
     (RAREST + _UNIQUE, RAREST, (RAREST,), Target(0.77)),
 )
-#: Queries whose answers are compared with brute force; sets from which on a dict of Python takes too much memory; data
-#: of too many answers for a join, which gives all at once
-_CHECKED, _MOST_OF_PYTHON, _NOT_JOINED = 25, 1_000_000, "large"
+#: Queries that are asked one by one, and those whose answers are compared with brute force; sets from which on a dict
+#: of Python takes too much memory; data of too many answers for a join
+_ONE_BY_ONE, _CHECKED, _MOST_OF_PYTHON, _NOT_JOINED = 1_000, 25, 1_000_000, "large"
 
 
 def peers(bench: Bench, *, parts: tuple[str, ...] = PARTS["peers"]) -> Result:
@@ -45,12 +44,12 @@ def peers(bench: Bench, *, parts: tuple[str, ...] = PARTS["peers"]) -> Result:
         "Compared with C++ on one core",
         f"""On the CPU, of one thread on one core. *{CPP}* and *{CPP_BLOCKS}* get the same Arrow strings, or
         dictionaries, as `match_many`, and give Arrow keys; they are compiled here with `-O3 -march=native`, and use the
-        memory of answers again. *{TT_JOIN}* and *{LIMIT}* get ranks of tags, and all queries at once; what they build
-        in a call is counted, what makes ranks is not. *One query* is `match` with a list of strings, and a function of
-        C++ that ctypes calls with it. Data are made by generators, at a scale of {bench.options.scale:g}. Systems take
-        turns in {bench.options.rounds} rounds, whose medians count, after calls that are not counted; ratios are
-        medians of the rounds' ratios. Answers of *{RAREST}* are compared with brute force, and those of others to all
-        queries that were timed with its own.""",
+        memory of answers again. *{TT_JOIN}* and *{LIMIT}* get ranks of tags; what they build in a call is counted, what
+        makes ranks is not. A call has all queries. *One query* is `match` with a list of strings, one after the other,
+        and a function of C++ that ctypes calls with it. Data are made by generators, at a scale of
+        {bench.options.scale:g}. Systems take turns in {bench.options.rounds} rounds, whose medians count, after a call
+        that is not counted; ratios are medians of the rounds' ratios. Answers of *{RAREST}* are compared with brute
+        force, and all answers of others with its own.""",
         parts=parts,
     )
     panel = result.panel("queries", "data", "µs a query")
@@ -90,34 +89,33 @@ def _measure(bench: Bench, result: Result, panel: Panel, name: str) -> None:
 def _timed(
     bench: Bench, result: Result, where: str, built: Mapping[str, Any], sets: pa.Table, queries: pa.ListArray
 ) -> dict[str, Samples]:
-    """Microseconds a query by system and form; all answers that were timed are compared."""
+    """Microseconds a query by system and form, all queries in a call; all answers are compared."""
     encoded = {each + _ENCODED: DictionaryEncoded(built[each]) for each in (RAREST, CPP, CPP_BLOCKS) if each in built}
     many = {**built, **encoded, RAREST + _UNIQUE: built[RAREST]}
-    asked = {name: matcher.prepare(queries) for name, matcher in many.items()}
+    # Dictionaries are made before
+    asked = {name: matcher.prepare(queries)[: len(queries)] for name, matcher in many.items()}
     one = {each + _ONE: built[each].match for each in (RAREST, CPP, PYTHON_DICT) if each in built}
-    lists = queries.to_pylist()
+    lists = queries[:_ONE_BY_ONE].to_pylist()
 
-    def ask(name: str, count: int) -> Any:
+    def ask(name: str) -> Any:
         if name in one:
             match = one[name]
-            return [match(query) for query in lists[:count]]
-        return many[name].match_many(asked[name][:count], unique=name.endswith(_UNIQUE))
+            return [match(query) for query in lists]
+        return many[name].match_many(asked[name], unique=name.endswith(_UNIQUE))
 
     works = {name: partial(ask, name) for name in (*many, *one)}
-    joins = dict.fromkeys((TT_JOIN, LIMIT), CallSize(whole=len(queries)))
-    rates = bench.rates(f"peers: matching, {where}", works, len(queries), joins)
-    with bench.doing(f"peers: checking, {where}"):
-        most = max(min(_CHECKED, len(queries)), *(rates[name].items for name in (RAREST, CPP) if name in rates))
-        right = {form: ask(RAREST + form, most) for form in ("", _UNIQUE)}
+    with bench.doing(f"peers: warming up and checking, {where}"):
+        right = {form: ask(RAREST + form) for form in ("", _UNIQUE)}
         for form, keys in right.items():
             due = right_answers(sets, queries[:_CHECKED], unique=bool(form))
             result.compare(f"{where}, beside brute force", RAREST + form, keys[: len(due)], due)
         for name in works.keys() - {RAREST, RAREST + _UNIQUE}:
-            count = min(most, rates[name].items)
-            given = ask(name, len(queries) if name in joins else count)[:count]
-            result.compare(f"{where}, beside {RAREST}", name, given, right[""][:count])
-    result.add(f"{where}: keys of an answer", len(right[""].flatten()) / most, "keys")
-    return {name: each.per(1e6) for name, each in rates.items()}
+            given = ask(name)
+            result.compare(f"{where}, beside {RAREST}", name, given, right[""][: len(given)])
+        result.add(f"{where}: keys of an answer", len(right.pop("").flatten()) / len(queries), "keys")
+    with bench.doing(f"peers: matching, {where}"):
+        taken = alternate(works, bench.options.rounds)
+    return {name: seconds.times(1e6 / len(lists if name in one else queries)) for name, seconds in taken.items()}
 
 
 def _areas(bench: Bench, result: Result) -> None:

@@ -48,7 +48,7 @@ def _large(options: BenchOptions) -> Peers:
     count, twitter = _count(options, 8_000_000), TwitterOptions(seed=options.seed)
     drawn = Twitter(twitter).sets(0, 1 + round(1.2 * count / twitter.mean_followed))
     stored = _stored(drawn["tags"][:count].combine_chunks())
-    return stored, extend(stored, options.queries, 2, 4, options.seed)
+    return stored, extend(stored, min(options.queries, 2_000), 2, 4, options.seed)
 
 
 @dataclass(frozen=True, slots=True)
