@@ -232,17 +232,12 @@ class CpuUnion(Union):
             return super().preprocess(tags, first, last)
         known = self._largest.tag_index
         numbers = known.numbers(tags, first, last)
-        others = [
-            matcher.preprocess(
-                tags, first, last, matcher.tag_index.translation(known).ranks(tags, first, last, numbers)
-            )
-            for matcher in self._segments
-            if matcher is not self._largest
-        ]
-        # After the others, as the numbers become part of it
-        largest = self._largest.preprocess(tags, first, last, known.batch(tags, first, last, numbers))
-        place = self._segments.index(self._largest)
-        return _InAllParts([*others[:place], largest, *others[place:]], self._first_keys)
+        parts = []
+        for matcher in self._segments:
+            index = matcher.tag_index
+            own = numbers if index is known else index.translation(known).numbers(tags, first, numbers)
+            parts.append(matcher.preprocess(tags, first, last, own))
+        return _InAllParts(parts, self._first_keys)
 
 
 class Split(Union):

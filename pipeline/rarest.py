@@ -1,9 +1,10 @@
 """Stage 2, subset match, for the `rarest` layout: the clusters of the query's own tags, and a bitmap of its ranks.
 
 Rows are in lexicographic order of their ascending ranks, so the sets that share a rarest tag are adjacent, within
-them those that share the second-rarest tag, and so on: a prefix tree without nodes. Of a small cluster, rows whose
-second-rarest tag the query does not have are turned away by a bit of it. A large one is walked as the tree that it is:
-a row is read from where it differs from the row before, and not at all if that one failed before this place.
+them those that share the second-rarest tag, and so on: a prefix tree without nodes. Rows of a cluster whose
+second-rarest tag the query does not have are turned away by a bit of it. One of thousands of rows is walked as the
+tree that it is: a row is read from where it differs from the row before, and not at all if that one failed before this
+place.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 from tagmatch.model.arrays import IntArray, Lists, U8Array, U32Array, UIntArray, frozen
 from tagmatch.model.kernels.intrinsics import array_at
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
+from tagmatch.model.kernels.lists import ascending_row
+from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment
@@ -31,7 +34,7 @@ from tagmatch.pipeline.one import (
     prepare,
     ranks_of,
 )
-from tagmatch.pipeline.segment import Finder, RowsFound
+from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks
 
 _U = np.uint64
@@ -39,15 +42,21 @@ _U = np.uint64
 #: Clusters of at most so many rows are small
 SCAN_ROWS = 32
 
-# Queries whose cache misses are waited for together
-_BLOCK = 128
+# Queries, and tags but for those of one of them, whose cache misses are waited for together
+_BLOCK, _BLOCK_TAGS = 128, 1024
+#: Clusters of more rows are walked
+WALK_ROWS = 4096
 # Rows are counted as sharing at most so many ranks with the row before
 _MOST_SHARED = 255
 # So many rows that share a rank which a query does not have are passed over one by one, the others by a search
 _NEAR_ROWS = _U(64)
-# Words of a bitmap of ranks: these for each tag of the queries, and at most so many, which a processor's cache has room
-# for
-_WORDS_A_TAG, _FEWEST_WORDS, _MOST_WORDS = 4, 64, 1 << 16
+# Bytes of the bitmap of a single query's ranks: these for each of its tags, and at most so many, which a processor's
+# cache has room for. To set a bit has to wait for the bit before it in the same word, so words are short.
+_BYTES_A_TAG, _FEWEST_BYTES, _MOST_BYTES = 32, 512, 1 << 19
+# Of so many ranks of a query, a bit each modulo 64 turns hardly any row away
+_MANY_RANKS = 32
+# Ranks of a row that are looked at before it is turned away: to branch for each takes longer
+_AT_ONCE = _U(4)
 
 #: Stands for the second rank of a set of one tag
 NO_RANK = np.uint32(0xFFFFFFFF)
@@ -57,6 +66,10 @@ NO_RANK = np.uint32(0xFFFFFFFF)
 def _second_ranks(offsets, ranks, first, last, out):
     for row in range(first, last):
         out[row] = ranks[offsets[row] + 1] if offsets[row + 1] - offsets[row] > 1 else NO_RANK
+
+
+# In the last byte of a bitmap
+_NO_RANKS_BIT = _U(1) << (_U(NO_RANK) & _U(7))
 
 
 class Clusters(NamedTuple):
@@ -95,38 +108,72 @@ def _shared_ranks(offsets, ranks, first, last, out):
 
 @inlined
 def _bit_of(bits, rank):
-    return (_U(rank) >> _U(6)) & _U(len(bits) - 1), _U(rank) & _U(63)
+    return (_U(rank) >> _U(3)) & _U(len(bits) - 1), _U(rank) & _U(7)
 
 
 @inlined
 def _first_strange(bits, ranks, at, end):
     """The first place from `at` on, below `end`, of a rank whose bit is not set; else `end`."""
     last = _U(len(bits) - 1)
-    while at < end and (bits[(_U(ranks[at]) >> _U(6)) & last] >> (_U(ranks[at]) & _U(63))) & _U(1):
+    while at < end and (bits[(_U(ranks[at]) >> _U(3)) & last] >> (_U(ranks[at]) & _U(7))) & _U(1):
         at += _U(1)
     return at
 
 
+@inlined
+def _all_known(bits, ranks, at, end):
+    """Whether the bits of all ranks from `at` on, below `end`, are set."""
+    found = _U(1)
+    while at < end and found:
+        for i in range(_AT_ONCE):
+            word, bit = _bit_of(bits, ranks[min(at + i, end - _U(1))])
+            found &= bits[word] >> bit
+        at += _AT_ONCE
+    return found
+
+
+@inlined
+def _clear(bits, ranks, begin, end):
+    for at in range(_U(begin), _U(end)):
+        bits[_bit_of(bits, ranks[at])[0]] = 0
+    bits[len(bits) - 1] = 0
+
+
 @kernel
-def _candidates(block, seconds, rows, ends):
-    """Rows of small clusters whose second-rarest rank the queries may have; returns them, and how many there are."""
+def _candidates(block, seconds, bits, rows, ends):
+    """Write rows of small clusters whose second-rarest rank the queries may have, and how many others they have.
+
+    Query `i` has the rows up to `ends[i + 1, 0]`, and `ends[i + 1, 1]` rows in clusters that are not small.
+    """
     (query_offsets, query_ranks), edges, first, last = block
     base, used = query_offsets[first], _U(0)
     for query in range(first, last):
         # One bit for each rank modulo 64: most rows are turned away by it. Sets of one tag must pass.
-        query_bits, room = _U(1) << (_U(NO_RANK) & _U(63)), 0
-        for place in range(query_offsets[query], query_offsets[query + 1]):
-            query_bits |= _U(1) << (_U(query_ranks[place]) & _U(63))
-            room += min(edges[place - base, 1] - edges[place - base, 0], SCAN_ROWS)
-        rows = with_room(rows, used, room)
-        for place in range(query_offsets[query] - base, query_offsets[query + 1] - base):
-            row, end = edges[place, 0], edges[place, 1]
-            if end - row <= SCAN_ROWS:
-                for candidate in range(_U(row), _U(end)):
-                    rows[used] = candidate
-                    used += (query_bits >> (_U(seconds[candidate]) & _U(63))) & _U(1)
-        ends[query - first + 1] = used
-    return rows, used
+        query_bits, others, begun = _U(1) << (_U(NO_RANK) & _U(63)), 0, used
+        begin, end = query_offsets[query], query_offsets[query + 1]
+        for at in range(begin, end):
+            query_bits |= _U(1) << (_U(query_ranks[at]) & _U(63))
+        for place in range(begin - base, end - base):
+            row, row_end = edges[place, 0], edges[place, 1]
+            if row_end - row > SCAN_ROWS:
+                others += row_end - row
+                continue
+            for candidate in range(_U(row), _U(row_end)):
+                rows[used] = candidate
+                used += (query_bits >> (_U(seconds[candidate]) & _U(63))) & _U(1)
+        if end - begin > _MANY_RANKS:
+            for at in range(begin, end):
+                word, bit = _bit_of(bits, query_ranks[at])
+                bits[word] |= _U(1) << bit
+            bits[len(bits) - 1] |= _NO_RANKS_BIT
+            candidates, used = used, begun
+            for i in range(begun, candidates):
+                word, bit = _bit_of(bits, seconds[rows[i]])
+                rows[used] = rows[i]
+                used += (bits[word] >> bit) & _U(1)
+            _clear(bits, query_ranks, begin, end)
+        ends[query - first + 1, 0], ends[query - first + 1, 1] = used, others
+    return used
 
 
 @inlined
@@ -166,7 +213,7 @@ def _walk(bits, query, known, edges, most, out, used):
     one of these, so does this, unread; else only the ranks behind them are compared.
     """
     ((offsets, ranks, _, first_rows), shared), (query_ranks, at, last) = known, query
-    exact = 64 * len(bits) >= len(first_rows)
+    exact = 8 * len(bits) >= len(first_rows)
     row, end, depth, read = _U(edges[0]), _U(edges[1]), _U(1), 0
     while row < end and read <= most:
         begin, stop = _U(offsets[row]), _U(offsets[row + _U(1)])
@@ -188,78 +235,113 @@ def _walk(bits, query, known, edges, most, out, used):
 
 
 @kernel
+def _scan(bits, query, known, edges, out, used):
+    """As `_walk`, by the second-rarest rank of each row: of a cluster in which that takes less time."""
+    ((offsets, ranks, seconds, first_rows), _), (query_ranks, at, last) = known, query
+    exact, candidates = 8 * len(bits) >= len(first_rows), _U(used)
+    for row in range(_U(edges[0]), _U(edges[1])):
+        word, bit = _bit_of(bits, seconds[row])
+        out[candidates] = row
+        candidates += (bits[word] >> bit) & _U(1)
+    found = _U(used)
+    for i in range(found, candidates):
+        candidate = _U(out[i])
+        begin, stop = _U(offsets[candidate]) + _U(1), _U(offsets[candidate + _U(1)])
+        out[found] = candidate
+        if _all_known(bits, ranks, begin, stop):
+            found += _U(exact or contains_ranks(query_ranks, at, last, ranks, begin, stop))
+    return np.int64(found), np.int64(candidates) - used
+
+
+@kernel
 def _verify(block, candidates, known, limits, bits, out, used, ends):
     """Append the rows that each query of a block contains; returns them, where they end, and how many were read."""
     ((query_offsets, query_ranks), edges, first, last), (rows, row_ends, places) = block, candidates
-    ((_, ranks, _, first_rows), _), (has_empty, most) = known, limits
-    base, exact, read = query_offsets[first], 64 * len(bits) >= len(first_rows), 0
+    ((_, ranks, _, first_rows), _), (has_empty, most, walk_rows) = known, limits
+    base, exact, read = query_offsets[first], 8 * len(bits) >= len(first_rows), 0
     for query in range(first, last):
         begin, end = query_offsets[query], query_offsets[query + 1]
-        candidate, last_candidate = row_ends[query - first], row_ends[query - first + 1]
-        room = last_candidate - candidate
-        for at in range(begin - base, end - base):
-            count = edges[at, 1] - edges[at, 0]
-            room += count if count > SCAN_ROWS else 0
-        out = with_room(out, used, room + 1)
+        candidate, last_candidate = row_ends[query - first, 0], row_ends[query - first + 1, 0]
+        others = row_ends[query - first + 1, 1]
+        room = last_candidate - candidate + others
+        if used + room >= len(out):  # seldom, and a call counts references, which takes longer than most queries
+            out = with_room(out, used, room + 1)
         if has_empty:
             out[used] = 0
             used += 1
         if room:
+            found, repeated = used, False
             for at in range(begin, end):
                 word, bit = _bit_of(bits, query_ranks[at])
+                if exact and (bits[word] >> bit) & _U(1):
+                    edges[at - base, 1] = edges[at - base, 0]
+                    repeated |= query_ranks[at] != UNKNOWN
                 bits[word] |= _U(1) << bit
             for i in range(candidate, last_candidate):
                 place, stop = _U(places[i, 0]), _U(places[i, 1])
                 out[used] = rows[i]
-                if _first_strange(bits, ranks, place, stop) == stop:
+                if _all_known(bits, ranks, place, stop):
                     used += np.int64(exact or contains_ranks(query_ranks, begin, end, ranks, place, stop))
             read += last_candidate - candidate
-            for at in range(begin, end):
-                row, row_end = edges[at - base, 0], edges[at - base, 1]
-                if row_end - row > SCAN_ROWS and read <= most:
-                    behind = query_ranks, at + 1, end
-                    used, more = _walk(bits, behind, known, (row, row_end), most - read, out, used)
+            if others:
+                bits[len(bits) - 1] |= _NO_RANKS_BIT
+                for at in range(begin, end):
+                    row, row_end = edges[at - base, 0], edges[at - base, 1]
+                    behind, more = (query_ranks, at + 1, end), 0
+                    if row_end - row > walk_rows and read <= most:
+                        used, more = _walk(bits, behind, known, (row, row_end), most - read, out, used)
+                    elif row_end - row > SCAN_ROWS and read <= most:
+                        used, more = _scan(bits, behind, known, (row, row_end), out, used)
                     read += more
-            for at in range(begin, end):
-                bits[_bit_of(bits, query_ranks[at])[0]] = _U(0)
+            _clear(bits, query_ranks, begin, end)
+            if repeated:
+                used = ascending_row(out, found, used, found)
         ends[query + 1] = used
     return out, used, read
 
 
 @kernel
-def _find_sets(queries, known, has_empty, most, bits, ends):
+def _find_sets(queries, known, limits, bits, ends):
     """Rows that each query contains, the empty set's first, and how many rows except that one were read.
 
-    After more than `most` it goes no further.
+    The limits say whether there is an empty set, after how many rows it goes no further, and of how many rows clusters
+    are not walked. Queries have their ranks in any order, also several times, and UNKNOWN; if `bits` has not one for
+    each rank, ascending and each once.
     """
     (query_offsets, query_ranks), ((offsets, ranks, seconds, first_rows), _) = queries, known
     longest, count, size = 0, len(ends) - 1, min(_BLOCK, len(ends) - 1)
-    for first in range(0, count, _BLOCK):
-        longest = max(longest, query_offsets[min(first + _BLOCK, count)] - query_offsets[first])
+    for query in range(count):
+        longest = max(longest, query_offsets[query + 1] - query_offsets[query])
+    longest = max(longest, min(_BLOCK_TAGS, query_offsets[count] - query_offsets[0]))
     # One array in place of two: to make one takes 60 ns
     edges, rows = np.empty((longest + 16 * size, 2), np.int64), np.empty(16 * size, np.uint32)
-    row_ends, places = np.zeros(size + 1, np.int64), edges[longest:]
+    row_ends, places = np.zeros((size + 1, 2), np.int64), edges[longest:]
     out, used, total = np.empty(16 * count, np.uint32), 0, 0
-    touched = np.uint32(0)
+    touched, behind = np.uint32(0), _U(len(first_rows) - 1)
     # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
-    for first in range(0, count, _BLOCK):
-        last = min(first + _BLOCK, count)
-        block = queries, edges, first, last
+    last = 0
+    while last < count:
+        first, last = last, last + 1
+        while last < min(count, first + _BLOCK) and query_offsets[last + 1] - query_offsets[first] <= _BLOCK_TAGS:
+            last += 1
+        block, room = (queries, edges, first, last), 0
         begin = query_offsets[first]
         for i in range(query_offsets[last] - begin):
-            rank = query_ranks[begin + i]
-            edges[i, 0], edges[i, 1] = first_rows[rank], first_rows[rank + np.uint32(1)]
+            rank = _U(query_ranks[begin + i])  # UNKNOWN is behind them all
+            edges[i, 0], edges[i, 1] = first_rows[min(rank, behind)], first_rows[min(rank + _U(1), behind)]
+            room += min(edges[i, 1] - edges[i, 0], SCAN_ROWS)
         for i in range(query_offsets[last] - begin):
             touched ^= seconds[min(edges[i, 0], len(seconds) - 1)]
-        rows, candidates = _candidates(block, seconds, rows, row_ends)
+        rows = with_room(rows, 0, room + 1)
+        candidates = _candidates(block, seconds, bits, rows, row_ends)
         if candidates > len(places):
             places = np.empty((2 * candidates, 2), np.int64)
         for i in range(candidates):
             places[i, 0], places[i, 1] = offsets[rows[i]] + 1, offsets[rows[i] + np.uint32(1)]
         for i in range(candidates):
             touched ^= ranks[places[i, 0] - 1]
-        out, used, read = _verify(block, (rows, row_ends, places), known, (has_empty, most), bits, out, used, ends)
+        out, used, read = _verify(block, (rows, row_ends, places), known, limits, bits, out, used, ends)
         total += read
     return out[:used], total, touched
 
@@ -269,12 +351,12 @@ _SECONDS, _FIRST_ROWS, _SHARED = LAYOUT, LAYOUT + 1, LAYOUT + 2
 
 @kernel
 def _bitmap(ranks, tags):
-    """A bit for each rank, or fewer for few queries, which have so many tags in all: zeros, a power of two of words."""
-    most = min(max(_WORDS_A_TAG * tags, _FEWEST_WORDS), _MOST_WORDS)
-    words = 1
-    while 64 * words < ranks and 2 * words <= most:
-        words *= 2
-    return np.zeros(words, np.uint64)
+    """A bit for each rank, or fewer for a query of few tags: zeros, a power of two of bytes."""
+    most = min(max(_BYTES_A_TAG * tags, _FEWEST_BYTES), _MOST_BYTES)
+    size = 1
+    while 8 * size < ranks and 2 * size <= most:
+        size *= 2
+    return np.zeros(size, np.uint8)
 
 
 @kernel
@@ -287,7 +369,8 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     if len(seconds) == 0:
         return np.empty(0, np.uint32), 0
     known, bits = (clusters, array_at(tables, _SHARED, np.uint8)), _bitmap(len(clusters[3]), len(ranks))
-    sets, read, _ = _find_sets((np.array([0, len(ranks)]), ranks), known, empty != 0, most, bits, ends)
+    limits = empty != 0, most, WALK_ROWS
+    sets, read, _ = _find_sets((np.array([0, len(ranks)]), ranks), known, limits, bits, ends)
     return sets, read - len(sets) + empty if read <= most else -1
 
 
@@ -319,6 +402,8 @@ class RarestSubsetMatch(Finder):
         self._clusters = clusters_of(segment, threads=threads)
         self._shared: U8Array = frozen(shared)  # How many of its first ranks each row has in common with the one before
         self._has_empty = segment.tagsets.has_empty_set
+        # Bitmaps of all ranks that no thread uses now: zeros
+        self._bitmaps: list[U8Array] = []
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> RarestSubsetMatch:
@@ -339,12 +424,21 @@ class RarestSubsetMatch(Finder):
         first_row: Any = self._clusters.first_rows.dtype.type
         return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, brief=True))
 
+    def prepare(self, messages: SegmentMessages) -> QueryBatch:
+        """As `Finder` says; a bitmap needs no order."""
+        return messages.unordered
+
     def find(self, prepared: QueryBatch) -> RowsFound:
         """As `Finder` says."""
         ends = np.zeros(len(prepared) + 1, np.int64)
         if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
             return RowsFound(Lists(ends, np.zeros(0, np.uint32)), 0)
         known = tuple(self._clusters), self._shared  # a named tuple's type takes longer to find
-        bits = _bitmap(len(self._clusters.first_rows), len(prepared.ranks))
-        rows, read, _ = _find_sets((prepared.offsets, prepared.ranks), known, self._has_empty, ALL, bits, ends)
+        try:
+            bits = self._bitmaps.pop()
+        except IndexError:
+            bits = np.zeros(1 << (len(self._clusters.first_rows) >> 3).bit_length(), np.uint8)
+        limits = self._has_empty, ALL, WALK_ROWS
+        rows, read, _ = _find_sets((prepared.offsets, prepared.ranks), known, limits, bits, ends)
+        self._bitmaps.append(bits)
         return RowsFound(Lists(ends, rows), int(read) + self._has_empty * len(prepared) - len(rows))

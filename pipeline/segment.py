@@ -182,18 +182,28 @@ MatchBatches: TypeAlias = Callable[[Batches], Found]
 class SegmentMessages:
     """Messages `first` to `last` of some, as a segment looks at them; their ranks are looked up once, if at all."""
 
-    def __init__(self, tags: TagLists, first: int, last: int, index: TagIndex, ranks: QueryBatch | None = None) -> None:
-        self.tags, self.first, self.last, self._index, self._ranks = tags, first, last, index, ranks
+    def __init__(self, tags: TagLists, first: int, last: int, index: TagIndex, numbers: U32Array | None = None) -> None:
+        self.tags, self.first, self.last, self._index, self._numbers = tags, first, last, index, numbers
+        self._ranks: QueryBatch | None = None
 
     def __len__(self) -> int:
         return self.last - self.first
 
+    # `cached_property` of Python 3.11 has all threads wait for one
+
+    @property
+    def unordered(self) -> QueryBatch:
+        """Their tags as ranks of the segment, in the tags' order; UNKNOWN where it does not have the tag (§3.2)."""
+        if self._numbers is None:
+            self._numbers = self._index.numbers(self.tags, self.first, self.last)
+        offsets = self.tags.offsets[self.first : self.last + 1]
+        return QueryBatch(np.subtract(offsets, offsets[0], dtype=np.int64), self._numbers)
+
     @property
     def ranks(self) -> QueryBatch:
-        """Their tags as ranks of the segment (§3.2)."""
-        # `cached_property` of Python 3.11 has all threads wait for one
+        """Those that the segment has, ascending, each once."""
         if self._ranks is None:
-            self._ranks = self._index.ranks(self.tags, self.first, self.last)
+            self._ranks = self._index.batch(self.tags, self.first, self.last, self.unordered.ranks.copy())
         return self._ranks
 
 
@@ -406,9 +416,9 @@ class CpuMatcher:
         """Memory for `count` keys."""
         return pooled(count, np.uint64)
 
-    def preprocess(self, tags: TagLists, first: int, last: int, ranks: QueryBatch | None = None) -> SegmentQueries:
+    def preprocess(self, tags: TagLists, first: int, last: int, numbers: U32Array | None = None) -> SegmentQueries:
         """Messages `first` to `last` as all finders take them; their ranks are looked up once, if not given."""
-        messages = SegmentMessages(tags, first, last, self.tag_index, ranks)
+        messages = SegmentMessages(tags, first, last, self.tag_index, numbers)
         return SegmentQueries([(finder, finder.prepare(messages)) for finder in self._finders], self._segment)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:

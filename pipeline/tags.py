@@ -16,7 +16,7 @@ import numpy as np
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.intrinsics import trailing_zeros
-from tagmatch.model.kernels.jit import inlined, kernel
+from tagmatch.model.kernels.jit import copy, inlined, kernel
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, sort_values, spread
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.parallel import even_ranges
@@ -165,14 +165,14 @@ class Translation:
         self._slots: U64Array = np.full(1 << bits, _FREE)
         _place(ranks, self._slots, self._shift)
 
-    def ranks(self, queries: TagLists, first: int, last: int, numbers: U32Array) -> QueryBatch:
-        """Queries `first` to `last`, with the ranks `numbers` in the large segment, as ranks of the other."""
+    def numbers(self, queries: TagLists, first: int, numbers: U32Array) -> U32Array:
+        """The tags of queries from `first` on, of which the large segment has these numbers, as ranks of the other."""
         own = np.empty(len(numbers), np.uint32)
         _translate(numbers, self._slots, self._shift, own)
         if self._has_more and len(new := np.flatnonzero(numbers == UNKNOWN).astype(np.uint64)):
             tags = gather_strings(queries.tags, np.uint64(queries.offsets[first]) + new)
             own[new] = self._target.looked_up(tags)
-        return self._target.batch(queries, first, last, own)
+        return own
 
 
 # Up to this many keys comparing them beats counting their bytes
@@ -182,10 +182,10 @@ _FEW_KEYS = 32
 @kernel
 def key_ends(ends, set_ids, key_offsets, out):
     """Write where each query's keys end, from `out[1]` on."""
-    total = 0
+    total = _U(0)
     for query in range(len(ends) - 1):
-        for i in range(ends[query], ends[query + 1]):
-            total += key_offsets[set_ids[i] + 1] - key_offsets[set_ids[i]]
+        for i in range(_U(ends[query]), _U(ends[query + 1])):
+            total += _U(key_offsets[set_ids[i] + np.uint32(1)]) - _U(key_offsets[set_ids[i]])
         out[query + 1] = total
 
 
@@ -194,9 +194,7 @@ def copy_keys(set_ids, key_offsets, keys, out):
     """Write the keys of the sets, one set's after the other's."""
     at = 0
     for set_id in set_ids:
-        for i in range(key_offsets[set_id], key_offsets[set_id + 1]):
-            out[at] = keys[i]
-            at += 1
+        at = copy(keys, key_offsets[set_id], key_offsets[set_id + np.uint32(1)], out, at)
 
 
 @kernel

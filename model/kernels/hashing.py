@@ -30,6 +30,7 @@ _P3 = np.uint64(0x165667B19E3779F9)
 _P4 = np.uint64(0x85EBCA77C2B2AE63)
 _P5 = np.uint64(0x27D4EB2F165667C5)
 _U = np.uint64
+_LOW32 = np.uint64(0xFFFFFFFF)
 
 
 @inlined
@@ -67,6 +68,13 @@ def _merge(h, lane):
     return (h ^ _round(_U(0), lane)) * _P1 + _P4
 
 
+@inlined
+def _avalanche(h):
+    h = (h ^ (h >> _U(33))) * _P2
+    h = (h ^ (h >> _U(29))) * _P3
+    return h ^ (h >> _U(32))
+
+
 @kernel
 def xxh64(data, start, stop, seed):
     """XXH64, uint64, of the bytes `data[start:stop]`; the seed is uint64."""
@@ -94,15 +102,42 @@ def xxh64(data, start, stop, seed):
     while at < end:
         h = rotl(h ^ (_U(data[at]) * _P5), 11) * _P1
         at += _U(1)
-    h = (h ^ (h >> _U(33))) * _P2
-    h = (h ^ (h >> _U(29))) * _P3
-    return h ^ (h >> _U(32))
+    return _avalanche(h)
+
+
+# Strings of fewer bytes are hashed without a branch, which would be foretold wrongly where lengths differ
+_SHORT = _U(16)
+
+
+@inlined
+def _either(first, second, is_first):
+    """The first of two uint64, or the second. Without a branch: compilers make one of a condition."""
+    return second ^ ((first ^ second) & (_U(0) - _U(is_first)))
+
+
+@inlined
+def _xxh64_of_short(data, at, length, seed):
+    """XXH64, uint64, of fewer than 16 bytes from `at` on, behind which there are some more."""
+    h, long = seed + _P5 + length, length & _U(8)
+    h = _either(rotl(h ^ _round(_U(0), read64(data, at)), 27) * _P1 + _P4, h, long >> _U(3))
+    rest, some = read64(data, at + long), length & _U(4)
+    h = _either(rotl(h ^ ((rest & _LOW32) * _P1), 23) * _P2 + _P3, h, some >> _U(2))
+    rest >>= some << _U(3)
+    for i in range(3):
+        h = _either(rotl(h ^ ((rest & _U(255)) * _P5), 11) * _P1, h, length & _U(3) > _U(i))
+        rest >>= _U(8)
+    return _avalanche(h)
 
 
 @kernel
 def _hash_range(offsets, data, seed, first, last, out):
-    for i in range(first, last):
-        out[i - first] = xxh64(data, offsets[i], offsets[i + 1], seed)
+    begin, room = _U(first), _U(len(data))
+    for i in range(begin, _U(last)):
+        at, end = _U(offsets[i]), _U(offsets[i + _U(1)])
+        if end - at < _SHORT and at + _SHORT <= room:
+            out[i - begin] = _xxh64_of_short(data, at, end - at, seed)
+        else:
+            out[i - begin] = xxh64(data, at, end, seed)
 
 
 def hash_strings(
@@ -171,8 +206,6 @@ HASH_FUNCTIONS = 7
 
 # Rows whose cache misses are waited for together: a quarter of the time where the vocabulary is larger than the cache
 _BATCH_ROWS = 64
-
-_LOW32 = np.uint64(0xFFFFFFFF)
 
 
 @inlined

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -9,10 +10,20 @@ from hypothesis import strategies as st
 from oracle import Oracle
 
 from tagmatch import TagMatch
+from tagmatch.pipeline import rarest
 
 KNOWN = [f"t{i}" for i in range(14)]
 SOME = st.sets(st.sampled_from(KNOWN), min_size=1, max_size=7)
 ASKED = st.lists(st.sampled_from([*KNOWN, "unknown"]), max_size=40)
+
+
+@pytest.fixture(autouse=True, params=[rarest.SCAN_ROWS, None], ids=["walked", "scanned"])
+def walk_rows(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have large clusters walked, or scanned as those of fewer than thousands of rows are."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param:
+            patch.setattr(rarest, "WALK_ROWS", request.param)
+        yield
 
 
 def answers(sets: list[list[str]], queries: list[list[str]]) -> None:
@@ -56,6 +67,14 @@ def test_rows_that_share_hundreds_of_tags(length: int) -> None:
     sets += [[f"end{i}", f"other{j}"] for i in range(20) for j in range(70)]  # so that these are not the rarest
     queries = [[*long, "end3"], [*long[:-1], "end3", "end19"], long, long[:-2], [*long[1:], "end3"], long[::-1] * 2]
     answers(sets, queries)
+
+
+def test_tags_that_a_query_has_several_times() -> None:
+    """Rows of small clusters and of large ones are found once each; tags that no set has are not among those."""
+    large = [["rare", *some] for some in itertools.combinations("abcdefgh", 3)] + [["rare"]]
+    sets = [*large, *([tag, f"other{i}"] for tag in "abcdefgh" for i in range(70)), ["few", "a"], ["few"], []]
+    queries = [[*"abc", "rare", "few"] * 2, ["rare", *"ab", "x", "few", "y", "x", "few"], ["few", "few"], ["x", "x"]]
+    answers(sets, [*queries, [tag for _ in range(40) for tag in ("few", "rare", *"hgfa")], ["rare", "rare"]])
 
 
 def test_ranks_that_share_a_bit() -> None:
