@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from time import process_time
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.peers import DATA
 from tagmatch_bench.harness.reference import right_answers
 from tagmatch_bench.harness.results import Panel, Result, Target
-from tagmatch_bench.harness.timing import Samples, alternate
+from tagmatch_bench.harness.timing import Samples, in_turns, seconds_of
 from tagmatch_bench.systems.catalogue import CPP, CPP_BLOCKS, GRID, LIMIT, PEERS, PYTHON_DICT, RAREST, TT_JOIN, some
 from tagmatch_bench.systems.tagmatch import DictionaryEncoded
 
@@ -42,17 +43,17 @@ def peers(bench: Bench, *, parts: tuple[str, ...] = PARTS["peers"]) -> Result:
     result = bench.result(
         "peers",
         "Compared with C++ on one core",
-        f"""On the CPU, of one thread on one core. *{CPP}* and *{CPP_BLOCKS}* get the same Arrow strings, or
-        dictionaries, as `match_many`, and give Arrow keys; they are compiled here with `-O3 -march=native`, and use the
-        memory of answers again. *{TT_JOIN}* and *{LIMIT}* get ranks of tags; what they build in a call is counted, what
-        makes ranks is not. A call has all queries. *One query* is `match` with a list of strings, one after the other,
-        and a function of C++ that ctypes calls with it. Data are made by generators, at a scale of
-        {bench.options.scale:g}. Systems take turns in {bench.options.rounds} rounds, whose medians count, after a call
-        that is not counted; ratios are medians of the rounds' ratios. Answers of *{RAREST}* are compared with brute
-        force, and all answers of others with its own.""",
+        f"""Processor time on the CPU, of one thread on one core. *{CPP}* and *{CPP_BLOCKS}* get the same Arrow strings,
+        or dictionaries, as `match_many`, and give Arrow keys; they are compiled here with `-O3 -march=native`, and
+        use the memory of answers again. *{TT_JOIN}* and *{LIMIT}* get ranks of tags; what they build in a call is
+        counted, what makes ranks is not. A call has all queries. *One query* is `match` with a list of strings, one
+        after the other, and a function of C++ that ctypes calls with it. Data are made by generators, at a scale of
+        {bench.options.scale:g}. Systems take turns in {bench.options.rounds} rounds, whose medians count, after a
+        call that is not counted; ratios are medians of the rounds' ratios. Answers of *{RAREST}* are compared with
+        brute force, and all answers of others with its own.""",
         parts=parts,
     )
-    panel = result.panel("queries", "data", "µs a query")
+    panel = result.panel("queries", "data", "µs of a processor a query")
     works = {name: partial(_measure, bench, result, panel, name) for name in DATA}
     bench.do({**works, "areas": partial(_areas, bench, result)}, parts)
     result.panels = [panel for panel in result.panels if panel.rows]
@@ -114,7 +115,8 @@ def _timed(
             result.compare(f"{where}, beside {RAREST}", name, given, right[""][: len(given)])
         result.add(f"{where}: keys of an answer", len(right.pop("").flatten()) / len(queries), "keys")
     with bench.doing(f"peers: matching, {where}"):
-        taken = alternate(works, bench.options.rounds)
+        seconds = {name: partial(seconds_of, work, process_time) for name, work in works.items()}
+        taken = in_turns(seconds, bench.options.rounds)
     return {name: seconds.times(1e6 / len(lists if name in one else queries)) for name, seconds in taken.items()}
 
 
