@@ -14,10 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
-from itertools import chain
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
@@ -353,9 +351,10 @@ class Pipelined:
         self._lock = threading.Lock()
         self._some, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
         # What waits, by column: an object for each message would keep Python's garbage collector busy
+        self._futures: list[Reply] = []
         self._tags: list[list[str]] = []
         self._others: list[list[Any]] = [[] for _ in schema.names[1:]]
-        self._futures: list[Reply] = []
+        self._waiting: list[list[Any]] = [self._futures, self._tags, *self._others]
         self._enough = 1  # With so many, what sends wakes: woken sooner, it would send smaller batches
         self._in_flight, self._closed, self._last_sent = 0, False, 0.0
         self._stream: MessageStream | None = None
@@ -395,8 +394,9 @@ class Pipelined:
                     self._enough = 1
                     self._some.wait()
                 self._gather()
-                futures, columns = self._futures[: self._most_rows], self._first_of(self._tags, *self._others)
-                del self._futures[: self._most_rows]
+                futures, *columns = (each[: self._most_rows] for each in self._waiting)
+                for each in self._waiting:
+                    del each[: self._most_rows]
                 is_last = self._closed and not futures
             if self._stream is not None and (is_last or self._is_draining()):
                 stream, self._stream = self._stream, None
@@ -406,13 +406,6 @@ class Pipelined:
                     self._fail(stream, error)
             if futures:
                 self._send(columns, futures)
-
-    def _first_of(self, *waiting: list[Any]) -> list[list[Any]]:
-        """Take from each column what goes into the next batch."""
-        taken = [column[: self._most_rows] for column in waiting]
-        for column in waiting:
-            del column[: self._most_rows]
-        return taken
 
     def _is_draining(self) -> bool:
         return self._stream is not None and self._stream.is_draining
@@ -435,7 +428,8 @@ class Pipelined:
 
     def _send(self, columns: list[list[Any]], futures: list[Reply]) -> None:
         try:
-            batch = _batch(columns, self._schema)
+            arrays = [pa.array(values, kind) for values, kind in zip(columns, self._schema.types, strict=True)]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             stream = self._stream_for(futures)
         except Exception as error:
             self._give_error(futures, _known(error))
@@ -524,9 +518,9 @@ class Pipelined:
         """Wait for all answers, or without `drain` give up; ends the threads."""
         with self._lock:
             self._closed = True
-            left = [] if drain else self._futures
-            if not drain:
-                self._tags, self._others, self._futures = [], [[] for _ in self._others], []
+            left = [] if drain else [*self._futures]
+            for each in () if drain else self._waiting:
+                each.clear()
             self._some.notify()
             self._room.notify_all()
         for future in left:
@@ -539,14 +533,6 @@ class Pipelined:
                 self._room.wait_for(lambda: not self._in_flight)
         for receiver in self._receivers:
             receiver.join(None if drain else 1.0)
-
-
-def _batch(columns: Sequence[list[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    rows, *others = columns
-    offsets = np.zeros(len(rows) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, rows), np.int32, len(rows)), out=offsets[1:])
-    tags = pa.ListArray.from_arrays(pa.array(offsets), pa.array(list(chain.from_iterable(rows)), pa.string()))
-    return pa.RecordBatch.from_arrays([tags, *map(pa.array, others, schema.types[1:])], schema=schema)
 
 
 def _known(error: Exception) -> TagMatchError:
