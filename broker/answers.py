@@ -29,6 +29,7 @@ from tagmatch.broker.wire import (
     Batch,
     IncomingStream,
     OutgoingStream,
+    apart,
     area_of,
     batch_of,
     check_schema,
@@ -127,14 +128,11 @@ def _explain(
     area: Any = area_of(within, "explain: within")
     place: Any = None if location is None else tuple(location)
     found = call.index.explain(tags or [], attributes, location=place, within=area)
+    sets = ((*apart(stored), keys) for stored, keys in found)
     return {
         "sets": [
-            {
-                "tags": [tag for tag in stored if not isinstance(tag, Where)],
-                "where": [[str(tag), tag.path] for tag in stored if isinstance(tag, Where)],
-                "keys": list(keys),
-            }
-            for stored, keys in found
+            {"tags": plain, "where": [[str(each), each.path] for each in conditions], "keys": list(keys)}
+            for plain, conditions, keys in sets
         ]
     }
 
@@ -269,11 +267,8 @@ def _sets(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     def batches() -> Iterator[pa.RecordBatch]:
         sets = iter(index)
         while some := list(islice(sets, _SETS_A_BATCH)):
-            columns = (
-                [[tag for tag in stored if not isinstance(tag, Where)] for stored, _ in some],
-                [[str(tag) for tag in stored if isinstance(tag, Where)] for stored, _ in some],
-                [found for _, found in some],
-            )
+            plain, conditions = zip(*(apart(stored) for stored, _ in some), strict=True)
+            columns = plain, [[*map(str, each)] for each in conditions], [found for _, found in some]
             yield pa.RecordBatch.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
 
     return schema, batches()

@@ -27,7 +27,7 @@ from tagmatch.broker.connection import (
     split,
 )
 from tagmatch.broker.hub import Published, table_of
-from tagmatch.broker.wire import MAX_JSON, area_row, write_json
+from tagmatch.broker.wire import MAX_JSON, apart, area_row, write_json
 from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.index import Index, K
 from tagmatch.model import clock
@@ -374,16 +374,17 @@ class RemoteEngine:
         removed: bool = False,
         must_exist: bool = False,
     ) -> int:
-        plain, conditions = _apart(stored_tag_list(tags))
+        plain, conditions = apart(stored_tag_list(tags))
+        texts = list(map(str, conditions))
         if where is not None:
             if not isinstance(where, str):
                 raise InvalidTypeError(f"where must be a string, not {shown(where)}")
-            conditions.append(where)
+            texts.append(where)
         value = KEY_CHECKS[self.key_type].one(key, "key")
         if area is not None and not is_area(area):
             raise InvalidTypeError(f"area must be a Circle, a Box or a Near, not {shown(area)}")
-        joined = conditions[0] if len(conditions) == 1 else " and ".join(f"({each})" for each in conditions)
-        columns = {"tags": [plain], "key": [value], "where": joined if conditions else None, "area": area}
+        joined = texts[0] if len(texts) == 1 else " and ".join(f"({each})" for each in texts)
+        columns = {"tags": [plain], "key": [value], "where": joined if texts else None, "area": area}
         return self.stage(columns | {"expires": expires}, removed=removed, must_exist=must_exist)
 
     def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
@@ -484,8 +485,8 @@ class RemoteEngine:
             yield from map(_stored, columns[0], (map(Where, each) for each in columns[1]), columns[2])
 
     def contains(self, tags: object) -> bool:
-        plain, where = _apart(tag_list(tags))
-        return bool(self.act("contains", {"tags": plain, "where": where})["contains"])
+        plain, where = apart(tag_list(tags))
+        return bool(self.act("contains", {"tags": plain, "where": [*map(str, where)]})["contains"])
 
     def to_arrow(self) -> pa.Table:
         self.check_open()
@@ -551,10 +552,6 @@ class RemoteEngine:
 
 def _stored(tags: Iterable[str], where: Iterable[Where], keys: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:
     return frozenset(itertools.chain(tags, where)), tuple(keys)
-
-
-def _apart(tags: list[str]) -> tuple[list[str], list[str]]:
-    return [tag for tag in tags if not isinstance(tag, Where)], [str(tag) for tag in tags if isinstance(tag, Where)]
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

@@ -39,7 +39,6 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.names import near_match
 from tagmatch.model.options import Channel, Order
-from tagmatch.model.where.constraints import Where
 
 
 class Service:
@@ -317,8 +316,7 @@ def make_ready(index: TagMatch[Any]) -> None:
 
     They are in no channel: there, what takes so long once would be taken for what every message takes.
     """
-    stored = next(iter(index), (frozenset(), ()))[0]
-    tags = [tag for tag in stored if not isinstance(tag, Where)]
+    tags, _ = wire.apart(next(iter(index), (frozenset(), ()))[0])
     index.match_many(pa.table({"tags": pa.array([tags, tags], pa.list_(pa.string()))}))
 
 

@@ -36,6 +36,7 @@ from tagmatch.model.input.messages import ATTRIBUTES, ID, queries_in
 from tagmatch.model.input.places import KIND
 from tagmatch.model.input.values import packed
 from tagmatch.model.where.areas import FIELDS, KINDS, Area
+from tagmatch.model.where.constraints import Where
 
 #: Bytes of a command, a ticket or the body of an action
 MAX_JSON = 1 << 20
@@ -70,6 +71,12 @@ def _plain(value: object) -> object:
 def in_url(host: str) -> str:
     """A host as it stands before a port."""
     return f"[{host}]" if ":" in host else host
+
+
+def apart(tags: Iterable[str]) -> tuple[list[str], list[Where]]:
+    """Tags, and the conditions that stand among them."""
+    listed = list(tags)
+    return [tag for tag in listed if not isinstance(tag, Where)], [tag for tag in listed if isinstance(tag, Where)]
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:

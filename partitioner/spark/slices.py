@@ -464,10 +464,5 @@ def _sums(batches: Batches) -> _Counted:
 
 
 def _record(counted: _Counted) -> pa.RecordBatch:
-    nodes, paths = zip(*counted, strict=True)
-    sets, counts = zip(*counted.values(), strict=True)
-    offsets = pa.array(np.arange(len(counted) + 1, dtype=np.int32) * SIGNATURE_BITS)
-    lists = pa.ListArray.from_arrays(offsets, pa.array(np.concatenate(counts)))
-    return pa.record_batch(
-        [pa.array(nodes), pa.array(paths), pa.array(sets), lists], ["node", "path", "sets", "counts"]
-    )
+    columns = [*zip(*counted, strict=True), *zip(*counted.values(), strict=True)]
+    return pa.record_batch([*map(pa.array, columns)], ["node", "path", "sets", "counts"])

@@ -29,8 +29,8 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tagmatch.engine import LocalEngine
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray, offsets_of
-from tagmatch.model.arrow import from_strings, to_strings
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray
+from tagmatch.model.arrow import from_strings, to_lists, to_strings
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of, tag_lists
 from tagmatch.model.errors import InvalidValueError
@@ -429,13 +429,12 @@ class _Bucket:
 
 def _key_table(lists: list[pa.Array], key_type: KeyType) -> KeyTable:
     """The keys of a bucket's sets. Of strings, each that a set has is a name of its own, whatever others have."""
-    counts = [pc.list_value_length(some).to_numpy() for some in lists]
-    offsets = offsets_of(np.concatenate([np.zeros(0, np.int64), *counts]))
-    values = [some.flatten() for some in lists]
+    kind = pa.large_list(pa.uint64() if key_type == "integer" else pa.large_string())
+    keys = pa.concat_arrays([pa.array([], kind), *(some.cast(kind) for some in lists)])
     if key_type == "integer":
-        return KeyTable(Lists(offsets, np.concatenate([np.zeros(0, np.uint32), *(some.to_numpy() for some in values)])))
-    names = to_strings(pa.concat_arrays([pa.array([], pa.large_string()), *values]))
-    return KeyTable(Lists(offsets, np.arange(len(names), dtype=np.uint32)), names)
+        return KeyTable(to_lists(keys))
+    names = to_strings(keys.values)
+    return KeyTable(Lists(keys.offsets.to_numpy(), np.arange(len(names), dtype=np.uint32)), names)
 
 
 def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -> Iterator[pa.RecordBatch]:
