@@ -47,6 +47,7 @@ from tagmatch.spark.columns import (
     check_types,
     errors_of_workers,
     on_plane,
+    quoted,
     reject_nulls,
     with_keys,
 )
@@ -180,7 +181,7 @@ def partition(
     if isinstance(kind, StringType):
         cast = "string"  # without a collation: keys are compared as bytes
     elif isinstance(kind, DecimalType) and kind.scale == 0:
-        cast = "decimal(20, 0)"  # as which Spark reads unsigned longs
+        cast = kind.simpleString()  # as which Spark reads unsigned longs
     elif isinstance(kind, _INTEGERS):
         cast = "long"
     else:
@@ -189,15 +190,15 @@ def partition(
         )
     if isinstance(sets_per_task, bool) or not isinstance(sets_per_task, int) or sets_per_task < 1:
         raise InvalidValueError(f"sets_per_task must be an integer from 1 on, not {sets_per_task!r}")
-    columns = [col(f"`{tags}`").alias("tags"), col(f"`{key}`").cast(cast).alias("key")]
+    columns = [col(quoted(tags)).alias("tags"), col(quoted(key)).cast(cast).alias("key")]
     if where is not None:
         if not isinstance(kind := column_type(sets, where), StringType):
             raise InvalidTypeError(f"column {where!r} must be string, not {kind.simpleString()}")
-        columns.append(col(f"`{where}`").cast("string").alias("where"))
+        columns.append(col(quoted(where)).cast("string").alias("where"))
     for name, check in (("constraints", constraint_rows), ("area", partial(area_rows, plane=False))):
         if name in sets.columns:
             check(pa.array([], arrow_type(column_type(sets, name))), f"column {name!r}")
-            columns.append(col(f"`{name}`"))
+            columns.append(col(name))
     rows = sets.select(*columns)
     location, append = location_in(spark, index, "index"), mode == "append"
     if location.has_index() and mode == "error":

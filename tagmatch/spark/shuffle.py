@@ -61,7 +61,7 @@ from tagmatch.partitioner.spark.batches import (
     sets_at,
     sorted_by_number,
 )
-from tagmatch.spark.columns import AskedColumns, Output, answer_field, on_plane, reject_nulls, with_keys
+from tagmatch.spark.columns import AskedColumns, Output, answer_field, on_plane, quoted, reject_nulls, with_keys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -272,7 +272,7 @@ def shuffle_join(
     # not; `checkpoint` such queries where executors get lost.
     numbered = queries.select(
         functions.struct("*").alias("query"),
-        functions.xxhash64(_quoted(queries.columns[asked.tags])).alias("spread"),
+        functions.xxhash64(quoted(queries.columns[asked.tags])).alias("spread"),
         functions.monotonically_increasing_id().alias("id"),
     )
     chunks = range(len(chunks_of(enumerate(map(len, snapshot.segments)), bucket_sets)))
@@ -293,10 +293,6 @@ def shuffle_join(
         )
     )
     return whole.select("query.*", "keys" if output == "lists" else functions.explode("keys").alias("key"))
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
 
 
 # -- sets ------------------------------------------------------------------------------------------------------------

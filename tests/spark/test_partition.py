@@ -137,10 +137,10 @@ def test_tasks_that_run_twice_leave_the_same_files(
 
 
 def test_other_columns_and_smaller_integers(spark: Any, tmp_path: Path) -> None:
-    schema = "who string, `what.is` array<string>, n short"
+    schema = "who string, `what.``is`` it` array<string>, n short"
     frame = spark.createDataFrame([("x", ["a"], 1), ("y", ["b", "a"], 2)], schema)
     make_index(tmp_path / "local", [(["a"], 1), (["b", "a"], 2)])
-    partition(frame, (tmp_path / "spark").as_uri(), tags="what.is", key="n")
+    partition(frame, (tmp_path / "spark").as_uri(), tags="what.`is` it", key="n")
     assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
 
 
@@ -152,6 +152,10 @@ def test_unsigned_keys(spark: Any, tmp_path: Path) -> None:
     assert contents_of(tmp_path / "spark") == contents_of(tmp_path / "local")
     with pytest.raises(InvalidValueError, match=r"key is 2\*\*64 or more: 1"):
         partition(spark.createDataFrame([(["a"], Decimal(2**64))], schema), tmp_path / "other")
+    frame = spark.createDataFrame([(["a"], Decimal(10**37)), (["b"], Decimal(7))], schema.replace("20", "38"))
+    with pytest.raises(InvalidValueError, match=r"key is 2\*\*64 or more: 1"):
+        partition(frame, tmp_path / "other")
+    assert partition(frame, tmp_path / "other", skip_invalid=True).keys == 1
 
 
 BAD_ROWS: list[tuple[list[Any], dict[str, int]]] = [

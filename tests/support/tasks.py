@@ -42,15 +42,22 @@ _SETTINGS = {"spark.sql.shuffle.partitions": "4", "spark.sql.adaptive.coalescePa
 
 def type_of(ddl: str) -> t.DataType:
     parts = _parts(ddl)
-    fields = [re.fullmatch(r"(`[^`]+`|[^\s:<(]+)(?:: *|\s+)(.+)", part, re.DOTALL) for part in parts]
+    fields = [re.fullmatch(r"(`(?:[^`]|``)+`|[^\s:<(]+)(?:: *|\s+)(.+)", part, re.DOTALL) for part in parts]
     if all(fields):
-        return t.StructType([t.StructField(field[1].strip("`"), type_of(field[2])) for field in fields])
+        return t.StructType([t.StructField(_name(field[1]), type_of(field[2])) for field in fields])
     name, inner = re.fullmatch(r"(\w+)(?:[<(](.*)[>)])?", *parts).groups()
     if name in _SIMPLE:
         return _SIMPLE[name]
     if name == "decimal":
         return t.DecimalType(*map(int, _parts(inner)))
     return type_of(inner) if name == "struct" else _NESTED[name](*map(type_of, _parts(inner)))
+
+
+def _name(quoted: str) -> str:
+    if not quoted.startswith("`"):
+        return quoted
+    assert "`" not in quoted[1:-1].replace("``", ""), f"Spark cannot read {quoted}"
+    return quoted[1:-1].replace("``", "`")
 
 
 def _parts(ddl: str) -> list[str]:
@@ -84,7 +91,7 @@ def _made(name: str, of: Callable[[pa.Table], pa.Array]) -> Column:
 
 
 def col(name: str) -> Column:
-    name = name.strip("`").replace("``", "`")
+    name = _name(name)
     return _made(name, lambda table: table.column(name).combine_chunks())
 
 
