@@ -20,7 +20,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker.config_file import check_certificates, check_pair
-from tagmatch.broker.wire import error_of_flight, error_of_text, read_json, write_json
+from tagmatch.broker.wire import GONE_S, KEEPALIVE_S, error_of_flight, error_of_text, read_json, write_json
 from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import (
@@ -41,13 +41,6 @@ WITH_MORE = pa.schema([*TAGS_ONLY, ("attributes", pa.binary()), ("location", pa.
 WITH_AREA = pa.schema([*WITH_MORE, ("within", AREA_STRUCTS)])
 
 _URL = re.compile(r"grpc(\+tls|\+tcp)?://(\[[^\]]+\]|[^:/@?#]+):\d+/?")
-# Where a service is gone, it is looked for again so soon
-_OPTIONS = [
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.max_receive_message_length", -1),
-]
 _MOST_ROWS = 4096
 # Single messages do not wait for others if there are this many, nor for longer
 _ENOUGH = 512
@@ -86,13 +79,24 @@ class Connection:
         headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         self._streaming = flight.FlightCallOptions(headers=headers)
         self._calling = self._streaming if timeout is None else flight.FlightCallOptions(timeout, headers=headers)
+        options = {
+            # Where a service is gone, it is looked for again so soon; and for how long it may take to be reached
+            "grpc.initial_reconnect_backoff_ms": 100,
+            "grpc.max_reconnect_backoff_ms": 1000,
+            "grpc.min_reconnect_backoff_ms": 5000,
+            "grpc.max_receive_message_length": -1,
+            # Who only reads would not learn that the other machine, or the way to it, is gone
+            "grpc.keepalive_time_ms": int(KEEPALIVE_S * 1000),
+            "grpc.http2.ping_timeout_ms": int(GONE_S * 1000),
+            "grpc.http2.max_pings_without_data": 0,
+        }
         with _told(url):
             self._client = flight.FlightClient(
                 url,
                 tls_root_certs=tls_root_certs,
                 cert_chain=cert_chain,
                 private_key=private_key,
-                generic_options=_OPTIONS,
+                generic_options=list(options.items()),
             )
 
     def act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:

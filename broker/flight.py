@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tagmatch.broker.config import Role, ServerOptions, User, read_file
 from tagmatch.broker.config_file import token_sha256
-from tagmatch.broker.wire import GoneError, UnauthenticatedError, status_of
+from tagmatch.broker.wire import GONE_S, KEEPALIVE_S, GoneError, UnauthenticatedError, status_of
 from tagmatch.model.errors import AccessError, Overloaded, TagMatchError, UnavailableError
 
 # What it logs is for its developers; read once, when it is imported
@@ -250,8 +250,6 @@ class Memory:
 
 #: Seconds for which a call waits for its first message, and for which a client may leave a message unread
 FIRST_S, UNREAD_S = 20.0, 120.0
-#: Seconds without a sign of life until a client is asked for one, and until it is taken for gone then
-KEEPALIVE_S, GONE_S = 30.0, 20.0
 #: Seconds until a connection must have begun as gRPC wants it, and for which it may be without calls
 HANDSHAKE_S, IDLE_S = 10.0, 300.0
 
@@ -369,6 +367,7 @@ class Transport(grpc.GenericRpcHandler):  # type: ignore[misc]
             "grpc.http2.ping_timeout_ms": int(GONE_S * 1000),
             "grpc.keepalive_permit_without_calls": 1,
             "grpc.http2.max_pings_without_data": 0,
+            "grpc.http2.min_ping_interval_without_data_ms": int(KEEPALIVE_S * 500),  # clients ask, too
             "grpc.server_handshake_timeout_ms": int(HANDSHAKE_S * 1000),
             "grpc.max_connection_idle_ms": int(IDLE_S * 1000),
         }

@@ -38,6 +38,8 @@ from tagmatch.model.input.values import packed
 from tagmatch.model.where.areas import FIELDS, KINDS, Area
 from tagmatch.model.where.constraints import Where
 
+#: Seconds without a sign of life until the other side is asked for one, and until it is taken for gone then
+KEEPALIVE_S, GONE_S = 30.0, 20.0
 #: Bytes of a command, a ticket or the body of an action
 MAX_JSON = 1 << 20
 

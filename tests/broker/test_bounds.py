@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,12 +22,13 @@ from support.service import USERS, Served, Slowed, command, config, exchanged, m
 from support.waiting import wait_until as until
 
 from tagmatch import Overloaded, TagMatch, connect
+from tagmatch.broker import connection
 from tagmatch.broker import flight as transport
 from tagmatch.broker.config import User
 from tagmatch.broker.flight import Bucket
 from tagmatch.broker.service import serving
 from tagmatch.broker.wire import MAX_FIELDS, MAX_JSON, batch_of, check_schema
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.errors import InvalidValueError, UnavailableError
 
 MATCH = {"command": "match"}
 
@@ -285,6 +287,38 @@ def test_clients_that_give_no_sign_of_life_are_found(index, monkeypatch):
         assert service.limits.stats()["calls"] == 1
         proxy.pause()
         until(lambda: service.limits.stats()["calls"] == 0)
+        proxy.cut()
+
+
+def test_a_service_may_be_far_away(index):
+    with serving(index, config(drain_seconds=0.1)) as service, closing(Proxy(service.port)) as proxy:
+        proxy.pause()
+        timer = threading.Timer(1.0, proxy.resume)
+        timer.start()
+        with connect(f"grpc://127.0.0.1:{proxy.port}") as tm:
+            assert len(tm) == len(index)
+        timer.join()
+
+
+@pytest.mark.slow
+def test_a_service_that_gives_no_sign_of_life_is_found(index, monkeypatch):
+    """Who waits for notifications, or for answers, writes nothing, so that nothing else would tell."""
+    for module in (transport, connection):
+        monkeypatch.setattr(module, "KEEPALIVE_S", 0.2)
+    monkeypatch.setattr(connection, "GONE_S", 4.0)
+    with (
+        serving(index, config(drain_seconds=0.1)) as service,
+        closing(Proxy(service.port)) as proxy,
+        connect(f"grpc://127.0.0.1:{proxy.port}") as tm,
+        tm.subscriber("phone", keys=[1]) as phone,
+    ):
+        until(lambda: service.limits.stats()["calls"] == 1)
+        before = proxy.pieces
+        until(lambda: proxy.pieces > before + 20)  # a service that says nothing, but is there, lets clients ask
+        assert service.limits.stats()["calls"] == 1
+        proxy.pause()
+        with pytest.raises(UnavailableError, match="ping timeout"):
+            next(iter(phone))
         proxy.cut()
 
 
