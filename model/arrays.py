@@ -6,6 +6,7 @@ Work in pieces that threads take in turn.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -134,6 +135,12 @@ def pooled(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     Memory that is new to the process takes longer to get than answers take to write.
     """
     return np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
+
+
+def give_back() -> None:
+    """Have the C library give memory that it keeps, but nobody has, back to the system, if it can (glibc)."""
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def narrow_offsets(offsets: npt.NDArray[Any]) -> IntArray:

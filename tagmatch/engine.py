@@ -20,7 +20,7 @@ from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import every_set, explained, missing_text, pairs, schema_of
 from tagmatch.model import clock
-from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
+from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, give_back
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_list
@@ -55,6 +55,9 @@ from tagmatch.pipeline.service import Pipeline
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
+
+# To consolidate so many takes memory that is worth giving back
+_MANY_CHANGES = 100_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -206,7 +209,10 @@ class LocalEngine:
         # Before the changes take effect: what fails then changes nothing
         if self.clients.version != self._positions_saved and self._files is not None:
             self.save_positions()
-        return self.changing.consolidate(full=full)
+        became = self.changing.consolidate(full=full)
+        if sum(became) >= _MANY_CHANGES:
+            give_back()
+        return became
 
     @_interrupted_plainly
     def reload(self) -> bool:

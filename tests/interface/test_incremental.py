@@ -10,7 +10,8 @@ from support.index_files import MANIFEST, contents_of, manifest_as_first, unname
 from support.waiting import wait_until
 
 import tagmatch
-from tagmatch import TagMatch, changing
+from tagmatch import TagMatch, changing, engine
+from tagmatch.model.arrays import give_back
 from tagmatch.partitioner.consolidation import FEW_SETS
 
 pytestmark = pytest.mark.usefixtures("segments_stay")
@@ -160,6 +161,19 @@ def test_small_segments_are_taken_into_the_new_one(monkeypatch: pytest.MonkeyPat
         tm.add_set(["x"], 1)
         tm.consolidate()
         assert tm.stats()["segments"] == 2
+
+
+def test_many_changes_give_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it took to consolidate many goes back to the system; for few, that would take too long."""
+    given: list[None] = []
+    monkeypatch.setattr(engine, "_MANY_CHANGES", 3)
+    monkeypatch.setattr(engine, "give_back", lambda: given.append(give_back()))
+    with TagMatch(device="cpu", threads=1) as tm:
+        for sets, due in (([["a"], ["b"]], 0), ([["c"], ["d"], ["e"]], 1), ([], 1)):
+            tm.add_sets(sets, range(len(sets)))
+            tm.consolidate()
+            assert len(given) == due
+        assert sorted(tm.match(["a", "e"])) == [0, 2]
 
 
 def test_reload_takes_the_tables_that_are_there(path: Path, layout: Any) -> None:
