@@ -357,14 +357,12 @@ def _is_text(path: str) -> bool:
 
 def _write(*files: _Rows) -> None:
     """Write files, all of which appear only once they are whole."""
+    as_text = [_is_text(file.path) and "constraints" in file.schema.names for file in files]
     with contextlib.ExitStack() as stack:
-        writers = []
-        for file in files:
-            is_text = _is_text(file.path) and "constraints" in file.schema.names
-            write = stack.enter_context(row_writer(file.path, file.schema, with_nulls=False))
-            writers.append((lambda batch, write=write: write(of_content.with_texts(batch))) if is_text else write)
-        for file, write in zip(files, writers, strict=True):
-            for batch in with_progress("generating", file.batches, file.total):
+        writers = [stack.enter_context(row_writer(file.path, file.schema, with_nulls=False)) for file in files]
+        for file, is_text, write in zip(files, as_text, writers, strict=True):
+            batches = map(of_content.with_texts, file.batches) if is_text else file.batches
+            for batch in with_progress("generating", batches, file.total):
                 write(batch)
 
 

@@ -422,24 +422,20 @@ class ArrowFolder(ByteStore):
     def put(self, made: Path, name: str) -> None:
         """See `ByteStore`: made files stay on this machine."""
         if not made.is_dir():
-            self.upload(made, name)
+            files, path = self._reached(name)
+            with self._errors("write", name):  # the file appears when it is whole
+                pa.fs.copy_files(str(made), path, _HERE, files)
             return
         place = self.folder(name)
         existed = place.kind() is not None
         try:
             place.create()
             for file in sorted(made.iterdir()):
-                place.upload(file, file.name)
+                place.put(file, file.name)
         except BaseException:
             if not existed:
                 self.remove(name)
             raise
-
-    def upload(self, file: Path, name: str) -> None:
-        """Copy a file of this machine, which appears when it is whole."""
-        files, path = self._reached(name)
-        with self._errors("write", name):
-            pa.fs.copy_files(str(file), path, _HERE, files)
 
     def adopt(self, source: Self, names: Mapping[str, str], made: Path) -> None:  # noqa: ARG002
         """See `ByteStore`: moves some at a time."""

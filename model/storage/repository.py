@@ -456,17 +456,25 @@ def _location_of(given: object, name: str, options: StoreOptions | None) -> Repo
     if not text:
         raise InvalidValueError(f"{name} is empty; give the path of a folder")
     if not _URI.match(text):
-        return Repository.at(Path(user_path(text)))
+        return Repository.at(Path(_possible(user_path(text), name)))
     if not isinstance(given, str):
         raise InvalidTypeError(f"a URI must be a str, not a {type(given).__name__}, which changes its slashes")
     if file := _FILE.match(text):
-        return Repository.at(Path(unquote(file["path"])))
+        return Repository.at(Path(_possible(unquote(file["path"]), name)))
     if text.startswith("grpc"):
         raise InvalidValueError(
             f"{name} must be a folder or the URI of a store; "
             f"a service, as at {text!r:.80}, is called by tagmatch.connect"
         )
-    return Repository.at(text, options)
+    return Repository.at(_possible(text, name), options)
+
+
+def _possible(text: str, name: str) -> str:
+    """A path or URI that the system can take; InvalidValueError."""
+    with contextlib.suppress(UnicodeEncodeError):
+        if b"\0" not in os.fsencode(text):
+            return text
+    raise InvalidValueError(f"{name} must have neither U+0000 nor half of a surrogate pair, which {text!r:.80} has")
 
 
 def open_with(location: Repository, key_type: KeyType | None) -> Snapshot:

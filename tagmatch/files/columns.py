@@ -198,9 +198,12 @@ def _check_id(value: object, name: str) -> None:
 PACKED = pa.list_(pa.binary())
 
 
-def _packed_rows(rows: Iterable[Mapping[str, Any] | None]) -> pa.Array:
-    """Attributes of rows, null where there are none, as `PACKED`."""
-    return pa.array([None if row is None else [packed(row)] for row in rows], PACKED)
+def _made(kind: pa.DataType, make: Callable[[Any], object], rows: Iterable[Any]) -> pa.Array:
+    """What is made of each row, null for one that has nothing, as an array of this type."""
+    return pa.array([None if row is None else make(row) for row in rows], kind)
+
+
+_packed_rows = partial(_made, PACKED, lambda row: [packed(row)])
 
 
 def _values_of(name: str, values: list[Any]) -> pa.Array:
@@ -315,18 +318,8 @@ def _typed(record: object, one: str, many: str, fields: _Fields) -> dict[str, An
     return {name: fields[name][0](name, value) for name, value in record.items() if value is not None}
 
 
-def constraint_lists(rows: Iterable[Any]) -> pa.Array:
-    """Constraints of rows, null where there are none, as `CONSTRAINT_LISTS`."""
-    lists = (None if row is None else _list("constraints", row) for row in rows)
-    return pa.array(
-        [each and [_typed(one, "a constraint", "constraints", _OF_CONSTRAINTS) for one in each] for each in lists],
-        CONSTRAINT_LISTS,
-    )
-
-
-def area_structs(rows: Iterable[Any]) -> pa.Array:
-    """Areas of rows, null where there are none, as `AREA_STRUCTS`."""
-    return pa.array([None if row is None else _typed_area(row) for row in rows], AREA_STRUCTS)
+def _typed_constraints(row: object) -> list[dict[str, Any]]:
+    return [_typed(one, "a constraint", "constraints", _OF_CONSTRAINTS) for one in _list("constraints", row)]
 
 
 def _typed_area(record: object) -> dict[str, Any]:
@@ -336,12 +329,11 @@ def _typed_area(record: object) -> dict[str, Any]:
     return {KIND: "near", **found} if is_near else found
 
 
-def location_structs(rows: Iterable[Any], kind: pa.StructType) -> pa.Array:
-    """Locations of rows, null where there are none, as structs of this type."""
-    return pa.array([None if row is None else _typed_location(row, _names(kind)) for row in rows], kind)
+constraint_lists = partial(_made, CONSTRAINT_LISTS, _typed_constraints)
+_area_structs = partial(_made, AREA_STRUCTS, _typed_area)
 
 
-def _typed_location(given: object, names: list[str]) -> dict[str, float]:
+def _typed_location(names: tuple[str, ...], given: object) -> dict[str, float]:
     record = dict(zip(names, given, strict=True)) if isinstance(given, list) and len(given) == len(names) else given
     if not isinstance(record, dict) or not set(record) <= set(names):
         raise InvalidTypeError(
@@ -385,7 +377,7 @@ def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all:
         FileColumn("key", (pa.uint64() if key_type == "integer" else pa.string(),), keys.many, keys.one),
         FileColumn(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
         FileColumn("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
-        FileColumn(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=area_structs, is_optional=True),
+        FileColumn(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=_area_structs, is_optional=True),
     )
     return (*columns, FileColumn("expires", (TIME,), times_in, check_text, is_optional=True)) if expires else columns
 
@@ -393,11 +385,12 @@ def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all:
 def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[FileColumn, ...]:
     """What a query has: its tags, its id and attributes, and places, unless columns of their names are attributes."""
     kind = pa.struct(dict.fromkeys(names_of_places(plane=plane), pa.float64()))
+    located = partial(_made, kind, partial(_typed_location, names_of_places(plane=plane)))
     location = partial(_check_places, LOCATION, places_in, plane=plane)
     within = partial(_check_places, WITHIN, shapes_in, plane=plane)
     places = (
-        FileColumn(LOCATION, (kind,), location, make=partial(location_structs, kind=kind), is_optional=True),
-        FileColumn(WITHIN, (AREA_STRUCTS,), within, make=area_structs, is_optional=True),
+        FileColumn(LOCATION, (kind,), location, make=located, is_optional=True),
+        FileColumn(WITHIN, (AREA_STRUCTS,), within, make=_area_structs, is_optional=True),
     )
     tags = FileColumn(TAGS, (_LISTS,), tag_lists, tag_list, instead=(ATTRIBUTES.name,))
     return (tags, ID, *(column for column in places if column.name not in attributes), ATTRIBUTES)

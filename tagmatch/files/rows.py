@@ -340,8 +340,13 @@ def rows_in(path: str, form: str | None = None) -> int | None:
     with contextlib.suppress(OSError, pa.ArrowException, InputFileError):
         files = _files_in(Path(path), form) if Path(path).is_dir() else [(path, formats.format_of(path, form))]
         if not any(formats.is_stream(file) or found.kind != formats.Kind.parquet for file, found in files):
-            return sum(int(pq.read_metadata(file).num_rows) for file, _ in files)
+            return sum(map(_rows_of_parquet, (file for file, _ in files)))
     return None
+
+
+def _rows_of_parquet(file: str) -> int:
+    with open(file, "rb") as opened:  # Arrow takes no path that is no UTF-8
+        return int(pq.read_metadata(opened).num_rows)
 
 
 def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]]:

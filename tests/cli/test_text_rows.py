@@ -18,7 +18,7 @@ from tagmatch.files.columns import EVERY_OTHER, InvalidRows
 from tagmatch.files.csv import value_in
 from tagmatch.files.formats import open_output
 from tagmatch.files.json import MOST_NESTED, read_json
-from tagmatch.files.rows import read_queries, read_sets
+from tagmatch.files.rows import read_queries, read_sets, rows_in
 from tagmatch.model.arrow import from_tag_lists
 
 Row = tuple[int, Any, Any]
@@ -232,6 +232,15 @@ def test_what_is_open_already_is_written_to_where_it_is(tmp_path):
             with open_output(f"{folder}/{file.fileno()}") as stream:
                 stream.write(b"answers ")
     assert (tmp_path / "answers").read_bytes() == b"before answers answers "
+
+
+def test_a_name_that_is_no_utf8(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path / "sets.parquet").replace(b"sets", b"\xff"))
+    with open(path, "wb") as file:
+        pq.write_table(pa.table({"tags": [["a"]], "key": [1]}), file)
+    assert rows_in(path) == 1
+    (rows,) = read_sets(path)
+    assert rows["key"].to_pylist() == [1]
 
 
 @pytest.mark.parametrize(("whole", "bad", "why"), [(b"marker", b"larker", ".*CRC"), (b"other", b"\xcbther", "")])

@@ -171,6 +171,10 @@ def test_home_and_folders_that_come_with_names_of_users(tmp_path: Path, monkeypa
 
 WRONG: list[tuple[Any, str]] = [
     ("", "path is empty; give the path of a folder"),
+    *(
+        (path, "path must have neither U[+]0000 nor half of a surrogate pair, which ")
+        for path in ("a\0b", "\ud800", "file:///a%00b", "s3://bucket/\ud800", "s3://bucket/\0")
+    ),
     (type("BytesPath", (), {"__fspath__": lambda _: b"index"})(), "path must be a string or a path, not <"),
     (b"s3://bucket/index", "path must be a string or a path, not b's3://bucket/index'"),
     (Path("s3://bucket/index"), "a URI must be a str, not a PosixPath, which changes its slashes"),
