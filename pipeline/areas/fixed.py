@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U32Array, offsets_of
 from tagmatch.model.kernels.intrinsics import leading_zeros, trailing_zeros
-from tagmatch.model.kernels.jit import kernel, lent, with_room
+from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.sphere import (
     BOX,
     CIRCLE,
@@ -58,6 +58,8 @@ _FLAT = 3
 # A grid is as fine as it can be with so many entries for each chunk, and so many cells, by its axes; and with a bucket
 # for so many chunks
 _COPIES, _CELLS, _CHUNKS = (0, 0, 3, 6), (0, 0, 4, 8), 2
+# And all grids have so many times as many entries and cells as a grid of all chunks
+_ROOMY = 4
 # A cell of more buckets may have a grid of its own, as long as all have no more buckets than there are chunks
 _DENSE = 2
 # In the first number of a bucket: the cell has the next one, too
@@ -148,10 +150,11 @@ def chunk_bounds(words, count, is_circle, plane):
     """Lows and highs of chunks on each axis, of so many circles or boxes: no number of a place in one is beyond."""
     axes = 3 if is_circle and not plane else 2
     bounds = np.empty((-(-count // SLOTS), axes, 2), np.float32)
-    bounds[:, :, 0], bounds[:, :, 1] = np.inf, -np.inf
     for i in range(count):
-        at, own = i // SLOTS * WORDS + i % SLOTS, bounds[i // SLOTS]
+        chunk, at = i // SLOTS, i // SLOTS * WORDS + i % SLOTS
         for axis in range(axes):
+            if i % SLOTS == 0:
+                bounds[chunk, axis, 0], bounds[chunk, axis, 1] = np.inf, -np.inf
             if is_circle:
                 low, high = around(words[at + axis * SLOTS], reach_of(words[at + 3 * SLOTS], plane))
             else:
@@ -159,8 +162,8 @@ def chunk_bounds(words, count, is_circle, plane):
                 west, east, south, north = words[at], words[at + 16], words[at + 32], words[at + 48]
                 if axis == 0 and is_everywhere(west, south, east, north, plane):
                     low, high = -np.inf, np.inf
-            own[axis, 0] = min(own[axis, 0], _rounded_down(low))
-            own[axis, 1] = max(own[axis, 1], _rounded_up(high))
+            bounds[chunk, axis, 0] = min(bounds[chunk, axis, 0], _rounded_down(low))
+            bounds[chunk, axis, 1] = max(bounds[chunk, axis, 1], _rounded_up(high))
     return bounds
 
 
@@ -172,10 +175,10 @@ def _along(value, low, by, side):
 
 
 @lent
-def _span(chunk, frame, side, axis):
+def _span(bounds, chunk, frame, side, axis):
     """From which cell on an axis to which one a chunk reaches."""
     low, by = frame[axis, 0], frame[axis, 1] * side
-    return _along(chunk[axis, 0], low, by, side), _along(chunk[axis, 1], low, by, side)
+    return _along(bounds[chunk, axis, 0], low, by, side), _along(bounds[chunk, axis, 1], low, by, side)
 
 
 @lent
@@ -185,21 +188,21 @@ def _entries(bounds, some, frame, side):
     for i in range(len(some)):
         cells = 1
         for axis in range(bounds.shape[1]):
-            first, last = _span(bounds[some[i]], frame, side, axis)
+            first, last = _span(bounds, some[i], frame, side, axis)
             cells *= last - first + 1
         total += cells
     return total
 
 
 @lent
-def _frame_of(bounds, some, within, frame):
+def _frame_of(bounds, some, within, first, frame):
     """Write where the bounds of some chunks begin on each axis, within others, and what part of theirs a unit is."""
     for axis in range(bounds.shape[1]):
         low, high = np.inf, -np.inf
         for i in range(len(some)):
             least, most = np.float64(bounds[some[i], axis, 0]), np.float64(bounds[some[i], axis, 1])
             low, high = min(low, least if np.isfinite(least) else low), max(high, most if np.isfinite(most) else high)
-        low, high = max(low, within[axis, 0]), min(high, within[axis, 1])
+        low, high = max(low, within[first + 2 * axis]), min(high, within[first + 2 * axis + 1])
         part = 1 / (high - low) if high > low else 0.0
         is_some = part > 0 and np.isfinite(part) and np.isfinite(low)
         frame[axis, 0], frame[axis, 1] = low if is_some else 0.0, part if is_some else 0.0
@@ -240,8 +243,8 @@ def _into_cells(bounds, some, frame, side, ends, out):
     """Count the chunks of each cell, or write them; `ends` then say where those of each end."""
     axes = bounds.shape[1]
     for i in range(len(some)):
-        xs, ys = _span(bounds[some[i]], frame, side, 0), _span(bounds[some[i]], frame, side, 1)
-        zs = _span(bounds[some[i]], frame, side, 2) if axes == 3 else (0, 0)
+        xs, ys = _span(bounds, some[i], frame, side, 0), _span(bounds, some[i], frame, side, 1)
+        zs = _span(bounds, some[i], frame, side, 2) if axes == 3 else (0, 0)
         for x in range(xs[0], xs[1] + 1):
             for y in range(ys[0], ys[1] + 1):
                 for z in range(zs[0], zs[1] + 1):
@@ -255,42 +258,32 @@ def _into_cells(bounds, some, frame, side, ends, out):
                         ends[cell + 2] += 1
 
 
-@lent
-def _fill_buckets(bounds, some, buckets, numbers, first):
-    """Write the chunks of a cell into its buckets."""
-    axes = bounds.shape[1]
-    size = SLOTS * (1 + 2 * axes)
-    for i in range(-(-len(some) // SLOTS) * SLOTS):
-        at, is_there = (first + i // SLOTS) * size + i % SLOTS, i < len(some)
-        numbers[at] = some[i] if is_there else 0
-        if i % SLOTS == 0 and i + SLOTS < len(some):
-            numbers[at] |= _MORE
-        for axis in range(axes):
-            low = at + SLOTS * (1 + 2 * axis)
-            buckets[low] = bounds[some[i], axis, 0] if is_there else np.inf
-            buckets[low + SLOTS] = bounds[some[i], axis, 1] if is_there else -np.inf
-
-
 @kernel
 def _gridded(bounds, slots):
-    """Roots, frames, sides, cells and buckets (see `AreaGrid`) of groups of chunks with these bounds."""
-    axes = bounds.shape[1]
-    size, roots = SLOTS * (1 + 2 * axes), np.full(len(slots) - 1, _EMPTY, np.int32)
-    frames, sides, cells, buckets = np.empty(0), np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32)
-    grids, used_cells, used_buckets, left = 0, 0, 0, len(bounds)
+    """Roots, frames, sides and cells (see `AreaGrid`) of groups of chunks with these bounds.
+
+    And chunks, and of each bucket, from where to where these are its own, and whether its cell has the next one, too.
+    """
+    axes, count, roots = bounds.shape[1], len(bounds), np.empty(len(slots) - 1, np.int64)
+    frames, frame, sides = np.empty(2 * axes * count), np.empty((axes, 2)), np.empty(2 * count, np.int64)
+    # More room than hot spots take, and two times all chunks, as groups share them; cells have long lists without
+    cells, members = (
+        np.empty(_ROOMY * _CELLS[axes] * count, np.int64),
+        np.empty(_ROOMY * _COPIES[axes] * count, np.int64),
+    )
+    parts, grids, used_cells, used, used_buckets, left = np.empty(6 * count, np.int64), 0, 0, 0, 0, count
     # Of cells that wait: where their words go, and from where to where their chunks are among members
-    tasks, around_tasks, members = np.empty(3, np.int64), np.empty(2 * axes), np.empty(0, np.uint32)
-    frame = np.empty((axes, 2))
+    tasks, around_tasks = np.empty(3 * count, np.int64), np.empty(2 * axes * count)
     for group in range(len(roots)):
         first, last = slots[group] // SLOTS, (slots[group + 1] - 1) // SLOTS + 1
         if slots[group] == slots[group + 1] or last - first <= _FLAT:
             roots[group] = _EMPTY if slots[group] == slots[group + 1] else _FEW
             continue
-        used, waiting = last - first, 1
-        members = with_room(members, 0, used)
-        for i in range(used):
-            members[i] = first + i
-        tasks[0], tasks[1], tasks[2] = -1, 0, used
+        waiting = 1
+        for i in range(last - first):
+            members[used + i] = first + i
+        tasks[0], tasks[1], tasks[2] = -1, used, used + last - first
+        used += last - first
         for axis in range(axes):
             around_tasks[2 * axis], around_tasks[2 * axis + 1] = -np.inf, np.inf
         while waiting:
@@ -298,7 +291,7 @@ def _gridded(bounds, slots):
             place, begin, end = tasks[3 * waiting], tasks[3 * waiting + 1], tasks[3 * waiting + 2]
             some, side, ends = members[begin:end], 1, np.zeros(1, np.int64)
             if len(some) > _DENSE * SLOTS:
-                _frame_of(bounds, some, around_tasks[2 * axes * waiting :][: 2 * axes].reshape(axes, 2), frame)
+                _frame_of(bounds, some, around_tasks, 2 * axes * waiting, frame)
                 side = _finest(bounds, some, frame)
             while side > 1:
                 ends = np.zeros(side**axes + 2, np.int64)
@@ -307,29 +300,24 @@ def _gridded(bounds, slots):
                 for cell in range(side**axes):
                     more += (ends[cell + 2] + SLOTS - 1) // SLOTS
                     ends[cell + 2] += ends[cell + 1]
-                if _CHUNKS * more <= len(some) and more <= left:
+                has_room = used_cells + side**axes <= len(cells) and used + ends[-1] <= len(members) - 2 * count
+                if _CHUNKS * more <= len(some) and more <= left and has_room:
                     left -= more
                     break
                 side //= 2
             if side > 1:
-                word, count = _GRID - grids, side**axes
-                frames = with_room(frames, 2 * axes * grids, 2 * axes)
+                word, size = _GRID - grids, side**axes
                 for axis in range(axes):
                     frames[2 * (axes * grids + axis)] = frame[axis, 0]
                     frames[2 * (axes * grids + axis) + 1] = frame[axis, 1] * side
-                sides = with_room(sides, 2 * grids, 2)
                 sides[2 * grids], sides[2 * grids + 1] = side, used_cells
-                cells = with_room(cells, used_cells, count)
-                members = with_room(members, used, ends[count + 1])
-                _into_cells(bounds, members[begin:end], frame, side, ends, members[used:])
-                for cell in range(count):
+                _into_cells(bounds, some, frame, side, ends, members[used:])
+                for cell in range(size):
                     low, high = used + ends[cell], used + ends[cell + 1]
                     if low == high:
                         cells[used_cells + cell] = _EMPTY
                         continue
-                    tasks = with_room(tasks, 3 * waiting, 3)
                     tasks[3 * waiting], tasks[3 * waiting + 1], tasks[3 * waiting + 2] = used_cells + cell, low, high
-                    around_tasks = with_room(around_tasks, 2 * axes * waiting, 2 * axes)
                     rest = cell
                     for i in range(axes):
                         axis = axes - 1 - i
@@ -338,17 +326,38 @@ def _gridded(bounds, slots):
                         around_tasks[2 * (axes * waiting + axis) + 1] = bound[1]
                         rest //= side
                     waiting += 1
-                used, grids, used_cells = used + ends[count], grids + 1, used_cells + count
+                used, grids, used_cells = used + ends[size], grids + 1, used_cells + size
             else:
-                word, more = used_buckets, -(-len(some) // SLOTS)
-                buckets = with_room(buckets, used_buckets * size, more * size)
-                _fill_buckets(bounds, some, buckets, buckets.view(np.uint32), used_buckets)
-                used_buckets += more
+                word = used_buckets
+                for low in range(begin, end, SLOTS):
+                    parts[3 * used_buckets], parts[3 * used_buckets + 1] = low, min(low + SLOTS, end)
+                    parts[3 * used_buckets + 2] = low + SLOTS < end
+                    used_buckets += 1
             if place < 0:
                 roots[group] = word
             else:
                 cells[place] = word
-    return roots, frames[: 2 * axes * grids], sides[: 2 * grids], cells[:used_cells], buckets[: used_buckets * size]
+    found = frames[: 2 * axes * grids], sides[: 2 * grids], cells[:used_cells]
+    return roots, found[0], found[1], found[2], members, parts[: 3 * used_buckets]
+
+
+@kernel
+def _fill_buckets(bounds, members, parts, buckets, numbers):
+    """Write the numbers and bounds of the chunks of each bucket."""
+    axes = bounds.shape[1]
+    for bucket in range(len(parts) // 3):
+        begin, end, more = parts[3 * bucket], parts[3 * bucket + 1], parts[3 * bucket + 2]
+        at = bucket * SLOTS * (1 + 2 * axes)
+        for lane in range(SLOTS):
+            is_there = begin + lane < end
+            chunk = members[begin + lane] if is_there else 0
+            numbers[at + lane] = chunk
+            for axis in range(axes):
+                low = at + lane + SLOTS * (1 + 2 * axis)
+                buckets[low] = bounds[chunk, axis, 0] if is_there else np.inf
+                buckets[low + SLOTS] = bounds[chunk, axis, 1] if is_there else -np.inf
+        if more:
+            numbers[at] |= _MORE
 
 
 def _packed(shapes: Shapes, kind: int, groups: I64Array, group_count: int, ids: U32Array, plane: bool) -> AreaGrid:
@@ -371,10 +380,12 @@ def _packed(shapes: Shapes, kind: int, groups: I64Array, group_count: int, ids: 
     words, numbers = chunks_of(chunk_count)
     words[(chunk_count - 1) * WORDS :] = 0.0  # not all slots of the last chunk are used
     _fill(words, numbers, np.stack(lanes, axis=1)[order], ids[some[order]])
-    roots, frames, sides, cells, made = _gridded(chunk_bounds(words, len(some), kind == CIRCLE, plane), slots)
-    buckets = aligned(len(made), np.float32)
-    buckets[:] = made
-    return all_frozen(AreaGrid(slots, words, numbers, roots, frames, sides, cells, buckets, buckets.view(np.uint32)))
+    bounds = chunk_bounds(words, len(some), kind == CIRCLE, plane)
+    roots, frames, sides, cells, members, parts = _gridded(bounds, slots)
+    buckets = aligned(len(parts) // 3 * SLOTS * (1 + 2 * bounds.shape[1]), np.float32)
+    _fill_buckets(bounds, members, parts, buckets, buckets.view(np.uint32))
+    grids = roots.astype(np.int32), frames.copy(), sides.copy(), cells.astype(np.int32)
+    return all_frozen(AreaGrid(slots, words, numbers, *grids, buckets, buckets.view(np.uint32)))
 
 
 # -- the search --------------------------------------------------------------------------------------------------------
