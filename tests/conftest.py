@@ -13,6 +13,7 @@ from hypothesis import settings
 from support.agreement import assert_agree, loaded
 from support.segments import segments_stay
 
+from tagmatch.model import parallel
 from tagmatch.model.options import Layout
 from tagmatch.pipeline.service import Pipeline
 
@@ -27,6 +28,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # One for all processes that share the tests
 SEED = int(os.environ.get("TEST_SEED") or secrets.randbits(32))
 os.environ["TEST_SEED"] = str(SEED)
+
+# Several threads work together on the few rows of tests, too
+parallel._FEWEST_ROWS = 4
 
 #: `rarest` reads no `max_partition_size`
 _SIZES: dict[str, tuple[dict[str, int], ...]] = {"balanced": ({"max_partition_size": 1}, {"max_partition_size": 7}, {})}

@@ -19,6 +19,7 @@ from support.segments import all_in, segments_stay
 
 from tagmatch import Circle, InvalidValueError, TagMatch
 from tagmatch.model.arrow import numpy_type
+from tagmatch.pipeline.filters import attributes
 from tagmatch.pipeline.filters.index import Path
 
 INTEGERS = [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()]
@@ -259,3 +260,14 @@ def test_columns_that_are_cut_each_in_its_own_places(data: st.DataObject) -> Non
         tm.add_set(["a"], 2, area=Circle(1, 2, 5))
         tm.consolidate()
         assert list(map(sorted, tm.match_many(table).to_pylist())) == [[1, 2], [], [], []]
+
+
+def test_more_names_of_columns_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attributes, "_MOST_ASKED", 1)
+    with TagMatch(device="cpu") as tm:
+        tm.add_set([], 1, where="a = 1")
+        tm.add_set([], 2, where="b = 1")
+        tm.consolidate()
+        for names in ("ab", "ab", "bc", "bc", "cd", "da", "da", "ba"):
+            table = pa.table({name: [2, 1] if name == "b" else [1, 2] for name in names})
+            assert tm.match_many(table).to_pylist() == [[1] * ("a" in names), [2] * ("b" in names)]
