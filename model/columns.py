@@ -287,8 +287,7 @@ def _from_python(rows: object, name: str, first_row: int, instead: str) -> TagLi
     except UnicodeEncodeError as error:
         row = next(i for i, tags in enumerate(listed) if error.object in tags)
         raise InvalidValueError(_no_utf8(f"{name}: row {first_row + row}", "tag", error.object)) from None
-    offsets = offsets_of(np.fromiter(map(len, listed), np.int64, len(listed)))
-    return TagLists(offsets, to_strings(strings))
+    return TagLists(_offsets_of(listed), to_strings(strings))
 
 
 def _strings_in(tags: object, name: str) -> list[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, frozen, offsets_of
+from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, offsets_of
 from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -106,7 +106,7 @@ def rows_of_messages(messages: Sequence[Message]) -> TagLists:
     rows = rows_of_tags([each.tags for each in messages])
     attributes, locations, packed = None, None, [each.attributes for each in messages]
     if any(packed):
-        offsets = frozen(offsets_of(np.array(list(map(len, packed)))))
+        offsets = offsets_of(np.array(list(map(len, packed))))
         strings = Strings(offsets, np.frombuffer(b"".join(packed), np.uint8))
         attributes = AttributeColumns(_NO_COLUMNS, (), (), (), strings)
     if any(each.place for each in messages):
