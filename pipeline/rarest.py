@@ -287,12 +287,13 @@ def _verify(block, candidates, known, limits, bits, out, used, ends):
                 bits[len(bits) - 1] |= _NO_RANKS_BIT
                 for at in range(begin, end):
                     row, row_end = edges[at - base, 0], edges[at - base, 1]
-                    behind, more = (query_ranks, at + 1, end), 0
-                    if row_end - row > walk_rows and read <= most:
-                        used, more = _walk(bits, behind, known, (row, row_end), most - read, out, used)
-                    elif row_end - row > SCAN_ROWS and read <= most:
-                        used, more = _scan(bits, behind, known, (row, row_end), out, used)
-                    read += more
+                    if row_end - row > SCAN_ROWS and read <= most:
+                        behind = query_ranks, at + 1, end  # here, as to make it counts references
+                        if row_end - row > walk_rows:
+                            used, more = _walk(bits, behind, known, (row, row_end), most - read, out, used)
+                        else:
+                            used, more = _scan(bits, behind, known, (row, row_end), out, used)
+                        read += more
             _clear(bits, query_ranks, begin, end)
             if repeated:
                 used = ascending_row(out, found, used, found)
