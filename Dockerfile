@@ -8,7 +8,7 @@ RUN /opt/tagmatch/bin/pip install --no-cache-dir '.[serve,trace,mqtt,nats]'
 FROM python:3.12.12-slim-bookworm
 COPY --from=built /opt/tagmatch /opt/tagmatch
 ENV PATH=/opt/tagmatch/bin:$PATH XDG_CACHE_HOME=/opt/cache
-RUN tagmatch warmup
+RUN tagmatch warmup --export "$XDG_CACHE_HOME" || tagmatch warmup
 RUN useradd --system --uid 10001 --create-home tagmatch
 RUN install -d -o tagmatch -g tagmatch /var/lib/tagmatch /etc/tagmatch
 USER tagmatch

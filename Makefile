@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick nightly nightly-tests torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check clean help
+.PHONY: demo test quick nightly nightly-tests torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check wheel clean help
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data, in under a minute; a chart in demo.png"
 	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench  measure speed and memory; JSON in bench-results/"
 	@echo "make docs  the documentation site, into site/; needs no network"
 	@echo "make release-check  what has to hold before a release: files, public interface, installs, licences, known vulnerabilities"
+	@echo "make wheel  a wheel with compiled kernels, for x86-64 machines and this version of Python, into dist/"
 	@echo "make format  format and fix style"
 	@echo "make clean  remove what these have made"
 	@echo "make bench-content  constraints on attributes, beside SFF, OCM and BE-Tree; results in bench-results/content/"
@@ -83,6 +84,11 @@ docs: $(VENV)/.installed
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+wheel: $(VENV)/.installed
+	rm -rf build/kernels
+	$(BIN)/tagmatch warmup --export build/kernels
+	TAGMATCH_KERNELS=build/kernels/tagmatch $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 # SKIP=audit where the service that knows vulnerabilities cannot be reached
 release-check: $(VENV)/.release

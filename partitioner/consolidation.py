@@ -408,7 +408,7 @@ class StagedChanges:
     ) -> list[_Block]:
         """Blocks of rows that come after `begin` others."""
         blocks, done = list[_Block](), 0
-        numbers_of_keys, flags = self._numbers(keys), np.broadcast_to(removed, len(keys))
+        numbers_of_keys, flags = self._numbers(keys), np.full(len(keys), removed)
         for chunk in chunks:
             for first in range(0, len(chunk), _BLOCK_ROWS):
                 offsets = chunk.offsets[first : first + _BLOCK_ROWS + 1]

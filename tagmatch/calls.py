@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,8 +20,6 @@ from tagmatch.embedded import TagMatch
 from tagmatch.model.options import Layout, StagingOptions
 
 if TYPE_CHECKING:
-    import os
-
     from tagmatch.broker.client import RemoteTagMatch
     from tagmatch.model.storage.copies import Copied
 
@@ -221,18 +220,40 @@ _KEYS_A_SET = (1, 2)
 _ALIKE = 1_000
 
 
-def warm_up() -> None:
+def warm_up(export: str | os.PathLike[str] | None = None) -> None:
     """Compile all kernels that the layouts need on the CPU, and keep them for the processes that come.
 
-    That takes about a minute on two cores, once: an image for containers that was built with it answers its first
-    query at once, if its processes run as the same user, with the same `XDG_CACHE_HOME`, on processors with the same
-    features. Where all kernels are there already, it takes some seconds.
+    That takes about a minute on two cores, once. Where all kernels are there already, it takes some seconds.
+
+    Parameters
+    ----------
+    export
+        a folder for kernels that other computers take as well, which is made if need be: those with an x86-64 processor
+        of the level v3 (since about 2013), the same versions of Python, Numba and NumPy, and this folder, or a copy of
+        it, as `XDG_CACHE_HOME`. So an image of a container that has the folder answers its first query at once,
+        wherever it runs. Default: for this computer alone, in the user's own cache.
+
+    Raises
+    ------
+    OSError
+        if `export` cannot be written, or kernels for other computers cannot be made on a machine of this kind
+    RuntimeError
+        if the process that exports fails
 
     Examples
     --------
     >>> import tagmatch
     >>> tagmatch.warm_up()
     """
+    if export is not None:
+        from tagmatch.model.kernels.kept import portable_environment
+
+        os.makedirs(export, exist_ok=True)
+        environment = {**os.environ, **portable_environment(os.path.abspath(export))}
+        done = subprocess.run([sys.executable, "-m", "tagmatch", "warmup"], env=environment)
+        if done.returncode:
+            raise RuntimeError(f"kernels were not exported to {os.fspath(export)!r}: see above")
+        return
     with tempfile.TemporaryDirectory() as folder, _another_process(f"{folder}/other"):
         _go_all_ways(f"{folder}/this", 1)
 
@@ -243,7 +264,7 @@ def _another_process(folder: str) -> Iterator[None]:
 
     A process compiles one kernel at a time. Each has the other's, and waits for those that the other compiles.
     """
-    from tagmatch.model.kernels.jit import on_first_compilation
+    from tagmatch.model.kernels.kept import on_first_compilation
 
     program = f"import sys; sys.path[:] = {sys.path}; from tagmatch import calls; calls._go_all_ways({folder!r}, -1)"
     nothing = subprocess.DEVNULL  # what goes wrong there does so here, too

@@ -1,222 +1,95 @@
-"""How kernels are compiled and kept, and the helpers that give them longer arrays as they go."""
+"""How kernels are compiled, and the helpers that give them longer arrays as they go."""
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import hashlib
-import inspect
-import os
-import platform
-import stat
-import sys
-import warnings
-from collections.abc import Callable, Iterator
-from functools import cache, partial, wraps
-from pathlib import Path
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-import llvmlite
 import numba
 import numpy as np
-from numba.core import event
-from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import register_pass
+from numba.core.typed_passes import NativeLowering
 
-from tagmatch.model import VERSION
+from tagmatch.model.kernels.kept import digest_of, kept
 
-config: Any = numba.config
-
-_ROOT = 0
-_VERSIONS = (VERSION, platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
-_LIBRARIES = {"builtins", "cython", "llvmlite", "math", "numba", "numpy"}
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, np.generic, np.dtype, numba.types.Type)
+_njit: Any = numba.njit
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+class _PartOfKernels(JITCodeLibrary):
+    """The code of a function that kernels call: it is optimised and made machine code only as a part of these.
 
-
-@cache
-def code_digest(function: Callable[..., Any]) -> str:
-    """Digest of all that the machine code of a kernel is made from: its own code, and what it names, in turn.
-
-    An upgrade never runs stale machine code: Numba itself would notice a change in a kernel's own file, but not in a
-    kernel that it calls. A change elsewhere leaves it as it is.
-    """
-    seen, ahead = {function: _own_code(function)}, [function]
-    while ahead:
-        for other in seen[ahead.pop()][1]:
-            if other not in seen:
-                seen[other] = _own_code(other)
-                ahead.append(other)
-    return _digest(repr([text for text, _ in seen.values()]))
-
-
-@cache
-def _own_code(function: Any) -> tuple[str, list[Any]]:
-    """What a function does and the values that it names, as text, and the compiled functions that it names."""
-    used: list[Any] = []
-    parts, codes = [repr(function.__defaults__)], [function.__code__]
-    cells = [each.cell_contents for each in function.__closure__ or ()]
-    values = dict(zip(function.__code__.co_freevars, cells, strict=True))
-    for code in codes:  # those within it are added as it goes
-        codes += [each for each in code.co_consts if hasattr(each, "co_code")]
-        constants = [each for each in code.co_consts if not hasattr(each, "co_code") and each != function.__doc__]
-        parts.append(repr((code.co_code, constants, code.co_names, code.co_varnames)))
-        values |= {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
-    parts += [f"{name}={_described(value, used)}" for name, value in sorted(values.items())]
-    return repr(parts), used
-
-
-def _described(value: Any, used: list[Any]) -> str:
-    """A value that a kernel names, or the type of an argument; adds compiled functions among such to `used`."""
-    value = getattr(value, "dispatcher", value)  # its type has it
-    if hasattr(value, "py_func"):
-        used.append(value.py_func)
-        # Kept code names the module that each came from
-        return f"{value.py_func.__module__}.{value.py_func.__qualname__} {value.targetoptions}"
-    if isinstance(value, type) and hasattr(value, "_fields"):
-        return f"{value.__module__}.{value.__qualname__} {value._fields}"
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} {value.shape} {_digest(value.tobytes().hex())}"
-    if isinstance(value, tuple | list):
-        return repr((type(value).__qualname__, [_described(each, used) for each in value]))
-    if isinstance(getattr(value, "types", None), tuple):  # the type of tuples of such
-        return repr((_described(getattr(value, "instance_class", tuple), used), _described(value.types, used)))
-    if isinstance(value, _PLAIN):
-        return repr(value)
-    home = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None) or type(value).__module__
-    name = f"{home} {getattr(value, '__qualname__', '')}"
-    return name if home.partition(".")[0] in _LIBRARIES else f"{name} {_module_digest(home)}"
-
-
-@cache
-def _module_digest(name: str) -> str:
-    """Of the source of a module, if it has one: what generates machine code may use anything in it."""
-    try:
-        return _digest(inspect.getsource(sys.modules[name]))
-    except (KeyError, OSError, TypeError):
-        return ""
-
-
-@cache
-def cache_folder() -> str | None:
-    """Folder of compiled kernels; `None` if there can be none.
-
-    It is in `NUMBA_CACHE_DIR`, where that is set, else in `XDG_CACHE_HOME`, else in `~/.cache`. What is there are
-    pickles, which run as code: only this user or root may be able to write them.
-    """
-    try:
-        base = config.CACHE_DIR or os.environ.get("XDG_CACHE_HOME") or _home() / ".cache"
-        folder = Path(base, "tagmatch", f"kernels-{VERSION}-{_digest(repr(_VERSIONS))}")
-        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-        found = folder.stat()
-        if found.st_uid not in (os.getuid(), _ROOT):
-            raise PermissionError(f"{folder} belongs to another user, who is not root")
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise PermissionError(f"other users may write to {folder}")
-    except OSError as error:
-        _warn_of_cache(error)
-        return None
-    return str(folder)
-
-
-def _home() -> Path:
-    try:
-        return Path.home()
-    except RuntimeError:  # a user id that no user has, without HOME
-        raise FileNotFoundError("there is no home folder") from None
-
-
-@cache
-def _warn_once(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-
-def _warn_of_cache(error: OSError) -> None:
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
-    _warn_once(
-        f"compiled kernels cannot be kept ({what}), so every process compiles them again, which takes up to a minute; "
-        "set XDG_CACHE_HOME to a folder of this user, or to one in which root has run `tagmatch warmup`"
-    )
-
-
-class NamedPlace:
-    """Tells Numba where the machine code of a kernel is kept: by what it is called, not by where it is installed."""
-
-    def __init__(self, function: Callable[..., Any], file: str) -> None:
-        self._py_file = file  # which Numba names in a warning
-        self._module = function.__module__
-
-    @classmethod
-    def from_function(cls, function: Callable[..., Any], file: str) -> NamedPlace:
-        """Return the place of a function's machine code."""
-        return cls(function, file)
-
-    def ensure_cache_path(self) -> None:
-        """Make the folder."""
-        os.makedirs(self.get_cache_path(), mode=0o755, exist_ok=True)
-
-    def get_cache_path(self) -> str:
-        """Return the folder."""
-        folder = cache_folder()
-        assert folder is not None
-        return folder
-
-    def get_source_stamp(self) -> str:
-        """Return nothing: each entry has the digest of its code."""
-        return ""
-
-    def get_disambiguator(self) -> str:
-        """Return what tells functions of one name apart."""
-        return self._module
-
-
-class KeptByCode:
-    """A cache of Numba's which finds machine code by the code that it is made from.
-
-    Numba's own keys have types of named tuples, so that a class which is no longer there cannot be read, and kernels
-    around a kernel, pickled, which no other process has.
+    Numba does so with each function, for Python to call: most of the time that it takes to compile a kernel.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        parent: Any = super()
-        parent.__init__(function)
-        self._function, self._py_func = function, _digest  # any function with nothing around it
-
-    def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        parent: Any = super()
-        used: list[Any] = []
-        types = _described(sig, used)
-        return *map(code_digest, [self._function, *used]), *parent._index_key(types, codegen)
-
-    def load_overload(self, sig: Any, context: Any) -> Any:
-        """Return machine code, if there is some; what cannot be read, as after a loss of power, is forgotten."""
-        parent: Any = super()
-        try:
-            return parent.load_overload(sig, context)
-        except (MemoryError, OSError):
-            raise
-        except Exception:
-            with contextlib.suppress(OSError):
-                parent.flush()
-            return None
-
-    def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep machine code, if that can be."""
-        parent: Any = super()
-        try:
-            parent.save_overload(sig, data)
-        except OSError as error:
-            _warn_of_cache(error)
+    def finalize(self) -> None:
+        """Have the functions that it calls within."""
+        for library in dict.fromkeys(self._linking_libraries):
+            self._reload_init.update(library._reload_init)
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._finalized = True
 
 
-class _Files(CompileResultCacheImpl):
-    _locator_classes = [NamedPlace]  # noqa: RUF012 - as in the base class
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _LoweringOfParts(NativeLowering):
+    _name = "lowering_of_parts"
+
+    def run_pass(self, state: Any) -> bool:
+        """Write its code; to other kernels, the function is what stands for it."""
+        state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
+        state.library = _PartOfKernels(state.targetctx.codegen(), state.func_id.func_qualname)
+        super().run_pass(state)
+        lowered = state["cr"]._replace(cfunc=object().__sizeof__)  # some function of C, and no other function's
+        state.targetctx.insert_user_function(lowered.cfunc, lowered.fndesc, [state.library])
+        state["cr"] = lowered
+        return True
 
 
-class _Cache(KeptByCode, FunctionCache):
-    _impl_class = _Files
+class _CompilerOfParts(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        """Return Numba's own passes, except the last ones."""
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.passes = [(_LoweringOfParts if each is NativeLowering else each, text) for each, text in passes.passes]
+        return [passes]
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile on first use, without the interpreter lock; cached on disk. Integer division by zero is not checked."""
+    return kept(inlined(function), function)
+
+
+def brief_kernel(function: Callable[..., Any]) -> Any:
+    """A kernel that keeps the interpreter lock, as it takes microseconds: to get it back may take longer."""
+    return kept(_compiled(function), function)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A helper, compiled only as part of the kernels that call it, without a call: one that gets arrays costs 50 ns."""
+    return _compiled(function, nogil=True, forceinline=True)
+
+
+def lent(function: Callable[..., Any]) -> Any:
+    """As `inlined`, of a helper that neither makes nor returns an array: it counts no references to those that it gets.
+
+    To count them takes 5 ns for each array, longer than most helpers do. What makes an array does not compile.
+    """
+    return _compiled(function, nogil=True, forceinline=True, _nrt=False)
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    """What Python calls; other kernels call its part, which is made where one of them is compiled."""
+    function = _named_apart(function)
+    compiled = _njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+
+    @cache
+    def part() -> Any:
+        return _njit(error_model="numpy", pipeline_class=_CompilerOfParts, **options)(function)
+
+    compiled.get_call_template = lambda arguments, keywords: part().get_call_template(arguments, keywords)
+    compiled.get_overload = lambda signature: part().get_overload(signature)
+    return compiled
 
 
 def _named_apart(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,101 +99,8 @@ def _named_apart(function: Callable[..., Any]) -> Callable[..., Any]:
     two such functions, compiled by two processes, one would take the constants of the other.
     """
     if function.__closure__:
-        around = [_described(cell.cell_contents, []) for cell in function.__closure__]
-        function.__qualname__ += f"_{_digest(repr(around))}"
+        function.__qualname__ += f"_{digest_of([cell.cell_contents for cell in function.__closure__])}"
     return function
-
-
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile on first use, without the interpreter lock; cached on disk. Integer division by zero is not checked."""
-    return _cached(inlined(function), function)
-
-
-def brief_kernel(function: Callable[..., Any]) -> Any:
-    """A kernel that keeps the interpreter lock, as it takes microseconds: to get it back may take longer."""
-    return _cached(numba.njit(error_model="numpy")(_named_apart(function)), function)
-
-
-def inlined(function: Callable[..., Any]) -> Any:
-    """A helper, compiled only as part of the kernels that call it, without a call: one that gets arrays costs 50 ns."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(_named_apart(function))
-
-
-def lent(function: Callable[..., Any]) -> Any:
-    """As `inlined`, of a helper that neither makes nor returns an array: it counts no references to those that it gets.
-
-    To count them takes 5 ns for each array, longer than most helpers do. What makes an array does not compile.
-    """
-    options: dict[str, Any] = {"_nrt": False}  # of which Numba's type hints do not know
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True, **options)(_named_apart(function))
-
-
-def _cached(compiled: Any, function: Callable[..., Any]) -> Any:
-    if cache_folder() is not None:
-        compiled._cache = _Cache(function)
-        compiled.compile = _once_for_all_processes(compiled.compile, f"{function.__module__}.{function.__qualname__}")
-    return compiled
-
-
-def _once_for_all_processes(compile_one: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Have processes that need a kernel at the same time wait for the one that compiles it, and load what it keeps."""
-    place = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7])
-
-    @wraps(compile_one)
-    def compile_or_load(*arguments: Any) -> Any:
-        with _alone(place):
-            return compile_one(*arguments)
-
-    return compile_or_load
-
-
-@contextlib.contextmanager
-def _alone(place: int) -> Iterator[None]:
-    """Keep other processes out of blocks with the same place, where that can be done.
-
-    It cannot be where nobody but another user may write, on some file systems of a network, and where two processes
-    would wait for each other, as a kernel is compiled within another: then each compiles for itself.
-    """
-    file = _locks()
-    with contextlib.suppress(OSError):
-        if file is not None:
-            fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            if file is not None:
-                fcntl.lockf(file, fcntl.LOCK_UN, 1, place)
-
-
-@cache
-def _locks() -> int | None:
-    """Return the file of whose bytes each is the lock of a kernel; to close it would open all locks of this process."""
-    folder = cache_folder()
-    try:
-        return os.open(Path(folder or "", "LOCK"), os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError:
-        return None
-
-
-class _FirstCompilation(event.Listener):
-    def __init__(self, tell: Callable[[], object]) -> None:
-        self._tell: Callable[[], object] | None = tell
-
-    def on_start(self, event: Any) -> None:  # noqa: ARG002
-        tell, self._tell = self._tell, None
-        if tell is not None:
-            tell()
-
-    def on_end(self, event: Any) -> None:
-        """Nothing more."""
-
-
-def on_first_compilation(tell: Callable[[], object]) -> Callable[[], object]:
-    """Call `tell` when a kernel is next compiled by this process, as it is not in the cache; returns what ends that."""
-    listener = _FirstCompilation(tell)
-    event.register("numba:compile", listener)
-    return partial(event.unregister, "numba:compile", listener)
 
 
 @kernel

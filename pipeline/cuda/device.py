@@ -19,7 +19,7 @@ from numba.cuda.cudadrv import driver
 
 from tagmatch.model.arrays import U64Array
 from tagmatch.model.errors import DeviceError
-from tagmatch.model.kernels.jit import KeptByCode, NamedPlace, cache_folder
+from tagmatch.model.kernels.kept import KeptByCode, NamedPlace, cache_folder
 from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda

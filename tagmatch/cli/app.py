@@ -233,7 +233,6 @@ def build(
     """Build an index from a file of sets."""
     if cli.located(index).has_index() and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
-    cli.note_compilation()
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
     with TagMatch(device="cpu", threads=reading.threads, plane=reading.plane, **options) as tm:
         for rows in reading.rows(tm, sets, expires):
@@ -267,7 +266,6 @@ def remove(index: cli.IndexToChange, sets: _Sets, *, reading: _Reading, missing:
 @contextlib.contextmanager
 def _changed(index: str, reading: _Reading) -> Iterator[TagMatch[Any]]:
     """Make one change of all that is staged within, and say what the index has before and after it."""
-    cli.note_compilation()
     try:
         tm = TagMatch.open(index, device="cpu", threads=reading.threads, plane=reading.plane, durability="none")
     except IndexNotFoundError as error:
@@ -448,7 +446,6 @@ def match(
     with contextlib.suppress(OSError):
         if os.path.isfile(output) and os.path.samefile(queries, output):
             raise TagMatchError(f"{output}: the queries are in this file; give another one for the answers")
-    cli.note_compilation()
     with (
         cli.invalid_rows(skip=skip_invalid) as invalid,
         TagMatch.open(index, snapshot=snapshot, exact=exact, plane=plane, threads=threads) as tm,
@@ -485,7 +482,6 @@ def explain(
     snapshot: cli.SnapshotNumber = None,
 ) -> None:
     """Write each stored set that one query contains, with its keys, as a line of JSON."""
-    cli.note_compilation()
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
         for stored, keys in tm.explain(tags, attributes, location=location):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
@@ -498,10 +494,17 @@ def explain(
 app = cli.command_line("Exact subset matching: the keys of every stored tag set that is contained in a query set.")
 
 
-def warmup() -> None:
+def warmup(
+    export: Annotated[
+        Path | None,
+        cli.option(
+            "Compile for other computers, too, into this folder: they set XDG_CACHE_HOME to it, or to a copy of it."
+        ),
+    ] = None,
+) -> None:
     """Compile all kernels now, not when they are first used: for images of containers."""
     with cli.status("compiling kernels, once, about a minute"):
-        calls.warm_up()
+        calls.warm_up(export)
 
 
 for command in (build, add, remove, match, explain, export, info, check, backup, restore, serve, token, warmup):

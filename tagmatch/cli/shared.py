@@ -363,13 +363,6 @@ def _bar(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True)
 
 
-def note_compilation() -> None:
-    """Tell a person at the terminal if the kernels are being compiled, which takes as long as nothing else."""
-    from tagmatch.model.kernels.jit import on_first_compilation
-
-    on_first_compilation(lambda: note("compiling kernels, once, about 30 s"))
-
-
 def status(what: str, console: Console | None = None) -> contextlib.AbstractContextManager[object]:
     """Shows what is going on, on a console (default: standard error) that is a terminal."""
     if console is None:

@@ -61,7 +61,7 @@ def test_kernels_are_loaded_once(layout: str, monkeypatch: pytest.MonkeyPatch) -
                 tm.match(tags, **more), tm.match_unique(tags, **more), tm.explain(tags, **more)  # type: ignore[arg-type]
 
     ask()
-    monkeypatch.setattr("tagmatch.model.kernels.jit.KeptByCode.load_overload", None)
+    monkeypatch.setattr("tagmatch.model.kernels.kept.KeptByCode.load_overload", None)
     ask()
 
 

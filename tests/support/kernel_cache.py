@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from tagmatch.model.kernels.jit import cache_folder
+from tagmatch.model.kernels.kept import cache_folder
 
 
 def copy_of_cache(home: Path) -> Path:

@@ -11,6 +11,7 @@ import pytest
 from support.kernel_cache import copy_of_cache
 
 import tagmatch
+from tagmatch.model.kernels.kept import portable_environment
 
 pytestmark = pytest.mark.nightly
 
@@ -72,6 +73,9 @@ for each in get_args(Layout):
                 for future in [tm.submit(rng.sample(tags, 8), unique=rng.random() < 0.5) for _ in range(5000)]:
                     future.result()
                 tm.match([]), tm.match_unique(tags), tm.explain(tags), tm.check()
+with TagMatch(device="cpu") as tm:
+    tm.add_set(["t1"], 1)
+    tm.consolidate(), tm.match(["t1"]), tm.match_many([["t1"]])
 with TagMatch(device="cpu") as tm:
     for low in range(600):
         tm.add_set([], low, where=f"price between {low} and {low + 600}")
@@ -145,13 +149,28 @@ ONE = """
 import sys, warnings
 warnings.simplefilter("always")
 import numpy as np
-from tagmatch.model.kernels.jit import cache_folder
+from tagmatch.model.kernels.kept import cache_folder
 from tagmatch.model.kernels.lists import count_values
 
 count_values(np.arange(3, dtype=np.uint32), 3)
 count_values(np.arange(3, dtype=np.uint64), 3)
 print(cache_folder())
 """
+
+
+def test_what_is_exported_other_computers_take_from_a_folder_or_with_the_package(tmp_path):
+    """Their own processor has another name than the one that it was compiled for; one without its features does not."""
+    export, installed = tmp_path / "export", copy_of_package(tmp_path / "installed")
+    environment = portable_environment(str(export))
+    assert len(run(f"{SHOWN}{ONE}", export, **environment).splitlines()) == 2 + 1
+    assert len(run(f"{SHOWN}{ONE}", export).splitlines()) == 0 + 1
+    assert len(run(f"{SHOWN}{ONE}", tmp_path / "own", installed).splitlines()) == 2 + 1
+    shutil.copytree(export / "tagmatch", installed / "tagmatch" / "compiled")
+    shutil.rmtree(tmp_path / "own")
+    assert len(run(f"{SHOWN}{ONE}", tmp_path / "own", installed).splitlines()) == 0 + 1
+    old = "from llvmlite import binding\nfound = binding.get_host_cpu_features()\nfound['avx2'] = False\n"
+    old += "binding.get_host_cpu_features = lambda: found\n"
+    assert len(run(f"{old}{SHOWN}{ONE}", tmp_path / "own", installed).splitlines()) == 2 + 1
 
 
 def test_processes_that_begin_at_once_compile_each_kernel_once(tmp_path):

@@ -15,7 +15,7 @@ from support.index_files import contents_of
 
 from tagmatch import InvalidTypeError, InvalidValueError, TagMatch, TagMatchError
 from tagmatch.model.errors import IndexCorruptError, IndexExistsError, IndexNotFoundError
-from tagmatch.model.kernels.jit import cache_folder
+from tagmatch.model.kernels.kept import cache_folder
 from tagmatch.model.options import Layout
 
 pytest_plugins = ["support.s3_bucket"]
