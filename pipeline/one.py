@@ -204,7 +204,8 @@ def add_keys(tables, sets, most, found, used, key_offset, key):
     copy_keys(sets, offsets, keys, found[used:total])
     first_key = tables[_FIRST_KEY]
     if first_key:
-        found[used:total] += first_key
+        for i in range(used, total):
+            found[i] += first_key
     return found, total
 
 

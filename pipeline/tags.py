@@ -277,7 +277,7 @@ def _sort_keys(keys, swap):
             ends[digit] += 1
         source, target = target, source
     if varying != _U(0):
-        keys[:] = source[:count]
+        copy(source, 0, count, keys, 0)
 
 
 @kernel
@@ -321,7 +321,7 @@ def ascending_unique(keys, words, swap, out):
     spanned = ((_U(high) - _U(low)) >> _U(6)) + _U(1)
     if spanned <= _U(len(keys)):
         return _by_bits(keys, _U(low), words[: np.int64(spanned)], out)
-    out[:] = keys
+    copy(keys, 0, len(keys), out, 0)
     _sort_keys(out, swap)
     return _each_once(out, out)
 
@@ -345,8 +345,7 @@ def unique_keys(ends, keys, wanted, new_ends, out):
             found, count = keys[begin:end], end - begin
             used += ascending_unique(found, words[:count], swap[:count], out[used : used + count])
         else:
-            out[used : used + end - begin] = keys[begin:end]
-            used += end - begin
+            used = copy(keys, begin, end, out, used)
         new_ends[query + 1] = used
     return used
 

@@ -103,24 +103,27 @@ def _named_apart(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
+_U = np.uint64
+
+
+@inlined
+def copy(values, begin, end, out, at):
+    """Copy those from `begin` to `end` to where `at` is; returns the place behind them.
+
+    To assign a slice has Numba compile the text of an error, for a second.
+    """
+    # Unsigned indices save the test for a negative one, and so the compiler copies many at once: in a third of the time
+    count, source, target = _U(end - begin), _U(begin), _U(at)
+    for i in range(count):
+        out[target + i] = values[source + i]
+    return at + end - begin
+
+
 @kernel
 def with_room(array, used, more):
     """The array, or a longer copy with room for `more` after the first `used`."""
     if used + more <= len(array):
         return array
     longer = np.empty(max(2 * len(array), used + more), array.dtype)
-    longer[:used] = array[:used]
+    copy(array, 0, used, longer, 0)
     return longer
-
-
-_U = np.uint64
-
-
-@inlined
-def copy(values, begin, end, out, at):
-    """Copy those from `begin` to `end` to where `at` is; returns the place behind them."""
-    # Unsigned indices save the test for a negative one, and so the compiler copies many at once: in a third of the time
-    count, source, target = _U(end - begin), _U(begin), _U(at)
-    for i in range(count):
-        out[target + i] = values[source + i]
-    return at + end - begin

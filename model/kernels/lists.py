@@ -417,8 +417,8 @@ def radix_sort(words, order, begin, end, words_swap, order_swap):
         shift += _U(8)
         varying >>= _U(8)
     if swapped:
-        words_swap[begin:end] = words[begin:end]
-        order_swap[begin:end] = order[begin:end]
+        copy(words, begin, end, words_swap, begin)
+        copy(order, begin, end, order_swap, begin)
 
 
 @kernel
