@@ -142,7 +142,7 @@ def random_options(rng: random.Random, layout: str) -> dict[str, Any]:
 def held_packet(monkeypatch: pytest.MonkeyPatch, tm: TagMatch, queries: Sequence[list[str]]) -> tuple[Any, Any]:
     """Futures of queries that are one packet, and a function that lets it go."""
     with monkeypatch.context() as patched:
-        gate = Gate(patched, TagIndex, "ranks")
+        gate = Gate(patched, TagIndex, "numbers")
         tm.submit(["first"])
         assert gate.entered.wait(TIMEOUT)
     return [tm.submit(query) for query in queries], gate.open
