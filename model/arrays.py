@@ -117,7 +117,7 @@ IntArray = npt.NDArray[np.signedinteger[Any]]
 #: uint32 or uint64
 UIntArray = npt.NDArray[np.unsignedinteger[Any]]
 
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -145,7 +145,7 @@ def give_back() -> None:
 
 def narrow_offsets(offsets: npt.NDArray[Any]) -> IntArray:
     """Offsets as int32 where their last value fits, else int64 (Arrow's `list` and `large_list`)."""
-    small = len(offsets) == 0 or int(offsets[-1]) <= _INT32_MAX
+    small = len(offsets) == 0 or int(offsets[-1]) <= INT32_MAX
     return offsets.astype(np.int32 if small else np.int64, copy=False)
 
 
@@ -159,7 +159,7 @@ def offsets_of(lengths: npt.NDArray[Any], dtype: type[np.signedinteger[Any]] = n
 
 def list_offsets(lengths: npt.NDArray[Any]) -> IntArray:
     """`narrow_offsets(offsets_of(lengths))`, without the wide offsets in between."""
-    small = int(lengths.sum(dtype=np.int64)) <= _INT32_MAX
+    small = int(lengths.sum(dtype=np.int64)) <= INT32_MAX
     return offsets_of(lengths, np.int32 if small else np.int64)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, cycle, pairwise
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -292,6 +292,7 @@ class _InAllParts:
 
     parts: Sequence[Any]
     first_keys: Sequence[int]
+    once: ClassVar[bool] = False
 
     def subset_match(self) -> _InAllParts:
         return _InAllParts([part.subset_match() for part in self.parts], self.first_keys)
@@ -304,7 +305,7 @@ class _InAllParts:
     def rejected(self) -> int:
         return sum(part.rejected for part in self.parts)
 
-    def key_lookup(self, space: Space = no_space) -> Lists:
+    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:  # noqa: ARG002 - `once` is false
         parts = list(zip(self.parts, self.first_keys, strict=True))
         some = [(part, first) for part, first in parts if part.found] or parts[:1]
         if len(some) == 1 and some[0][1] == 0:
@@ -454,6 +455,11 @@ class _Guarded:
         rejected: int = self.stage.rejected
         return rejected
 
-    def key_lookup(self, space: Space = no_space) -> Lists:
-        keys: Lists = self.hybrid.ask(self.device, lambda: self.stage.key_lookup(space))
+    @property
+    def once(self) -> bool:
+        once: bool = self.stage.once
+        return once
+
+    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:
+        keys: Lists = self.hybrid.ask(self.device, lambda: self.stage.key_lookup(space, unique=unique))
         return keys

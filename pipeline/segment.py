@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -54,8 +54,15 @@ class Matched(Protocol):
     def rejected(self) -> int:
         """Candidates that exact verification turned away."""
 
-    def key_lookup(self, space: Space = no_space) -> Lists:
-        """Keys, uint32 or uint64, of the sets of each query, in `space` if it is asked; can be called once."""
+    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:
+        """Keys, uint32 or uint64, of the sets of each query, in `space` if it is asked; can be called once.
+
+        Where keys are wanted `unique`, they may be so already, which `once` then says.
+        """
+
+    @property
+    def once(self) -> bool:
+        """Whether the keys that were looked up are, for each query, ascending and each once."""
 
 
 class Preprocessed(Protocol):
@@ -72,6 +79,7 @@ class PacketSize:
     queries: int  # The most queries, and tags but for those of one of them
     tags: int
     fewest: int  # Not fewer queries, though more threads would get some
+    a_thread: int = 4  # Of a call with many queries, each thread gets some
     at_once: int | None = None  # More threads would only take the interpreter lock from each other
     # Whether each of several devices wants `at_once` threads, as they wait for it and not for the interpreter
     per_device: bool = False
@@ -280,13 +288,14 @@ class SegmentSets:
     key_places: Lists | None
     segment: Segment
     rejected: int = 0
+    once: ClassVar[bool] = False  # See `Matched`
 
     @property
     def found(self) -> int:
         """Sets and single keys of all messages."""
         return len(self.sets.values) + (0 if self.key_places is None else len(self.key_places.values))
 
-    def key_lookup(self, space: Space = no_space) -> Lists:
+    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:  # noqa: ARG002 - `once` is false
         """Keys of each message."""
         keys, places = self.segment.keys, self.key_places
         if places is None:

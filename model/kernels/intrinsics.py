@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 from numba.np import arrayobj
@@ -52,6 +53,19 @@ def _fence(ordering: str) -> Any:
     return intrinsic(typed)
 
 
+def _line_past_caches(typing: Any, to: Any, source: Any) -> Any:  # noqa: ARG001
+    """Copies 64 bytes, past the caches."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        line = ir.VectorType(ir.IntType(64), 8).as_pointer()
+        there, here = (builder.inttoptr(address, line) for address in arguments)
+        written = builder.store(builder.load(here, align=1), there, align=64)
+        written.set_metadata("nontemporal", builder.module.add_metadata([ir.IntType(32)(1)]))
+        return context.get_dummy_value()
+
+    return types.void(types.uint64, types.uint64), generate
+
+
 def _of_bits(count: Callable[[Any, Any, Any], Any]) -> Any:
     """What LLVM counts in a word; it wants to know that this is not 0, where that has no answer."""
 
@@ -78,6 +92,8 @@ add: Any = _atomic("add", "seq_cst")
 fence_acquire: Any = _fence("acquire")
 #: In a kernel, `fence_release()`: what is written after it is not written before what was written before it
 fence_release: Any = _fence("release")
+#: In a kernel, `copy_line(to, source)`: copy 64 bytes between addresses, of which the first is a multiple of 64
+copy_line: Any = intrinsic(_line_past_caches)
 #: In a kernel, `trailing_zeros(word)`: the place of the lowest bit that is set in a uint64 other than 0
 trailing_zeros: Any = _of_bits(lambda builder, word, is_some: builder.cttz(word, is_some))
 #: In a kernel, `leading_zeros(word)`: how many bits of a uint64 other than 0 are above the highest that is set

@@ -307,6 +307,8 @@ def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
 class _Within:
     """Messages on their way through the stages of another matcher: `Preprocessed`, then `Matched`."""
 
+    once = False
+
     def __init__(self, stage: Any, matcher: WithinAreas, locations: Locations) -> None:
         self._stage, self._matcher, self._locations = stage, matcher, locations
 
@@ -323,7 +325,7 @@ class _Within:
         rejected: int = self._stage.rejected
         return rejected
 
-    def key_lookup(self, space: Space = no_space) -> Lists:
+    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:  # noqa: ARG002 - `once` is false
         kept = self._matcher.kept(self._stage.key_lookup(), self._locations)
         memory = space(len(kept.values))
         if memory is None:

@@ -432,7 +432,7 @@ class Searches:
         lent = self._pool.lend(-(-total // 2))  # many answers go where callers keep them
         if lent is not None:
             values = lent.view(np.uint32)[:total]
-            workspace.download_into(values, out)
+            workspace.stream.download(values, out)
             workspace.stream.synchronize()
             return Lists(offsets, values)
         host_values = workspace.download("host answers", out, total)

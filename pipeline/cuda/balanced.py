@@ -306,7 +306,7 @@ def route(
     items = workspace.device("items of runs", np.int32, runs)
     _count_items[by_run](runs, totals, item_queries, items)
     first_items = prefix_sums("first items", items, runs, workspace)
-    ends = [workspace.download(name, ends[runs:], 1) for name, ends in (("queued", offsets), ("items", first_items))]
+    ends = [workspace.download(name, ends, 1, runs) for name, ends in (("queued", offsets), ("items", first_items))]
     stream.synchronize()
     pairs, count = (int(end[0]) for end in ends)
     queued = workspace.device("queued", np.uint32, pairs)

@@ -15,11 +15,11 @@ import numba
 import numba.cuda
 import numpy as np
 import numpy.typing as npt
-from numba.cuda.cudadrv import driver
 
 from tagmatch.model.arrays import U64Array
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.kept import KeptByCode, NamedPlace, cache_folder
+from tagmatch.pipeline.cuda.streams import Kernel, SimulatedStream, Stream
 from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda
@@ -72,9 +72,11 @@ def _cache_class() -> Any:
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile on first use, and cache on disk; any number of threads may be the first."""
     compiled = cuda.jit(function)
-    if cache_folder() is not None and not _numba_config.ENABLE_CUDASIM:
+    if _numba_config.ENABLE_CUDASIM:
+        return compiled
+    if cache_folder() is not None:
         compiled._cache = _cache_class()(function)
-    return compiled
+    return Kernel(compiled)
 
 
 def inlined(function: Callable[..., Any]) -> Any:
@@ -131,8 +133,6 @@ def _type_once() -> None:
 
 _type_once()
 
-# Copies of arrays, and views of them, ask for the context again and again, and give up the interpreter lock each time
-
 
 # Elements of an array
 _FEWEST_ITEMS = 1024
@@ -142,9 +142,18 @@ class Workspace:
     """Memory of one packet on its way: a stream, and arrays by name, which grow and are given back all at once."""
 
     def __init__(self) -> None:
-        self.stream = cuda.stream()
+        self.stream: Any = SimulatedStream() if _numba_config.ENABLE_CUDASIM else Stream()
         self._device: dict[str, Any] = {}
         self._pinned: dict[str, npt.NDArray[Any]] = {}
+        self._tables: dict[type, Any] = {}
+
+    def table(self, kind: type[Table], *arrays: Any) -> Table:
+        """A `typed` tuple of the workspace's arrays, which is made anew when one of them is another."""
+        found = self._tables.get(kind)
+        if found is None or any(one is not other for one, other in zip(found, arrays, strict=True)):
+            found = self._tables[kind] = typed(kind(*arrays))
+        table: Table = found
+        return table
 
     def device(self, name: str, dtype: npt.DTypeLike, count: int) -> Any:
         """Return a device array of at least `count` elements; what it holds is lost when it has to grow."""
@@ -152,7 +161,7 @@ class Workspace:
         if array is None or len(array) < count or array.dtype != dtype:
             array = None
             self._device.pop(name, None)
-            array = self._device[name] = cuda.device_array(_roomy(count), dtype, stream=self.stream)
+            array = self._device[name] = cuda.device_array(_roomy(count), dtype)
         return array
 
     def pinned(self, name: str, dtype: npt.DTypeLike, count: int) -> npt.NDArray[Any]:
@@ -167,32 +176,27 @@ class Workspace:
     def upload(self, name: str, values: npt.NDArray[Any]) -> Any:
         """Copy a pinned array to the device array of that name."""
         array = self.device(name, values.dtype, len(values))
-        if len(values):
-            driver.host_to_device(array, values, values.nbytes, stream=self.stream)
+        self.stream.upload(array, values)
         return array
 
     def send(self, name: str, values: npt.NDArray[Any]) -> Any:
         """Copy any array to the device array of that name, by way of the pinned one."""
         pinned = self.pinned(name, values.dtype, len(values))
-        pinned[:] = values
+        self.stream.copy(pinned, values)
         return self.upload(name, pinned)
 
-    def download(self, name: str, array: Any, count: int) -> npt.NDArray[Any]:
-        """Begin to copy the first elements of a device array to the pinned array of that name."""
+    def download(self, name: str, array: Any, count: int, first: int = 0) -> npt.NDArray[Any]:
+        """Copy elements of a device array to the pinned array of that name, which can be read when that is done."""
         values = self.pinned(name, array.dtype, count)
-        self.download_into(values, array)
+        self.stream.download(values, array, first)
         return values
-
-    def download_into(self, values: npt.NDArray[Any], array: Any) -> None:
-        """Begin to copy the first elements of a device array of the same type to all of a pinned one."""
-        if len(values):
-            driver.device_to_host(values, array, values.nbytes, stream=self.stream)
 
     def clear(self) -> None:
         """Give all arrays back, when what is on the stream is done."""
         self.stream.synchronize()
         self._device.clear()
         self._pinned.clear()
+        self._tables.clear()
 
 
 def _roomy(count: int) -> int:

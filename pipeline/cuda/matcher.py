@@ -38,8 +38,9 @@ _FIRST_ROOM = 1 << 16
 # What must be left for packets, in bytes, when the keys come to the device as well
 _LEFT_FOR_PACKETS = 1 << 30
 
-# Three threads keep a device busier than eight, which are half as fast: they take the interpreter from each other
-_PACKET_SIZE = PacketSize(queries=1 << 18, tags=1 << 21, fewest=1 << 14, at_once=3)
+# Of these threads each is busy copying, or waits for the device, longer than it needs the interpreter, which a packet
+# takes as long as another, however few queries it has
+_PACKET_SIZE = PacketSize(queries=1 << 18, tags=1 << 21, fewest=1 << 16, a_thread=1, at_once=8)
 
 _ONE_QUERY = TagLists(np.array([0, 1]), Strings(np.array([0, 1]), np.zeros(1, np.uint8)))
 
@@ -75,14 +76,19 @@ class DevicePacket:
             )
         return self
 
-    def key_lookup(self, space: Space = no_space) -> Lists:
+    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:
         """Keys of each query's sets; can be asked for once."""
-        return self.matcher.keys_of(self.results(space), space)
+        return self.matcher.keys_of(self.results(space, unique=unique), space)
 
-    def results(self, space: Space = no_space) -> Lists:
+    @property
+    def once(self) -> bool:
+        """See `Matched`."""
+        return self.pairs is not None and self.pairs.once
+
+    def results(self, space: Space = no_space, *, unique: bool = False) -> Lists:
         """Keys of each query's sets, if these are on the device, else ids of sets."""
         with self.released_on_error(), on_device(self.matcher.device):
-            found = self.lists if self.pairs is None else self.pairs.lists(space)
+            found = self.lists if self.pairs is None else self.pairs.lists(space, unique=unique)
         assert found is not None
         self.release()
         return found
@@ -170,7 +176,7 @@ class CudaMatcher:
         query = segment.sets(np.array([len(segment) - 1], np.uint64)) if len(segment) else _ONE_QUERY
         for form in (query, TagLists(query.offsets, query.tags, np.arange(len(query.tags), dtype=np.uint32))):
             for space in (no_space, lambda count: cuda.pinned_array(1 + count, np.uint64)[:count]):
-                self.preprocess(form, 0, 1).subset_match().key_lookup(space)
+                self.preprocess(form, 0, 1).subset_match().key_lookup(space, unique=True)
 
     def _leave_out(self, deletions: Deletions | None) -> None:
         with on_device(self.device):
@@ -196,7 +202,7 @@ class CudaMatcher:
         return self._pool.lend(count)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
-        """Copy queries `first` to `last` to the device and look their tags up."""
+        """Have queries `first` to `last` copied to the device, and their tags looked up, when they are matched."""
         look_up = self._tag_index.prepare(tags, first, last)
         workspace = self.free.get()
         packet = DevicePacket(self, tags, first, last, workspace)

@@ -11,7 +11,7 @@ import numba.cuda
 import numpy as np
 import numpy.typing as npt
 
-from tagmatch.model.arrays import IntArray, Lists, Strings, TagLists, bytes_of, narrow_offsets, pooled
+from tagmatch.model.arrays import INT32_MAX, IntArray, Lists, Strings, TagLists, U64Array, bytes_of, pooled
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
@@ -25,7 +25,6 @@ from tagmatch.pipeline.cuda.device import (
     kernel,
     prefix_sums,
     sent,
-    typed,
 )
 from tagmatch.pipeline.tags import Space, no_space
 
@@ -35,9 +34,9 @@ _BLOCK = 128
 _MOST_BLOCKS = 4096
 
 # Places in the array of counters: matches; candidates that verification turned away; (query, block) pairs that pass
-# Algorithm 4
-PAIRS, REJECTED, PASSED = range(3)
-COUNTERS = 3
+# Algorithm 4; queries whose keys are left to the merge stage
+PAIRS, REJECTED, PASSED, TO_MERGE = range(4)
+COUNTERS = 4
 
 # Candidates of a block that wait; a block of queries of tweets has some 300
 _STAGE = 1024
@@ -186,6 +185,48 @@ def _copy_keys(found, deleted, keys, ends, counts, out):
                 at += 1
 
 
+# Threads that put a query's keys in order: each compares some with all. More keys than these are left to the CPU
+_ORDERING = 16
+_MOST_ORDERED = 1024
+
+
+@kernel
+def _order_keys(queries, ends, keys, counts, counters, out):
+    """Write each query's keys to the same places, ascending; adds to its count how many there are, each once."""
+    thread = cuda.grid(1)
+    query, lane = thread // _ORDERING, thread % _ORDERING
+    if query < queries:
+        begin, end = ends[query], ends[query + 1]
+        ordered, different = end - begin <= _MOST_ORDERED, 0
+        for i in range(begin + lane, end, _ORDERING):
+            key, place, first = keys[i], i, True
+            if ordered:
+                place = begin
+                for other in range(begin, end):
+                    is_before = keys[other] == key and other < i
+                    place += keys[other] < key or is_before
+                    first &= not is_before
+            out[place] = key
+            different += first
+        if different:
+            cuda.atomic.add(counts, query, np.int32(different))
+        if lane == 0 and not ordered:
+            cuda.atomic.add(counters, TO_MERGE, 1)
+
+
+@kernel
+def _copy_once(queries, ends, keys, new_ends, out):
+    """Write each query's ascending keys, each once, or as they are where they were left to the CPU."""
+    query = cuda.grid(1)
+    if query < queries:
+        begin, end, at = ends[query], ends[query + 1], new_ends[query]
+        whole = new_ends[query + 1] - at == end - begin
+        for i in range(begin, end):
+            if whole or i == begin or keys[i] != keys[i - 1]:
+                out[at] = keys[i]
+                at += 1
+
+
 @kernel
 def _count_sets(found, deleted, counts):
     """Add the set of each pair to its query's count."""
@@ -233,6 +274,7 @@ class Pairs:
     _ends: Any = None
     _found: int = 0  # How many pairs, and results
     _results: int = 0
+    once: bool = False  # See `Matched`
 
     def find(self, launch: Callable[..., None]) -> tuple[int, int]:
         """Have kernels append what they find; once more, with more room, if there was too little."""
@@ -242,7 +284,7 @@ class Pairs:
             sets = workspace.device("pair sets", np.uint32, self.room.pairs)
             counters = workspace.device("counters", np.int64, COUNTERS)
             counts = workspace.device("counts of results", np.int32, count)
-            out = self._pairs = typed(PairArrays(queries, sets, counters))
+            out = self._pairs = workspace.table(PairArrays, queries, sets, counters)
             _clear[(*grid(count, _BLOCK), workspace.stream)](count, self.has_empty, counts, out)
             launch(out)
             launched = (*self._grid(self.room.pairs), workspace.stream)
@@ -252,7 +294,7 @@ class Pairs:
                 _count_keys[launched](out, self.deleted, self.keys, counts)
             found = workspace.download("counters", counters, COUNTERS)
             ends = prefix_sums("ends", counts, count, workspace)
-            total = workspace.download("total", ends[count:], 1)
+            total = workspace.download("total", ends, 1, count)
             workspace.stream.synchronize()
             self._found, rejected = int(found[PAIRS]), int(found[REJECTED])
             if self._found <= min(len(queries), len(sets)):
@@ -260,27 +302,55 @@ class Pairs:
                 return self._found, rejected
             self.room.ask(self._found)
 
-    def lists(self, space: Space = no_space) -> Lists:
-        """Each query's keys, in `space` or as wide as the table's, or set ids, uint32, in no order; asked for once."""
+    def lists(self, space: Space = no_space, *, unique: bool = False) -> Lists:
+        """Each query's keys, in `space` or as wide as the table's, or set ids, uint32; can be asked for once.
+
+        They are in no order; keys that are wanted `unique` ascend and are there once, except if a query has many.
+        """
         workspace, ends, counts = self.workspace, self._ends, self._counts
         launched = (*self._grid(self._found), workspace.stream)
-        values = None if self.keys is None else space(self._results)
         if self.keys is None:
-            out = workspace.device("sets", np.uint32, self._results)
+            values, out = None, workspace.device("sets", np.uint32, self._results)
             _copy_sets[launched](self._pairs, self.deleted, ends, counts, out)
+        elif unique:
+            keys = workspace.device("keys", self.keys.values.dtype, self._results)
+            _copy_keys[launched](self._pairs, self.deleted, self.keys, ends, counts, keys)
+            ordered, ends = self._ordered(keys)
+            values, out = self._place(space)
+            _copy_once[(*grid(self.queries, _BLOCK), workspace.stream)](self.queries, self._ends, ordered, ends, out)
         else:
-            name, dtype = ("keys", self.keys.values.dtype) if values is None else ("wide keys", np.uint64)
-            out = workspace.device(name, dtype, self._results)
+            values, out = self._place(space)
             _copy_keys[launched](self._pairs, self.deleted, self.keys, ends, counts, out)
-        host_ends = workspace.download("host ends", ends, self.queries + 1)
+        offsets: IntArray = np.empty(self.queries + 1, np.int32 if self._results <= INT32_MAX else np.int64)
+        workspace.stream.keep(offsets, workspace.download("host ends", ends, self.queries + 1))
         if values is None:
-            host_values = workspace.download("host results", out, self._results)
-            workspace.stream.synchronize()
-            values = kept(host_values, host_values.dtype)
+            values = pooled(self._results, out.dtype)
+            workspace.stream.keep(values, workspace.download("host results", out, self._results))
         else:
-            workspace.download_into(values, out)
-            workspace.stream.synchronize()
-        return Lists(kept(host_ends, narrow_offsets(host_ends[-1:]).dtype), values)
+            workspace.stream.download(values, out)
+        workspace.stream.synchronize()
+        return Lists(offsets, values)
+
+    def _ordered(self, keys: Any) -> tuple[Any, Any]:
+        """Each query's keys ascending, at the places of all; and where they end when each is there once."""
+        workspace, count = self.workspace, self.queries
+        ordered = workspace.device("ordered keys", keys.dtype, self._results)
+        counters = self._pairs.counters
+        # To copy keys has made all counts 0
+        by_thread = (*grid(_ORDERING * count, _BLOCK), workspace.stream)
+        _order_keys[by_thread](count, self._ends, keys, self._counts, counters, ordered)
+        ends = prefix_sums("ends of keys", self._counts, count, workspace)
+        found, total = workspace.download("counters", counters, COUNTERS), workspace.download("total", ends, 1, count)
+        workspace.stream.synchronize()
+        self.once, self._results = not found[TO_MERGE], int(total[0])
+        return ordered, ends
+
+    def _place(self, space: Space) -> tuple[U64Array | None, Any]:
+        """Memory of the host for the keys, if there is some, and of the device, as wide."""
+        assert self.keys is not None
+        values = space(self._results)
+        name, dtype = ("narrow keys", self.keys.values.dtype) if values is None else ("wide keys", np.uint64)
+        return values, self.workspace.device(name, dtype, self._results)
 
     def _grid(self, pairs: int) -> tuple[int, int]:
         blocks, threads = grid(pairs, _BLOCK)
@@ -379,7 +449,7 @@ class CudaTagIndex:
         starts, base = _starts("starts of queries", tags.offsets[first : last + 1], workspace)
         offsets = workspace.device("offsets", np.int32, queries)
         counts = workspace.device("counts", np.int32, queries)
-        arrays = typed(QueryArrays(offsets, counts, ranks, workspace.device("owners", np.uint32, places)))
+        arrays = workspace.table(QueryArrays, offsets, counts, ranks, workspace.device("owners", np.uint32, places))
         _sort[(*grid(queries, _BLOCK), stream)](queries, starts, base, arrays)
         return DeviceQueries(workspace, queries, places, arrays)
 
@@ -415,6 +485,4 @@ def _starts(name: str, offsets: IntArray, workspace: Workspace) -> tuple[Any, in
     As they are, if they have 32 bits: to subtract on the host takes longer than to copy.
     """
     base, raw = int(offsets[0]), offsets.dtype == np.int32
-    pinned = workspace.pinned(name, np.int32, len(offsets))
-    pinned[:] = offsets if raw else offsets - base
-    return workspace.upload(name, pinned), base if raw else 0
+    return workspace.send(name, offsets if raw else (offsets - base).astype(np.int32)), base if raw else 0

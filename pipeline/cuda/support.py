@@ -43,10 +43,16 @@ def devices() -> int:
 def _has_driver() -> bool:
     """Look for it, which takes less than importing what needs it."""
     try:
-        ctypes.CDLL(os.environ.get("NUMBA_CUDA_DRIVER") or _DRIVER)
+        driver_library()
     except OSError:
         return False
     return True
+
+
+@functools.cache
+def driver_library() -> ctypes.PyDLL:
+    """The driver, whose functions keep the interpreter lock."""
+    return ctypes.PyDLL(os.environ.get("NUMBA_CUDA_DRIVER") or _DRIVER)
 
 
 @contextmanager
@@ -56,9 +62,17 @@ def on_device(number: int) -> Iterator[None]:
 
     gpus: Any = cuda.gpus
     try:
-        with gpus[number]:
-            _leave_kernels_at_exit(number)
-            yield
+        context = _context(number)
+        if context is None:
+            with gpus[number]:
+                yield
+        else:
+            # Numba gives the interpreter lock up for each of these
+            _checked(driver_library().cuCtxPushCurrent_v2(context))
+            try:
+                yield
+            finally:
+                _checked(driver_library().cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p())))
     except Exception as error:
         # Both numba.cuda and the CUDA bindings beneath it raise errors of their own
         if type(error).__module__.partition(".")[0] not in ("cuda", "numba"):
@@ -70,7 +84,27 @@ def on_device(number: int) -> Iterator[None]:
         raise DeviceError(f"CUDA device {number} has failed: {_in_a_line(error)}") from error
 
 
+def _checked(error: int) -> None:
+    if error:
+        from numba.cuda.cudadrv.driver import CudaAPIError
+
+        raise CudaAPIError(error, "its context cannot be used")
+
+
 @functools.cache
+def _context(number: int) -> ctypes.c_void_p | None:
+    """The driver's name of a device's context, which Numba has made; none in the simulator."""
+    from numba import cuda
+
+    if _config.ENABLE_CUDASIM:
+        return None
+    gpus: Any = cuda.gpus
+    with gpus[number]:
+        _leave_kernels_at_exit(number)
+        handle = cuda.current_context().handle
+    return ctypes.c_void_p(int(getattr(handle, "value", handle)))
+
+
 def _leave_kernels_at_exit(number: int) -> None:
     """See that what is on a device, which has been used, stays there when the process ends, which frees it anyway.
 
@@ -79,9 +113,8 @@ def _leave_kernels_at_exit(number: int) -> None:
     """
     from numba import cuda
 
-    if not _config.ENABLE_CUDASIM:
-        device: Any = cuda.gpus[number]
-        atexit.register(_at_exit.enter_context, device.get_primary_context().defer_cleanup())
+    device: Any = cuda.gpus[number]
+    atexit.register(_at_exit.enter_context, device.get_primary_context().defer_cleanup())
 
 
 def _in_a_line(error: BaseException) -> str:

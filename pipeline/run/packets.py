@@ -37,6 +37,9 @@ _MOST = 2**31 - 1
 # Of keys: where memory is so small, none of it is given back that the keys did not take
 _FEW = 1 << 17
 
+# Pieces of a call's keys that are merged when all packets are there
+_PIECES_PER_THREAD = 4
+
 # What it takes to copy a key into memory that is not in use yet
 _COPY_S = 10e-9
 
@@ -53,8 +56,10 @@ class BulkCall:
     the memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
     """
 
-    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
+    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool, merged_later: bool = False) -> None:
         self.matcher, self.parts, self.unique = matcher, parts, unique
+        #: Whether unique keys that have to be merged are left for when all packets are there; and if there are some
+        self.merged_later, self.to_merge = merged_later, False
         queries = [last - first for _, first, last in parts]
         self._rows: list[int] = offsets_of(np.array(queries, np.int64)).tolist()
         self._counted = threading.Condition()
@@ -69,9 +74,10 @@ class BulkCall:
 
     def packet(self, number: int) -> SharedPacket:
         """One of the packets, which is not kept: it holds much memory."""
-        part = _, first, last = self.parts[number]
-        unique = np.full(last - first, self.unique)
-        return SharedPacket(matcher=self.matcher, unique=unique, part=part, call=self, number=number)
+        part, later = self.parts[number], self.merged_later
+        return SharedPacket(
+            matcher=self.matcher, unique=self.unique, part=part, merged_later=later, call=self, number=number
+        )
 
     def space(self, packet: int, count: int) -> U64Array | None:
         """The place of a packet's keys; the caller then writes all `count` there.
@@ -81,7 +87,6 @@ class BulkCall:
         """
         with self._counted:
             place = self._place(packet, count)
-            self._counted.notify_all()
             if self._shared and packet >= len(self._starts):
                 self._counted.wait_for(lambda: packet < len(self._starts), count * _COPY_S)
                 place = self._place(packet, count)
@@ -94,7 +99,6 @@ class BulkCall:
         """Take the keys of each of a packet's queries."""
         with self._counted:
             place = self._place(packet, len(keys.values))
-            self._counted.notify_all()
         if place is None:
             self._kept[packet] = keys
         else:
@@ -113,11 +117,14 @@ class BulkCall:
 
     def _place(self, packet: int, count: int) -> U64Array | None:
         self._counts[packet] = count
+        known = len(self._starts)
         while len(self._starts) <= len(self._counts):
             next_count = self._counts[len(self._starts) - 1]
             if next_count is None:
                 break
             self._starts.append(self._starts[-1] + next_count)
+        if len(self._starts) > known:
+            self._counted.notify_all()
         if not self._allocated:
             self._allocate(packet, count)
         if self._values is None or packet >= len(self._starts):
@@ -177,7 +184,7 @@ class Packet:
     """A micro-batch of queries, here of some that were submitted one by one; its methods are the stages."""
 
     matcher: Matcher  # What answers
-    unique: BoolArray  # Of each query: whether its keys are wanted once each
+    unique: BoolArray | bool  # Of each query, or of all: whether its keys are wanted once each
     rows: list[Message] = field(default_factory=list)  # The queries
     callers: list[Caller] = field(default_factory=list)  # The caller of each
     result_bytes: int = 0  # With how many bytes of results the packet is counted as on its way
@@ -192,7 +199,7 @@ class Packet:
         return cls(matcher=matcher, unique=unique, rows=rows, callers=callers)
 
     def __len__(self) -> int:
-        return len(self.unique)
+        return len(self.callers)
 
     def tags(self) -> tuple[TagLists, int, int]:
         """Rows of tags, and from which to which of them are the packet's queries."""
@@ -224,8 +231,8 @@ class Packet:
 
     def merge(self) -> None:
         """Each query gets its keys, each once if that was asked (§3.4)."""
-        if self.unique.any():
-            self.keys = merge_unique(self.keys, self.unique)
+        if np.any(self.unique):
+            self.keys = merge_unique(self.keys, np.asarray(self.unique))
 
     def answers(self) -> list[Keys]:
         """List each query's keys, or give them as a set where they are unique."""
@@ -239,14 +246,38 @@ class CallPacket(Packet):
     """The queries of a call that asks many, or some of them."""
 
     part: Part
+    merged_later: bool = False  # Whether unique keys that must be merged are left to the call
+
+    def __len__(self) -> int:
+        _, first, last = self.part
+        return last - first
+
+    @property
+    def keys_stay(self) -> bool:
+        """Whether the keys that are looked up are those that the call gets."""
+        return self.merged_later or not self.unique
+
+    @property
+    def to_merge(self) -> bool:
+        """Whether the call must merge them."""
+        return bool(self.unique) and self.merged_later and not self.matched.once
 
     def tags(self) -> Part:
         """As `Packet` says."""
         return self.part
 
     def space(self, count: int) -> U64Array | None:
-        """As `Packet` says; keys that are to be made unique are not yet those of the answers."""
-        return None if self.unique.any() else self.matcher.memory(count)
+        """As `Packet` says."""
+        return self.matcher.memory(count) if self.keys_stay else None
+
+    def key_lookup(self) -> None:
+        """As `Packet` says."""
+        self.keys = self.matched.key_lookup(self.space, unique=bool(self.unique))
+
+    def merge(self) -> None:
+        """As `Packet` says."""
+        if self.unique and not self.merged_later and not self.matched.once:
+            self.keys = merge_all(self.keys)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -258,11 +289,13 @@ class SharedPacket(CallPacket):
 
     def space(self, count: int) -> U64Array | None:
         """As `CallPacket` says."""
-        return None if self.call.unique else self.call.space(self.number, count)
+        return self.call.space(self.number, count) if self.keys_stay else None
 
     def merge(self) -> None:
-        """As `Packet` says; the keys then come to the others."""
-        Packet.merge(self)
+        """As `CallPacket` says; the keys then come to the others."""
+        CallPacket.merge(self)
+        if self.to_merge:
+            self.call.to_merge = True
         self.call.put(self.number, self.keys)
 
 
@@ -273,17 +306,17 @@ def match_many(
     size = matcher.packet_size
     at_once = min(threads, size.at_once or threads)
     # Few threads keep a device busy, and would merge alone
-    merged_later = unique and at_once < threads
-    parts, merged_now = cut(whole(chunks), size, at_once), unique and not merged_later
+    merged_later = size.at_once is not None
+    parts = cut(whole(chunks), size, at_once)
     if len(parts) == 1:
-        part = _, first, last = parts[0]
-        packet = CallPacket(matcher=matcher, unique=np.full(last - first, merged_now), part=part)
+        packet = CallPacket(matcher=matcher, unique=unique, part=parts[0], merged_later=merged_later)
         packet.go_through(services, counts)
         found = Lists(packet.keys.offsets, packet.keys.values.astype(np.uint64, copy=False))
+        to_merge = packet.to_merge
     else:
-        call = BulkCall(matcher, parts, unique=merged_now)
+        call = BulkCall(matcher, parts, unique=unique, merged_later=merged_later)
         run(lambda number: call.packet(number).go_through(services, counts), range(len(parts)), at_once)
-        found = call.lists(threads)
+        found, to_merge = call.lists(threads), call.to_merge
 
     def merge(first: int, last: int) -> Lists:
         begin, end = found.offsets[first], found.offsets[last]
@@ -292,15 +325,11 @@ def match_many(
         services["merge"].add(time.perf_counter() - begun)
         return merged
 
-    if merged_later:
-        pieces = run_rows(merge, even_work(found.offsets, PACKETS_PER_THREAD * threads), threads)
+    if to_merge:
+        pieces = run_rows(merge, even_work(found.offsets, _PIECES_PER_THREAD * threads), threads)
         found = join_lists(pieces, np.dtype(np.uint64), threads)
     counts.add(matches=len(found.values))
     return found
-
-
-#: A call with many queries is cut so that each thread gets some packets
-PACKETS_PER_THREAD = 4
 
 
 def whole(chunks: Sequence[TagLists]) -> deque[Part]:
@@ -327,7 +356,7 @@ def cut(left: deque[Part], size: PacketSize, threads: int, most: int | None = No
 def packet_ranges(offsets: IntArray, size: PacketSize, threads: int) -> list[tuple[int, int]]:
     """Ranges of queries, whose tags these offsets cut, for packets: as many in each, unless they have many tags."""
     count = len(offsets) - 1
-    wanted = min(PACKETS_PER_THREAD * threads, -(-count // size.fewest))
+    wanted = min(size.a_thread * threads, -(-count // size.fewest))
     tags = int(offsets[-1]) - int(offsets[0])
     if wanted == 1 and count <= size.queries and tags <= size.tags:
         return [(0, count)]

@@ -50,6 +50,8 @@ KERNELS = """
 cuda.pairs _clear n yes i32 pairs
 cuda.pairs _count_keys pairs u8 keytable i32
 cuda.pairs _copy_keys pairs u8 keytable i64 i32 values
+cuda.pairs _order_keys n i64 keys i32 i64 keys
+cuda.pairs _copy_once n i64 keys i64 values
 cuda.pairs _count_sets pairs u8 i32
 cuda.pairs _copy_sets pairs u8 i64 i32 u32
 cuda.pairs _look_up n i32 n u8 uint64 tags u32

@@ -30,7 +30,7 @@ EXAMPLES = settings(max_examples=int(os.environ.get("SIMULATED_EXAMPLES", 2)) if
 #: that there is too little.
 _SMALL = {"_BLOCK": 2, "_THREADS": 2, "_EACH": 2, "_TILE": 4, "_BLOCK_ROWS": 2, "_MOST_BLOCKS": 2}
 _SMALL |= {"_FIRST_ROOM": 2, "_FEWEST_ITEMS": 1, "_STAGE": 2, "_RUN_BLOCKS": 2}
-_SMALL |= {"_LINE_BLOCK": 2, "_TRIE_BLOCK": 2, "_ROUTING_BLOCK": 2}
+_SMALL |= {"_ORDERING": 2, "_MOST_ORDERED": 8, "_LINE_BLOCK": 2, "_TRIE_BLOCK": 2, "_ROUTING_BLOCK": 2}
 _SMALL |= {"ITEM_THREADS": 2, "ITEM_QUERIES": 8, "BLOCK_ROWS": 4, "SCAN_ROWS": 2}
 
 

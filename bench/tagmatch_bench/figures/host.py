@@ -44,7 +44,7 @@ def _replaced(module: ModuleType) -> dict[str, Any]:
     """What a module of `pipeline.cuda` has of Numba, and what it gets instead."""
     members = vars(module)
     replaced = {name: _KERNEL for name, member in members.items() if hasattr(member, "forall")}
-    always = {"cuda": _DRIVER, "driver": _COPIES, "_leave_kernels_at_exit": lambda _: None}
+    always = {"cuda": _DRIVER, "Stream": _Stream, "_context": lambda _: None}
     return replaced | {name: member for name, member in always.items() if name in members}
 
 
@@ -57,8 +57,17 @@ class _Kernel:
     def __call__(self, *arguments: object) -> None: ...
 
 
-def _nothing(*_: object, **__: object) -> None:
-    """What streams and copies do."""
+class _Stream:
+    def copy(self, to: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
+        to[:] = values
+
+    def upload(self, there: object, values: object) -> None: ...
+
+    def download(self, values: object, there: object, first: int = 0) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def synchronize(self) -> None: ...
 
 
 class _DeviceArray(np.ndarray[Any, Any]):
@@ -71,10 +80,7 @@ class _DeviceArray(np.ndarray[Any, Any]):
 class _Driver:
     """What the host code takes from `numba.cuda`."""
 
-    def stream(self) -> Any:
-        return SimpleNamespace(synchronize=_nothing)
-
-    def device_array(self, shape: int, dtype: npt.DTypeLike, *, stream: object = 0) -> _DeviceArray:  # noqa: ARG002
+    def device_array(self, shape: int, dtype: npt.DTypeLike) -> _DeviceArray:
         return np.empty(shape, dtype).view(_DeviceArray)
 
     def pinned_array(self, shape: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -88,8 +94,6 @@ class _Driver:
 
 
 _KERNEL, _DRIVER = _Kernel(), _Driver()
-#: What it takes from `numba.cuda.cudadrv.driver`
-_COPIES = SimpleNamespace(host_to_device=_nothing, device_to_host=_nothing)
 
 
 #: Queries of a packet

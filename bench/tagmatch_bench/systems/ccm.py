@@ -200,7 +200,7 @@ class Ccm(MarkingMatcher):
         )
         found = workspace.download("marks", out.marked, marks)
         copied = cuda.event()
-        copied.record(workspace.stream)
+        copied.record(workspace.stream.flush())
         self._stage = (self._stage + 1) % (_BITS // self._bits)
         self._clear(out.marked, 0 if self._stage else len(self._counts))
         copied.synchronize()
@@ -330,7 +330,7 @@ class Ccm2011(MarkingMatcher):
         out, other = outs[0], outs[-1]
         if self._copies == 1:
             for array in (out.counts, out.marked):
-                device_memset(array, 0, array.nbytes, stream=workspace.stream)
+                device_memset(array, 0, array.nbytes, stream=workspace.stream.flush())
         nothing = np.zeros(0, np.uint8)
         yield nothing
         blocks, threads = grid(int(self._tables.lengths[rows].max()), _BLOCK)

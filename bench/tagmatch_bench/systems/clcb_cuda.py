@@ -10,7 +10,6 @@ import numba.cuda
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from numba.cuda.cudadrv import driver
 
 from tagmatch.model.arrays import F64Array, I64Array, U32Array
 from tagmatch.pipeline.cuda.device import device_array, grid, kernel, typed
@@ -148,7 +147,7 @@ class ClcbCuda(LocatedMatcher, DeviceMatcher):
             moved[:, 0], moved[:, 1] = x, y
             for place, number in enumerate(ids.tolist()):
                 new = moved[place]
-                driver.host_to_device(centres[number], new, new.nbytes, stream=self._workspace.stream)
+                self._workspace.stream.upload(centres[number], new)
             self._workspace.stream.synchronize()
 
     def device_nbytes(self) -> int:

@@ -17,7 +17,7 @@ from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import StagedChanges
 from tagmatch.partitioner.local import segment_after
 from tagmatch.pipeline.run.counts import Counts, Histogram
-from tagmatch.pipeline.run.packets import PACKETS_PER_THREAD, match_many
+from tagmatch.pipeline.run.packets import match_many
 from tagmatch.pipeline.run.stage import STAGES
 from tagmatch.pipeline.segment import CpuMatcher, tag_finder
 from tagmatch_bench.systems.matcher import Answers, CallSize, Matcher, Plain, UnavailableError, kept, list_array
@@ -50,7 +50,7 @@ def packets_for_all(index: TagMatch) -> CallSize:
     """Size of a call in which all threads of an index have packets."""
     threads = index.stats()["threads"]
     size = index._engine.changing.answering.matcher.packet_size
-    return CallSize(PACKETS_PER_THREAD * min(threads, size.at_once or threads) * size.fewest)
+    return CallSize(size.a_thread * min(threads, size.at_once or threads) * size.fewest)
 
 
 class Indexed(Plain):

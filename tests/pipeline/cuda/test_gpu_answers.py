@@ -9,10 +9,12 @@ import pytest
 from support.agreement import assert_keys, loaded
 from support.failing_devices import OUT_OF_MEMORY, InjectedCudaError
 
-from tagmatch.pipeline.cuda import device
+from tagmatch.pipeline.cuda import device, pairs
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda.device import PinnedPool
+from tagmatch.pipeline.run import packets
 from tagmatch.pipeline.segment import PacketSize
+from tagmatch.pipeline.tags import merge_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
@@ -56,6 +58,27 @@ def test_answers_that_are_kept_stay_as_they_are(monkeypatch: pytest.MonkeyPatch,
     del tm
     gc.collect()
     assert_keys(answers, expected)
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["few keys", "many keys"])
+def test_unique_keys_are_merged_on_the_device(
+    monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], many: bool
+) -> None:
+    """Unless a query has many: the CPU merges those."""
+    monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=3, tags=50, fewest=1, at_once=2))
+    rng = random.Random(12)
+    # Some keys are in several sets, and some are too wide for 32 bits
+    sets = [([TAGS[key % 4]], (key // 3) << (rng.choice([0, 33]))) for key in range(12)]
+    if many:
+        sets += [(["many"], key // 2) for key in range(2 * pairs._MOST_ORDERED, 0, -1)]
+    merged = []
+    monkeypatch.setattr(packets, "merge_all", lambda answers: merged.append(len(answers)) or merge_all(answers))
+    tm, oracle = loaded(sets, **engine)
+    with tm:
+        queries = [["t0", "many"], ["t1", "t0"], [], ["t2", "t3"], ["t3", "many"]]
+        found = tm.match_many(queries, unique=True).to_pylist()
+    assert found == [sorted(set(oracle.match(query))) for query in queries]
+    assert bool(merged) == many
 
 
 def test_memory_is_lent_once_at_a_time() -> None:
