@@ -26,7 +26,7 @@ from tagmatch.pipeline.areas.finder import AreaFinder
 from tagmatch.pipeline.areas.index import AreaIndex, Searchers, areas_of
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Split, Union
-from tagmatch.pipeline.cuda.support import devices
+from tagmatch.pipeline.cuda import devices
 from tagmatch.pipeline.filters.finder import ConstraintFinder
 from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows, likely_message
 from tagmatch.pipeline.segment import CpuMatcher, DeviceMatcher, Finder, Matcher, SegmentMatcher, tag_finder

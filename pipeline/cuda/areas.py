@@ -33,6 +33,7 @@ from tagmatch.pipeline.areas.cells import CellTree, cell_of
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, Places, around
 from tagmatch.pipeline.areas.clients import ClientCells, MoveLog, Points
 from tagmatch.pipeline.areas.fixed import AreaGrid, FixedAreas, chunk_bounds
+from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import (
     PinnedPool,
     Workspace,
@@ -49,7 +50,6 @@ from tagmatch.pipeline.cuda.device import (
     typed,
 )
 from tagmatch.pipeline.cuda.pairs import Room, kept
-from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda
 

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from tagmatch.model.arrays import U64Array
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.kernels.kept import KeptByCode, NamedPlace, cache_folder
+from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.streams import Kernel, SimulatedStream, Stream
-from tagmatch.pipeline.cuda.support import on_device
 
 cuda: Any = numba.cuda
 Table = TypeVar("Table", bound=tuple[Any, ...])

@@ -20,10 +20,10 @@ from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import implementations_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Deletions, Segment
+from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, sent, to_device
 from tagmatch.pipeline.cuda.filters import CudaFilters, CudaMessageIndex
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, KeyArrays, PairArrays, Pairs, Room
-from tagmatch.pipeline.cuda.support import on_device
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.segment import About, Batches, Found, PacketSize
 from tagmatch.pipeline.tags import Space, look_up_keys, no_space

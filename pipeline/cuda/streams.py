@@ -20,8 +20,8 @@ import numpy.typing as npt
 from numba.cuda.cudadrv import driver
 
 from tagmatch.model.arrays import U64Array
-from tagmatch.model.kernels.commands import COPY, DOWNLOAD, LAUNCH, NARROW, UPLOAD, WAIT, give
-from tagmatch.pipeline.cuda.support import driver_library
+from tagmatch.model.kernels.intrinsics import COPY, DOWNLOAD, LAUNCH, NARROW, UPLOAD, WAIT, give
+from tagmatch.pipeline.cuda import driver_library
 
 cuda: Any = numba.cuda
 

@@ -341,7 +341,7 @@ def _timeout(text: str) -> float | None:
 
 
 def _gpu(*, queries: int | None, **given: Any) -> None:
-    from tagmatch.pipeline.cuda.support import devices
+    from tagmatch.pipeline.cuda import devices
     from tagmatch_bench.harness.bench import usual_queries_in_batches
 
     devices()  # before numba.cuda is imported

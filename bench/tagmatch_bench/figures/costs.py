@@ -17,7 +17,7 @@ from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.options import Layout, LayoutOptions
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.balanced_partitioning import balanced_partitions
-from tagmatch.pipeline.cuda.support import devices
+from tagmatch.pipeline.cuda import devices
 from tagmatch_bench.figures import published
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.data import extend

@@ -16,7 +16,7 @@ from rich.console import Console
 from tagmatch import DeviceError
 from tagmatch.cli.shared import status
 from tagmatch.files.formats import write_whole
-from tagmatch.pipeline.cuda.support import devices
+from tagmatch.pipeline.cuda import devices
 from tagmatch_bench.harness.data import KEYS_PER_SET, Workload, make_workload
 from tagmatch_bench.harness.reference import right_answers
 from tagmatch_bench.harness.report import draw, facts_by_panel, markdown, write_json

@@ -17,8 +17,8 @@ import pyarrow as pa
 from numba.cuda.cudadrv.driver import device_memset  # not public: Numba has no function of `cuda` for it
 
 from tagmatch.model.arrays import I64Array, U8Array, U32Array, offsets_of
+from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import Workspace, device_array, grid, kernel, to_device, typed
-from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.content_matcher import ContentMatcher, Filters, Messages, holds
 from tagmatch_bench.systems.matcher import UnavailableError
 from tagmatch_bench.systems.ocm import Tables, input_lines, tables_of

@@ -18,8 +18,8 @@ from tagmatch.model.arrays import Lists, U64Array, bytes_of
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS
 from tagmatch.model.kernels.lists import group_by, join_lists
 from tagmatch.model.parallel import run_rows
+from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import Workspace, grid, kernel, sent, typed
-from tagmatch.pipeline.cuda.support import on_device
 from tagmatch_bench.systems.matcher import CallSize, UnavailableError, keys_of, list_array
 from tagmatch_bench.systems.signatures import SignatureMatcher, signature_table
 

@@ -15,7 +15,7 @@ from tagmatch.model.kernels.sphere import CIRCLE
 from tagmatch.pipeline.areas.chunks import Places, Shapes
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
-from tagmatch.pipeline.cuda.support import devices, on_device
+from tagmatch.pipeline.cuda import devices, on_device
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.matcher import Plain, UnavailableError
 from tagmatch_bench.systems.tagmatch import Indexed

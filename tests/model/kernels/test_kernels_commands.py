@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tagmatch.model.kernels.commands import COPY, DOWNLOAD, LAUNCH, NARROW, UPLOAD, WAIT, give
+from tagmatch.model.kernels.intrinsics import COPY, DOWNLOAD, LAUNCH, NARROW, UPLOAD, WAIT, give
 
 _STREAM, _FAILED = 77, 719
 _NUMBER, _WORD = ctypes.c_uint32, ctypes.c_uint64

@@ -182,10 +182,11 @@ def test_queries_pass_the_prefilter_by_the_bits_that_a_block_shares(
     class Counted:
         def __getitem__(self, configuration: Any) -> Any:
             def launch(*arguments: Any) -> None:
-                counters = arguments[-1].counters
+                counters, stream = arguments[-1].counters, configuration[-1]
+                stream.synchronize()  # what was asked of it before
                 before = counters.copy_to_host()
                 kernel[configuration](*arguments)
-                cuda.synchronize()
+                stream.synchronize()
                 counted.append(int(counters.copy_to_host()[pairs.PASSED] - before[pairs.PASSED]))
 
             return launch

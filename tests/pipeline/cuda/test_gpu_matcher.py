@@ -20,8 +20,8 @@ from tagmatch import CudaOptions, DeviceError, DeviceWarning, TagMatch
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.cuda import device as memory
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
+from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.matcher import CudaMatcher
-from tagmatch.pipeline.cuda.support import on_device
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 
