@@ -138,7 +138,7 @@ def pooled(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def give_back() -> None:
-    """Have the C library give memory that it keeps, but nobody has, back to the system, if it can (glibc)."""
+    """Give the memory that the C library keeps unused back to the system, if it can do so (glibc)."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -50,10 +50,10 @@ WALK_ROWS = 4096
 _MOST_SHARED = 255
 # So many rows that share a rank which a query does not have are passed over one by one, the others by a search
 _NEAR_ROWS = _U(64)
-# Bytes of the bitmap of a single query's ranks: these for each of its tags, and at most so many, which a processor's
+# Bytes of the bitmap of a single query's ranks: these for each of its tags, and at most these, which a processor's
 # cache has room for. To set a bit has to wait for the bit before it in the same word, so words are short.
 _BYTES_A_TAG, _FEWEST_BYTES, _MOST_BYTES = 32, 512, 1 << 19
-# Of so many ranks of a query, a bit each modulo 64 turns hardly any row away
+# More ranks of a query, with a bit each modulo 64, turn hardly any row away
 _MANY_RANKS = 32
 # Ranks of a row that are looked at before it is turned away: to branch for each takes longer
 _AT_ONCE = _U(4)

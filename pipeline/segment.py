@@ -201,7 +201,7 @@ class SegmentMessages:
 
     @property
     def unordered(self) -> QueryBatch:
-        """Their tags as ranks of the segment, in the tags' order; UNKNOWN where it does not have the tag (§3.2)."""
+        """Their tags as ranks of the segment, in the tags' order; UNKNOWN if it does not have the tag (§3.2)."""
         if self._numbers is None:
             self._numbers = self._index.numbers(self.tags, self.first, self.last)
         offsets = self.tags.offsets[self.first : self.last + 1]

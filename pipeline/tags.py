@@ -166,7 +166,7 @@ class Translation:
         _place(ranks, self._slots, self._shift)
 
     def numbers(self, queries: TagLists, first: int, numbers: U32Array) -> U32Array:
-        """The tags of queries from `first` on, of which the large segment has these numbers, as ranks of the other."""
+        """The tags of queries from `first` on, with these numbers in the large segment, as ranks of the other."""
         own = np.empty(len(numbers), np.uint32)
         _translate(numbers, self._slots, self._shift, own)
         if self._has_more and len(new := np.flatnonzero(numbers == UNKNOWN).astype(np.uint64)):

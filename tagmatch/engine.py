@@ -56,7 +56,7 @@ from tagmatch.pipeline.service import Pipeline
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
 
-# To consolidate so many takes memory that is worth giving back
+# More changes take memory that is worth giving back
 _MANY_CHANGES = 100_000
 
 P = ParamSpec("P")

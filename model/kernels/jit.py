@@ -25,7 +25,7 @@ class _PartOfKernels(JITCodeLibrary):
     """
 
     def finalize(self) -> None:
-        """Have the functions that it calls within."""
+        """Link the functions that it calls into it."""
         for library in dict.fromkeys(self._linking_libraries):
             self._reload_init.update(library._reload_init)
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
@@ -37,7 +37,7 @@ class _LoweringOfParts(NativeLowering):
     _name = "lowering_of_parts"
 
     def run_pass(self, state: Any) -> bool:
-        """Write its code; to other kernels, the function is what stands for it."""
+        """Write its code; other kernels know it by a function of C that is never called."""
         state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
         state.library = _PartOfKernels(state.targetctx.codegen(), state.func_id.func_qualname)
         super().run_pass(state)
@@ -79,7 +79,7 @@ def lent(function: Callable[..., Any]) -> Any:
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
-    """What Python calls; other kernels call its part, which is made where one of them is compiled."""
+    """What Python calls; other kernels call its part, which is made when one of them is compiled."""
     function = _named_apart(function)
     compiled = _njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
 

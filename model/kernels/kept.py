@@ -145,7 +145,7 @@ def portable_environment(folder: str) -> dict[str, str]:
 
 
 _ANNOTATION = 5  # in what Numba keeps, behind the code: the types of all variables as text
-#: What a user is told who has waited for kernels for so many seconds
+#: The text for a user after some seconds of waiting for kernels, and their number
 _COMPILING = "tagmatch: compiling kernels, once on this computer, for up to a minute; `tagmatch warmup` does so ahead"
 _SECONDS = 1.0
 _FOLDER = f"kernels-{VERSION}-{_digest(repr(_VERSIONS))}"
@@ -269,7 +269,7 @@ class _Files(CompileResultCacheImpl):
     _locator_classes = [NamedPlace]  # noqa: RUF012 - as in the base class
 
     def reduce(self, cres: Any) -> tuple[Any, ...]:
-        """Return what is kept: the machine code, and in place of all that other functions could inline, its name."""
+        """Return the machine code, and in place of all that other functions could inline, its name."""
         (name, kind, (machine_code, _)), *rest = super().reduce(cres)
         named = llvm.parse_assembly(f'define void @"{cres.fndesc.llvm_cpython_wrapper_name}"() {{ ret void }}')
         rest[_ANNOTATION] = ""
@@ -277,7 +277,7 @@ class _Files(CompileResultCacheImpl):
 
 
 class _Cache(KeptByCode, FunctionCache):
-    """Also finds what was compiled for other computers, in the same folder, or with what is installed."""
+    """Also finds kernels that were compiled for other computers, in the same folder or in the package."""
 
     _impl_class = _Files
 
@@ -295,7 +295,7 @@ class _Cache(KeptByCode, FunctionCache):
 
 
 def kept(compiled: Any, function: Callable[..., Any]) -> Any:
-    """Have the machine code of a kernel kept, and taken from what is kept; one process at a time compiles it."""
+    """Keep the machine code of a kernel, and take it from there; one process at a time compiles it."""
     if cache_folder() is not None:
         compiled._cache = _Cache(function)
         compiled.compile = _once_for_all_processes(compiled.compile, f"{function.__module__}.{function.__qualname__}")

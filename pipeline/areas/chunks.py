@@ -220,7 +220,7 @@ def keep(numbers, chunk, slots, out, used):
 
 @lent
 def fetch_chunk(words, chunk, has_third):
-    """Have a chunk fetched into the cache, the third lane if that is asked for."""
+    """Fetch a chunk into the cache, with the third lane if it is asked for."""
     for word in range(0, WORDS, 8):
         if has_third or word < 2 * SLOTS or word >= 3 * SLOTS:
             prefetch(words, chunk * WORDS + word)

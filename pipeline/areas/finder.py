@@ -154,7 +154,7 @@ class AreaFinder(Finder):
         """What was found, whose rows these are, without what other areas say no to, or that asks for more."""
         index, filters = self.index, self.index.filters
         asks_more = len(index.tests.of_rows) + len(index.sets.of_rows) > 0
-        if not (asks_more and len(found.values)):  # to call a kernel with so many arrays takes 10 us
+        if not (asks_more and len(found.values)):  # a call with as many arrays takes 10 us
             return found
         codes = np.zeros(0 if filters is None else filters.attributes.count, np.uint32)
         asked, known = (sought.messages, places.lon, places.lat, codes), (index.tests, index.sets, index.plane)

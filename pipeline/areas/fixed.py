@@ -3,7 +3,7 @@
 Areas are ordered group by group, and within a group by halves: along the axis on which they differ most, of their
 middles' and of their size, the lesser half comes first. So the 16 areas of a chunk lie near each other and are about as
 large. A grid says which chunks a place may be in: a cell has the bounds of all chunks that reach into it, 16 in a
-bucket, or, in a hot spot, a grid of its own. All groups share chunks, and small ones have no grid, so that many small
+bucket, or, in a hot spot, another grid. All groups share chunks, and small ones have no grid, so that many small
 ones take no more memory than a large one. Cells divide space, not the sphere: nothing is special about poles.
 """
 
@@ -53,18 +53,18 @@ from tagmatch.pipeline.areas.chunks import (
 
 # What a cell, or a group, has instead of a bucket: nothing; so few chunks that all are tested; or grid `_GRID - word`
 _EMPTY, _FEW, _GRID = -1, -2, -3
-# Groups of so many chunks have no bucket
+# Most chunks of a group without a bucket
 _FLAT = 3
 # A grid is as fine as it can be with so many entries for each chunk, and so many cells, by its axes; and with a bucket
 # for so many chunks
 _COPIES, _CELLS, _CHUNKS = (0, 0, 3, 6), (0, 0, 4, 8), 2
 # And all grids have so many times as many entries and cells as a grid of all chunks
 _ROOMY = 4
-# A cell of more buckets may have a grid of its own, as long as all have no more buckets than there are chunks
+# A cell of more buckets may have another grid, as long as all have no more buckets than there are chunks
 _DENSE = 2
 # In the first number of a bucket: the cell has the next one, too
 _MORE = np.uint32(1 << 31)
-# Much more than what is rounded of a cell's bounds
+# Much more than the rounding of a cell's bounds
 _ROUNDED = 1e-12
 # How many groups of messages are looked at together, and for how many chunks of theirs there is room at first
 _TOGETHER, _ROOM = 16, 512
@@ -147,7 +147,7 @@ def is_everywhere(west, south, east, north, plane):
 
 @kernel
 def chunk_bounds(words, count, is_circle, plane):
-    """Lows and highs of chunks on each axis, of so many circles or boxes: no number of a place in one is beyond."""
+    """Lows and highs of chunks on each axis, of circles or boxes: no number of a place in one is beyond."""
     axes = 3 if is_circle and not plane else 2
     bounds = np.empty((-(-count // SLOTS), axes, 2), np.float32)
     for i in range(count):
@@ -435,7 +435,7 @@ def _cell_with(grids, number, point):
 
 @lent
 def _aim(origin, space, grids, visits, first, block):
-    """Find the word of each group that is looked at, and have what it stands for fetched."""
+    """Find the word of each group that is looked at, and fetch the cell of that word."""
     owners, words = block.owners, block.words
     for i in range(len(owners)):
         prefetch(grids.roots, np.int64(visits.groups[first + i]))

@@ -212,7 +212,7 @@ class AreaIndex:
     filters: FilterIndex | None
     tokens: GroupTokens  # The groups of the others, whose areas are found first
     sets: GroupedSets
-    fixed: FixedAreas  # One area of each set that has one which stays where it is; its id is the row
+    fixed: FixedAreas  # The fixed area of each set that has one; its id is the row
     fixed_rows: U32Array  # The rows of all these, ascending
     loose: Lists  # Of each group, the rows that have no area which a message's place must be in
     tests: ShapeTests

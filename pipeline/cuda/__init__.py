@@ -1,4 +1,4 @@
-"""Matching on CUDA: which devices can be used, and what is missing where none can.
+"""Matching on CUDA: which devices can be used, or why none can.
 
 This needs nothing of CUDA. The modules import `numba.cuda`; nothing else in the package does.
 """

@@ -56,7 +56,7 @@ cuda: Any = numba.cuda
 # Words of a record for each axis: 16 lows and 16 highs; and of how many times a record its children are 16, as a power
 # of two
 _AXIS, _FAN_OUT = 2 * SLOTS, 4
-# Groups of so many chunks are searched without a look at bounds
+# Most chunks of a group that is searched without a look at bounds
 _FLAT = 3
 _BLOCK = 128
 # Answers of the first packet for which there is room
@@ -91,7 +91,7 @@ class AreaTree(NamedTuple):
 
 
 def _levels_over(chunk_count: int) -> I64Array:
-    """The levels of a tree over so many chunks (see `AreaTree`)."""
+    """The levels of a tree over this number of chunks (see `AreaTree`)."""
     records = [-(-chunk_count // SLOTS)]
     while records[-1] > 1:
         records.append(-(-records[-1] // SLOTS))

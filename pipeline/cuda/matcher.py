@@ -202,7 +202,7 @@ class CudaMatcher:
         return self._pool.lend(count)
 
     def preprocess(self, tags: TagLists, first: int, last: int) -> DevicePacket:
-        """Have queries `first` to `last` copied to the device, and their tags looked up, when they are matched."""
+        """Queries `first` to `last`, copied to the device when they are matched, as their tags are looked up."""
         look_up = self._tag_index.prepare(tags, first, last)
         workspace = self.free.get()
         packet = DevicePacket(self, tags, first, last, workspace)

@@ -216,7 +216,7 @@ def _order_keys(queries, ends, keys, counts, counters, out):
 
 @kernel
 def _copy_once(queries, ends, keys, new_ends, out):
-    """Write each query's ascending keys, each once, or as they are where they were left to the CPU."""
+    """Write each query's ascending keys, each once, or as they are if they were left to the CPU."""
     query = cuda.grid(1)
     if query < queries:
         begin, end, at = ends[query], ends[query + 1], new_ends[query]
@@ -332,7 +332,7 @@ class Pairs:
         return Lists(offsets, values)
 
     def _ordered(self, keys: Any) -> tuple[Any, Any]:
-        """Each query's keys ascending, at the places of all; and where they end when each is there once."""
+        """Each query's keys ascending, at the places of all; and their ends if each is there once."""
         workspace, count = self.workspace, self.queries
         ordered = workspace.device("ordered keys", keys.dtype, self._results)
         counters = self._pairs.counters

@@ -191,12 +191,12 @@ def _packer() -> Any:
 
 
 def _word(value: Any) -> int:
-    """An integer, or one of C's numbers, as a word of which the kernel reads as many bytes as it needs."""
+    """An integer, or one of C's numbers, as a word; the kernel reads as many of its bytes as it needs."""
     return value & _WORD if isinstance(value, int) else int.from_bytes(bytes(value), "little")
 
 
 def _number(handle: Any) -> int:
-    """A handle of the driver's, of which Numba's bindings have different classes."""
+    """A handle of the driver's, for which Numba's bindings have different classes."""
     return int(getattr(handle, "value", handle) or 0)
 
 

@@ -58,7 +58,7 @@ class BulkCall:
 
     def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool, merged_later: bool = False) -> None:
         self.matcher, self.parts, self.unique = matcher, parts, unique
-        #: Whether unique keys that have to be merged are left for when all packets are there; and if there are some
+        #: Whether unique keys that have to be merged are left until all packets are there; and whether any are left
         self.merged_later, self.to_merge = merged_later, False
         queries = [last - first for _, first, last in parts]
         self._rows: list[int] = offsets_of(np.array(queries, np.int64)).tolist()
@@ -282,7 +282,7 @@ class CallPacket(Packet):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SharedPacket(CallPacket):
-    """One packet of several, whose keys come beside those of the others."""
+    """One packet of several, whose keys come next to those of the others."""
 
     call: BulkCall
     number: int  # Which of the call's packets it is

@@ -151,7 +151,7 @@ def check_types(asked: AskedColumns, schema: pa.Schema, called: Mapping[str, str
 
 
 def quoted(column: str) -> str:
-    """A name of a column as Spark reads it, with whatever characters."""
+    """A name of a column as Spark reads it, with any characters."""
     return "`" + column.replace("`", "``") + "`"
 
 

@@ -302,7 +302,7 @@ def test_a_service_may_be_far_away(index):
 
 @pytest.mark.slow
 def test_a_service_that_gives_no_sign_of_life_is_found(index, monkeypatch):
-    """Who waits for notifications, or for answers, writes nothing, so that nothing else would tell."""
+    """A client that waits for notifications, or for answers, writes nothing, so that nothing else would tell."""
     for module in (transport, connection):
         monkeypatch.setattr(module, "KEEPALIVE_S", 0.2)
     monkeypatch.setattr(connection, "GONE_S", 4.0)

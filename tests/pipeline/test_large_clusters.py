@@ -19,7 +19,7 @@ ASKED = st.lists(st.sampled_from([*KNOWN, "unknown"]), max_size=40)
 
 @pytest.fixture(autouse=True, params=[rarest.SCAN_ROWS, None], ids=["walked", "scanned"])
 def walk_rows(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Have large clusters walked, or scanned as those of fewer than thousands of rows are."""
+    """Walk large clusters, or scan them as those of fewer than thousands of rows."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
             patch.setattr(rarest, "WALK_ROWS", request.param)

@@ -31,7 +31,7 @@ _MEMORY = 1 << 40
 def idle_driver() -> Iterator[None]:
     """Have matchers on CUDA devices allocate, copy and launch nothing meanwhile; no device is needed."""
     found = pkgutil.iter_modules(tagmatch.pipeline.cuda.__path__, "tagmatch.pipeline.cuda.")
-    modules = [import_module(each.name) for each in found]
+    modules = [tagmatch.pipeline.cuda, *(import_module(each.name) for each in found)]
     with ExitStack() as patched:
         patched.enter_context(patch("numba.cuda.gpus", [nullcontext()]))
         for module in modules:
@@ -44,7 +44,7 @@ def _replaced(module: ModuleType) -> dict[str, Any]:
     """What a module of `pipeline.cuda` has of Numba, and what it gets instead."""
     members = vars(module)
     replaced = {name: _KERNEL for name, member in members.items() if hasattr(member, "forall")}
-    always = {"cuda": _DRIVER, "Stream": _Stream, "_context": lambda _: None}
+    always = {"cuda": _DRIVER, "Stream": lambda: _STREAM, "_context": lambda _: None}
     return replaced | {name: member for name, member in always.items() if name in members}
 
 
@@ -57,17 +57,8 @@ class _Kernel:
     def __call__(self, *arguments: object) -> None: ...
 
 
-class _Stream:
-    def copy(self, to: npt.NDArray[Any], values: npt.NDArray[Any]) -> None:
-        to[:] = values
-
-    def upload(self, there: object, values: object) -> None: ...
-
-    def download(self, values: object, there: object, first: int = 0) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def synchronize(self) -> None: ...
+def _nothing(*_: object) -> None:
+    """Copies nothing, and waits for nothing."""
 
 
 class _DeviceArray(np.ndarray[Any, Any]):
@@ -94,6 +85,9 @@ class _Driver:
 
 
 _KERNEL, _DRIVER = _Kernel(), _Driver()
+_STREAM = SimpleNamespace(
+    copy=np.copyto, keep=np.copyto, upload=_nothing, download=_nothing, flush=_nothing, synchronize=_nothing
+)
 
 
 #: Queries of a packet
