@@ -74,14 +74,18 @@ def _interrupted_plainly(method: Callable[P, R]) -> Callable[P, R]:
         try:
             return method(*args, **kwargs)
         except SystemError as error:
-            cause: BaseException | None = error
-            while isinstance(cause, SystemError):
-                cause = cause.__cause__
-            if isinstance(cause, KeyboardInterrupt):
-                raise cause from None
+            _raise_interrupt(error)
             raise
 
     return call
+
+
+def _raise_interrupt(error: SystemError) -> None:
+    cause: BaseException | None = error
+    while isinstance(cause, SystemError):
+        cause = cause.__cause__
+    if isinstance(cause, KeyboardInterrupt):
+        raise cause from None
 
 
 class LocalEngine:
@@ -220,12 +224,15 @@ class LocalEngine:
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    @_interrupted_plainly
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
-        matcher, asked, given = self._asking(tags, attributes, place)
-        if asked is not None:
-            return self._pipeline.match(matcher, asked, unique=unique)
-        return self._pipeline.match_in_packet(matcher, _message(*given), unique=unique)
+        try:  # as `_interrupted_plainly`, whose call takes a tenth of the time of a message
+            matcher, asked, given = self._asking(tags, attributes, place)
+            if asked is not None:
+                return self._pipeline.match(matcher, asked, unique=unique)
+            return self._pipeline.match_in_packet(matcher, _message(*given), unique=unique)
+        except SystemError as error:
+            _raise_interrupt(error)
+            raise
 
     @_interrupted_plainly
     def match_many(
