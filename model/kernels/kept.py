@@ -11,7 +11,6 @@ import platform
 import stat
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache, partial, wraps
@@ -145,7 +144,7 @@ def portable_environment(folder: str) -> dict[str, str]:
 
 
 _ANNOTATION = 5  # in what Numba keeps, behind the code: the types of all variables as text
-#: The text for a user after some seconds of waiting for kernels, and their number
+#: The text for a user after some seconds of waiting for a kernel, and their number
 _COMPILING = "tagmatch: compiling kernels, once on this computer, for up to a minute; `tagmatch warmup` does so ahead"
 _SECONDS = 1.0
 _FOLDER = f"kernels-{VERSION}-{_digest(repr(_VERSIONS))}"
@@ -318,16 +317,14 @@ def _once_for_all_processes(compile_one: Callable[..., Any], name: str) -> Calla
 
 
 class _Wait(threading.local):
-    """A thread waits for the compiler: once a process has done so for a second, the user is told."""
+    """A thread waits for a kernel: the first time that this takes a second, the user is told."""
 
-    seconds = 0.0
     timer: threading.Timer | None = None
 
     def begin(self) -> None:
         """From now on, unless it waits already."""
         if self.timer is None:
-            self.begun = time.perf_counter()
-            self.timer = threading.Timer(max(0, _SECONDS - _Wait.seconds), _say)
+            self.timer = threading.Timer(_SECONDS, _say)
             self.timer.daemon = True
             self.timer.start()
 
@@ -336,7 +333,6 @@ class _Wait(threading.local):
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-            _Wait.seconds += time.perf_counter() - self.begun
 
 
 _wait = _Wait()

@@ -151,14 +151,14 @@ def inject_failures(monkeypatch: pytest.MonkeyPatch, rng: random.Random, share: 
     """Let every step of the stages fail now and then."""
 
     def failing(do: Callable[..., Any]) -> Callable[..., Any]:
-        def sometimes(*arguments: Any) -> Any:
+        def sometimes(*arguments: Any, **keywords: Any) -> Any:
             if rng.random() < share:
                 raise InjectedError
-            return do(*arguments)
+            return do(*arguments, **keywords)
 
         return sometimes
 
-    steps = {TagIndex: "ranks", SegmentQueries: "subset_match", SegmentSets: "key_lookup", Packet: "merge"}
+    steps = {TagIndex: "numbers", SegmentQueries: "subset_match", SegmentSets: "key_lookup", Packet: "merge"}
     for owner, name in [*steps.items(), (BalancedSubsetMatch, "route"), (BalancedSubsetMatch, "match")]:
         monkeypatch.setattr(owner, name, failing(getattr(owner, name)))
 
