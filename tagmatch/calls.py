@@ -248,8 +248,8 @@ def warm_up(export: str | os.PathLike[str] | None = None) -> None:
     if export is not None:
         from tagmatch.model.kernels.kept import portable_environment
 
-        os.makedirs(export, exist_ok=True)
         environment = {**os.environ, **portable_environment(os.path.abspath(export))}
+        os.makedirs(export, exist_ok=True)
         done = subprocess.run([sys.executable, "-m", "tagmatch", "warmup"], env=environment)
         if done.returncode:
             raise RuntimeError(f"kernels were not exported to {os.fspath(export)!r}: see above")
