@@ -286,7 +286,8 @@ class LocalEngine:
         else:
             one, query = asked
             ids = one.set_ids(query)
-        sets = explained(snapshot, ids, [partial(_paths_of, part) for part in parts])
+        # In the order of the tables
+        sets = explained(snapshot, np.sort(ids), [partial(_paths_of, part) for part in parts])
         if not place.is_given:
             return list(sets)
         # Of a set that asks for what is near the client, and of any set where clients must be within an area, only

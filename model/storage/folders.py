@@ -6,9 +6,11 @@ Arrow reaches the stores (`pyarrow.fs`): S3, Google Cloud Storage, Azure, HDFS.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -81,11 +83,14 @@ class LocalFolder(ChangeableStore):
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def kind(self, name: str = "") -> Kind | None:
-        path = self.place / name
-        with self._looking():
-            if path.is_dir():
-                return "folder"
-            return "file" if path.is_file() else "other" if path.exists() else None
+        with self._looking():  # once: what comes and goes is not half of each
+            try:
+                mode = (self.place / name).stat().st_mode
+            except OSError as error:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    return None
+                raise
+        return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
 
     def names(self) -> list[str]:
         with self._looking(), contextlib.suppress(FileNotFoundError):

@@ -249,13 +249,13 @@ def test_to_a_store_and_back(index: Path, tmp_path: Path, bucket: Any, uri: str)
     first = backup(index, uri)
     assert (first.sets, first.staged, first.old_bytes) == (3, 6, 0)
     assert stored(uri) == stored(index)
-    uploaded, upload = [], ArrowFolder.upload
+    uploaded, put = [], ArrowFolder.put
 
     def noted(store: ArrowFolder, file: Any, name: str) -> Any:
         uploaded.append(name.partition("-")[0])
-        return upload(store, file, name)
+        return put(store, file, name)
 
-    with patch.object(ArrowFolder, "upload", noted):
+    with patch.object(ArrowFolder, "put", noted):
         second = backup(index, uri)
     assert uploaded == ["changes", "changes", "POSITIONS.arrow"]
     assert second.old_bytes == sum(file.stat().st_size for file in index.glob("segment-*/*"))

@@ -123,12 +123,12 @@ def test_copying_while_a_newer_snapshot_is_saved(
     snapshot = Repository.at(make_index(tmp_path / "local", ROWS)).open()
     location.save(snapshot)
     newer = Repository.at(make_index(tmp_path / "newer", ROWS, layout="balanced")).open()
-    fetch, upload, before = ArrowFolder.fetch, ArrowFolder.upload, names(bucket)
+    fetch, put, before = ArrowFolder.fetch, ArrowFolder.put, names(bucket)
 
     def fail(store: ArrowFolder, file: Path, name: str) -> None:
         if name.endswith("partitions.arrow"):
             raise TagMatchError("no room")
-        upload(store, file, name)
+        put(store, file, name)
 
     def interrupted(*_: Any) -> None:
         monkeypatch.setattr(ArrowFolder, "fetch", fetch)
@@ -136,7 +136,7 @@ def test_copying_while_a_newer_snapshot_is_saved(
         raise TagMatchError("gone while it was read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArrowFolder, "upload", fail)
+        patch.setattr(ArrowFolder, "put", fail)
         location.save(snapshot)
         with pytest.raises(TagMatchError, match="no room"):
             location.save(newer)
