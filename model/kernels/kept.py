@@ -111,10 +111,10 @@ _PORTABLE = {"x86_64": ("x86-64-v3", ("avx2", "bmi", "bmi2", "f16c", "fma", "lzc
 
 
 @cache
-def portable_processor(*, of_this: bool = True) -> str | None:
+def portable_processor() -> str | None:
     """Return the name of the processor that portable machine code is for; `None` if this machine does not run it."""
     name, features = _PORTABLE.get(platform.machine(), (None, ()))
-    own = llvm.get_host_cpu_features() if of_this else dict.fromkeys(features, True)
+    own = llvm.get_host_cpu_features()
     return name if all(own.get(each) for each in features) else None
 
 
@@ -137,7 +137,7 @@ def portable_environment(folder: str) -> dict[str, str]:
     OSError
         if there is no machine code that most processors of this kind run
     """
-    name = portable_processor(of_this=False)
+    name, _ = _PORTABLE.get(platform.machine(), (None, ()))
     if name is None:
         raise OSError(f"there is no portable machine code for {platform.machine()}, only for {', '.join(_PORTABLE)}")
     return {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": "", "XDG_CACHE_HOME": folder, "NUMBA_CACHE_DIR": ""}
