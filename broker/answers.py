@@ -29,6 +29,7 @@ from tagmatch.broker.wire import (
     Batch,
     IncomingStream,
     OutgoingStream,
+    answer_field,
     apart,
     area_of,
     batch_of,
@@ -53,7 +54,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.input.messages import ID, Queries, joined
 from tagmatch.model.names import near_match
-from tagmatch.model.options import Missing
+from tagmatch.model.options import Missing, Wanted
 from tagmatch.model.where.constraints import Where
 
 Body = Mapping[str, Any]
@@ -280,7 +281,16 @@ CONTENTS = {"rows": _rows, "sets": _sets}
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-KEYS = "keys"
+#: What answers messages, by what is wanted of them
+_ASK: Mapping[Wanted, Callable[..., pa.Array]] = {
+    Wanted.keys: TagMatch.match_many,
+    Wanted.unique: partial(TagMatch.match_many, unique=True),
+    Wanted.counts: TagMatch.match_counts,
+    Wanted.unique_counts: partial(TagMatch.match_counts, unique=True),
+    Wanted.exists: TagMatch.match_exists_many,
+}
+#: The same with each key once
+_ONCE = {Wanted.keys: Wanted.unique, Wanted.counts: Wanted.unique_counts}
 #: The metadata, without data, that asks a client to end a stream
 DRAINING = write_json({"draining": True})
 # Batches of fewer rows on average are put together, as each is some work of its own
@@ -348,14 +358,15 @@ class Exchange(ABC):
 
 
 class Matching(Exchange):
-    """Messages, and the keys of each."""
+    """Messages, and what is wanted of each: its keys, how many they are, or whether there are any."""
 
     def __init__(
         self,
         call: Call,
         incoming: IncomingStream,
+        wanted: Wanted,
         *,
-        unique: bool = False,  # Give each key of a message once, ascending
+        unique: bool = False,  # Give, or count, each key of a message once, ascending
         plain: bool = False,  # Answers have no ids
         coalesce: bool = False,  # Answers to several batches may come as one, in the same order
         # The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose
@@ -363,7 +374,8 @@ class Matching(Exchange):
         channel: str | None = None,
     ) -> None:
         super().__init__(call, incoming)
-        self._unique, self._plain, self._coalesce, self._channel = unique, plain, coalesce, channel
+        self._wanted = _ONCE[wanted] if unique else wanted
+        self._plain, self._coalesce, self._channel = plain, coalesce, channel
         self._came: SimpleQueue[Batch | None] = SimpleQueue()  # `None`: nothing more comes
         self._next: Batch | None = None  # it has come, and is not among those that were taken last
         self._row = 0
@@ -373,7 +385,7 @@ class Matching(Exchange):
         check_schema(given)
         place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
-        return self._answered(pa.schema([*ids, (KEYS, pa.list_(KEY_TYPES[self._service.key_type]))]))
+        return self._answered(pa.schema([*ids, answer_field(self._wanted, self._service.key_type)]))
 
     def _obey(self, batch: pa.RecordBatch) -> None:
         plane = self._service.plane
@@ -415,36 +427,34 @@ class Matching(Exchange):
             chunks = [joined(chunks)]
         waited = 0.0 if self._channel is None else time.perf_counter() - some[0].arrived
         try:
-            keys = self._service.index.match_many(
-                Queries(chunks), unique=self._unique, channel=self._channel, waited=waited
-            )
+            answers = _ASK[self._wanted](self._service.index, Queries(chunks), channel=self._channel, waited=waited)
         except (DeadlineMissed, Overloaded) as error:
             if self._channel is None:
                 raise
             memory.give_back(nbytes, in_flight=rows)
             for each in some:
                 metrics.errors.labels(name_of(error)).inc()
-                no_keys = pa.nulls(len(each.rows), self._schema.field(KEYS).type)
-                yield from self._batch(each.ids, no_keys, error_text(error))
+                nulls = pa.nulls(len(each.rows), self._schema.types[-1])
+                yield from self._batch(each.ids, nulls, error_text(error))
             return
         memory.give_back(nbytes)
         if self._coalesce and len(some) > 1:
             ids = None if some[0].ids is None else pa.concat_arrays([each.ids for each in some])
-            yield from self._batch(ids, keys)
+            yield from self._batch(ids, answers)
         else:
             first = 0
             for each in some:
-                yield from self._batch(each.ids, keys.slice(first, len(each.rows)))
+                yield from self._batch(each.ids, answers.slice(first, len(each.rows)))
                 first += len(each.rows)
         memory.give_back(in_flight=rows)
         metrics.answers.inc(rows)
-        metrics.keys.inc(len(keys.values))
+        metrics.keys.inc(0 if pa.types.is_primitive(answers.type) else len(answers.values))
         now = time.perf_counter()
         for each in some if len(some) <= _MOST_OBSERVED else (some[0], some[-1]):
             metrics.latency.observe(now - each.arrived)
 
-    def _batch(self, ids: pa.Array | None, keys: pa.ListArray, metadata: bytes = b"") -> Iterator[bytes]:
-        columns = [keys] if ids is None else [ids, keys]
+    def _batch(self, ids: pa.Array | None, answers: pa.Array, metadata: bytes = b"") -> Iterator[bytes]:
+        columns = [answers] if ids is None else [ids, answers]
         return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema), metadata)
 
 
@@ -555,8 +565,10 @@ def _publish(call: Call, incoming: IncomingStream, *, channel: str | None = None
 Stream = Callable[..., Iterable[bytes]]
 #: By the name in a descriptor: the role that is needed, and the stream, of `DoExchange` and of `DoPut`
 EXCHANGES: dict[str, tuple[Role, Stream]] = {
-    "match": ("read", Matching),
-    "match_unique": ("read", partial(Matching, unique=True)),
+    "match": ("read", partial(Matching, wanted=Wanted.keys)),
+    "match_unique": ("read", partial(Matching, wanted=Wanted.keys, unique=True)),
+    "match_counts": ("read", partial(Matching, wanted=Wanted.counts)),
+    "match_exists": ("read", partial(Matching, wanted=Wanted.exists, unique=False)),
     "notify": ("read", Notifying),
 }
 PUTS: dict[str, tuple[Role, Stream]] = {

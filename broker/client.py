@@ -27,7 +27,7 @@ from tagmatch.broker.connection import (
     split,
 )
 from tagmatch.broker.hub import Published, table_of
-from tagmatch.broker.wire import MAX_JSON, apart, area_row, write_json
+from tagmatch.broker.wire import MAX_JSON, answer_field, apart, area_row, write_json
 from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.index import Index, K
 from tagmatch.model import clock
@@ -46,7 +46,7 @@ from tagmatch.model.errors import (
 from tagmatch.model.input.places import area_column, coordinates, is_area, packed_place
 from tagmatch.model.input.subscriptions import texts_of
 from tagmatch.model.input.values import packed
-from tagmatch.model.options import KeyType, PipelineOptions
+from tagmatch.model.options import KeyType, PipelineOptions, Wanted
 from tagmatch.model.tables import NEVER
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.model.where.constraints import Where
@@ -56,6 +56,15 @@ _MOST_IN_FLIGHT = PipelineOptions().max_queries
 _ROWS = 16_384
 _AGAIN_S = 0.1
 
+
+#: How a service is asked for what is wanted
+_COMMANDS: Mapping[Wanted, Mapping[str, Any]] = {
+    Wanted.keys: {"command": "match"},
+    Wanted.unique: {"command": "match_unique"},
+    Wanted.counts: {"command": "match_counts"},
+    Wanted.unique_counts: {"command": "match_counts", "unique": True},
+    Wanted.exists: {"command": "match_exists"},
+}
 
 #: What a subscriber sends, in columns: the offset up to which it has everything, keys to follow, keys no longer
 _COLUMNS = ("acknowledge", "follow", "unfollow")
@@ -402,15 +411,23 @@ class RemoteEngine:
         return self.submit(tags, attributes, place, unique=unique).result()
 
     def match_many(
-        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
-    ) -> pa.ListArray:
+        self, queries: Any, *, wanted: Wanted = Wanted.keys, channel: str | None = None, waited: float = 0.0
+    ) -> pa.Array:
         self.check_open()
         if waited:
             raise InvalidValueError("over a connection, deadlines count from when the service has queries: no waited")
         table = table_of(queries, None, "queries")
         batches = split(table.to_batches(min(self._most_rows, _ROWS)), self._most_bytes)
-        kind = pa.list_(pa.large_string() if self.key_type == "string" else pa.uint64())
-        return match_stream(partial(self._matching, table.schema, unique, channel), list(batches), kind)
+        kind = answer_field(wanted, self.key_type).type
+        return match_stream(partial(self._matching, table.schema, wanted, channel), list(batches), kind)
+
+    def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int:
+        row, others = tag_list(tags), self._others(attributes, place)
+        schema = _columns_for(others)
+        batch = pa.record_batch(
+            [pa.array([each], kind) for each, kind in zip([row, *others], schema.types, strict=True)], schema=schema
+        )
+        return int(self.match_many(batch, wanted=wanted)[0].as_py())
 
     def submit(
         self,
@@ -422,7 +439,19 @@ class RemoteEngine:
         timeout: float | None = None,
         channel: str | None = None,
     ) -> Future[Any]:
-        row = tag_list(tags)
+        row, others = tag_list(tags), self._others(attributes, place)
+        kind = (unique, channel, len(others))
+        if (singles := self._singles.get(kind)) is None:
+            with self._lock:
+                self.check_open()
+                open_stream = partial(self._matching, wanted=Wanted.unique if unique else Wanted.keys, channel=channel)
+                schema = _columns_for(others)
+                singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
+                singles = self._singles.setdefault(kind, singles)
+        return singles.submit(row, others, timeout)
+
+    def _others(self, attributes: object, place: Place) -> list[Any]:
+        """What a message has besides tags, in the order of columns; none where it has nothing."""
         others: list[Any] = []
         if attributes is not None or place is not NOWHERE:
             located: Any = place.location
@@ -432,15 +461,7 @@ class RemoteEngine:
             if place.within is not None:
                 within: Any = place.within
                 others.append(area_row(within))
-        kind = (unique, channel, len(others))
-        if (singles := self._singles.get(kind)) is None:
-            with self._lock:
-                self.check_open()
-                (schema,) = (each for each in (TAGS_ONLY, WITH_MORE, WITH_AREA) if len(each) == 1 + len(others))
-                open_stream = partial(self._matching, unique=unique, channel=channel)
-                singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
-                singles = self._singles.setdefault(kind, singles)
-        return singles.submit(row, others, timeout)
+        return others
 
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None = None
@@ -545,13 +566,19 @@ class RemoteEngine:
             )
         return self.connection.put({"command": command, **(options or {})}, table, self._most_rows)
 
-    def _matching(self, schema: pa.Schema, unique: bool, channel: str | None) -> MessageStream:
-        command = {"command": "match", "unique": unique, "plain": True, "coalesce": True}
+    def _matching(self, schema: pa.Schema, wanted: Wanted, channel: str | None) -> MessageStream:
+        command = {**_COMMANDS[wanted], "plain": True, "coalesce": True}
         return self.connection.open_stream(schema, command if channel is None else {**command, "channel": channel})
 
 
 def _stored(tags: Iterable[str], where: Iterable[Where], keys: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:
     return frozenset(itertools.chain(tags, where)), tuple(keys)
+
+
+def _columns_for(others: list[Any]) -> pa.Schema:
+    """The columns of messages with tags and these."""
+    (schema,) = (each for each in (TAGS_ONLY, WITH_MORE, WITH_AREA) if len(each) == 1 + len(others))
+    return schema
 
 
 # -- columns -----------------------------------------------------------------------------------------------------------

@@ -246,8 +246,8 @@ def split(batches: Iterable[pa.RecordBatch], most_bytes: int) -> Iterator[pa.Rec
             yield from split([batch.slice(0, half), batch.slice(half)], most_bytes)
 
 
-def match_stream(open_stream: partial[MessageStream], batches: Sequence[pa.RecordBatch], kind: Any) -> pa.ListArray:
-    """The keys of all rows, in order: batches go out while answers come in."""
+def match_stream(open_stream: partial[MessageStream], batches: Sequence[pa.RecordBatch], kind: Any) -> pa.Array:
+    """The answers to all rows, in order: batches go out while answers come in."""
     rows = sum(map(len, batches))
     if not rows:
         return pa.array([], kind)
@@ -263,7 +263,7 @@ def match_stream(open_stream: partial[MessageStream], batches: Sequence[pa.Recor
                 found = _answers(stream, rows)
             finally:
                 writer.join()
-    if sum(len(keys.values) for keys in found) >= 2**31:
+    if pa.types.is_list(kind) and sum(len(keys.values) for keys in found) >= 2**31:
         raise ResultTooLargeError(f"{rows} queries have more keys than one Arrow list array can hold; ask with fewer")
     return pa.concat_arrays(found) if len(found) > 1 else found[0]
 
@@ -277,7 +277,7 @@ def _write(stream: MessageStream, batches: Sequence[pa.RecordBatch]) -> None:
         pass  # who reads gets it, too
 
 
-def _answers(stream: MessageStream, rows: int) -> list[pa.ListArray]:
+def _answers(stream: MessageStream, rows: int) -> list[pa.Array]:
     found, count, was_told = [], 0, False
     while count < rows:
         batch = stream.read()
@@ -288,7 +288,7 @@ def _answers(stream: MessageStream, rows: int) -> list[pa.ListArray]:
             raise UnavailableError(f"the service ended with {rows - count} of {rows} queries not answered; ask again")
         if stream.refused is not None:
             raise stream.refused
-        found.append(batch.column("keys"))
+        found.append(batch.column(0))
         count += len(batch)
     return found
 

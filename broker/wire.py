@@ -35,6 +35,7 @@ from tagmatch.model.errors import (
 from tagmatch.model.input.messages import ATTRIBUTES, ID, queries_in
 from tagmatch.model.input.places import KIND
 from tagmatch.model.input.values import packed
+from tagmatch.model.options import KeyType, Wanted
 from tagmatch.model.where.areas import FIELDS, KINDS, Area
 from tagmatch.model.where.constraints import Where
 
@@ -79,6 +80,13 @@ def apart(tags: Iterable[str]) -> tuple[list[str], list[Where]]:
     """Tags, and the conditions that stand among them."""
     listed = list(tags)
     return [tag for tag in listed if not isinstance(tag, Where)], [tag for tag in listed if isinstance(tag, Where)]
+
+
+def answer_field(wanted: Wanted, key_type: KeyType) -> pa.Field:
+    """The column of answers."""
+    if wanted in (Wanted.keys, Wanted.unique):
+        return pa.field("keys", pa.list_(pa.large_string() if key_type == "string" else pa.uint64()))
+    return pa.field("exists", pa.bool_()) if wanted is Wanted.exists else pa.field("count", pa.uint64())
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:

@@ -11,12 +11,29 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import Enum
 from typing import Literal, TypedDict, cast, get_args
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
 #: In which order messages of channels are matched
 Order = Literal["fifo", "edf", "dfgs"]
+
+
+class Wanted(Enum):
+    """What a call wants to know of each message."""
+
+    keys = "keys"  # Its keys: one for each set that has it
+    unique = "unique"  # Its keys, ascending and each once
+    counts = "counts"  # How many `keys` there are
+    unique_counts = "unique_counts"  # How many `unique` there are
+    exists = "exists"  # Whether there is any
+
+    @property
+    def is_number(self) -> bool:
+        """Whether an answer is one number, for which no keys need be made."""
+        return self in (Wanted.counts, Wanted.exists)
+
 
 _SHORTEST = 1e-9
 _LONGEST = 86_400.0

@@ -18,6 +18,7 @@ from tagmatch.model.arrow import from_strings, in_order
 from tagmatch.model.errors import DeviceError
 from tagmatch.model.input.messages import with_own_tags
 from tagmatch.model.kernels.lists import side_by_side
+from tagmatch.model.options import Wanted
 from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.areas.finder import AreaFinder
 from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
@@ -305,9 +306,13 @@ class _InAllParts:
     def rejected(self) -> int:
         return sum(part.rejected for part in self.parts)
 
-    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:  # noqa: ARG002 - `once` is false
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         parts = list(zip(self.parts, self.first_keys, strict=True))
         some = [(part, first) for part, first in parts if part.found] or parts[:1]
+        if wanted.is_number:
+            numbers = [part.key_lookup(wanted=wanted) for part, _ in some]
+            add_up = np.maximum if wanted is Wanted.exists else np.add
+            return Lists(numbers[0].offsets, add_up.reduce([each.values for each in numbers]))
         if len(some) == 1 and some[0][1] == 0:
             keys: Lists = some[0][0].key_lookup(space)
             return keys
@@ -460,6 +465,6 @@ class _Guarded:
         once: bool = self.stage.once
         return once
 
-    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:
-        keys: Lists = self.hybrid.ask(self.device, lambda: self.stage.key_lookup(space, unique=unique))
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
+        keys: Lists = self.hybrid.ask(self.device, lambda: self.stage.key_lookup(space, wanted=wanted))
         return keys

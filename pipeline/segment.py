@@ -21,10 +21,19 @@ import pyarrow as pa
 from tagmatch.model.arrays import I64Array, Lists, TagLists, U32Array, U64Array, UIntArray, offsets_of, pooled
 from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.layouts import implementations_of
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import MatchOptions, Wanted
 from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.one import AnswersOne, OfSeveralTypes, OneQuery, one_of_all
-from tagmatch.pipeline.tags import QueryBatch, Space, TagIndex, live_sets, look_up_keys, no_space
+from tagmatch.pipeline.tags import (
+    QueryBatch,
+    Space,
+    TagIndex,
+    as_numbers,
+    key_counts,
+    live_sets,
+    look_up_keys,
+    no_space,
+)
 
 
 class Keys(Protocol):
@@ -54,10 +63,11 @@ class Matched(Protocol):
     def rejected(self) -> int:
         """Candidates that exact verification turned away."""
 
-    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         """Keys, uint32 or uint64, of the sets of each query, in `space` if it is asked; can be called once.
 
-        Where keys are wanted `unique`, they may be so already, which `once` then says.
+        Where keys are wanted unique, they may be so already, which `once` then says. Where a number is wanted, each
+        query has this one in place of keys.
         """
 
     @property
@@ -295,9 +305,13 @@ class SegmentSets:
         """Sets and single keys of all messages."""
         return len(self.sets.values) + (0 if self.key_places is None else len(self.key_places.values))
 
-    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:  # noqa: ARG002 - `once` is false
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         """Keys of each message."""
         keys, places = self.segment.keys, self.key_places
+        if wanted.is_number:
+            # Every set has a key
+            counts = self.sets.lengths() if wanted is Wanted.exists else key_counts(self.sets, keys)
+            return as_numbers(counts if places is None else counts + places.lengths(), wanted)
         if places is None:
             return look_up_keys(self.sets, keys, space)
         alone = Lists(places.offsets, keys.keys.values[places.values])

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import ClosedError
 from tagmatch.model.input.messages import Message, rows_of_messages
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import MatchOptions, Wanted
 from tagmatch.pipeline.one import Alone
 from tagmatch.pipeline.run.batches import Batcher, Taken
 from tagmatch.pipeline.run.callers import Answer, Answered, Caller, Gathering, Limits, Query, Task
@@ -210,18 +210,28 @@ class Pipeline:
 
     def match_in_packet(self, matcher: Matcher, message: Message, *, unique: bool) -> Any:
         """The same for a query that needs a packet."""
-        return as_asked(matcher, self.match_many(matcher, [rows_of_messages([message])], unique=unique).values, unique)
+        wanted = Wanted.unique if unique else Wanted.keys
+        return as_asked(matcher, self.match_many(matcher, [rows_of_messages([message])], wanted=wanted).values, unique)
+
+    def number(self, matcher: Matcher, asked: Alone | None, row: Callable[[], Message], wanted: Wanted) -> int:
+        """The number that is wanted of one query; where it has few keys, these are counted."""
+        if asked is not None:
+            one, query = asked
+            found = one.brief_keys(query, False, self._counts.sums)
+            if found is not None:
+                return len(found)
+        return int(self.match_many(matcher, [rows_of_messages([row()])], wanted=wanted).values[0])
 
     def match_many(
         self,
         matcher: Matcher,
         chunks: Sequence[TagLists],
         *,
-        unique: bool,
+        wanted: Wanted,
         channel: str | None = None,
         waited: float = 0.0,
     ) -> Lists:
-        """Ask many queries; their keys, uint64, in order.
+        """Ask many queries; what is wanted of each, uint64, in order.
 
         Their packets are not counted as on their way, as their caller waits for them anyway; nor are they queued by
         partition, being as large as many batches. Those of a channel wait each for its turn.
@@ -229,9 +239,9 @@ class Pipeline:
         if channel is not None:
             of = self._channels.of(channel)
             self._start()
-            return self._channels.match_many(of, matcher, chunks, unique=unique, waited=waited)
+            return self._channels.match_many(of, matcher, chunks, wanted=wanted, waited=waited)
         threads, counts = self._options.threads, self._counts
-        return match_many(matcher, chunks, unique=unique, threads=threads, counts=counts, services=self._services)
+        return match_many(matcher, chunks, wanted=wanted, threads=threads, counts=counts, services=self._services)
 
     def close(self, *, drain: bool = True) -> None:
         """Admit nothing more; answer what is on its way or, without `drain`, cancel it. Ends all threads.

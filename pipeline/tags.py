@@ -19,6 +19,7 @@ from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import copy, inlined, kernel
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, sort_values, spread
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
+from tagmatch.model.options import Wanted
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, KeyTable, Vocabulary, is_deleted
 
@@ -243,6 +244,21 @@ def look_up_keys(matches: Lists, table: KeyTable, space: Space = no_space) -> Li
     keys = _memory(int(ends[-1]), table, space)
     copy_keys(matches.values, table.keys.offsets, table.keys.values, keys)
     return Lists(ends, keys)
+
+
+def key_counts(matches: Lists, table: KeyTable) -> I64Array:
+    """How many keys each query's set ids have; a key counts once for each set that has it."""
+    if len(table.keys.values) == len(table):
+        return matches.lengths()
+    ends = np.zeros(len(matches) + 1, np.int64)
+    key_ends(matches.offsets, matches.values, table.keys.offsets, ends)
+    return np.diff(ends)
+
+
+def as_numbers(counts: I64Array, wanted: Wanted) -> Lists:
+    """Answers of one number each, where that is wanted of keys of which each query has so many."""
+    numbers = counts > 0 if wanted is Wanted.exists else counts
+    return Lists(np.arange(len(counts) + 1), numbers.astype(np.uint64))
 
 
 def _memory(count: int, table: KeyTable, space: Space) -> UIntArray:

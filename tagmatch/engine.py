@@ -36,7 +36,7 @@ from tagmatch.model.input.places import NO_PLACE, area_has, checked_location, co
 from tagmatch.model.input.subscriptions import alternatives, nears_of, rows_to_store
 from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
-from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions
+from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions, Wanted
 from tagmatch.model.storage.format import Commit
 from tagmatch.model.storage.log import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
@@ -235,20 +235,32 @@ class LocalEngine:
             raise
 
     @_interrupted_plainly
+    def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int:
+        matcher, asked, given = self._asking(tags, attributes, place)
+        return self._pipeline.number(matcher, asked, partial(_message, *given), wanted)
+
+    @_interrupted_plainly
     def match_many(
-        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
-    ) -> pa.ListArray:
+        self, queries: Any, *, wanted: Wanted = Wanted.keys, channel: str | None = None, waited: float = 0.0
+    ) -> pa.Array:
         matcher = self.changing.answering.matcher
         asked = queries_of(queries, plane=self._options.plane)
         if asked.have_areas:
             matcher = self._within(matcher)
-        answers = self._pipeline.match_many(matcher, asked.chunks, unique=unique, channel=channel, waited=waited)
+        counted = wanted is Wanted.unique_counts
+        if counted:  # those that strings have in several segments are the same only by their bytes
+            wanted = Wanted.unique
+        answers = self._pipeline.match_many(matcher, asked.chunks, wanted=wanted, channel=channel, waited=waited)
+        if wanted.is_number:
+            return pa.array(answers.values if wanted is Wanted.counts else answers.values > 0)
         if len(answers.values) > MAX_KEYS:
             raise ResultTooLargeError(
                 f"{len(answers)} queries have {len(answers.values)} keys, more than one Arrow list array can hold "
                 f"({MAX_KEYS}); ask with fewer queries at a time"
             )
-        answers, values = matcher.keys.answers(answers, unique=unique)
+        answers, values = matcher.keys.answers(answers, unique=wanted is Wanted.unique)
+        if counted:
+            return pa.array(answers.lengths().astype(np.uint64))
         offsets = pa.py_buffer(answers.offsets.astype(np.int32, copy=False))
         return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, offsets], children=[values])
 

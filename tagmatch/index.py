@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args, overload
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
-from tagmatch.model.options import Missing
+from tagmatch.model.options import Missing, Wanted
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.notebook import Explanation, Stats, overview
 
@@ -68,7 +68,9 @@ class _Engine(Protocol):
     def consolidate(self, *, full: bool) -> ChangeCounts: ...
     def reload(self) -> bool: ...
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any: ...
-    def match_many(self, queries: Any, *, unique: bool, channel: str | None, waited: float) -> pa.ListArray: ...
+    def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int: ...
+    # Keys of each query, its number, or whether there are any
+    def match_many(self, queries: Any, *, wanted: Wanted, channel: str | None, waited: float) -> Any: ...
     def submit(
         self,
         tags: Iterable[str],
@@ -582,7 +584,106 @@ class Index(Generic[K]):
         >>> tm.match_many(pa.table({"tags": [["dog"], ["dog"]], "age": [1, 3]})).to_pylist()
         [[8], []]
         """
-        return self._engine.match_many(queries, unique=bool(unique), channel=channel, waited=waited)
+        wanted = Wanted.unique if unique else Wanted.keys
+        found: pa.ListArray = self._engine.match_many(queries, wanted=wanted, channel=channel, waited=waited)
+        return found
+
+    def match_count(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        unique: bool = False,
+    ) -> int:
+        """How many keys `match` gives, without making them where they are many; or `match_unique`, if `unique`.
+
+        Other arguments, and errors, are as those of `match`.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["fr"], ["dog"]], [7, 7, 8])
+        3
+        >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
+        >>> tm.match_count(["cat", "fr"]), tm.match_count(["cat", "fr"], unique=True)
+        (2, 1)
+        """
+        place = _place(location, within)
+        if unique:
+            return len(self._engine.match(tags, attributes, place, unique=True))
+        return self._engine.number(tags, attributes, place, wanted=Wanted.counts)
+
+    def match_exists(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+    ) -> bool:
+        """Whether `match` gives a key; arguments and errors are the same.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7)
+        1
+        >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+        >>> tm.match_exists(["cat", "fr"]), tm.match_exists(["dog"])
+        (True, False)
+        """
+        return bool(self._engine.number(tags, attributes, _place(location, within), wanted=Wanted.exists))
+
+    def match_counts(
+        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
+    ) -> pa.UInt64Array:
+        """How many keys `match_many` gives to each query, without making them, unless `unique`.
+
+        Arguments and errors are the same. All queries together may have as many keys as there are, unless `unique`.
+
+        Returns
+        -------
+        pyarrow.Array of uint64
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["fr"], ["dog"]], [7, 7, 8])
+        3
+        >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
+        >>> tm.match_counts([["cat", "fr"], ["cow"]]).to_pylist()
+        [2, 0]
+        >>> tm.match_counts([["cat", "fr"], ["cow"]], unique=True).to_pylist()
+        [1, 0]
+        """
+        wanted = Wanted.unique_counts if unique else Wanted.counts
+        found: pa.UInt64Array = self._engine.match_many(queries, wanted=wanted, channel=channel, waited=waited)
+        return found
+
+    def match_exists_many(self, queries: Any, *, channel: str | None = None, waited: float = 0.0) -> pa.BooleanArray:
+        """Whether `match_many` gives a key to each query; arguments and errors are the same.
+
+        Returns
+        -------
+        pyarrow.Array of bool
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7)
+        1
+        >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+        >>> tm.match_exists_many([["cat", "fr"], ["dog"]]).to_pylist()
+        [True, False]
+        """
+        found: pa.BooleanArray = self._engine.match_many(queries, wanted=Wanted.exists, channel=channel, waited=waited)
+        return found
 
     @overload
     def submit(

@@ -253,6 +253,12 @@ class Oracle:
     def match_unique(self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any) -> set[Key]:
         return set(self.match(tags, attributes, **at))
 
+    def match_count(self, *message: Any, **at: Any) -> int:
+        return len(self.match(*message, **at))
+
+    def match_exists(self, *message: Any, **at: Any) -> bool:
+        return bool(self.match(*message, **at))
+
     def explain(
         self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any
     ) -> list[tuple[Row, tuple[Any, ...]]]:

@@ -21,12 +21,13 @@ from tagmatch.model.kernels.hashing import hash_strings, xxh64
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.sphere import BOX, LOWER, is_in_box, is_near, limit_of, point_of
 from tagmatch.model.kernels.tag_table import TagInterner, find_all
+from tagmatch.model.options import Wanted
 from tagmatch.model.storage.positions import Positions
 from tagmatch.pipeline.areas.cells import Moves
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.one import MATCHES, AnswersOne, Single, add_counts
 from tagmatch.pipeline.segment import Matcher, Preprocessed
-from tagmatch.pipeline.tags import Space, no_space
+from tagmatch.pipeline.tags import Space, as_numbers, no_space
 
 _KEY_BYTES = 8
 _FEWEST = 1024
@@ -325,8 +326,10 @@ class _Within:
         rejected: int = self._stage.rejected
         return rejected
 
-    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:  # noqa: ARG002 - `once` is false
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         kept = self._matcher.kept(self._stage.key_lookup(), self._locations)
+        if wanted.is_number:
+            return as_numbers(kept.lengths(), wanted)
         memory = space(len(kept.values))
         if memory is None:
             return kept

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeAlias
 import numba.cuda
 import numpy as np
 
-from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array
+from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array
 from tagmatch.model.errors import DeviceMemoryError
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.layouts import implementations_of
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import MatchOptions, Wanted
 from tagmatch.model.tables import Deletions, Segment
 from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import PinnedPool, Workspace, sent, to_device
@@ -26,7 +26,7 @@ from tagmatch.pipeline.cuda.filters import CudaFilters, CudaMessageIndex
 from tagmatch.pipeline.cuda.pairs import CudaTagIndex, DeviceQueries, KeyArrays, PairArrays, Pairs, Room
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.segment import About, Batches, Found, PacketSize
-from tagmatch.pipeline.tags import Space, look_up_keys, no_space
+from tagmatch.pipeline.tags import Space, as_numbers, key_counts, look_up_keys, no_space
 
 cuda: Any = numba.cuda
 
@@ -76,9 +76,11 @@ class DevicePacket:
             )
         return self
 
-    def key_lookup(self, space: Space = no_space, *, unique: bool = False) -> Lists:
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         """Keys of each query's sets; can be asked for once."""
-        return self.matcher.keys_of(self.results(space, unique=unique), space)
+        if wanted.is_number:
+            return as_numbers(self.matcher.counts_of(self.results()), wanted)
+        return self.matcher.keys_of(self.results(space, unique=wanted is Wanted.unique), space)
 
     @property
     def once(self) -> bool:
@@ -176,7 +178,7 @@ class CudaMatcher:
         query = segment.sets(np.array([len(segment) - 1], np.uint64)) if len(segment) else _ONE_QUERY
         for form in (query, TagLists(query.offsets, query.tags, np.arange(len(query.tags), dtype=np.uint32))):
             for space in (no_space, lambda count: cuda.pinned_array(1 + count, np.uint64)[:count]):
-                self.preprocess(form, 0, 1).subset_match().key_lookup(space, unique=True)
+                self.preprocess(form, 0, 1).subset_match().key_lookup(space, wanted=Wanted.unique)
 
     def _leave_out(self, deletions: Deletions | None) -> None:
         with on_device(self.device):
@@ -235,6 +237,10 @@ class CudaMatcher:
     def keys_of(self, found: Lists, space: Space) -> Lists:
         """Keys that were found, or those of sets that were, if the device has no keys."""
         return found if self._keys_there else look_up_keys(found, self.keys, space)
+
+    def counts_of(self, found: Lists) -> I64Array:
+        """How many these keys of each query are, or those of these sets."""
+        return found.lengths() if self._keys_there else key_counts(found, self.keys)
 
     def set_ids(self, tags: TagLists, first: int, last: int) -> Lists:
         """Ids of the sets that each of queries `first` to `last` contains."""

@@ -19,12 +19,12 @@ from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import ClosedError, DeadlineMissed, Overloaded
 from tagmatch.model.input.messages import Message
 from tagmatch.model.kernels.lists import join_lists
-from tagmatch.model.options import MatchOptions, of_channel
+from tagmatch.model.options import MatchOptions, Wanted, of_channel
 from tagmatch.pipeline.one import alone
 from tagmatch.pipeline.run.callers import Answer, Caller, Limits
 from tagmatch.pipeline.run.counts import Counts
 from tagmatch.pipeline.run.orders import ORDERS, Class, Entry, Turn
-from tagmatch.pipeline.run.packets import BulkCall, Keys, Packet, Part, Services, as_asked, cut, whole
+from tagmatch.pipeline.run.packets import BulkCall, Keys, Packet, Part, Services, as_asked, cut, matches_in, whole
 from tagmatch.pipeline.run.stage import Workers, at_work
 from tagmatch.pipeline.segment import Matcher
 
@@ -32,9 +32,9 @@ from tagmatch.pipeline.segment import Matcher
 class Round(BulkCall):
     """Packets of a call that wait at the same time, and the thread that waits for them."""
 
-    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool) -> None:
-        super().__init__(matcher, parts, unique=unique)
-        self.caller = Caller(Answer(), unique)
+    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, wanted: Wanted) -> None:
+        super().__init__(matcher, parts, wanted=wanted)
+        self.caller = Caller(Answer(), unique=False)
         self._left = len(parts)
         self._lock = threading.Lock()
 
@@ -114,17 +114,17 @@ class Channels(Workers[Turn]):
         of.counts.answer(-of.due)
 
     def match_many(
-        self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool, waited: float = 0.0
+        self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], *, wanted: Wanted, waited: float = 0.0
     ) -> Lists:
-        """Keys, uint64, of each of many queries, in order; the deadline, of which some has passed, holds for all."""
+        """What is wanted of many queries, uint64, in order; the deadline, of which some has passed, holds for all."""
         since, count = self._clock() - waited, sum(map(len, chunks))
         of.counts.offer(count)
         outcome = "cancelled"
         with self._lock:
             self._calls += 1
         try:
-            found = self._match_rounds(of, matcher, chunks, since, unique=unique)
-            self._counts.add(matches=len(found.values))
+            found = self._match_rounds(of, matcher, chunks, since, wanted=wanted)
+            self._counts.add(matches=matches_in(found, wanted))
             outcome = "answered"
             of.counts.answer(self._clock() - since - of.due, count)
         except _EndedError as ended:
@@ -181,7 +181,7 @@ class Channels(Workers[Turn]):
         return outcome
 
     def _match_rounds(
-        self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], since: float, *, unique: bool
+        self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], since: float, *, wanted: Wanted
     ) -> Lists:
         """Match all queries; at first some, until it is known how many a packet may have."""
         found: list[Lists] = []
@@ -191,7 +191,7 @@ class Channels(Workers[Turn]):
                 packet = self._order.packet(of, size.queries)
                 growing = packet < size.queries and packet == max(1, 2 * of.cost.largest)
             smaller = replace(size, queries=packet, fewest=min(size.fewest, packet))
-            part = Round(matcher, cut(left, smaller, self._threads, self._threads if growing else None), unique=unique)
+            part = Round(matcher, cut(left, smaller, self._threads, self._threads if growing else None), wanted=wanted)
             if part.parts:
                 self._match_round(of, part, since)
             found.append(part.lists(self._threads))

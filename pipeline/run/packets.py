@@ -13,9 +13,10 @@ from typing import Any, Self, TypeAlias
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, IntArray, Lists, TagLists, U64Array, UIntArray, offsets_of, pooled
+from tagmatch.model.arrays import IntArray, Lists, TagLists, U64Array, UIntArray, offsets_of, pooled
 from tagmatch.model.input.messages import Message, rows_of_messages
 from tagmatch.model.kernels.lists import join_lists
+from tagmatch.model.options import Wanted
 from tagmatch.model.parallel import even_ranges, even_work, run, run_rows
 from tagmatch.pipeline.run.callers import Caller
 from tagmatch.pipeline.run.counts import Counts, Histogram
@@ -50,14 +51,14 @@ Part: TypeAlias = tuple[TagLists, int, int]
 class BulkCall:
     """Parts of a call that asks many queries, each a packet; their keys are in memory that is allocated once.
 
-    The first packet lets expect how much it takes.
+    Where numbers are wanted, each query has one in place of keys. The first packet lets expect how much it takes.
 
     A packet's place is known when those before it have said how many keys they have. Where that takes too long, or
     the memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
     """
 
-    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, unique: bool, merged_later: bool = False) -> None:
-        self.matcher, self.parts, self.unique = matcher, parts, unique
+    def __init__(self, matcher: Matcher, parts: Sequence[Part], *, wanted: Wanted, merged_later: bool = False) -> None:
+        self.matcher, self.parts, self.wanted = matcher, parts, wanted
         #: Whether unique keys that have to be merged are left until all packets are there; and whether any are left
         self.merged_later, self.to_merge = merged_later, False
         queries = [last - first for _, first, last in parts]
@@ -76,7 +77,7 @@ class BulkCall:
         """One of the packets, which is not kept: it holds much memory."""
         part, later = self.parts[number], self.merged_later
         return SharedPacket(
-            matcher=self.matcher, unique=self.unique, part=part, merged_later=later, call=self, number=number
+            matcher=self.matcher, wanted=self.wanted, part=part, merged_later=later, call=self, number=number
         )
 
     def space(self, packet: int, count: int) -> U64Array | None:
@@ -184,7 +185,6 @@ class Packet:
     """A micro-batch of queries, here of some that were submitted one by one; its methods are the stages."""
 
     matcher: Matcher  # What answers
-    unique: BoolArray | bool  # Of each query, or of all: whether its keys are wanted once each
     rows: list[Message] = field(default_factory=list)  # The queries
     callers: list[Caller] = field(default_factory=list)  # The caller of each
     result_bytes: int = 0  # With how many bytes of results the packet is counted as on its way
@@ -195,8 +195,7 @@ class Packet:
     @classmethod
     def of(cls, matcher: Matcher, callers: list[Caller], rows: list[Message]) -> Self:
         """A packet of these callers' queries."""
-        unique = np.array([caller.unique for caller in callers], np.bool_)
-        return cls(matcher=matcher, unique=unique, rows=rows, callers=callers)
+        return cls(matcher=matcher, rows=rows, callers=callers)
 
     def __len__(self) -> int:
         return len(self.callers)
@@ -230,9 +229,10 @@ class Packet:
         self.keys = self.matched.key_lookup(self.space)
 
     def merge(self) -> None:
-        """Each query gets its keys, each once if that was asked (§3.4)."""
-        if np.any(self.unique):
-            self.keys = merge_unique(self.keys, np.asarray(self.unique))
+        """Each query gets its keys, each once if its caller asks for that (§3.4)."""
+        unique = [caller.unique for caller in self.callers]
+        if any(unique):
+            self.keys = merge_unique(self.keys, np.array(unique))
 
     def answers(self) -> list[Keys]:
         """List each query's keys, or give them as a set where they are unique."""
@@ -246,6 +246,7 @@ class CallPacket(Packet):
     """The queries of a call that asks many, or some of them."""
 
     part: Part
+    wanted: Wanted
     merged_later: bool = False  # Whether unique keys that must be merged are left to the call
 
     def __len__(self) -> int:
@@ -255,12 +256,12 @@ class CallPacket(Packet):
     @property
     def keys_stay(self) -> bool:
         """Whether the keys that are looked up are those that the call gets."""
-        return self.merged_later or not self.unique
+        return self.merged_later or self.wanted is Wanted.keys
 
     @property
     def to_merge(self) -> bool:
         """Whether the call must merge them."""
-        return bool(self.unique) and self.merged_later and not self.matched.once
+        return self.wanted is Wanted.unique and self.merged_later and not self.matched.once
 
     def tags(self) -> Part:
         """As `Packet` says."""
@@ -272,11 +273,11 @@ class CallPacket(Packet):
 
     def key_lookup(self) -> None:
         """As `Packet` says."""
-        self.keys = self.matched.key_lookup(self.space, unique=bool(self.unique))
+        self.keys = self.matched.key_lookup(self.space, wanted=self.wanted)
 
     def merge(self) -> None:
         """As `Packet` says."""
-        if self.unique and not self.merged_later and not self.matched.once:
+        if self.wanted is Wanted.unique and not self.merged_later and not self.matched.once:
             self.keys = merge_all(self.keys)
 
 
@@ -300,21 +301,21 @@ class SharedPacket(CallPacket):
 
 
 def match_many(
-    matcher: Matcher, chunks: Sequence[TagLists], *, unique: bool, threads: int, counts: Counts, services: Services
+    matcher: Matcher, chunks: Sequence[TagLists], *, wanted: Wanted, threads: int, counts: Counts, services: Services
 ) -> Lists:
-    """Keys, uint64, of each of many queries, in order; threads that all calls share take the packets through."""
+    """What is wanted of many queries, uint64, in order; threads that all calls share take the packets through."""
     size = matcher.packet_size
     at_once = min(threads, size.at_once or threads)
     # Few threads keep a device busy, and would merge alone
     merged_later = size.at_once is not None
     parts = cut(whole(chunks), size, at_once)
     if len(parts) == 1:
-        packet = CallPacket(matcher=matcher, unique=unique, part=parts[0], merged_later=merged_later)
+        packet = CallPacket(matcher=matcher, wanted=wanted, part=parts[0], merged_later=merged_later)
         packet.go_through(services, counts)
         found = Lists(packet.keys.offsets, packet.keys.values.astype(np.uint64, copy=False))
         to_merge = packet.to_merge
     else:
-        call = BulkCall(matcher, parts, unique=unique, merged_later=merged_later)
+        call = BulkCall(matcher, parts, wanted=wanted, merged_later=merged_later)
         run(lambda number: call.packet(number).go_through(services, counts), range(len(parts)), at_once)
         found, to_merge = call.lists(threads), call.to_merge
 
@@ -328,8 +329,13 @@ def match_many(
     if to_merge:
         pieces = run_rows(merge, even_work(found.offsets, _PIECES_PER_THREAD * threads), threads)
         found = join_lists(pieces, np.dtype(np.uint64), threads)
-    counts.add(matches=len(found.values))
+    counts.add(matches=matches_in(found, wanted))
     return found
+
+
+def matches_in(answers: Lists, wanted: Wanted) -> int:
+    """How many keys there are in answers, or were counted for them."""
+    return int(answers.values.sum()) if wanted.is_number else len(answers.values)
 
 
 def whole(chunks: Sequence[TagLists]) -> deque[Part]:

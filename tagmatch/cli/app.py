@@ -9,9 +9,10 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -426,7 +427,11 @@ def match(
     output_format: Annotated[
         FormatName | None, cli.option("Format of what is written.", default="by suffix, else jsonl")
     ] = None,
-    unique: Annotated[bool, cli.option("Give each key of a query once.", "--unique")] = False,
+    unique: Annotated[bool, cli.option("Give, or count, each key of a query once.", "--unique")] = False,
+    count: Annotated[bool, cli.option("Write how many keys there are, as `count`, not the keys.", "--count")] = False,
+    exists: Annotated[
+        bool, cli.option("Write whether there are any keys, as `exists`, not the keys.", "--exists")
+    ] = False,
     snapshot: cli.SnapshotNumber = None,
     skip_invalid: cli.SkipInvalid = False,
     exact: Annotated[
@@ -440,16 +445,27 @@ def match(
     Queries of a stream are answered as they come. A row that cannot be used ends the command, after the answers of
     those before it.
     """
+    import pyarrow as pa
+
     from tagmatch.files.columns import EVERY_OTHER
     from tagmatch.files.rows import answer_writer, read_queries, rows_in
 
+    ask: Callable[..., pa.Array]
+    if count and exists:
+        raise typer.BadParameter("counts say whether there are keys; give one of the two", param_hint="--exists")
+    if exists:
+        name, ask = "exists", TagMatch.match_exists_many
+    elif count:
+        name, ask = "count", partial(TagMatch.match_counts, unique=unique)
+    else:
+        name, ask = "keys", partial(TagMatch.match_many, unique=unique)
     with contextlib.suppress(OSError):
         if os.path.isfile(output) and os.path.samefile(queries, output):
             raise TagMatchError(f"{output}: the queries are in this file; give another one for the answers")
     with (
         cli.invalid_rows(skip=skip_invalid) as invalid,
         TagMatch.open(index, snapshot=snapshot, exact=exact, plane=plane, threads=threads) as tm,
-        answer_writer(output, tm.match_many([]).type, output_format) as write,
+        answer_writer(output, pa.field(name, ask(tm, []).type), output_format) as write,
     ):
         own, ignored = attributes or EVERY_OTHER, ignore_columns or ()
         batches = read_queries(queries, form, invalid, own, ignored, plane=plane)
@@ -458,7 +474,7 @@ def match(
         for batch in batches:
             # What messages have besides comes in tables
             queries_of_batch = batch.drop_columns(["row", "id"]) if batch.num_columns > 3 else batch["tags"]
-            write(batch["row"], batch["id"], tm.match_many(queries_of_batch, unique=unique))
+            write(batch["row"], batch["id"], ask(tm, queries_of_batch))
 
 
 def explain(

@@ -371,44 +371,49 @@ def _files_in(folder: Path, form: str | None) -> list[tuple[str, formats.Format]
     return files
 
 
-WriteAnswers = Callable[[pa.Array, pa.Array, pa.ListArray], None]
+WriteAnswers = Callable[[pa.Array, pa.Array, pa.Array], None]
 
 
 @contextlib.contextmanager
-def answer_writer(path: str, keys: pa.ListType, form: str | None = None) -> Iterator[WriteAnswers]:
-    """Give a function that writes a row per query, (`id`, `keys`), for its row number, its id if any, and its keys.
+def answer_writer(path: str, answers: pa.Field, form: str | None = None) -> Iterator[WriteAnswers]:
+    """Give a function that writes a row per query, its id and its answer, for its row number, its id if any, and that.
 
     A file appears only when it is whole. What is written to a stream goes out with every batch.
     """
     found = formats.format_of(path, form)
-    if found.kind == formats.Kind.csv:
+    is_csv = found.kind == formats.Kind.csv
+    if is_csv and pa.types.is_list(answers.type):
         raise InputFileError(f"{path}: answers are lists of keys, which CSV cannot hold; write JSON Lines or Parquet")
     with formats.open_output(path, found.compression) as stream:
         if found.kind == formats.Kind.parquet:
-            with _parquet_answers(stream, keys) as write_parquet:
+            with _parquet_answers(stream, answers) as write_parquet:
                 yield write_parquet
             return
+        texts = csv_cells if is_csv else json_values
+        before, between, after = ("", ",", "\n") if is_csv else ('{"id":', f',"{answers.name}":', "}\n")
+        if is_csv:
+            stream.write(f"id,{answers.name}\n".encode())
 
-        def write(rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+        def write(rows: pa.Array, ids: pa.Array, given: pa.Array) -> None:
             if len(ids):
-                named = pc.coalesce(json_values(ids), json_values(rows))
-                stream.write(text_of(concatenated('{"id":', named, ',"keys":', json_values(keys), "}\n")))
+                named = pc.if_else(ids.is_null(), texts(rows), texts(ids))
+                stream.write(text_of(concatenated(before, named, between, json_values(given), after)))
                 stream.flush()
 
         yield write
 
 
 @contextlib.contextmanager
-def _parquet_answers(stream: formats.Stream, keys_type: pa.ListType) -> Iterator[WriteAnswers]:
+def _parquet_answers(stream: formats.Stream, answers: pa.Field) -> Iterator[WriteAnswers]:
     """One column of ids: numbers, or strings if the first query's id is one."""
     writer: pq.ParquetWriter | None = None
     with contextlib.ExitStack() as stack:
 
-        def write(rows: pa.Array, ids: pa.Array, keys: pa.ListArray) -> None:
+        def write(rows: pa.Array, ids: pa.Array, given: pa.Array) -> None:
             nonlocal writer
             if writer is None:
                 kind = rows.type if ids.slice(0, 1).null_count else ids.type
-                writer = stack.enter_context(pq.ParquetWriter(stream, pa.schema([("id", kind), ("keys", keys_type)])))
+                writer = stack.enter_context(pq.ParquetWriter(stream, pa.schema([("id", kind), answers])))
             kind = writer.schema.field("id").type
             try:
                 missing = pc.if_else(ids.is_null(), rows, pa.scalar(None, rows.type))
@@ -417,11 +422,11 @@ def _parquet_answers(stream: formats.Stream, keys_type: pa.ListType) -> Iterator
                 raise TagMatchError(
                     f"the ids of the queries do not fit one Parquet column, of {kind} as the first one's: {error}"
                 ) from None
-            writer.write_batch(pa.record_batch([named, keys], names=["id", "keys"]))
+            writer.write_batch(pa.record_batch([named, given], schema=writer.schema))
 
         yield write
         if writer is None:
-            write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), keys_type)))
+            write(*(pa.nulls(0, kind) for kind in (pa.int64(), pa.int64(), answers.type)))
 
 
 Write = Callable[[pa.RecordBatch], object]

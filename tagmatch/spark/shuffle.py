@@ -450,7 +450,7 @@ def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -
         messages = (
             pa.RecordBatch.from_struct_array(records.column("message")) if merged else plan.asked.messages(records)
         )
-        answers = bucket.engine.match_many(messages, unique=False)
+        answers = bucket.engine.match_many(messages)
         if merged:
             wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), records.column("query").is_valid())
             records, answers = records.select(["id", "query"]).filter(wanted), answers.filter(wanted)

@@ -35,7 +35,21 @@ FINITE_JSON = json_values(st.floats(allow_nan=False, allow_infinity=False))
 NAMES = st.sampled_from(["command", "get", "unique", "plain", "coalesce", "commit", "full", "tags", "where", "within"])
 SUBSCRIBER_OPTIONS = st.sampled_from(["session", "keys", "every_key", "guarantee", "when_full", "linger"])
 VALUES = (
-    st.sampled_from(["match", "match_unique", "add", "remove", "move", "rows", "sets", "notify", "publish"])
+    st.sampled_from(
+        [
+            "match",
+            "match_unique",
+            "match_counts",
+            "match_exists",
+            "add",
+            "remove",
+            "move",
+            "rows",
+            "sets",
+            "notify",
+            "publish",
+        ]
+    )
     | st.sampled_from(["at_least_once", "drop_oldest"])
     | JSON
 )

@@ -28,7 +28,7 @@ WRONG = [None, "", "token", "token-late", "TOKEN-READ", "token-read ".rstrip() +
 
 
 def sent(name: str, **columns: Any) -> Callable[[flight.FlightClient, Any], Any]:
-    act = exchanged if name in ("match", "match_unique", "notify") else put
+    act = exchanged if name in EXCHANGES else put
     more = {"session": "a", "linger": 0} if name == "notify" else {}
     table = pa.table(columns or {"key": [1], "tags": [["a"]]})
     return lambda client, options: act(client, command(command=name, **more), table, given=options)
@@ -50,6 +50,8 @@ def schema(client, options):
 #: Every call that there is, and the role that it needs
 CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
     "match": ("read", sent("match", tags=[["a"]])), "match_unique": ("read", sent("match_unique", tags=[["a"]])),
+    "match_counts": ("read", sent("match_counts", tags=[["a"]])),
+    "match_exists": ("read", sent("match_exists", tags=[["a"]])),
     "notify": ("read", sent("notify", acknowledge=pa.array([], pa.int64()))),
     "rows": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "rows"}'), options).read_all()),
     "sets": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "sets"}'), options).read_all()),

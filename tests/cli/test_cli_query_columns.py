@@ -330,3 +330,22 @@ def test_the_plane(tmp_path):
     assert "ok, 1 sets" in done("check", path, "--plane")
     assert json.loads(done("info", path, "--plane", "--json"))["sets"] == 1
     assert json.loads(done("export", path))["key"] == 7
+
+
+def test_numbers_in_place_of_keys(tmp_path):
+    """In each format of answers; CSV, which has no lists, has these."""
+    index, path = tmp_path / "index", write(tmp_path / "q.jsonl", [{"tags": ["a", "b"], "id": "x"}, {"tags": ["c"]}])
+    index_of([["a"], ["b"], ["a", "b"]], [1, 1, 2], index).close()
+    for asked, name, expected in (
+        (["--count"], "count", [3, 0]), (["--count", "--unique"], "count", [2, 0]),
+        (["--exists"], "exists", [True, False]),
+    ):  # fmt: skip
+        rows = [{"id": "x", name: expected[0]}, {"id": 1, name: expected[1]}]
+        assert from_json_lines(tagmatch("match", index, path, *asked)) == rows
+        done("match", index, path, *asked, "-o", tmp_path / "a.parquet")
+        assert pq.read_table(tmp_path / "a.parquet").to_pylist() == [rows[0], rows[1] | {"id": "1"}]
+        cells = [json.dumps(each) for each in expected]
+        lines = ["id," + name, f'"x",{cells[0]}', f"1,{cells[1]}"]
+        assert tagmatch("match", index, path, *asked, "--output-format", "csv").splitlines() == lines
+    assert "CSV cannot hold" in tagmatch("match", index, path, "--output-format", "csv", code=1)
+    assert "give one of the two" in tagmatch("match", index, path, "--count", "--exists", code=2)

@@ -258,6 +258,17 @@ CALLS: dict[str, Call] = {
     "explain, where": _same("explain", ["near"], location=PLACES[0], plain=dict),
     "match": _same("match", QUERY, plain=sorted),
     "match_unique": _same("match_unique", QUERY),
+    "match_count": _same("match_count", QUERY),
+    "match_exists": _same("match_exists", QUERY),
+    "match_counts": Call(
+        lambda case: case.tm.match_counts(QUERIES), lambda oracle: [len(oracle.match(query)) for query in QUERIES],
+        lambda _, found: found.to_pylist(),
+    ),
+    "match_exists_many": Call(
+        lambda case: case.tm.match_exists_many(QUERIES),
+        lambda oracle: [bool(oracle.match(query)) for query in QUERIES],
+        lambda _, found: found.to_pylist(),
+    ),
     "match_many": _many(lambda tm: tm.match_many(QUERIES), lambda oracle: [oracle.match(query) for query in QUERIES]),
     "match_many, a table": Call(
         lambda case: case.tm.match_many(MESSAGES), _oracle_answers, lambda _, answers: _as_answers(answers)

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
 from oracle import Oracle, is_condition
 from support import filters, strategies
-from support.agreement import assert_agree, assert_keys
+from support.agreement import assert_agree, assert_keys, assert_numbers
 from support.areas import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
@@ -238,9 +238,13 @@ class Index(stateful.RuleBasedStateMachine):
         ask = self.oracle.match_unique if unique else self.oracle.match
         expected = [sorted(ask(one.tags, **at.options)) for one, at in some]
         assert_keys(self.tm.match_many(table, unique=unique), expected, self.key_type)
+        assert self.tm.match_counts(table, unique=unique).to_pylist() == list(map(len, expected))
+        assert self.tm.match_exists_many(table).to_pylist() == list(map(bool, expected))
         for one, at in some:
             message = message_for(data, one, [])
-            assert sorted(self.tm.match(*message, **at.options)) == self.oracle.match(*message, **at.options)
+            expected = self.oracle.match(*message, **at.options)
+            assert sorted(self.tm.match(*message, **at.options)) == expected
+            assert_numbers(self.tm, expected, *message, **at.options)
             expected = self.oracle.match_unique(*message, **at.options)
             assert self.tm.match_unique(*message, **at.options) == expected
             assert self.tm.submit(*message, **at.options, unique=True).result(60) == expected

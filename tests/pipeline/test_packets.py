@@ -16,6 +16,7 @@ from support.places import lists_of, rows_of
 
 from tagmatch.model.arrays import Lists, U64Array
 from tagmatch.model.columns import rows_of_tags, tag_lists
+from tagmatch.model.options import Wanted
 from tagmatch.model.parallel import run
 from tagmatch.pipeline.run import packets as module
 from tagmatch.pipeline.run.packets import BulkCall, packet_ranges
@@ -75,7 +76,7 @@ NO_ROWS = rows_of_tags([])
 def call_of(queries: list[int], memory: Callable[[int], Any]) -> BulkCall:
     """A call whose packets have so many queries each."""
     matcher: Any = SimpleNamespace(memory=memory)
-    return BulkCall(matcher, [(NO_ROWS, 0, count) for count in queries], unique=False)
+    return BulkCall(matcher, [(NO_ROWS, 0, count) for count in queries], wanted=Wanted.keys)
 
 
 def as_lists(found: Lists, dtype: type[np.unsignedinteger] = np.uint64) -> Keys:

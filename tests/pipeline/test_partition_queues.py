@@ -235,7 +235,7 @@ class Batching:
         """Add so many queries; returns how many are in each piece that leaves at once."""
         batches = routed({number: {0} for number in range(count)})
         callers = [Caller(Future(), False) for _ in range(count)]
-        packet = Packet(matcher=matcher, unique=np.zeros(count, bool), callers=callers)
+        packet = Packet(matcher=matcher, callers=callers)
         leaving, through = self.batcher.add(packet, batches)
         assert len(through) == 0
         return list(map(len, leaving))

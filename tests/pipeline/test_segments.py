@@ -15,7 +15,7 @@ from support.places import rows_of
 
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.input.messages import Message
-from tagmatch.model.options import MatchOptions
+from tagmatch.model.options import MatchOptions, Wanted
 from tagmatch.model.tables import Snapshot
 from tagmatch.pipeline.devices import matcher_of, parts_for
 from tagmatch.pipeline.one import alone
@@ -50,7 +50,8 @@ def test_ranks_in_a_large_segment_become_those_in_small_ones(layout: Any, seed: 
     try:
         for unique in (False, True):
             expected = [sorted(set(keys)) if unique else keys for keys in map(oracle.match, queries)]
-            found = pipeline.match_many(matcher, tag_lists(queries, "queries"), unique=unique)
+            wanted = Wanted.unique if unique else Wanted.keys
+            found = pipeline.match_many(matcher, tag_lists(queries, "queries"), wanted=wanted)
             assert list(map(sorted, rows_of(found))) == expected
             futures = [
                 pipeline.submit(

@@ -63,14 +63,27 @@ def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str] 
         query = message if message.attributes else message[:1]
         assert sorted(tm.match(*query)) == keys
         assert tm.match_unique(*query) == set(keys)
+        assert_numbers(tm, keys, *query)
         assert (message.tags in tm) == (message.tags in oracle)
         explained = tm.explain(*query)
         assert dict(explained) == dict(oracle.explain(*query))
         assert len(explained) == len(dict(explained))
 
 
+def assert_numbers(tm: TagMatch[Any], expected: list[Any], *query: Any, **at: Any) -> None:
+    """A query has so many keys, also where each counts once."""
+    assert tm.match_count(*query, **at) == len(expected)
+    assert tm.match_count(*query, **at, unique=True) == len(set(expected))
+    assert tm.match_exists(*query, **at) is bool(expected)
+
+
 def assert_many(tm: TagMatch[Any], queries: Any, expected: Sequence[list[Any]]) -> None:
-    """Both forms of `match_many` give these keys, which are sorted."""
+    """All forms of `match_many` give these keys, which are sorted, or tell how many they are."""
+    counts, once = tm.match_counts(queries), tm.match_counts(queries, unique=True)
+    assert counts.type == once.type == pa.uint64()
+    assert counts.to_pylist() == [len(keys) for keys in expected]
+    assert once.to_pylist() == [len(set(keys)) for keys in expected]
+    assert tm.match_exists_many(queries).equals(pa.array([len(keys) > 0 for keys in expected], pa.bool_()))
     key_type = tm.stats()["key_type"]
     assert_keys(tm.match_many(queries), expected, key_type)
     once = tm.match_many(queries, unique=True)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from tagmatch import DeviceError, TagMatch
 from tagmatch.model.columns import key_values, tag_lists
-from tagmatch.model.options import Layout, LayoutOptions, MatchOptions
+from tagmatch.model.options import Layout, LayoutOptions, MatchOptions, Wanted
 from tagmatch.model.tables import Snapshot
 from tagmatch.partitioner.consolidation import StagedChanges
 from tagmatch.partitioner.local import segment_after
@@ -161,8 +161,9 @@ class Kernels(Plain):
         """Return the keys of the stored sets that match, for each query in order."""
         chunks = tag_lists(queries, "queries")
         services = {stage: Histogram() for stage in STAGES}
+        wanted = Wanted.unique if unique else Wanted.keys
         answers = match_many(
-            self._matcher, chunks, unique=unique, threads=self._threads, counts=Counts(), services=services
+            self._matcher, chunks, wanted=wanted, threads=self._threads, counts=Counts(), services=services
         )
         return list_array(answers)
 
