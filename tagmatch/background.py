@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -47,6 +48,7 @@ class Background:
         bound: Any = method
         self._function: Callable[[object], float | None] = bound.__func__
         self._name, self._failed, self._again, self._in_forks = name, failed, again, in_forks
+        _go_on_in_forks()
         self._lock = threading.Lock()
         self._follow(bound.__self__)
         self._ended = False
@@ -146,6 +148,7 @@ def renew_in_forks(owner: object, *names: str) -> None:
     of `threading`: Ctrl-C between taking one of a class of our own and the block behind `with` would leave it taken.
     """
     _locks[owner] = names
+    _go_on_in_forks()
 
 
 _running: weakref.WeakSet[Background] = weakref.WeakSet()
@@ -160,8 +163,11 @@ def _begin_anew() -> None:
         background._begin_anew()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+@cache
+def _go_on_in_forks() -> None:
+    """Renew and begin anew after all else: a thread that a child begins may use anything that does so, too."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_begin_anew)
 
 
 @atexit.register

@@ -160,11 +160,19 @@ FORKED = """
 import os, sys, threading, time
 from tagmatch.background import Background, renew_in_forks
 
+def others():  # what begins anew in a child, too
+    time.sleep(0.1)
+    owner.others = True
+
+os.register_at_fork(after_in_child=others)
+
 class Owner:
     def __init__(self):
-        self.lock, self.calls, self.goes_on = threading.Lock(), 0, False
+        self.lock, self.calls, self.goes_on, self.others = threading.Lock(), 0, False, os.getpid()
         renew_in_forks(self, "lock")
     def method(self):
+        if self.others not in (os.getpid(), True):
+            os._exit(2)
         with self.lock:
             self.calls += 1
             while not self.goes_on:
@@ -192,7 +200,7 @@ else:
 
 @pytest.mark.parametrize("in_forks", [True, False])
 def test_forked_children(in_forks: bool) -> None:
-    """A child's lock is free though a thread of the parent holds it, and only some are called there."""
+    """A child's lock is free though a thread of the parent holds it; only some are called there, and after all else."""
     command: list[Any] = [sys.executable, "-W", "ignore", "-c", FORKED, str(in_forks)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{int(in_forks)} ", "")
@@ -206,6 +214,13 @@ def save(*arguments, **options):
     with TagMatch(sys.argv[1], device="cpu", threads=1) as writer:
         writer.add_sets(*arguments, **options)
         writer.consolidate()
+with TagMatch(device="cpu", threads=1) as first:  # children who all compile would take longer than their alarm
+    first.add_sets([["near"], ["soon"]], [1, 2], area=Near(10), expires=[None, timedelta(seconds=0.1)])
+    first.consolidate()
+    first.move([1], 0, 0)
+    assert first.match(["near"], location=(0, 0)) == first.match(["near"], within=Box(-1, -1, 1, 1))
+    while len(first) > 1:
+        time.sleep(0.01)
 save([["near"]] * 500, range(500), area=Near(10))
 times = [timedelta(seconds=key / 10) for key in range(2, 30)]
 save([["soon"]] * 29, range(1, 30), expires=[None, *times])
@@ -271,4 +286,5 @@ def test_forked_children_of_an_index(path: Path, program: str) -> None:
     """They find and move clients, drop keys that expire, and follow the index, whatever their parent did just then."""
     command: list[Any] = [sys.executable, "-W", "ignore", "-c", program, path]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    said = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
+    assert (done.returncode, done.stdout, said) == (0, "", [])
