@@ -125,9 +125,12 @@ def _explain(
     attributes: dict[str, Any] | None = None,
     location: list[Any] | None = None,
     within: dict[str, Any] | None = None,
+    key: int | str | None = None,
 ) -> Body:
     area: Any = area_of(within, "explain: within")
     place: Any = None if location is None else tuple(location)
+    if key is not None:
+        return call.index.explain(tags or [], attributes, location=place, within=area, key=key).to_dict()
     found = call.index.explain(tags or [], attributes, location=place, within=area)
     sets = ((*apart(stored), keys) for stored, keys in found)
     return {
@@ -181,7 +184,9 @@ ACTIONS: dict[str, Action] = {
     "info": Action("read", "Version, type of keys, limits, and who the caller is.", _info),
     "stats": Action("read", "Figures of the index, as `TagMatch.stats` gives them.", lambda call: call.index.stats()),
     "contains": Action("read", "Whether exactly a set is stored: `tags`, and `where`, a list.", _contains),
-    "explain": Action("read", "Which sets a message matches: `tags`, `attributes`, `location`, `within`.", _explain),
+    "explain": Action(
+        "read", "Which sets a message matches, or why `key` does: `tags`, `attributes`, `location`, `within`.", _explain
+    ),
     "sessions": Action(
         "read",
         "One's own sessions of notifications; for an admin, those of all users.",
@@ -281,13 +286,13 @@ CONTENTS = {"rows": _rows, "sets": _sets}
 
 # -- messages ----------------------------------------------------------------------------------------------------------
 
-#: What answers messages, by what is wanted of them
-_ASK: Mapping[Wanted, Callable[..., pa.Array]] = {
-    Wanted.keys: TagMatch.match_many,
-    Wanted.unique: partial(TagMatch.match_many, unique=True),
-    Wanted.counts: TagMatch.match_counts,
-    Wanted.unique_counts: partial(TagMatch.match_counts, unique=True),
-    Wanted.exists: TagMatch.match_exists_many,
+#: The method that answers messages, and its options, by the wanted answer
+_ASK: Mapping[Wanted, tuple[str, Body]] = {
+    Wanted.keys: ("match_many", {}),
+    Wanted.unique: ("match_many", {"unique": True}),
+    Wanted.counts: ("match_counts", {}),
+    Wanted.unique_counts: ("match_counts", {"unique": True}),
+    Wanted.exists: ("match_exists_many", {}),
 }
 #: The same with each key once
 _ONCE = {Wanted.keys: Wanted.unique, Wanted.counts: Wanted.unique_counts}
@@ -358,7 +363,7 @@ class Exchange(ABC):
 
 
 class Matching(Exchange):
-    """Messages, and what is wanted of each: its keys, how many they are, or whether there are any."""
+    """Messages, and the wanted answer to each: its keys, how many they are, or whether there are any."""
 
     def __init__(
         self,
@@ -427,7 +432,9 @@ class Matching(Exchange):
             chunks = [joined(chunks)]
         waited = 0.0 if self._channel is None else time.perf_counter() - some[0].arrived
         try:
-            answers = _ASK[self._wanted](self._service.index, Queries(chunks), channel=self._channel, waited=waited)
+            method, given = _ASK[self._wanted]
+            ask = getattr(self._service.index, method)
+            answers = ask(Queries(chunks), **given, channel=self._channel, waited=waited)
         except (DeadlineMissed, Overloaded) as error:
             if self._channel is None:
                 raise

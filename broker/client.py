@@ -50,6 +50,7 @@ from tagmatch.model.options import KeyType, PipelineOptions, Wanted
 from tagmatch.model.tables import NEVER
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.model.where.constraints import Where
+from tagmatch.reasons import Reasons
 
 _MOST_IN_FLIGHT = PipelineOptions().max_queries
 # Rows of a batch of many queries: several are on their way at once
@@ -57,7 +58,7 @@ _ROWS = 16_384
 _AGAIN_S = 0.1
 
 
-#: How a service is asked for what is wanted
+#: The command for each wanted answer
 _COMMANDS: Mapping[Wanted, Mapping[str, Any]] = {
     Wanted.keys: {"command": "match"},
     Wanted.unique: {"command": "match_unique"},
@@ -451,7 +452,7 @@ class RemoteEngine:
         return singles.submit(row, others, timeout)
 
     def _others(self, attributes: object, place: Place) -> list[Any]:
-        """What a message has besides tags, in the order of columns; none where it has nothing."""
+        """The columns of a message besides its tags, in order; none if it has only tags."""
         others: list[Any] = []
         if attributes is not None or place is not NOWHERE:
             located: Any = place.location
@@ -472,20 +473,26 @@ class RemoteEngine:
     def explain(
         self, tags: Iterable[str], attributes: object, place: Place
     ) -> Iterator[tuple[frozenset[str], tuple[Any, ...]]]:
-        given: Any = attributes
-        if given is not None:
-            packed(given)
+        found: list[dict[str, Any]] = self.act("explain", self._message_body(tags, attributes, place))["sets"]
+        return (_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found)
+
+    def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons:
+        KEY_CHECKS[self.key_type].one(key, "key")
+        return Reasons.of_dict(self.act("explain", self._message_body(tags, attributes, place) | {"key": key}))
+
+    def _message_body(self, tags: Iterable[str], attributes: Any, place: Place) -> dict[str, Any]:
+        """A message as the body of an action."""
+        if attributes is not None:
+            packed(attributes)
         location: Any = place.location
         within: Any = place.within
         packed_place(location, within, plane=self._plane)
-        body = {
+        return {
             "tags": tag_list(tags),
-            "attributes": None if given is None else dict(given),
+            "attributes": None if attributes is None else dict(attributes),
             "location": None if location is None else [float(each) for each in location],
             "within": area_row(within),
         }
-        found: list[dict[str, Any]] = self.act("explain", body)["sets"]
-        return (_stored(each["tags"], itertools.starmap(Where, each["where"]), each["keys"]) for each in found)
 
     def move(self, clients: Any, lon: Any, lat: Any) -> None:
         keys = KEY_CHECKS[self.key_type].many(clients, "clients")

@@ -23,7 +23,7 @@ Order = Literal["fifo", "edf", "dfgs"]
 class Wanted(Enum):
     """What a call wants to know of each message."""
 
-    keys = "keys"  # Its keys: one for each set that has it
+    keys = "keys"  # Its keys, one for each set that has the key
     unique = "unique"  # Its keys, ascending and each once
     counts = "counts"  # How many `keys` there are
     unique_counts = "unique_counts"  # How many `unique` there are

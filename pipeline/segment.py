@@ -66,7 +66,7 @@ class Matched(Protocol):
     def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
         """Keys, uint32 or uint64, of the sets of each query, in `space` if it is asked; can be called once.
 
-        Where keys are wanted unique, they may be so already, which `once` then says. Where a number is wanted, each
+        Where keys are wanted unique, they may be so already, which `once` then says. If a number is wanted, each
         query has this one in place of keys.
         """
 

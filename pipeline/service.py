@@ -214,7 +214,7 @@ class Pipeline:
         return as_asked(matcher, self.match_many(matcher, [rows_of_messages([message])], wanted=wanted).values, unique)
 
     def number(self, matcher: Matcher, asked: Alone | None, row: Callable[[], Message], wanted: Wanted) -> int:
-        """The number that is wanted of one query; where it has few keys, these are counted."""
+        """The wanted number of one query; few keys are looked up, and counted."""
         if asked is not None:
             one, query = asked
             found = one.brief_keys(query, False, self._counts.sums)
@@ -231,7 +231,7 @@ class Pipeline:
         channel: str | None = None,
         waited: float = 0.0,
     ) -> Lists:
-        """Ask many queries; what is wanted of each, uint64, in order.
+        """Ask many queries; the wanted keys or numbers, uint64, in order.
 
         Their packets are not counted as on their way, as their caller waits for them anyway; nor are they queued by
         partition, being as large as many batches. Those of a channel wait each for its turn.

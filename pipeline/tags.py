@@ -256,7 +256,7 @@ def key_counts(matches: Lists, table: KeyTable) -> I64Array:
 
 
 def as_numbers(counts: I64Array, wanted: Wanted) -> Lists:
-    """Answers of one number each, where that is wanted of keys of which each query has so many."""
+    """Answers of one number each, from how many keys each query has."""
     numbers = counts > 0 if wanted is Wanted.exists else counts
     return Lists(np.arange(len(counts) + 1), numbers.astype(np.uint64))
 

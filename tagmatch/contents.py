@@ -145,6 +145,19 @@ def explained(snapshot: Snapshot, ids: Rows, paths: Sequence[Paths]) -> Iterator
             yield frozenset(Where(tag, path) if isinstance(tag, Where) else tag for tag in tags), keys
 
 
+def sets_with(snapshot: Snapshot, key: int | str) -> Iterator[frozenset[str]]:
+    """The tags of each stored set that has the key; all keys are looked at."""
+    for segment in snapshot.segments:
+        keys, names = segment.keys.keys, segment.keys.names
+        number: int | str = key
+        if names is not None:
+            number = pc.index(from_strings(names), pa.scalar(key, pa.large_string())).as_py()
+        rows = np.unique(_lists_of(keys, np.flatnonzero(keys.values == number).astype(keys.offsets.dtype)))
+        if segment.deletions is not None:
+            rows = np.delete(rows, segment.deletions.among(rows))
+        yield from (tags for tags, _ in _sets_at(segment, rows))
+
+
 def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
     keys = segment.keys.keys
     for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(segment, rows)):

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing, Check, Staging
-from tagmatch.contents import every_set, explained, missing_text, pairs, schema_of
+from tagmatch.contents import every_set, explained, missing_text, pairs, schema_of, sets_with
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, give_back
 from tagmatch.model.change_counts import ChangeCounts
@@ -52,6 +52,7 @@ from tagmatch.pipeline.filters.index import by_path, paths_of
 from tagmatch.pipeline.one import Alone, alone
 from tagmatch.pipeline.segment import Matcher
 from tagmatch.pipeline.service import Pipeline
+from tagmatch.reasons import Asked, Reasons
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -305,6 +306,18 @@ class LocalEngine:
         # Of a set that asks for what is near the client, and of any set where clients must be within an area, only
         # some keys are answers
         return [(stored, some) for stored, every in sets if (some := self._keys_there(stored, every, place))]
+
+    @_interrupted_plainly
+    def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons:
+        """Why the key is an answer to a message, or is not."""
+        snapshot, checks, plane = self.changing.snapshot, KEY_CHECKS[self._key_type], self._options.plane
+        value = checks.one(key, "key")
+        if attributes is not None:
+            packed(attributes)
+        packed_place(place.location, place.within, plane=plane)
+        (lon,), (lat,) = self.clients.where(checks.many([value], "keys"))
+        client = None if np.isnan(lon) else (float(lon), float(lat))
+        return Asked.of(tags, attributes, place, client, plane=plane).reasons(value, sets_with(snapshot, value))
 
     def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
         """Of the keys of a set, those whose clients are where the set, or the message, says that they must be."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tagmatch.model.change_counts import ChangeCounts
     from tagmatch.model.tables import Snapshot
     from tagmatch.model.where.areas import Area, Box, Circle
+    from tagmatch.reasons import Reasons
 
     #: Type of keys
     K = TypeVarWithDefault("K", int, str, default=int)
@@ -87,6 +88,7 @@ class _Engine(Protocol):
     def explain(
         self, tags: Iterable[str], attributes: object, place: Place
     ) -> Iterable[tuple[frozenset[str], Any]]: ...
+    def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons: ...
     def move(self, clients: Any, lon: Any, lat: Any) -> None: ...
     def save_positions(self) -> None: ...
     def count(self) -> int: ...
@@ -597,7 +599,7 @@ class Index(Generic[K]):
         within: Circle | Box | None = None,
         unique: bool = False,
     ) -> int:
-        """How many keys `match` gives, without making them where they are many; or `match_unique`, if `unique`.
+        """How many keys `match` gives, without making many of them; or `match_unique`, if `unique`.
 
         Other arguments, and errors, are as those of `match`.
 
@@ -839,6 +841,7 @@ class Index(Generic[K]):
         )
         return found
 
+    @overload
     def explain(
         self,
         tags: Iterable[str],
@@ -846,11 +849,37 @@ class Index(Generic[K]):
         *,
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
-    ) -> list[tuple[frozenset[str], tuple[K, ...]]]:
+        key: None = None,
+    ) -> list[tuple[frozenset[str], tuple[K, ...]]]: ...
+
+    @overload
+    def explain(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        key: K,
+    ) -> Reasons: ...
+
+    def explain(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        key: K | None = None,
+    ) -> Any:
         """Every matching set with its keys, ascending; its conditions are `Where` among the tags. Errors as `match`.
 
         `Where.path` says how messages get to the set. Where clients must be near, or within an area, only the keys are
         given of those that are. Notebooks show the list as a table.
+
+        With `key`: why this key is an answer to the message, or is not. That is a tree: each stored set that has the
+        key, each tag, condition and area of the set, whether it holds, and why not. `str` of it is indented text,
+        `to_dict()` has what JSON has. Tags are compared also if `exact` is off.
 
         Examples
         --------
@@ -865,7 +894,13 @@ class Index(Generic[K]):
         ...     print(set(tags), keys)
         {'cat'} (7,)
         {Where('price < 10')} (8,)
+        >>> print(tm.explain(["dog"], {"price": 12}, key=8))
+        key 8 does not match: its set fails
+          set 1 fails: 1 of 1 tests fails
+            fails  price < 10: price is 12
         """
+        if key is not None:
+            return self._engine.reasons(tags, attributes, _place(location, within), key)
         return Explanation(self._engine.explain(tags, attributes, _place(location, within)))
 
     # -- clients -----------------------------------------------------------------------------------------------------

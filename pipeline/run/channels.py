@@ -116,7 +116,7 @@ class Channels(Workers[Turn]):
     def match_many(
         self, of: Class, matcher: Matcher, chunks: Sequence[TagLists], *, wanted: Wanted, waited: float = 0.0
     ) -> Lists:
-        """What is wanted of many queries, uint64, in order; the deadline, of which some has passed, holds for all."""
+        """The wanted keys or numbers of many queries, uint64, in order; the deadline, partly past, holds for all."""
         since, count = self._clock() - waited, sum(map(len, chunks))
         of.counts.offer(count)
         outcome = "cancelled"

@@ -51,7 +51,7 @@ Part: TypeAlias = tuple[TagLists, int, int]
 class BulkCall:
     """Parts of a call that asks many queries, each a packet; their keys are in memory that is allocated once.
 
-    Where numbers are wanted, each query has one in place of keys. The first packet lets expect how much it takes.
+    If numbers are wanted, each query has one in place of keys. The first packet lets expect how much it takes.
 
     A packet's place is known when those before it have said how many keys they have. Where that takes too long, or
     the memory is too small, the packet has memory of its own, which is copied later. Any number of threads may write.
@@ -303,7 +303,7 @@ class SharedPacket(CallPacket):
 def match_many(
     matcher: Matcher, chunks: Sequence[TagLists], *, wanted: Wanted, threads: int, counts: Counts, services: Services
 ) -> Lists:
-    """What is wanted of many queries, uint64, in order; threads that all calls share take the packets through."""
+    """The wanted keys or numbers of many queries, uint64, in order; shared threads take the packets through."""
     size = matcher.packet_size
     at_once = min(threads, size.at_once or threads)
     # Few threads keep a device busy, and would merge alone

@@ -403,6 +403,13 @@ def _location(text: str) -> tuple[float, float]:
     return lon, lat
 
 
+def _integer(text: str) -> int:
+    """A key of an index whose keys are integers."""
+    if not (text.isascii() and text.isdigit()):
+        raise typer.BadParameter(f"{text!r} is no integer, as the keys of this index are", param_hint="--key")
+    return int(text)
+
+
 def match(
     index: cli.Index,
     queries: Annotated[
@@ -494,11 +501,20 @@ def explain(
             "Where the query is, as two numbers: 9.19,45.46.", default="nowhere", parser=_location, metavar="LON,LAT"
         ),
     ] = None,
+    key: Annotated[
+        str | None, cli.option("Write why this key is an answer, or is not: a tree of the tests of its sets.")
+    ] = None,
+    as_json: Annotated[bool, cli.option("Write the tree of a key as a line of JSON.", "--json")] = False,
     plane: cli.Plane = False,
     snapshot: cli.SnapshotNumber = None,
 ) -> None:
-    """Write each stored set that one query contains, with its keys, as a line of JSON."""
+    """Write each stored set that one query contains, with its keys, as a line of JSON; or why it gets a key."""
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
+        if key is not None:
+            asked: Any = key if tm.stats()["key_type"] == "string" else _integer(key)
+            reasons = tm.explain(tags, attributes, location=location, key=asked)
+            typer.echo(json.dumps(reasons.to_dict(), ensure_ascii=False) if as_json else str(reasons))
+            return
         for stored, keys in tm.explain(tags, attributes, location=location):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
             record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}

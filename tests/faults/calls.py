@@ -288,6 +288,10 @@ CALLS: dict[str, Call] = {
         lambda _, keys: sorted(keys),
     ),
     "explain": _same("explain", QUERY, plain=dict),
+    "explain, a key": Call(
+        lambda case: case.tm.explain(QUERY, _MESSAGE, key=3), lambda oracle: 3 in oracle.match(QUERY, _MESSAGE),
+        lambda _, found: found.matches,
+    ),
     "in": Call(lambda case: QUERY in case.tm),
     "iter": Call(lambda case: dict(case.tm)),
     "to_arrow": Call(

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
 from oracle import Oracle, is_condition
 from support import filters, strategies
-from support.agreement import assert_agree, assert_keys, assert_numbers
+from support.agreement import assert_agree, assert_keys, assert_numbers, assert_reasons
 from support.areas import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
@@ -245,6 +245,7 @@ class Index(stateful.RuleBasedStateMachine):
             expected = self.oracle.match(*message, **at.options)
             assert sorted(self.tm.match(*message, **at.options)) == expected
             assert_numbers(self.tm, expected, *message, **at.options)
+            assert_reasons(self.tm, self.oracle, expected, *message, **at.options)
             expected = self.oracle.match_unique(*message, **at.options)
             assert self.tm.match_unique(*message, **at.options) == expected
             assert self.tm.submit(*message, **at.options, unique=True).result(60) == expected

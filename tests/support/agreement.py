@@ -1,5 +1,6 @@
 """Gives the library and the oracle the same changes and compares their answers."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from oracle import Oracle
 from support.conditions import Message, in_tables
 
 from tagmatch import TagMatch
+from tagmatch.reasons import Reasons
 
 KEY_TYPES = {"integer": pa.uint64(), "string": pa.large_string()}
 
@@ -64,6 +66,7 @@ def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str] 
         assert sorted(tm.match(*query)) == keys
         assert tm.match_unique(*query) == set(keys)
         assert_numbers(tm, keys, *query)
+        assert_reasons(tm, oracle, keys, *query)
         assert (message.tags in tm) == (message.tags in oracle)
         explained = tm.explain(*query)
         assert dict(explained) == dict(oracle.explain(*query))
@@ -71,10 +74,26 @@ def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str] 
 
 
 def assert_numbers(tm: TagMatch[Any], expected: list[Any], *query: Any, **at: Any) -> None:
-    """A query has so many keys, also where each counts once."""
+    """A query has the number of these keys, also if each counts once."""
     assert tm.match_count(*query, **at) == len(expected)
     assert tm.match_count(*query, **at, unique=True) == len(set(expected))
     assert tm.match_exists(*query, **at) is bool(expected)
+
+
+def assert_reasons(tm: TagMatch[Any], oracle: Oracle, expected: list[Any], *query: Any, **at: Any) -> None:
+    """For some keys, as many of their sets hold as the query gets them."""
+    for key in {*expected[:2], *(key for _, keys in list(oracle)[:2] for key in keys[:2])}:
+        found = tm.explain(*query, **at, key=key)
+        assert sum(each.holds for each in found.alternatives) == expected.count(key)
+        assert found.matches is (key in expected)
+        assert len(found.alternatives) == sum(key in keys for _, keys in oracle)
+        for each in found.alternatives:
+            assert each.holds is all(test.holds for test in each.tests)
+            assert all((test.why is None) is test.holds for test in each.tests)
+        assert Reasons.of_dict(json.loads(json.dumps(found.to_dict()))) == found
+        assert str(found).count("\n    fails") == sum(
+            not test.holds for each in found.alternatives for test in each.tests
+        )
 
 
 def assert_many(tm: TagMatch[Any], queries: Any, expected: Sequence[list[Any]]) -> None:

@@ -1,0 +1,291 @@
+"""Why one key is an answer to a message, or is not: its sets as a tree of tests, each with what the message has.
+
+The tests are evaluated here, in Python, as kernels do it for all sets; only places are looked at by kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+
+from tagmatch.model.columns import tag_list
+from tagmatch.model.input.places import area_has, checked_location
+from tagmatch.model.kernels.sphere import EARTH
+from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
+from tagmatch.model.where.constraints import AREA, CONTAINS, NO_TAG, RANGES, SUFFIX, Constraint, Where, name_text
+from tagmatch.model.where.language import rows_of
+from tagmatch.model.where.values import NAN, NUMBERS, TEXTS, key_of, literal, quoted, value_of
+
+_SEVERAL = (list, tuple, set, frozenset)
+_TYPES = {NUMBERS[0]: "number", NUMBERS[1]: "number", TEXTS[0]: "text", TEXTS[1]: "text", "b": "bool", NAN: "NaN"}
+
+#: Where a client, or a message, is
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Test:
+    """What a set asks for: a tag, a condition on an attribute, an area, or that the client is within one.
+
+    Attributes
+    ----------
+    kind : {"tag", "condition", "area", "client"}
+    test : str
+        The tag, or the test as `where` has it.
+    holds : bool
+    has : str or None
+        What the message, or the client, has there: the attribute's values, or the place; `None` if it has nothing.
+    why : str or None
+        Why the test does not hold: a missing or ill-typed value, or the distance. `None` if it holds.
+    """
+
+    kind: Literal["tag", "condition", "area", "client"]
+    test: str
+    holds: bool
+    has: str | None = None
+    why: str | None = None
+
+    def __str__(self) -> str:
+        shown = quoted(self.test) if self.kind == "tag" else self.test
+        return f"holds  {shown}" if self.holds else f"fails  {shown}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """A set that has the key: it is an answer if all tests of the set hold.
+
+    Attributes
+    ----------
+    holds : bool
+    tests : tuple of Test
+        Tags first, each kind in the order of its text.
+    """
+
+    holds: bool
+    tests: tuple[Test, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """What `TagMatch.explain` gives for one key; `str` of it is a tree as indented text.
+
+    Attributes
+    ----------
+    key : int or str
+    matches : bool
+        Whether the key is an answer: an alternative holds.
+    alternatives : tuple of Alternative
+        The sets that have the key, those with the fewest tests that fail first; none if the key is not stored.
+    """
+
+    key: Any
+    matches: bool
+    alternatives: tuple[Alternative, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as dictionaries, lists, texts and bools, which JSON has."""
+        return asdict(self, dict_factory=_listed)
+
+    @classmethod
+    def of_dict(cls, found: Mapping[str, Any]) -> Self:
+        """What `to_dict` has made."""
+        alternatives = [
+            Alternative(each["holds"], tuple(Test(**test) for test in each["tests"])) for each in found["alternatives"]
+        ]
+        return cls(found["key"], found["matches"], tuple(alternatives))
+
+    def __str__(self) -> str:
+        count, holding = len(self.alternatives), sum(each.holds for each in self.alternatives)
+        if not count:
+            return f"key {self.key!r} does not match: no set has it; see for a change that is not consolidated yet"
+        sets = "its set" if count == 1 else f"{holding} of its {count} sets"
+        lines = [f"key {self.key!r} {'matches' if self.matches else 'does not match'}: {_verb(sets, holding)}"]
+        for number, each in enumerate(self.alternatives, 1):
+            failing = sum(not test.holds for test in each.tests)
+            said = "holds" if each.holds else f"fails: {failing} of {len(each.tests)} tests {_fail(failing)}"
+            lines.append(f"  set {number} {said}")
+            lines += [f"    {test}" for test in each.tests] or ["    (it asks for nothing)"]
+        return "\n".join(lines)
+
+
+def _listed(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in pairs}
+
+
+def _verb(sets: str, holding: int) -> str:
+    if sets == "its set":
+        return f"{sets} {'holds' if holding else 'fails'}"
+    return f"{sets} {'holds' if holding == 1 else 'hold'}"
+
+
+def _fail(count: int) -> str:
+    return "fails" if count == 1 else "fail"
+
+
+class Asked(NamedTuple):
+    """A message, and where the client is whose key is asked for."""
+
+    tags: frozenset[str]
+    attributes: Mapping[str, Any]
+    place: Place
+    client: Point | None
+    plane: bool
+
+    @classmethod
+    def of(
+        cls,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None,
+        place: Place,
+        client: Point | None,
+        *,
+        plane: bool,
+    ) -> Self:
+        """A message as callers give it, whose values and places are sound."""
+        location = None if place.location is None else checked_location(place.location, plane=plane)
+        return cls(frozenset(tag_list(tags)), attributes or {}, Place(location, place.within), client, plane)
+
+    def reasons(self, key: Any, sets: Iterable[frozenset[str]]) -> Reasons:
+        """Why the key, which these sets have, is an answer or is not."""
+        found = sorted(map(self._alternative, sets), key=_failing)
+        return Reasons(key, any(each.holds for each in found), tuple(found))
+
+    def _alternative(self, stored: frozenset[str]) -> Alternative:
+        plain = sorted(tag for tag in stored if not isinstance(tag, Where))
+        tests = [self._tag(tag) for tag in plain]
+        conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
+        constraints = [each for text in conditions for row in rows_of(text) for each in row.constraints]
+        tests += [self._condition(each) for each in constraints]
+        if self.place.within is not None:
+            tests.append(self._client())
+        return Alternative(all(test.holds for test in tests), tuple(tests))
+
+    def _tag(self, tag: str) -> Test:
+        holds = tag in self.tags
+        return Test("tag", tag, holds, quoted(tag) if holds else None, None if holds else "the message lacks this tag")
+
+    def _condition(self, constraint: Constraint) -> Test:
+        if constraint.kind == NO_TAG:
+            holds = constraint.payload not in self.tags
+            why = None if holds else "the message has this tag"
+            return Test("condition", constraint.text, holds, None if holds else quoted(constraint.payload), why)
+        if constraint.kind == AREA:
+            return self._area(constraint)
+        given = self.attributes.get(constraint.attribute)
+        keys = [key_of(each) for each in (given if isinstance(given, _SEVERAL) else [given]) if each is not None]
+        holds = any(_satisfies(constraint, key) for key in keys) != constraint.negated
+        has = ", ".join(sorted(map(_shown, keys))) or None
+        return Test("condition", constraint.text, holds, has, None if holds else _why(constraint, keys, has))
+
+    def _area(self, constraint: Constraint) -> Test:
+        area: Any = constraint.area
+        at: Any = self.place.location
+        has = None if at is None else _place_text(at)
+        if isinstance(area, Near):
+            holds, why = self._near(area, at)
+        elif at is None:
+            holds, why = False, "the message has no location"
+        else:
+            holds, why = _is_in(area, at, plane=self.plane), _outside(area, at, "the message", plane=self.plane)
+        if constraint.negated:
+            holds, why = not holds, "the message is within"
+        return Test("area", constraint.text, holds, has, None if holds else why)
+
+    def _near(self, area: Near, at: Any) -> tuple[bool, str]:
+        """Whether the client is near, and why it is not."""
+        if at is None:
+            return self.place.within is not None, "the message has no location"
+        if self.client is None:
+            return False, "the client has no position"
+        around = Circle(*self.client, area.metres)
+        return _is_in(around, at, plane=self.plane), _outside(around, at, "the client", plane=self.plane)
+
+    def _client(self) -> Test:
+        area: Any = self.place.within
+        if self.client is None:
+            return Test("client", f"within {text_of(area)}", False, None, "the client has no position")
+        holds = _is_in(area, self.client, plane=self.plane)
+        why = None if holds else _outside(area, self.client, "the client", plane=self.plane)
+        return Test("client", f"within {text_of(area)}", holds, _place_text(self.client), why)
+
+
+def _failing(alternative: Alternative) -> int:
+    return sum(not test.holds for test in alternative.tests)
+
+
+# -- attributes --------------------------------------------------------------------------------------------------------
+
+
+def _satisfies(constraint: Constraint, key: str) -> bool:
+    """Whether the value with this key satisfies the test, without its sign."""
+    if constraint.kind == RANGES:
+        at = key.encode()
+        return any(lower.position <= at < upper.position for lower, upper in constraint.intervals)
+    if key[0] != TEXTS[0]:
+        return False
+    text = key[1:]
+    return text.endswith(constraint.payload) if constraint.kind == SUFFIX else constraint.payload in text
+
+
+def _why(constraint: Constraint, keys: list[str], has: str | None) -> str:
+    """Why a test of these values does not hold."""
+    name = name_text(constraint.attribute)
+    if not keys:
+        return f"the message has no attribute {name}"
+    if constraint.negated:
+        return f"{name} is {has}"
+    wanted, given = _types_of(constraint), {_TYPES[key[0]] for key in keys}
+    if wanted and given.isdisjoint(wanted):
+        return f"{name} is {has}, of type {' and '.join(sorted(given))}; the test is of type {' and '.join(wanted)}"
+    return f"{name} is {has}"
+
+
+def _types_of(constraint: Constraint) -> list[str]:
+    """The types of values that can satisfy a test; none if all can."""
+    if constraint.kind in (SUFFIX, CONTAINS):
+        return ["text"]
+    letters = {cut.key[:1] for interval in constraint.intervals for cut in interval}
+    return [] if "" in letters else sorted({_TYPES[letter] for letter in letters})
+
+
+def _shown(key: str) -> str:
+    return "NaN" if key == NAN else literal(value_of(key))
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def _is_in(area: Area, at: Point, *, plane: bool) -> bool:
+    return bool(area_has(area, np.array([at[0]]), np.array([at[1]]), plane=plane)[0])
+
+
+def _outside(area: Circle | Box, at: Point, who: str, *, plane: bool) -> str:
+    """How far from an area a place is that it does not have."""
+    if isinstance(area, Circle):
+        away = _distance((area.lon, area.lat), at, plane=plane)
+        unit = "" if plane else " m"
+        return f"{who} is {away:,.0f}{unit} away, {max(away - area.metres, 0):,.0f}{unit} too far"
+    names = ("x", "y") if plane else ("lon", "lat")
+    across = area.west <= at[0] <= area.east if area.west <= area.east else not area.east < at[0] < area.west
+    sides = [(names[0], at[0], area.west, area.east)] if not across else []
+    sides += [(names[1], at[1], area.south, area.north)] if not area.south <= at[1] <= area.north else []
+    return f"{who} is outside: " + ", ".join(
+        f"{name} is {value:g}, not from {least:g} to {most:g}" for name, value, least, most in sides
+    )
+
+
+def _distance(one: Point, other: Point, *, plane: bool) -> float:
+    """Metres along the ground, or units of the plane."""
+    if plane:
+        return math.hypot(other[0] - one[0], other[1] - one[1])
+    (lon, lat), (other_lon, other_lat) = (map(math.radians, each) for each in (one, other))
+    across = math.cos(lat) * math.cos(other_lat) * math.sin((other_lon - lon) / 2) ** 2
+    return 2 * EARTH * math.asin(math.sqrt(min(1.0, math.sin((other_lat - lat) / 2) ** 2 + across)))
+
+
+def _place_text(at: Point) -> str:
+    return f"{at[0]:g}, {at[1]:g}"

@@ -1,0 +1,119 @@
+"""Why a key is an answer or is not: each reason, as text and as JSON. `assert_agree` compares with the oracle."""
+
+import json
+import math
+
+import pytest
+from support.agreement import index_of
+from support.command import tagmatch
+
+from tagmatch import Box, Circle, InvalidTypeError, Near, TagMatch
+from tagmatch.reasons import EARTH
+
+DEGREE = math.radians(1) * EARTH
+
+
+def why(where: str | None, attributes: dict, tags: tuple[str, ...] = ("a",), **at) -> list[str]:
+    with index_of([["a"]], [7], where=[where], device="cpu", threads=1) as tm:
+        (alternative,) = tm.explain(tags, attributes, **at, key=7).alternatives
+    return [str(test) for test in alternative.tests]
+
+
+@pytest.mark.parametrize(
+    ("where", "attributes", "expected"),
+    [
+        ("price < 10", {"price": 9.5}, "holds  price < 10"),
+        ("price < 10", {"price": 12}, "fails  price < 10: price is 12"),
+        ("price < 10", {"price": None}, "fails  price < 10: the message has no attribute price"),
+        ("price < 10", {}, "fails  price < 10: the message has no attribute price"),
+        ("price < 10", {"price": "9"}, 'fails  price < 10: price is "9", of type text; the test is of type number'),
+        ("price < 10", {"price": math.nan}, "fails  price < 10: price is NaN, of type NaN; the test is of type number"),
+        ("price < 10", {"price": ["9", 11]}, 'fails  price < 10: price is "9", 11'),
+        ("price != 10", {"price": 10.0}, "fails  price != 10: price is 10"),
+        ("not price < 10", {"price": 9}, "fails  not price < 10: price is 9"),
+        ("not price < 10", {}, "holds  not price < 10"),
+        ("new = true", {"new": 1}, "fails  new = true: new is 1, of type number; the test is of type bool"),
+        ('name suffix "x"', {"name": 3}, 'fails  name suffix "x": name is 3, of type number; the test is of type text'),
+        ('name contains "x"', {"name": "abc"}, 'fails  name contains "x": name is "abc"'),
+        ('not tags {"a"}', {}, 'fails  not tags {"a"}: the message has this tag'),
+        ('a = "x" and b = "x"', {"a": "x"}, 'fails  b = "x": the message has no attribute b'),
+        ("`a b` = 1", {"a b": 2}, "fails  `a b` = 1: `a b` is 2"),
+    ],
+)
+def test_a_condition(where, attributes, expected):
+    assert expected in why(where, attributes)
+
+
+@pytest.mark.parametrize(
+    ("where", "at", "expected"),
+    [
+        ("within circle(0, 0, 1000)", {}, "the message has no location"),
+        (
+            "within circle(0, 0, 1000)",
+            {"location": (0, 1)},
+            f"the message is {DEGREE:,.0f} m away, {DEGREE - 1000:,.0f} m too far",
+        ),
+        (
+            "within circle(179.5, 0, 1)",
+            {"location": (-179.5, 0)},
+            f"the message is {DEGREE:,.0f} m away, {DEGREE - 1:,.0f} m too far",
+        ),
+        (
+            "within box(170, 0, -170, 5)",
+            {"location": (160, 6)},
+            "the message is outside: lon is 160, not from 170 to -170, lat is 6, not from 0 to 5",
+        ),
+        ("not within box(0, 0, 1, 1)", {"location": (0.5, 0.5)}, "the message is within"),
+        ("within near(5)", {}, "the message has no location"),
+        ("within near(5)", {"location": (0, 0)}, "the client has no position"),
+        ("price = 1", {"within": Circle(0, 0, 1)}, "the client has no position"),
+    ],
+)
+def test_a_place(where, at, expected):
+    assert f"fails  {where if 'within' not in at else 'within circle(0, 0, 1)'}: {expected}" in why(where, {}, **at)
+
+
+def test_on_the_plane():
+    with index_of([["a"], ["b"]], [1, 2], area=[Circle(0, 0, 1), Near(2)], plane=True, device="cpu") as tm:
+        assert "the message is 5 away, 4 too far" in str(tm.explain(["a"], location=(3, 4), key=1))
+        tm.move([2], 30, 40)
+        assert "the client is 50 away, 48 too far" in str(tm.explain(["b"], location=(0, 0), key=2))
+        shown = str(tm.explain(["b"], within=Box(0, 0, 1, 1), key=2))
+        assert "the client is outside: x is 30, not from 0 to 1, y is 40, not from 0 to 1" in shown
+
+
+def test_the_tree(tmp_path):
+    """The set that is nearest to an answer comes first; the command writes the same."""
+    where = ["price < 10 or (price < 20 and new = true)", None]
+    with index_of([["a", "b"], ["a"]], [7, 8], tmp_path / "index", where=where, device="cpu") as tm:
+        found = tm.explain(["a"], {"price": 15, "new": True}, key=7)
+        assert str(found) == (
+            "key 7 does not match: 0 of its 2 sets hold\n"
+            "  set 1 fails: 1 of 4 tests fails\n"
+            '    holds  "a"\n    fails  "b": the message lacks this tag\n    holds  new = true\n    holds  price < 20\n'
+            "  set 2 fails: 2 of 3 tests fail\n"
+            '    holds  "a"\n    fails  "b": the message lacks this tag\n    fails  price < 10: price is 15'
+        )
+        asked = ("explain", tmp_path / "index", "a", "--attributes", '{"price": 15, "new": true}', "--key", "7")
+        assert tagmatch(*asked) == f"{found}\n"
+        assert json.loads(tagmatch(*asked, "--json")) == found.to_dict()
+        assert "'x' is no integer" in tagmatch(*asked[:-1], "x", code=2)
+        assert str(tm.explain([], key=8)).startswith(
+            "key 8 does not match: its set fails\n  set 1 fails: 1 of 1 tests "
+        )
+        assert str(tm.explain(["a"], key=8)) == 'key 8 matches: its set holds\n  set 1 holds\n    holds  "a"'
+        assert "no set has it" in str(tm.explain(["a"], key=9))
+        with pytest.raises(InvalidTypeError, match="key"):
+            tm.explain(["a"], key="7")  # type: ignore[call-overload]
+
+
+def test_names_and_deleted_rows(layout):
+    with TagMatch(key_type="string", layout=layout, device="cpu") as tm:
+        for tag, key in (("a", "ana"), ("b", "bo"), ("c", "ana")):
+            tm.add_set([tag], key)
+            tm.consolidate()
+        tm.remove_set(["a"], "ana")
+        tm.consolidate()
+        assert [test.test for each in tm.explain(["c"], key="ana").alternatives for test in each.tests] == ["c"]
+        assert tm.explain(["c"], key="ana").matches
+        assert tm.explain(["c"], key="nobody").alternatives == ()
