@@ -22,13 +22,18 @@ help:
 	@echo "make bench-pcm, bench-ccm  the figures of PCM, and of CCM, of constraints; results in bench-results/pcm/ and ccm/"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
-$(VENV)/.installed: pyproject.toml bench/pyproject.toml
+# Python compiles the few modules that are used when they are
+$(VENV)/.used: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tagmatch needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Name another with: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.used bench/pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --editable ./bench
 	@touch $@
 
-demo: $(VENV)/.installed
+demo: $(VENV)/.used
 	$(BIN)/python examples/demo.py
 
 # Tests start hundreds of processes, each of which would compile all modules
