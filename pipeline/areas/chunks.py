@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
+from llvmlite.binding import llvm_version_info
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -29,6 +30,8 @@ SLOTS, WORDS, NUMBERS = 16, 72, 128
 #: All slots of a chunk, as bits
 ALL_SLOTS = (1 << SLOTS) - 1
 _LINE = 64
+# The first LLVM that has vectors compressed
+_COMPRESSES = (20,)
 # Numbers per message for which there is room at first
 _FIRST_ROOM = 16
 
@@ -51,7 +54,7 @@ def chunks_of(count: int) -> tuple[F64Array, U32Array]:
 
 _BIT, _BYTE, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
 _DOUBLES, _FLOATS = ir.VectorType(ir.DoubleType(), SLOTS), ir.VectorType(ir.FloatType(), SLOTS)
-_INTEGERS, _NUMBERS, _BITS = (ir.VectorType(kind, SLOTS) for kind in (_I64, _I32, _BIT))
+_INTEGERS, _NUMBERS, _HALVES, _BITS = (ir.VectorType(kind, SLOTS) for kind in (_I64, _I32, _I16, _BIT))
 _int, _float = types.int64, types.float64
 _intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
 
@@ -70,10 +73,10 @@ def _lanes(context, builder, kind, array, first):
     """Loads lanes of 16, by how many bytes each lies behind an element of an array."""
     start = builder.bitcast(_address(context, builder, kind, array, first), _BYTE.as_pointer())
 
-    def lane(offset, vector=_DOUBLES):
-        at = builder.gep(start, [ir.Constant(_I64, offset)])
+    def lane(offset, vector=_DOUBLES, align=4):
+        at = builder.gep(start, [ir.Constant(_I64, offset) if isinstance(offset, int) else offset])
         load = builder.load(builder.bitcast(at, vector.as_pointer()))
-        load.align = 4
+        load.align = align
         return load
 
     return lane
@@ -84,15 +87,25 @@ def _bits(builder, passed):
 
 
 @_intrinsic
-def _keep(typing, numbers, first, slots, out, used):  # noqa: ARG001
+def keep_from(typing, numbers, first, slots, out, used):  # noqa: ARG001
+    """Append some of 16 numbers; how many there are then. There is room for 16."""
+
     def generate(context, builder, signature, arguments):
         numbers, first, slots, out, used = arguments
         lane = _lanes(context, builder, signature.args[0], numbers, first)(0, _NUMBERS)
         mask = builder.bitcast(builder.trunc(slots, _I16), _BITS)
         target = _address(context, builder, signature.args[3], out, used)
-        function = ir.FunctionType(ir.VoidType(), [_NUMBERS, target.type, _BITS])
-        store = cgutils.get_or_insert_function(builder.module, function, "llvm.masked.compressstore.v16i32")
-        builder.call(store, [lane, target, mask])
+        if llvm_version_info < _COMPRESSES:
+            function = ir.FunctionType(ir.VoidType(), [_NUMBERS, target.type, _BITS])
+            store = cgutils.get_or_insert_function(builder.module, function, "llvm.masked.compressstore.v16i32")
+            builder.call(store, [lane, target, mask])
+        else:  # in a register, and all 16 are stored: some processors take 100 cycles to do both at once
+            function = ir.FunctionType(_NUMBERS, [_NUMBERS, _BITS, _NUMBERS])
+            name = "llvm.experimental.vector.compress.v16i32"
+            compress = cgutils.get_or_insert_function(builder.module, function, name)
+            kept = builder.call(compress, [lane, mask, ir.Constant(_NUMBERS, ir.Undefined)])
+            store = builder.store(kept, builder.bitcast(target, _NUMBERS.as_pointer()))
+            store.align = 4
         return builder.add(used, builder.ctpop(slots))
 
     return _int(numbers, _int, _int, out, _int), generate
@@ -166,6 +179,34 @@ def hits(typing, bounds, first, point):  # noqa: ARG001
 
 
 @_intrinsic
+def decided(typing, halves, first, count, point):  # noqa: ARG001
+    """Which of 16 circles, in 16 bits, have a point, as bits; and above these, those that are not decided.
+
+    `count` is how many circles have their numbers one after the other, before those of the next axis, and radii.
+    """
+
+    def generate(context, builder, signature, arguments):
+        halves, first, count, point = arguments
+        lane = _lanes(context, builder, signature.args[0], halves, first)
+        axes, total, after = signature.args[3].count, None, ir.Constant(_I64, 0)
+        for axis in range(axes):
+            middle = builder.sitofp(lane(after, _HALVES, 2), _FLOATS)
+            difference = builder.fsub(middle, _splat(builder, builder.extract_value(point, axis)))
+            square = builder.fmul(difference, difference)
+            total = square if total is None else builder.fadd(total, square)
+            after = builder.add(after, builder.shl(count, ir.Constant(_I64, 1)))
+        radius, two = builder.uitofp(lane(after, _HALVES, 2), _FLOATS), ir.Constant(_FLOATS, [2.0] * SLOTS)
+        less, more = builder.fsub(radius, two), builder.fadd(radius, two)
+        inside = builder.fcmp_ordered("<=", total, builder.fmul(less, less))
+        inside = builder.and_(inside, builder.fcmp_ordered(">", radius, two))
+        unsure = builder.fcmp_unordered("<=", total, builder.fmul(more, more))
+        unsure = builder.and_(unsure, builder.not_(inside))
+        return builder.or_(_bits(builder, inside), builder.shl(_bits(builder, unsure), ir.Constant(_I64, SLOTS)))
+
+    return _int(halves, _int, _int, point), generate
+
+
+@_intrinsic
 def prefetch(typing, array, place):  # noqa: ARG001
     """Have the cache line of an element of an array fetched; it need not be in the array."""
 
@@ -215,7 +256,7 @@ def boxes_with(words, chunk, lon, other, lat, matters):
 @lent
 def keep(numbers, chunk, slots, out, used):
     """Append the numbers of some slots of a chunk; how many numbers there are then. There is room for 16."""
-    return _keep(numbers, 2 * chunk * WORDS + NUMBERS, slots, out, used)
+    return keep_from(numbers, 2 * chunk * WORDS + NUMBERS, slots, out, used)
 
 
 @lent
@@ -224,6 +265,14 @@ def fetch_chunk(words, chunk, has_third):
     for word in range(0, WORDS, 8):
         if has_third or word < 2 * SLOTS or word >= 3 * SLOTS:
             prefetch(words, chunk * WORDS + word)
+
+
+@lent
+def tuple_at(array, row, like):
+    """A row of as many numbers as a tuple has: two or three."""
+    if len(like) == 2:
+        return array[row, 0], array[row, 1]
+    return array[row, 0], array[row, 1], array[row, 2]
 
 
 # -- halves ------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,9 @@ from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.cells import PREPARED
 from tagmatch.pipeline.areas.chunks import Hits, Places, Shapes, Visits, all_frozen
 from tagmatch.pipeline.areas.clients import find_clients
-from tagmatch.pipeline.areas.fixed import AreaGrid, find_fixed
+from tagmatch.pipeline.areas.fine import FineCells
+from tagmatch.pipeline.areas.fixed import find_fixed
+from tagmatch.pipeline.areas.grids import AreaGrid
 from tagmatch.pipeline.areas.index import AreaIndex, GroupedSets, GroupTokens, Searcher, Searchers, ShapeTests
 from tagmatch.pipeline.filters.asked import verified
 from tagmatch.pipeline.filters.finder import (
@@ -304,18 +307,20 @@ def satisfied(found, row_of, known, asked):
 
 # -- one message -------------------------------------------------------------------------------------------------------
 
-_DTYPES: tuple[Any, ...] = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.bool_)
-_F32, _F64, _I32, _I64, _U8, _U32, _U64, _BOOL = _DTYPES
+_DTYPES: tuple[Any, ...] = (np.int16, np.int32, np.int64, np.uint8, np.uint32, np.uint64, np.float32, np.float64)
+_I16, _I32, _I64, _U8, _U32, _U64, _F32, _F64 = _DTYPES
+_BOOL: Any = np.bool_
 
 # The arrays of an index, in the order in which they are prepared
 _OF_KIND = AreaGrid(_I64, _F64, _U32, _I32, _F64, _I64, _I32, _F32, _U32)
+_OF_FINE = FineCells(_I32, _F64, _I64, _U32, _U32, _I16)
 _OF_LOOSE = (_I64, _U32)
 _OF_TESTS = ShapeTests(_I64, _I64, _U8, _F64, _BOOL)
 _OF_FOLLOWERS = (_U32, _I64)
 _OF_TOKENS = (_I64, _I64, _U64, _U32)
 _OF_SETS = (_I64, _I64, _U32)
-_GROUPS = (_OF_KIND, _OF_KIND, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS, (_U32,), _OF_TOKENS, _OF_SETS)
-_KINDS, _, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS, _SETS = (
+_GROUPS = (_OF_KIND, _OF_KIND, _OF_FINE, (_U32,), _OF_LOOSE, _OF_TESTS, _OF_FOLLOWERS, (_U32,), _OF_TOKENS, _OF_SETS)
+_KINDS, _, _, _FIXED_ROWS, _LOOSE, _TESTS, _FOLLOWER_ROWS, _EVERY, _TOKENS, _SETS = (
     BEHIND + sum(map(len, _GROUPS[:place])) for place in range(len(_GROUPS))
 )
 _FOLLOWER_PLACES = _FOLLOWER_ROWS + 1
@@ -357,7 +362,7 @@ def _sets_of(origin, tables, visits, asked, most):
     """The sets, of the groups of a message, that it satisfies; whether to look at `most` was enough."""
     fixed_rows, loose = array_at(tables, _FIXED_ROWS, np.uint32), arrays_at(tables, _LOOSE, _OF_LOOSE)
     kinds, out = (
-        arrays_at(tables, _KINDS, (_OF_KIND, _OF_KIND)),
+        arrays_at(tables, _KINDS, (_OF_KIND, _OF_KIND, _OF_FINE)),
         Hits(np.empty(_ROOM, np.uint32), np.zeros(2, np.int64)),
     )
     is_asked = len(fixed_rows) > 0 and not np.isnan(visits.lon[0])
@@ -529,7 +534,7 @@ def one_located(segment: Segment, tags: TagIndex, index: AreaIndex) -> OneLocate
     """What answers single messages about the sets of a segment that have areas."""
     arrays, scalars = arrays_of(index.filters)
     followers = index.followers
-    own: list[Any] = [*index.fixed.circles, *index.fixed.boxes, index.fixed_rows]
+    own: list[Any] = [*chain(*index.fixed.kinds), index.fixed_rows]
     own += [index.loose.offsets.astype(np.int64, copy=False), index.loose.values, *index.tests]
     own += [np.zeros(0, dtype) for dtype in _OF_FOLLOWERS] if followers is None else [followers.rows, followers.places]
     *arrays_of_cells, first_tag = index.tokens.cells

@@ -32,7 +32,8 @@ from tagmatch.model.kernels.sphere import is_in_box, near_rules, points, reach_o
 from tagmatch.pipeline.areas.cells import CellTree, cell_of
 from tagmatch.pipeline.areas.chunks import NUMBERS, SLOTS, WORDS, Places, around
 from tagmatch.pipeline.areas.clients import ClientCells, MoveLog, Points
-from tagmatch.pipeline.areas.fixed import AreaGrid, FixedAreas, chunk_bounds
+from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.pipeline.areas.grids import AreaGrid, chunk_bounds
 from tagmatch.pipeline.cuda import on_device
 from tagmatch.pipeline.cuda.device import (
     PinnedPool,

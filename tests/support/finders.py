@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from support.places import (
 from support.simulator import SIMULATED
 
 from tagmatch.pipeline.areas.clients import ClientCells
+from tagmatch.pipeline.areas.fine import fine_cells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 
 Entry = tuple[int, int, float]  # group, client, metres
@@ -54,7 +56,8 @@ def assert_holding(
     fixed = FixedAreas.of(groups, group_count, shapes_of([area for _, area in stored]), plane=plane)
     columns = places_of([p for p, _ in messages]), lists_of([g for _, g in messages])
     found = rows_of(finder(fixed).find(*columns))
-    assert list(map(sorted, found)) == list(map(sorted, rows_of(fixed.find(*columns))))
+    for other in (fixed, without_cells(fixed)):
+        assert list(map(sorted, found)) == list(map(sorted, rows_of(other.find(*columns))))
     assert len(found) == len(messages)
     for (place, asked), row in zip(messages, found, strict=True):
         answers = {i: has(area, place, plane=plane) for i, (group, area) in enumerate(stored) if group in asked}
@@ -67,6 +70,11 @@ def _assert_right(row: list[int], answers: dict[int, bool | None]) -> None:
     assert len(row) == len(set(row))
     sure, possible = ({i for i, answer in answers.items() if answer in kinds} for kinds in ([True], [True, None]))
     assert sure <= set(row) <= possible
+
+
+def without_cells(fixed: FixedAreas) -> FixedAreas:
+    """The same areas, reached by chunks alone."""
+    return replace(fixed, fine=fine_cells(fixed.boxes._replace(slots=fixed.boxes.slots[:1]), plane=fixed.plane))
 
 
 class Modelled:

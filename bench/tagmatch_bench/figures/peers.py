@@ -37,6 +37,9 @@ _COMPARED = (
 #: of Python takes too much memory; data of too many answers for a join
 _ONE_BY_ONE, _CHECKED, _MOST_OF_PYTHON, _NOT_JOINED = 1_000, 25, 1_000_000, "large"
 
+#: Parts of the square that a circle covers: a place is in 0.1 to 100
+_COVERAGES = (1e-6, 1e-5, 1e-4)
+
 
 def peers(bench: Bench, *, parts: tuple[str, ...] = PARTS["peers"]) -> Result:
     """Measure all data sets that are wanted."""
@@ -121,6 +124,6 @@ def _timed(
 
 
 def _areas(bench: Bench, result: Result) -> None:
-    """Compare 100,000 and a million circles, each a ten-thousandth of the square, with a grid."""
+    """Compare 100,000 and a million circles, each from a millionth to a ten-thousandth of the square, with a grid."""
     with _on_one_core():
-        spatial(bench, result, [*map(bench.sets, (0.1, 1.0))], (AREAS, END_TO_END, GRID), ("uniform",), (1e-4,))
+        spatial(bench, result, [*map(bench.sets, (0.1, 1.0))], (AREAS, END_TO_END, GRID), ("uniform",), _COVERAGES)

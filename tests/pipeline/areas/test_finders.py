@@ -1,19 +1,32 @@
 """Areas that stay where they are, and clients that move, one thread at a time, against brute force."""
 
+import math
 import random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from support.distances import has
+from support.distances import EARTH, has
 from support.finders import *  # noqa: F403
-from support.finders import Finders, Modelled, both
-from support.places import NOWHERE, Place, lists_of, place_at_edge, places_of, random_area, random_place, shapes_of
+from support.finders import Finders, Modelled, assert_holding, both, without_cells
+from support.places import (
+    NOWHERE,
+    Area,
+    Circle,
+    Place,
+    lists_of,
+    place_at_edge,
+    places_of,
+    random_area,
+    random_place,
+    shapes_of,
+)
 
 from tagmatch import TagMatch
 from tagmatch.model.kernels.sphere import CIRCLE, areas_have
 from tagmatch.pipeline.areas.chunks import Shapes
 from tagmatch.pipeline.areas.fixed import FixedAreas
+from tagmatch.pipeline.areas.grids import EMPTY
 
 
 @pytest.fixture
@@ -29,6 +42,72 @@ def test_columns_say_the_same(rng: random.Random, plane: bool) -> None:
     got = areas_have(*shapes_of(drawn), *places_of(asked), plane=plane).tolist()
     want = [has(area, place, plane=plane) for area, place in zip(drawn, asked, strict=True)]
     assert all(w is None or w == g for w, g in zip(want, got, strict=True))
+
+
+def _small(rng: random.Random, plane: bool, count: int, groups: int) -> list[tuple[int, Area]]:
+    """Circles of nearly one size; a place is in a few. On the sphere, some are where its sides meet."""
+    reach = math.sqrt(2 * groups / count)
+    found: list[tuple[int, Area]] = []
+    for _ in range(count):
+        x, y = random_place(rng, plane)
+        if not plane and rng.random() < 0.3:
+            x, y = rng.choice([45, -135, 90 * rng.random()]) + rng.gauss(0, 1), rng.choice([35.26, 0]) + rng.gauss(0, 1)
+        size = reach * rng.uniform(0.8, 1.25)
+        found.append((rng.randrange(groups), Circle(x, y, size if plane else size * EARTH / 2)))
+    return found
+
+
+@both
+@pytest.mark.parametrize("group_count", [1, 3])
+def test_small_circles_are_decided_by_cells(rng: random.Random, plane: bool, group_count: int) -> None:
+    """Most messages; those with a place nearly at an edge are not, and go by chunks."""
+    stored = _small(rng, plane, 1500, group_count)
+    edges = [(group, place_at_edge(rng, area)) for group, area in rng.choices(stored, k=300)]
+    messages = [(place, list({group, rng.randrange(group_count)})) for group, place in edges]
+    messages += [(random_place(rng, plane), list(range(group_count))) for _ in range(100)]
+    numbers = np.array([group for group, _ in stored], np.int64)
+    fixed = FixedAreas.of(numbers, group_count, shapes_of([area for _, area in stored]), plane=plane)
+    assert (fixed.fine.sides[2::3] >= 0).all()
+    assert assert_holding(stored, group_count, messages, plane=plane, finder=lambda areas: areas) > len(messages)
+
+
+@both
+def test_cells_that_list_nothing(rng: random.Random, plane: bool) -> None:
+    """Too many circles are at one place, of no size and of one, and some circles are too large for their cells."""
+    stored = _small(rng, plane, 2000, 1)
+    at = stored[0][1]
+    assert isinstance(at, Circle)
+    stored += [(0, at)] * 200 + [(0, at._replace(metres=0.0))] * 20
+    stored += [(0, Circle(*random_place(rng, plane), 6 * at.metres)) for _ in range(3)]
+    rng.shuffle(stored)
+    fixed = FixedAreas.of(np.zeros(len(stored), np.int64), 1, shapes_of([area for _, area in stored]), plane=plane)
+    of_cells = fixed.fine.cells[:-1]
+    assert 0 < np.count_nonzero(of_cells >= 1 << 31) < len(of_cells) // 2
+    places = [(at.lon, at.lat), *(place_at_edge(rng, area) for _, area in rng.choices(stored, k=200))]
+    found = assert_holding(stored, 1, [(place, [0]) for place in places], plane=plane, finder=lambda areas: areas)
+    assert found > 220
+
+
+def test_cells_of_chunks_without_a_point_of_the_sphere_are_empty(rng: random.Random) -> None:
+    """And no others that a chunk reaches into: brute force says so where messages have no other way."""
+    anywhere = [(rng.uniform(-180, 180), math.degrees(math.asin(rng.uniform(-1, 1)))) for _ in range(8000)]
+    stored: list[tuple[int, Area]] = [(0, Circle(*place, 2e5)) for place in anywhere]
+    fixed = FixedAreas.of(np.zeros(len(stored), np.int64), 1, shapes_of([area for _, area in stored]), plane=False)
+    grids = fixed.circles
+    side, first = grids.sides[:2].tolist()
+    axes = []
+    for low, by in grids.frames[:6].reshape(3, 2).tolist():
+        ends = low + np.arange(side + 1) / by
+        ends[0], ends[-1] = -np.inf, np.inf
+        least = np.where((ends[:-1] <= 0) & (ends[1:] >= 0), 0.0, np.minimum(ends[:-1] ** 2, ends[1:] ** 2))
+        axes.append((least, np.maximum(ends[:-1] ** 2, ends[1:] ** 2)))
+    least, most = (axes[0][i][:, None, None] + axes[1][i][:, None] + axes[2][i] for i in range(2))
+    has_none = ((least > 1 + 1e-9) | (most < 1 - 1e-9)).ravel()
+    assert side > 3
+    assert np.count_nonzero(has_none) > side
+    assert (grids.cells[first : first + side**3][has_none] == EMPTY).all()
+    messages = [(place, [0]) for place in anywhere[:100]]
+    assert assert_holding(stored, 1, messages, plane=False, finder=without_cells) > 100
 
 
 @pytest.mark.slow
