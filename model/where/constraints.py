@@ -287,24 +287,36 @@ class Constraint:
         elif self.area is not None:
             test = f"within {text_of(self.area)}"
         else:
-            operator, operands = self._operation()
-            test = operator.written(name_text(self.attribute), list(map(literal, operands)))
+            tests = [own.written(name_text(self.attribute), list(map(literal, given))) for own, given in self.tests]
+            test = tests[0] if len(tests) == 1 else f"({' or '.join(tests)})"
         return f"not {test}" if self.negated else test
 
-    def _operation(self) -> tuple[Operator, Sequence[Value]]:
-        """The first operator of the table that makes this, but for its sign, and of which operands."""
+    @property
+    def can_be_written(self) -> bool:
+        """Whether there is a text for it, as there is for each that an expression makes."""
+        try:
+            _ = self.tests
+        except InvalidValueError:
+            return False
+        return True
+
+    @property
+    def tests(self) -> list[tuple[Operator, Sequence[Value]]]:
+        """Operators and operands of which one must hold, or none if this is negated."""
         if self.kind != RANGES:
-            return _OF_TEXTS[self.kind], [self.payload]
-        cuts = [cut for interval in self.intervals for cut in interval]
-        if not cuts:  # only below all texts there is nothing
-            return OPERATORS["<"], [""]
-        is_other = (cuts[0], cuts[-1]) == _ALL
-        cuts = cuts[1:-1] if is_other else cuts
-        for operator in _OF_SIDES.get((is_other, *[cut.side for cut in cuts[:2]]), ()):
-            operands = _operands(operator, cuts)
-            if operands is not None:
-                return operator, operands
-        raise InvalidValueError(f"no constraint has the tag {quoted(self.tag)}")
+            return [(_OF_TEXTS[self.kind], [self.payload])]
+        if not self.intervals:  # only below all texts there is nothing
+            return [(OPERATORS["<"], [""])]
+        whole = _operation(self.intervals)
+        if whole is not None:
+            return [whole]
+        points = tuple(each for each in self.intervals if each.lower.key == each.upper.key and each.upper.side == "]")
+        ranges = [(each,) for each in self.intervals if each not in points]
+        tests = [_operation(some) for some in ([points] if points else []) + ranges]
+        found = [test for test in tests if test is not None]
+        if len(found) < len(tests):
+            raise InvalidValueError(f"no constraint has the tag {quoted(self.tag)}")
+        return found
 
     def __str__(self) -> str:
         return self.text
@@ -410,6 +422,18 @@ def _cuts_of(operator: Operator, key: str, second: str) -> list[Cut]:
     begin, end = TEXTS if key[:1] == TEXTS[0] else NUMBERS
     places = {BEGIN: begin, END: end, OPERAND: key, SECOND: second}
     return [Cut(side, places[place]) for side, place in operator.cuts]
+
+
+def _operation(intervals: Sequence[Interval]) -> tuple[Operator, Sequence[Value]] | None:
+    """The first operator of the table that makes these ranges, and the operands; `None` if no operator does."""
+    cuts = [cut for interval in intervals for cut in interval]
+    is_other = (cuts[0], cuts[-1]) == _ALL
+    cuts = cuts[1:-1] if is_other else cuts
+    for operator in _OF_SIDES.get((is_other, *[cut.side for cut in cuts[:2]]), ()):
+        operands = _operands(operator, cuts)
+        if operands is not None:
+            return operator, operands
+    return None
 
 
 def _operands(operator: Operator, cuts: list[Cut]) -> Sequence[Value] | None:

@@ -5,7 +5,8 @@ A test is an operator of `tagmatch.model.where.constraints` with an attribute an
 =========================================  =============================================================================
 test                                       holds for a message that
 =========================================  =============================================================================
-`tags {"x", …}`                            has all these tags, not just one of them
+`all of tags {"x", …}`, `tags {"x", …}`    has all these tags, not just one of them
+`any of tags {"x", …}`                     has one of these tags, or several
 `within circle(lon, lat, metres)`          is in this circle
 `within box(west, south, east, north)`     is in this box
 `within near(metres)`                      is at most so far from the subscriber
@@ -16,9 +17,7 @@ floats (`1e999` is infinite), `true`, `false` and texts in double quotes, with `
 name of an attribute can stand in backquotes, with those in it doubled. The names of areas are names of attributes, too,
 where no parenthesis follows.
 
-What is stored for an expression are rows, one for each conjunction that it becomes: `not` goes to the leaves, by De
-Morgan's laws, and `and` below `or`, by the distributive law. Tests of one attribute are not made one: an attribute may
-have several values, and each test may hold for another one.
+What is stored for an expression are the rows that it becomes (`tagmatch.model.where.alternatives`).
 """
 
 from __future__ import annotations
@@ -27,43 +26,20 @@ import math
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, NamedTuple, cast
+from typing import cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
+from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, every, one_of, rows_for
 from tagmatch.model.where.areas import KINDS
 from tagmatch.model.where.constraints import KEYWORDS, MANY, OPERATORS, Constraint, Operator, key_for
 from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved, quoted
 
-#: Most rows that are stored for one expression
-MAX_CONJUNCTIONS = 1024
-#: Most parentheses and `not` within each other
-MAX_DEPTH = 100
-# Greater numbers are not shown in full
-_MANY_ROWS = 10**9
 # As many expressions as a batch of a file has: each is read as the batch is checked, and again as its sets are staged
 _REMEMBERED = 1 << 16
 
 # -- expressions, and the rows that are stored for them ----------------------------------------------------------------
-
-
-class Junction(NamedTuple):
-    """Whether all parts hold, or one of them, or its only one does not."""
-
-    kind: Literal["and", "or", "not"]
-    parts: tuple[Expression, ...]
-
-
-#: A `str` is a tag that the message has
-Expression = str | Constraint | Junction
-
-
-class Row(NamedTuple):
-    """A conjunction: what a message must have, in the order of the tags that are stored, each once."""
-
-    tags: list[str]
-    constraints: list[Constraint]
 
 
 def stored_rows(text: str, *, plane: bool) -> list[list[str]]:
@@ -90,7 +66,7 @@ def rows_of(text: str) -> list[Row]:
     """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
 
     InvalidTypeError if it is no text. FilterError for a mistake, by the column, counted from 1, and what was expected
-    there; or for more than `MAX_CONJUNCTIONS` rows.
+    there; or for more than `MAX_CONJUNCTIONS` rows. Rows are in order, whatever the order of the expression.
 
     Examples
     --------
@@ -102,56 +78,7 @@ def rows_of(text: str) -> list[Row]:
     Traceback (most recent call last):
     tagmatch.FilterError: where: column 9: expected a value (a number, "text", true or false), found "and"
     """
-    count, conjunctions = _conjunctions(_parse(text), negated=False, depth=0)
-    if count > MAX_CONJUNCTIONS:
-        shown = f"{count:,}" if count < _MANY_ROWS else f"more than {_MANY_ROWS:,}"
-        raise FilterError(
-            f"where: this becomes {shown} conjunctions, at most {MAX_CONJUNCTIONS:,} are allowed: "
-            "write alternatives for one attribute as `in {…}`, or split it at an `or`, with one set for each part"
-        )
-    rows = []
-    for terms in dict.fromkeys(conjunctions):
-        tags, constraints = [], {}
-        for each in terms:
-            if isinstance(each, str):
-                tags.append(each)
-            else:
-                constraints[each.tag] = each
-        rows.append(Row(sorted(tags), [constraints[tag] for tag in sorted(constraints)]))
-    return rows
-
-
-def _conjunctions(
-    expression: Expression, *, negated: bool, depth: int
-) -> tuple[int, list[frozenset[str | Constraint]]]:
-    """How many conjunctions an expression, or what holds where it does not, becomes; and their terms, unless too many.
-
-    FilterError if it is too deep, or what is negated has no negation.
-    """
-    if depth > MAX_DEPTH:
-        raise FilterError(
-            f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
-        )
-    if not isinstance(expression, Junction):
-        term = expression
-        if negated:
-            term = Constraint.without_tag(term) if isinstance(term, str) else term.negation
-        return 1, [frozenset([term])]
-    kind, parts = expression
-    if kind == "not":
-        return _conjunctions(parts[0], negated=not negated, depth=depth + 1)
-    is_and = (kind == "and") != negated
-    total, found = int(is_and), [frozenset[str | Constraint]()] if is_and else []
-    for part in parts:
-        count, some = _conjunctions(part, negated=negated, depth=depth + 1)
-        total = total * count if is_and else total + count
-        if total > MAX_CONJUNCTIONS:
-            found = []
-        elif is_and:
-            found = [each | other for each in found for other in some]
-        else:
-            found += some
-    return total, found
+    return rows_for(_parse(text))
 
 
 # -- grammar -----------------------------------------------------------------------------------------------------------
@@ -182,12 +109,15 @@ _GRAMMAR = r"""
 ?one: "not" one -> negation
     | "(" any ")"
     | test
-?test: "tags" "{" TEXT ("," TEXT)* "}"           -> tags
+?test: ("tags" | _ALL_OF "tags") "{" TEXT ("," TEXT)* "}" -> tags
+     | _ANY_OF "tags" "{" TEXT ("," TEXT)* "}"    -> any_tag
      | "within" CIRCLE "(" NUMBER "," NUMBER "," NUMBER ")"        -> within
      | "within" BOX "(" NUMBER "," NUMBER "," NUMBER "," NUMBER ")" -> within
      | "within" NEAR "(" NUMBER ")"              -> within
      | OPERATORS
 SIGNS
+_ALL_OF.1: /all\s+of(?=\s+tags\b)/
+_ANY_OF.1: /any\s+of(?=\s+tags\b)/
 TRUE: "true"
 FALSE: "false"
 CIRCLE.1: /circle(?=\s*\()/
@@ -214,7 +144,8 @@ _BETWEEN = [own for own in _BY_RULE.values() if own.count]
 _EXPECTED = (
     ({own.name.split()[0].upper() for own in _BETWEEN if not own.is_symbol} | {*_SIGNS},
      f"an operator ({', '.join(own.name for own in _BETWEEN[:-1])} or {_BETWEEN[-1].name})"),
-    ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN"}, "a test, such as price < 10"),
+    ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN", "_ALL_OF", "_ANY_OF"},
+     "a test, such as price < 10"),
     ({"NUMBER", "TEXT", "TRUE", "FALSE"}, 'a value (a number, "text", true or false)'),
     ({"CIRCLE", "BOX", "NEAR"},
      "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"),
@@ -324,17 +255,19 @@ class _Reader(Transformer[Token, Expression]):
     """Makes the tree, by rules of the grammar; `_test_of` by those of operators."""
 
     def any(self, *parts: Expression) -> Expression:
-        return Junction("or", parts)
+        return Gate(1, parts)
 
     def all(self, *parts: Expression) -> Expression:
-        return Junction("and", parts)
+        return Gate(len(parts), parts)
 
     def negation(self, part: Expression) -> Expression:
-        return Junction("not", (part,))
+        return Not(part)
 
     def tags(self, *texts: Token) -> Expression:
-        tags = tuple(map(_tag, texts))
-        return tags[0] if len(tags) == 1 else Junction("and", tags)
+        return every(list(map(_tag, texts)))
+
+    def any_tag(self, *texts: Token) -> Expression:
+        return one_of(list(map(_tag, texts)))
 
     def within(self, kind: Token, *numbers: Token) -> Expression:
         # What may be wrong with several numbers, is so with one of them

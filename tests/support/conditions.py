@@ -6,16 +6,17 @@ An `Expression` is its text to the library, and to the oracle what its tree mean
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from oracle import OPERATORS, And, Not, Or, Oracle, Tags, Test, Tree, Within, values_of
-from support.expressions import Literal, conjunctions, text_of
+from support.expressions import text_of
 from support.filters import in_order
 
 from tagmatch import Where
+from tagmatch.model.where.constraints import NO_TAG, Constraint
 from tagmatch.model.where.language import rows_of
 
 _PLAIN = random.Random(0)
@@ -27,21 +28,30 @@ class Condition(Where):
     tree: Tree
 
     @classmethod
-    def of(cls, literal: Literal) -> Condition:
-        tree = Not(literal.leaf) if literal.negated else literal.leaf
-        ((tags, (named,)),) = rows_of(text_of(tree, _PLAIN))
-        assert not tags
-        condition = cls(named.text)
-        condition.tree = tree
+    def of(cls, constraint: Constraint) -> Condition:
+        condition = cls(constraint.text)
+        condition.tree = _tree_of(constraint)
         return condition
 
     def __deepcopy__(self, _: Any) -> Condition:
         return self
 
 
+def _tree_of(constraint: Constraint) -> Tree:
+    if constraint.kind == NO_TAG:
+        return Not(Tags((constraint.payload,)))
+    tests: list[Tree] = [Within(constraint.area)]
+    if constraint.area is None:
+        tests = [Test(constraint.attribute, own.name, tuple(operands)) for own, operands in constraint.tests]
+    tree = tests[0] if len(tests) == 1 else Or(tuple(tests))
+    return Not(tree) if constraint.negated else tree
+
+
 @cache
 def condition_of(area: Any) -> Condition:
-    return Condition.of(Literal(Within(area), negated=False))
+    (row,) = rows_of(text_of(Within(area), _PLAIN))
+    (constraint,) = row.constraints
+    return Condition.of(constraint)
 
 
 Oracle.name_of = staticmethod(condition_of)
@@ -58,17 +68,12 @@ class Expression(str):
     def of(cls, tree: Tree, spelling: random.Random) -> Expression:
         expression = cls(text_of(tree, spelling))
         expression.tree = tree
-        rows = (frozenset(part for each in row for part in _parts_of(each)) for row in conjunctions(tree))
-        expression.alternatives = tuple(dict.fromkeys(rows))
+        rows = rows_of(expression)
+        expression.alternatives = tuple(frozenset([*row.tags, *map(Condition.of, row.constraints)]) for row in rows)
         return expression
 
     def __deepcopy__(self, _: Any) -> Expression:
         return self
-
-
-def _parts_of(literal: Literal) -> Iterable[str]:
-    is_plain = isinstance(literal.leaf, Tags) and not literal.negated
-    return literal.leaf.tags if is_plain else [Condition.of(literal)]
 
 
 @cache

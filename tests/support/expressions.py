@@ -1,4 +1,4 @@
-"""Expressions as trees of the tests' own: how they are written, and which conjunctions they are.
+"""Expressions as trees of the tests' own: how they are written.
 
 Nothing here asks the library.
 """
@@ -6,9 +6,9 @@ Nothing here asks the library.
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator
-from itertools import chain, pairwise, product
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
 
 from oracle import OPERATORS, And, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
 
@@ -28,31 +28,6 @@ def tests_of(tree: Tree) -> list[Test]:
         case Test():
             return [tree]
     return []
-
-
-class Literal(NamedTuple):
-    """A test, a tag or an area, perhaps negated: what a conjunction is made of."""
-
-    leaf: Test | Tags | Within
-    negated: bool
-
-
-def conjunctions(tree: Tree, *, negated: bool = False) -> Iterator[list[Literal]]:
-    """An expression holds if and only if one of these does; some may be alike."""
-    match tree:
-        case Not(part):
-            yield from conjunctions(part, negated=not negated)
-        case And(parts) | Or(parts):
-            found = [list(conjunctions(part, negated=negated)) for part in parts]
-            if isinstance(tree, And) == negated:
-                yield from chain.from_iterable(found)
-            else:
-                yield from (list(chain.from_iterable(chosen)) for chosen in product(*found))
-        case Tags(tags):
-            one_by_one = [Literal(Tags((tag,)), negated) for tag in tags]
-            yield from ([each] for each in one_by_one) if negated else [one_by_one]
-        case _:
-            yield [Literal(tree, negated)]
 
 
 # -- how trees are written ---------------------------------------------------------------------------------------------

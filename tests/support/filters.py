@@ -20,8 +20,8 @@ from support.expressions import precedes as precedes
 from support.expressions import tests_of
 from support.expressions import text_of as text_of
 
+from tagmatch.model.where.alternatives import Row
 from tagmatch.model.where.constraints import CONTAINS, NO_TAG, RANGES, SUFFIX, Constraint, Cut
-from tagmatch.model.where.language import Row
 from tagmatch.model.where.values import key_of
 
 # -- what the library made of an expression ----------------------------------------------------------------------------

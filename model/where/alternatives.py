@@ -1,0 +1,283 @@
+"""What an expression becomes: rows of tags and tests, in a normal form, of which a message must satisfy one.
+
+`not` goes to the leaves, by De Morgan's laws, and `and` below `or`, by the distributive law. Then tests
+that others imply are left out of rows, and rows that cannot hold, or that others imply, are left out. Tests of one
+attribute between `or` become one; so do negated ones between `and`. Others stay apart: an attribute may have several
+values, and each test may hold for another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeGuard
+
+from tagmatch.model.errors import FilterError
+from tagmatch.model.where.constraints import NO_TAG, RANGES, Constraint, Interval
+
+#: Most rows that are stored for one expression
+MAX_CONJUNCTIONS = 1024
+#: Most parentheses and `not` within each other
+MAX_DEPTH = 100
+# Most conjunctions that are made before they become fewer
+_MOST_MADE = 1 << 12
+
+
+class Gate(NamedTuple):
+    """Whether so many parts hold: all of them for `and`, one for `or`."""
+
+    least: int
+    parts: tuple[Expression, ...]
+
+
+class Not(NamedTuple):
+    """Whether the part does not hold."""
+
+    part: Expression
+
+
+#: A tag that the message has, or a test
+Term = str | Constraint
+Expression = Term | Gate | Not
+Terms = frozenset[Term]
+
+
+class Row(NamedTuple):
+    """A conjunction: what a message must have, in the order of the tags that are stored, each once."""
+
+    tags: list[str]
+    constraints: list[Constraint]
+
+
+def every(parts: Sequence[Expression]) -> Expression:
+    """What holds if all parts do."""
+    return parts[0] if len(parts) == 1 else Gate(len(parts), tuple(parts))
+
+
+def one_of(parts: Sequence[Expression]) -> Expression:
+    """What holds if a part does."""
+    return parts[0] if len(parts) == 1 else Gate(1, tuple(parts))
+
+
+def rows_for(expression: Expression) -> list[Row]:
+    """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
+
+    FilterError for more than `MAX_CONJUNCTIONS`, for more than `MAX_DEPTH`, or for what has no negation.
+    """
+    rows = []
+    for terms in _rows(expression, negated=False, depth=0):
+        tags = sorted(term for term in terms if isinstance(term, str))
+        rows.append(Row(tags, sorted((term for term in terms if isinstance(term, Constraint)), key=_tag_of)))
+    return rows
+
+
+def _tag_of(term: Term) -> str:
+    return term if isinstance(term, str) else term.tag
+
+
+def _order(terms: Terms) -> list[str]:
+    return sorted(map(_tag_of, terms))
+
+
+def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
+    """The conjunctions that an expression, or what holds where it does not, becomes."""
+    if depth > MAX_DEPTH:
+        raise FilterError(
+            f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
+        )
+    if isinstance(expression, Not):
+        return _rows(expression.part, negated=not negated, depth=depth + 1)
+    if not isinstance(expression, Gate):
+        return [frozenset([_negation(expression) if negated else expression])]
+    parts = [_rows(part, negated=negated, depth=depth + 1) for part in expression.parts]
+    if (expression.least == 1) != negated:
+        return _bounded(_folded(row for part in parts for row in part))
+    found = parts[0]
+    for part in parts[1:]:
+        found = _product(found, part)
+    return _bounded(_folded(found))
+
+
+def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms]:
+    """The conjunctions that are one of some and one of others."""
+    if len(rows) * len(others) > _MOST_MADE:
+        rows, others = _folded(rows), _folded(others)
+        if len(rows) * len(others) > _MOST_MADE:
+            raise _too_many()
+    return [*{each | other for each in rows for other in others}]
+
+
+def _bounded(rows: list[Terms]) -> list[Terms]:
+    if len(rows) > MAX_CONJUNCTIONS:
+        raise _too_many()
+    return rows
+
+
+def _too_many() -> FilterError:
+    return FilterError(
+        f"where: this becomes more than {MAX_CONJUNCTIONS:,} conjunctions, which is how many are allowed: write "
+        "alternatives for one attribute as `in {…}`, or split it at an `or`, with one set for each part"
+    )
+
+
+def _negation(term: Term) -> Constraint:
+    return Constraint.without_tag(term) if isinstance(term, str) else term.negation
+
+
+# -- normal form -------------------------------------------------------------------------------------------------------
+
+
+def _folded(given: Iterable[Terms]) -> list[Terms]:
+    """Rows that say the same together, in order."""
+    found = {_conjunction(row) for row in given}
+    left = {row for row in found if not _is_contradictory(row)} or {min(found, key=_order)}
+    while True:
+        merged = _merged(left)
+        if len(merged) == len(left):
+            rows = sorted(merged, key=_order)
+            return _without_implied(rows) if len(rows) <= MAX_CONJUNCTIONS else rows
+        left = merged
+
+
+def _conjunction(terms: Terms) -> Terms:
+    """The terms that no other one implies, with one negated test for each attribute."""
+    ranges: dict[str, list[Constraint]] = {}
+    for term in terms:
+        if _is_range(term):
+            ranges.setdefault(term.attribute, []).append(term)
+    if all(len(tests) == 1 for tests in ranges.values()):
+        return terms
+    left = set(terms)
+    for tests in ranges.values():
+        negated = [test for test in tests if test.negated]
+        left.difference_update(negated)
+        left.update(united(negated))
+        asked = sorted((test for test in tests if not test.negated), key=_tag_of)
+        for place, test in enumerate(asked):
+            # The first one stays if two imply each other
+            if any(_implies(other, test) for other in asked[:place]) or any(
+                _implies(other, test) and not _implies(test, other) for other in asked[place:]
+            ):
+                left.discard(test)
+    return frozenset(left)
+
+
+def _is_contradictory(terms: Terms) -> bool:
+    """Whether terms cannot hold together, as far as two of them say so."""
+    for term in terms:
+        if isinstance(term, str):
+            continue
+        if term.kind == RANGES and not term.negated:
+            if not term.intervals:
+                return True
+            for other in terms:
+                if _is_range(other) and other.negated and other.attribute == term.attribute and _within(term, other):
+                    return True
+        elif term.negated and (term.payload if term.kind == NO_TAG else term.negation) in terms:
+            return True
+    return False
+
+
+def _merged(rows: set[Terms]) -> set[Terms]:
+    """Rows that differ in one test of an attribute as one, as far as there is a test for it."""
+    groups: dict[tuple[str, Terms], list[Constraint]] = {}
+    for row in sorted(rows, key=_order) if len(rows) > 1 else ():
+        for term in row:
+            if _is_range(term) and not term.negated:
+                groups.setdefault((term.attribute, row - {term}), []).append(term)
+    left = set(rows)
+    for (_, rest), tests in sorted(groups.items(), key=lambda group: (group[0][0], _order(group[0][1]))):
+        there = [test for test in tests if rest | {test} in left]
+        if len(there) > 1:
+            left.difference_update(rest | {test} for test in there)
+            left.update(_conjunction(rest | {test}) for test in united(there))
+    return left
+
+
+def _without_implied(rows: list[Terms]) -> list[Terms]:
+    """The rows that imply no other row."""
+    heads = [frozenset(map(_head, row)) for row in rows]
+    left = [True] * len(rows)
+    for at, (row, own) in enumerate(zip(rows, heads, strict=True)):
+        for place, (other, head) in enumerate(zip(rows, heads, strict=True)):
+            if head <= own and place != at and left[place] and _all_imply(row, other):
+                left[at] = False
+                break
+    return [row for row, is_left in zip(rows, left, strict=True) if is_left]
+
+
+def _head(term: Term) -> object:
+    """A part that is equal in two terms if one may imply the other."""
+    return (term.attribute, term.negated) if _is_range(term) else term
+
+
+def _all_imply(terms: Terms, others: Terms) -> bool:
+    return all(other in terms or any(_implies(term, other) for term in terms) for other in others)
+
+
+def _implies(term: Term, other: Term) -> bool:
+    """Whether a test of ranges holds only where another one of its attribute does."""
+    if not (_is_range(term) and _is_range(other)):
+        return False
+    if (term.attribute, term.negated) != (other.attribute, other.negated):
+        return False
+    return _within(other, term) if term.negated else _within(term, other)
+
+
+def _is_range(term: Term) -> TypeGuard[Constraint]:
+    return isinstance(term, Constraint) and term.kind == RANGES
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+
+def _within(test: Constraint, other: Constraint) -> bool:
+    """Whether the ranges of one test are in those of another one."""
+    return all(
+        any(_starts(each) >= _starts(around) and _ends(each) <= _ends(around) for around in other.intervals)
+        for each in test.intervals
+    )
+
+
+def _starts(interval: Interval) -> bytes:
+    return interval.lower.position
+
+
+def _ends(interval: Interval) -> bytes:
+    return interval.upper.position
+
+
+def _place(interval: Interval) -> tuple[bytes, bytes]:
+    return _starts(interval), _ends(interval)
+
+
+def united(tests: Sequence[Constraint]) -> list[Constraint]:
+    """Tests of one attribute as one that has the ranges of all, or as few as can be written."""
+    if len(tests) < 2:
+        return [*tests]
+    whole = _union(tests)
+    if whole.can_be_written:
+        return [whole]
+    found: list[Constraint] = []
+    for test in sorted(tests, key=_tag_of):
+        for place, other in enumerate(found):
+            both = _union((other, test))
+            if both.can_be_written:
+                found[place] = both
+                break
+        else:
+            found.append(test)
+    return found
+
+
+def _union(tests: Sequence[Constraint]) -> Constraint:
+    intervals: list[Interval] = []
+    for each in sorted({interval for test in tests for interval in test.intervals}, key=_place):
+        start, last = _starts(each), intervals[-1] if intervals else None
+        # Neighbours stay apart, as they do in a list
+        if last and (start < _ends(last) or (start == _ends(last) and each.lower.key == last.upper.key)):
+            if _ends(each) > _ends(last):
+                intervals[-1] = Interval(last.lower, each.upper)
+        else:
+            intervals.append(each)
+    return replace(tests[0], intervals=tuple(intervals))
