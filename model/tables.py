@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -175,6 +175,25 @@ class TagsetTable(Table):
         return len(self) > 0 and self.ranks.offsets[1] == self.ranks.offsets[0]
 
 
+class KeySpan(NamedTuple):
+    """Between which keys those of a table are, and whether each is there once."""
+
+    low: np.uint64
+    words: int  # Of a bitmap of all keys from the lowest to the highest
+    are_distinct: bool  # Also `False` where such a bitmap would have more words than there are keys: nobody looks
+
+
+@kernel
+def _are_distinct(keys, low, words):
+    for key in keys:
+        above = _U(key) - low
+        bit = _U(1) << (above & _U(63))
+        if words[above >> _U(6)] & bit:
+            return False
+        words[above >> _U(6)] |= bit
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class KeyTable(Table):
     """Keys of each set id."""
@@ -188,9 +207,22 @@ class KeyTable(Table):
     # When each of `keys.values` stops being an answer of its set, in microseconds since 1970, UTC; `NEVER` if it does
     # not. `None` if none does.
     expires: I64Array | None = None
+    _span: list[KeySpan] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    @property
+    def span(self) -> KeySpan:
+        """Between which keys these are, and whether each is there once: made when first asked for, and kept."""
+        if not self._span:
+            keys = self.keys.values
+            low, high = (keys.min(), keys.max()) if len(keys) else (0, 0)
+            words = ((int(high) - int(low)) >> 6) + 1
+            is_dense = words <= len(keys)
+            are_distinct = is_dense and bool(_are_distinct(keys, np.uint64(low), np.zeros(words, np.uint64)))
+            self._span.append(KeySpan(np.uint64(low), words, are_distinct))
+        return self._span[0]
 
     @property
     def type(self) -> KeyType:

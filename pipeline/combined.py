@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, cycle, pairwise
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,8 @@ from tagmatch.pipeline.segment import (
     SegmentMatcher,
     added_up,
 )
-from tagmatch.pipeline.tags import Space, merge_unique, no_space
+from tagmatch.pipeline.tags import Space, no_space
+from tagmatch.pipeline.unique import merge_unique
 
 
 class Several:
@@ -293,7 +294,6 @@ class _InAllParts:
 
     parts: Sequence[Any]
     first_keys: Sequence[int]
-    once: ClassVar[bool] = False
 
     def subset_match(self) -> _InAllParts:
         return _InAllParts([part.subset_match() for part in self.parts], self.first_keys)
@@ -306,17 +306,27 @@ class _InAllParts:
     def rejected(self) -> int:
         return sum(part.rejected for part in self.parts)
 
-    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
+    @property
+    def some(self) -> list[tuple[Any, int]]:
+        """Parts with keys, and what their keys are counted from."""
         parts = list(zip(self.parts, self.first_keys, strict=True))
-        some = [(part, first) for part, first in parts if part.found] or parts[:1]
+        return [(part, first) for part, first in parts if part.found] or parts[:1]
+
+    @property
+    def once(self) -> bool:
+        return len(self.some) == 1 and bool(self.some[0][0].once)
+
+    def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
+        some = self.some
         if wanted.is_number:
             numbers = [part.key_lookup(wanted=wanted) for part, _ in some]
             add_up = np.maximum if wanted is Wanted.exists else np.add
             return Lists(numbers[0].offsets, add_up.reduce([each.values for each in numbers]))
         if len(some) == 1 and some[0][1] == 0:
-            keys: Lists = some[0][0].key_lookup(space)
+            keys: Lists = some[0][0].key_lookup(space, wanted=wanted)
             return keys
-        return side_by_side([_counted_from(first, part.key_lookup()) for part, first in some], space)
+        each = [_counted_from(first, part.key_lookup(wanted=wanted)) for part, first in some]
+        return side_by_side(each, space)
 
 
 def _counted_from(first: int, keys: Lists) -> Lists:

@@ -24,7 +24,8 @@ from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import find_all
 from tagmatch.model.tables import Segment
-from tagmatch.pipeline.tags import TagIndex, copy_keys, keep_live, key_ends, unique_keys
+from tagmatch.pipeline.tags import TagIndex, copy_keys, keep_live, key_ends
+from tagmatch.pipeline.unique import unique_keys
 
 # Places of what all layouts need in `Prepared`; what a layout adds follows
 _SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(9)

@@ -34,6 +34,7 @@ from tagmatch.pipeline.tags import (
     look_up_keys,
     no_space,
 )
+from tagmatch.pipeline.unique import look_up_once, merge_all
 
 
 class Keys(Protocol):
@@ -72,7 +73,7 @@ class Matched(Protocol):
 
     @property
     def once(self) -> bool:
-        """Whether the keys that were looked up are, for each query, ascending and each once."""
+        """Whether keys that are looked up `unique` are, for each query, ascending and each once."""
 
 
 class Preprocessed(Protocol):
@@ -298,7 +299,7 @@ class SegmentSets:
     key_places: Lists | None
     segment: Segment
     rejected: int = 0
-    once: ClassVar[bool] = False  # See `Matched`
+    once: ClassVar[bool] = True  # See `Matched`
 
     @property
     def found(self) -> int:
@@ -313,9 +314,10 @@ class SegmentSets:
             counts = self.sets.lengths() if wanted is Wanted.exists else key_counts(self.sets, keys)
             return as_numbers(counts if places is None else counts + places.lengths(), wanted)
         if places is None:
-            return look_up_keys(self.sets, keys, space)
+            return (look_up_once if wanted is Wanted.unique else look_up_keys)(self.sets, keys, space)
         alone = Lists(places.offsets, keys.keys.values[places.values])
-        return side_by_side([look_up_keys(self.sets, keys), alone] if len(self.sets.values) else [alone], space)
+        parts = [look_up_keys(self.sets, keys), alone] if len(self.sets.values) else [alone]
+        return merge_all(side_by_side(parts)) if wanted is Wanted.unique else side_by_side(parts, space)
 
     def ids(self) -> Lists:
         """Ids of the sets, of those with single keys, too."""

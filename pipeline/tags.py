@@ -1,4 +1,4 @@
-"""Stages 1, 3 and 4 on the CPU: tags become ranks, set ids become keys, and merge makes each query's keys unique (§3).
+"""Stages 1 and 3 on the CPU: tags become ranks, and set ids become keys (§3).
 
 Tags that no stored set has are dropped. What was looked up in one segment need not be looked up in all others: ranks in
 one become ranks in another.
@@ -7,17 +7,15 @@ one become ranks in another.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
+from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
 from tagmatch.model.kernels.hashing import hash_strings
-from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import copy, inlined, kernel
-from tagmatch.model.kernels.lists import ascending_known, gather_strings, sort_values, spread
+from tagmatch.model.kernels.lists import ascending_known, gather_strings, spread
 from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.options import Wanted
 from tagmatch.model.parallel import even_ranges
@@ -176,10 +174,6 @@ class Translation:
         return own
 
 
-# Up to this many keys comparing them beats counting their bytes
-_FEW_KEYS = 32
-
-
 @kernel
 def key_ends(ends, set_ids, key_offsets, out):
     """Write where each query's keys end, from `out[1]` on."""
@@ -219,11 +213,14 @@ def live_sets(matches: Lists, deletions: Deletions | None) -> Lists:
     return Lists(ends, out[:used])
 
 
-#: Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all
-Space: TypeAlias = Callable[[int], U64Array | None]
+class Space(Protocol):
+    """Gives memory for a number of keys, not initialized, if there is some; the caller then writes them all."""
+
+    def __call__(self, count: int, *, at_most: bool = False) -> U64Array | None:
+        """The memory; with `at_most`, the caller may write fewer, the first ones."""
 
 
-def no_space(count: int) -> None:
+def no_space(count: int, *, at_most: bool = False) -> None:
     """Keys go to memory of their own."""
 
 
@@ -264,119 +261,6 @@ def as_numbers(counts: I64Array, wanted: Wanted) -> Lists:
 def _memory(count: int, table: KeyTable, space: Space) -> UIntArray:
     keys = space(count)
     return pooled(count, table.keys.values.dtype) if keys is None else keys
-
-
-@kernel
-def _sort_keys(keys, swap):
-    """Sort keys in place, least significant byte first; bytes that all have in common take no time."""
-    count = len(keys)
-    if count <= _FEW_KEYS:
-        sort_values(keys, 0, count)
-        return
-    varying = _U(0)
-    for i in range(1, count):
-        varying |= keys[i] ^ keys[0]
-    source, target = keys, swap
-    ends = np.empty(257, np.int64)
-    for byte in range(8):
-        shift = _U(8 * byte)
-        if (varying >> shift) & _U(255) == _U(0):
-            continue
-        ends[:] = 0
-        for i in range(count):
-            ends[((source[i] >> shift) & _U(255)) + _U(1)] += 1
-        for digit in range(1, 256):
-            ends[digit] += ends[digit - 1]
-        for i in range(count):
-            digit = (source[i] >> shift) & _U(255)
-            target[ends[digit]] = source[i]
-            ends[digit] += 1
-        source, target = target, source
-    if varying != _U(0):
-        copy(source, 0, count, keys, 0)
-
-
-@kernel
-def _each_once(keys, out):
-    """Write ascending keys, each once; returns how many there are."""
-    used = 0
-    for i in range(len(keys)):
-        if i == 0 or keys[i] != keys[i - 1]:
-            out[used] = keys[i]
-            used += 1
-    return used
-
-
-@kernel
-def _by_bits(keys, low, words, out):
-    """Write the keys, which begin at `low`, ascending and each once: a bit for each is set in `words`; how many."""
-    words[:] = _U(0)
-    for key in keys:
-        above = _U(key) - low
-        words[above >> _U(6)] |= _U(1) << (above & _U(63))
-    used = 0
-    for place in range(len(words)):
-        word = words[place]
-        while word != _U(0):
-            out[used] = low + (_U(place) << _U(6)) + trailing_zeros(word)
-            word &= word - _U(1)
-            used += 1
-    return used
-
-
-@kernel
-def ascending_unique(keys, words, swap, out):
-    """Write keys ascending and each once; returns how many there are. `words` and `swap` are as long."""
-    ascending, low, high = True, keys[0], keys[0]
-    for i in range(1, len(keys)):
-        ascending &= keys[i] >= keys[i - 1]
-        low, high = min(low, keys[i]), max(high, keys[i])
-    if ascending:
-        return _each_once(keys, out)
-    # With more words than keys, most of them empty, sorting is faster
-    spanned = ((_U(high) - _U(low)) >> _U(6)) + _U(1)
-    if spanned <= _U(len(keys)):
-        return _by_bits(keys, _U(low), words[: np.int64(spanned)], out)
-    copy(keys, 0, len(keys), out, 0)
-    _sort_keys(out, swap)
-    return _each_once(out, out)
-
-
-@kernel
-def unique_keys(ends, keys, wanted, new_ends, out):
-    """Write the keys, those of wanted queries ascending and each once; returns how many there are."""
-    longest = 0
-    for query in range(len(ends) - 1):
-        if wanted[query]:
-            longest = max(longest, ends[query + 1] - ends[query])
-    words, swap = np.empty(longest, np.uint64), np.empty(longest, keys.dtype)
-    used = 0
-    for query in range(len(ends) - 1):
-        begin, end = ends[query], ends[query + 1]
-        if end - begin <= 1:  # to slice arrays would take most of the time of queries without an answer
-            for i in range(begin, end):
-                out[used] = keys[i]
-                used += 1
-        elif wanted[query]:
-            found, count = keys[begin:end], end - begin
-            used += ascending_unique(found, words[:count], swap[:count], out[used : used + count])
-        else:
-            used = copy(keys, begin, end, out, used)
-        new_ends[query + 1] = used
-    return used
-
-
-def merge_unique(answers: Lists, wanted: BoolArray) -> Lists:
-    """Each wanted query's keys ascending, each once (the merge stage of `match-unique`); others' keys as they are."""
-    ends = np.zeros(len(answers) + 1, np.int64)
-    out = pooled(len(answers.values), answers.values.dtype)
-    used = unique_keys(answers.offsets, answers.values, wanted, ends, out)
-    return Lists(ends, out[:used])
-
-
-def merge_all(answers: Lists) -> Lists:
-    """`merge_unique` where the keys of all queries are wanted once."""
-    return merge_unique(answers, np.ones(len(answers), np.bool_))
 
 
 # Up to this many of the query's ranks walking beats galloping

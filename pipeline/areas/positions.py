@@ -308,8 +308,6 @@ def _keep(offsets, values, at, kinds, shapes, plane, ends, out):
 class _Within:
     """Messages on their way through the stages of another matcher: `Preprocessed`, then `Matched`."""
 
-    once = False
-
     def __init__(self, stage: Any, matcher: WithinAreas, locations: Locations) -> None:
         self._stage, self._matcher, self._locations = stage, matcher, locations
 
@@ -326,8 +324,14 @@ class _Within:
         rejected: int = self._stage.rejected
         return rejected
 
+    @property
+    def once(self) -> bool:
+        once: bool = self._stage.once
+        return once
+
     def key_lookup(self, space: Space = no_space, *, wanted: Wanted = Wanted.keys) -> Lists:
-        kept = self._matcher.kept(self._stage.key_lookup(), self._locations)
+        found = self._stage.key_lookup(wanted=Wanted.keys if wanted.is_number else wanted)
+        kept = self._matcher.kept(found, self._locations)
         if wanted.is_number:
             return as_numbers(kept.lengths(), wanted)
         memory = space(len(kept.values))

@@ -45,6 +45,11 @@ _PACKET_SIZE = PacketSize(queries=1 << 18, tags=1 << 21, fewest=1 << 16, a_threa
 _ONE_QUERY = TagLists(np.array([0, 1]), Strings(np.array([0, 1]), np.zeros(1, np.uint8)))
 
 
+def _pinned(count: int, *, at_most: bool = False) -> U64Array:  # noqa: ARG001 - as `Space`
+    keys: U64Array = cuda.pinned_array(1 + count, np.uint64)[:count]
+    return keys
+
+
 @dataclass(slots=True, eq=False)
 class DevicePacket:
     """Queries on the device, and the sets found for them: what goes from one stage to the next.
@@ -177,7 +182,7 @@ class CudaMatcher:
         _log.info("compiling what CUDA kernels are not in the cache; this can take a minute")
         query = segment.sets(np.array([len(segment) - 1], np.uint64)) if len(segment) else _ONE_QUERY
         for form in (query, TagLists(query.offsets, query.tags, np.arange(len(query.tags), dtype=np.uint32))):
-            for space in (no_space, lambda count: cuda.pinned_array(1 + count, np.uint64)[:count]):
+            for space in (no_space, _pinned):
                 self.preprocess(form, 0, 1).subset_match().key_lookup(space, wanted=Wanted.unique)
 
     def _leave_out(self, deletions: Deletions | None) -> None:

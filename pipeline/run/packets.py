@@ -22,7 +22,8 @@ from tagmatch.pipeline.run.callers import Caller
 from tagmatch.pipeline.run.counts import Counts, Histogram
 from tagmatch.pipeline.run.stage import StageName
 from tagmatch.pipeline.segment import Matched, Matcher, PacketSize, Preprocessed
-from tagmatch.pipeline.tags import merge_all, merge_unique
+from tagmatch.pipeline.tags import no_space
+from tagmatch.pipeline.unique import merge_all, merge_unique
 
 _log = logging.getLogger(__name__)
 
@@ -80,15 +81,17 @@ class BulkCall:
             matcher=self.matcher, wanted=self.wanted, part=part, merged_later=later, call=self, number=number
         )
 
-    def space(self, packet: int, count: int) -> U64Array | None:
-        """The place of a packet's keys; the caller then writes all `count` there.
+    def space(self, packet: int, count: int, *, at_most: bool = False) -> U64Array | None:
+        """The place of a packet's keys; the caller then writes all `count` there, or at most so many, the first ones.
 
         Waits for the packets before it, no longer than it takes to copy the keys: these may never come. `None` where
         the place is not known then.
         """
         with self._counted:
+            if not at_most:
+                self._count(packet, count)
             place = self._place(packet, count)
-            if self._shared and packet >= len(self._starts):
+            if self._shared and packet >= len(self._starts) and not at_most:
                 self._counted.wait_for(lambda: packet < len(self._starts), count * _COPY_S)
                 place = self._place(packet, count)
             if place is None or not self._shared:
@@ -99,6 +102,7 @@ class BulkCall:
     def put(self, packet: int, keys: Lists) -> None:
         """Take the keys of each of a packet's queries."""
         with self._counted:
+            self._count(packet, len(keys.values))
             place = self._place(packet, len(keys.values))
         if place is None:
             self._kept[packet] = keys
@@ -116,7 +120,7 @@ class BulkCall:
 
     # -- inside, where the lock is taken -----------------------------------------------------------------------------
 
-    def _place(self, packet: int, count: int) -> U64Array | None:
+    def _count(self, packet: int, count: int) -> None:
         self._counts[packet] = count
         known = len(self._starts)
         while len(self._starts) <= len(self._counts):
@@ -126,6 +130,8 @@ class BulkCall:
             self._starts.append(self._starts[-1] + next_count)
         if len(self._starts) > known:
             self._counted.notify_all()
+
+    def _place(self, packet: int, count: int) -> U64Array | None:
         if not self._allocated:
             self._allocate(packet, count)
         if self._values is None or packet >= len(self._starts):
@@ -204,7 +210,7 @@ class Packet:
         """Rows of tags, and from which to which of them are the packet's queries."""
         return rows_of_messages(self.rows), 0, len(self.rows)
 
-    def space(self, count: int) -> U64Array | None:  # noqa: ARG002 - as `Space`
+    def space(self, count: int, *, at_most: bool = False) -> U64Array | None:  # noqa: ARG002 - as `Space`
         """Memory for all keys of the packet, if there is some already."""
         return None
 
@@ -254,11 +260,6 @@ class CallPacket(Packet):
         return last - first
 
     @property
-    def keys_stay(self) -> bool:
-        """Whether the keys that are looked up are those that the call gets."""
-        return self.merged_later or self.wanted is Wanted.keys
-
-    @property
     def to_merge(self) -> bool:
         """Whether the call must merge them."""
         return self.wanted is Wanted.unique and self.merged_later and not self.matched.once
@@ -267,18 +268,19 @@ class CallPacket(Packet):
         """As `Packet` says."""
         return self.part
 
-    def space(self, count: int) -> U64Array | None:
+    def space(self, count: int, *, at_most: bool = False) -> U64Array | None:  # noqa: ARG002 - as `Space`
         """As `Packet` says."""
-        return self.matcher.memory(count) if self.keys_stay else None
+        return self.matcher.memory(count)
 
     def key_lookup(self) -> None:
-        """As `Packet` says."""
-        self.keys = self.matched.key_lookup(self.space, wanted=self.wanted)
+        """As `Packet` says; the keys that are looked up are those that the call gets, if they need no merging."""
+        stay = self.merged_later or self.wanted is not Wanted.unique or self.matched.once
+        self.keys = self.matched.key_lookup(self.space if stay else no_space, wanted=self.wanted)
 
     def merge(self) -> None:
         """As `Packet` says."""
         if self.wanted is Wanted.unique and not self.merged_later and not self.matched.once:
-            self.keys = merge_all(self.keys)
+            self.keys = merge_all(self.keys, self.space)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -288,9 +290,9 @@ class SharedPacket(CallPacket):
     call: BulkCall
     number: int  # Which of the call's packets it is
 
-    def space(self, count: int) -> U64Array | None:
+    def space(self, count: int, *, at_most: bool = False) -> U64Array | None:
         """As `CallPacket` says."""
-        return self.call.space(self.number, count) if self.keys_stay else None
+        return self.call.space(self.number, count, at_most=at_most)
 
     def merge(self) -> None:
         """As `CallPacket` says; the keys then come to the others."""

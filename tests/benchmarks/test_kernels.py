@@ -12,7 +12,8 @@ from tagmatch.model.options import Layout
 from tagmatch.model.tables import PartitionTable, Segment
 from tagmatch.pipeline.balanced import BalancedSubsetMatch, PartitionIndex
 from tagmatch.pipeline.rarest import RarestSubsetMatch
-from tagmatch.pipeline.tags import QueryBatch, TagIndex, look_up_keys, merge_unique
+from tagmatch.pipeline.tags import QueryBatch, TagIndex, look_up_keys
+from tagmatch.pipeline.unique import merge_unique
 from tagmatch_bench.harness.data import Workload, make_workload
 
 

@@ -21,7 +21,7 @@ from tagmatch.model.parallel import run
 from tagmatch.pipeline.run import packets as module
 from tagmatch.pipeline.run.packets import BulkCall, packet_ranges
 from tagmatch.pipeline.segment import CpuMatcher, PacketSize
-from tagmatch.pipeline.tags import merge_unique
+from tagmatch.pipeline.unique import merge_unique
 
 
 def ranges(sizes: list[int], size: PacketSize, threads: int = 1) -> list[tuple[int, int]]:
@@ -208,6 +208,36 @@ def test_answers_of_any_length(rng: random.Random, largest: int | str, length: i
         alike = [[low + key for key in drawn] for low in (2**64 - span, min(2**32 - 7, 2**64 - span))]
         answers = [drawn, sorted(drawn), sorted(drawn, reverse=True), drawn, *alike, [drawn[0]] * length]
         assert_merged(answers, [True, True, True, False, True, True, True])
+
+
+@pytest.mark.parametrize("largest", [100, 2**20, 2**63])
+@pytest.mark.parametrize("runs", [2, 3, 17, 63, 64, 65])
+def test_runs_of_any_length(rng: random.Random, runs: int, largest: int) -> None:
+    """Ascending runs, of which some are shorter than what is merged at once, and some many times as long."""
+    answers = []
+    for longest in (1, 9, 40, 300):
+        lengths = [rng.choice([rng.randint(1, longest), rng.randint(1, 9)]) for _ in range(runs)]
+        answers += [[key for count in lengths for key in sorted(rng.randrange(largest) for _ in range(count))]]
+    assert_merged(answers, [True] * len(answers))
+
+
+@pytest.mark.parametrize("spread", [1, 10**7, 10**15])
+@pytest.mark.parametrize("sharing", [1, 3])
+@pytest.mark.parametrize(("sets", "most_keys"), [(3, 300), (40, 60), (90, 30)])
+def test_unique_keys_as_they_are_looked_up(
+    rng: random.Random, sets: int, most_keys: int, sharing: int, spread: int
+) -> None:
+    """Of few sets and of many, with keys that are dense or not, which no two sets share, or some, in two packets."""
+    owners = [number for number in range(sets) for _ in range(rng.choice([1, rng.randint(1, most_keys)]))]
+    keys = rng.sample(range(len(owners)), len(owners))
+    tags = [["all", f"t{owner}"][owner % 2 :] for owner in owners]
+    rows = [(each, key // sharing * spread) for each, key in zip(tags, keys, strict=True)]
+    tm, oracle = loaded(rows, device="cpu", threads=2)
+    with tm:
+        every = ["all", *(f"t{i}" for i in range(sets))]
+        asked = [every, *(rng.sample(every, rng.randint(0, len(every))) for _ in range(30))]
+        expected = [sorted(set(oracle.match(query))) for query in asked]
+        assert tm.match_many(asked * 40, unique=True).to_pylist() == expected * 40
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 4])

@@ -25,7 +25,8 @@ from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import join_lists
 from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import KeyTable
-from tagmatch.pipeline.tags import look_up_keys, merge_unique
+from tagmatch.pipeline.tags import look_up_keys
+from tagmatch.pipeline.unique import merge_unique
 from tagmatch.workloads.numbers import mix
 
 Queries = TypeVar("Queries")

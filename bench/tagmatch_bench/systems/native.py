@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import F64Array
-from tagmatch.pipeline.tags import merge_all
+from tagmatch.pipeline.unique import merge_all
 from tagmatch_bench.systems.circles import Circles, Found
 from tagmatch_bench.systems.hash_tables import known_tags
 from tagmatch_bench.systems.matcher import Plain, UnavailableError, list_array, lists_in

@@ -17,7 +17,7 @@ from tagmatch.model.kernels.lists import join_lists
 from tagmatch.pipeline.areas.finder import AreaFinder, groups_of
 from tagmatch.pipeline.combined import Beside
 from tagmatch.pipeline.segment import Matcher, Preprocessed
-from tagmatch.pipeline.tags import merge_all
+from tagmatch.pipeline.unique import merge_all
 from tagmatch_bench.systems.matcher import Plain, UnavailableError, list_array
 from tagmatch_bench.systems.tagmatch import Indexed, open_index
 

@@ -11,7 +11,7 @@ from tagmatch.model.arrays import I64Array, Lists, U32Array
 from tagmatch.model.columns import key_values, tag_lists
 from tagmatch.model.input.messages import messages_in
 from tagmatch.model.input.subscriptions import columns_of, with_conditions
-from tagmatch.model.kernels.jit import inlined, kernel, with_room
+from tagmatch.model.kernels.jit import copy, inlined, kernel, with_room
 from tagmatch.model.options import LayoutOptions
 from tagmatch.model.tables import Segment
 from tagmatch.partitioner.consolidation import StagedChanges
@@ -21,7 +21,8 @@ from tagmatch.pipeline.filters.index import Path, filter_index
 from tagmatch.pipeline.filters.lines import match_in_lines
 from tagmatch.pipeline.filters.messages import messages_of
 from tagmatch.pipeline.filters.trie import match_in_trie
-from tagmatch.pipeline.tags import TagIndex, ascending_unique
+from tagmatch.pipeline.tags import TagIndex
+from tagmatch.pipeline.unique import memory_for, once_each
 from tagmatch_bench.systems.matcher import Plain, list_array
 
 # Keys of a message for which there is room at first
@@ -109,8 +110,8 @@ class TagmatchEncoded(Plain):
 
 @inlined
 def _space_for(count, keys):
-    """Memory for so many keys of a message, twice, and for bits that stand for them."""
-    return np.empty(count, keys.dtype), np.empty(count, keys.dtype), np.empty(count, np.uint64)
+    """Memory for so many keys of a message, and to bring them in order."""
+    return np.empty(count, keys.dtype), memory_for(count, count, keys.dtype)
 
 
 @inlined
@@ -123,18 +124,14 @@ def _add_keys(sets, key_offsets, keys, unique, found, used, space):
         found = with_room(found, used, count)
     if count > len(space[0]):
         space = _space_for(2 * count, keys)
-    own, swap, words = space
+    own, memory = space
     at = 0
     for each in sets:
         for place in range(key_offsets[each], key_offsets[each + 1]):
             own[at] = keys[place]
             at += 1
-    if unique and count > 1:
-        count = ascending_unique(own[:count], words[:count], swap[:count], found[used : used + count])
-    else:
-        for i in range(count):
-            found[used + i] = own[i]
-    return found, used + count, space
+    used = once_each(own, 0, count, memory, found, used) if unique else copy(own, 0, count, found, used)
+    return found, used, space
 
 
 @kernel

@@ -14,7 +14,7 @@ from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda.device import PinnedPool
 from tagmatch.pipeline.run import packets
 from tagmatch.pipeline.segment import PacketSize
-from tagmatch.pipeline.tags import merge_all
+from tagmatch.pipeline.unique import merge_all
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:.*Grid size")]
 

@@ -1,0 +1,461 @@
+"""Stage 4 on the CPU, merge: each query's keys ascending and each once (§3.4), as they are looked up or afterwards.
+
+The keys of a set ascend, so that a query's are runs, few of which have most keys: these are merged, many keys at once,
+the shortest runs first. Keys of many sets are marked in a bitmap of all keys, if these are dense; else they are sorted.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic, models, register_model
+
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U64Array, UIntArray, pooled
+from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
+from tagmatch.model.kernels.jit import copy, kernel
+from tagmatch.model.kernels.lists import sort_values
+from tagmatch.model.tables import KeyTable
+from tagmatch.pipeline.tags import Space, key_ends, no_space
+
+_U = np.uint64
+
+# Keys that are merged at once
+_LANES = 8
+# More runs are not merged
+_MOST_RUNS = 64
+# Up to this many keys, comparing them beats all else
+_FEW_KEYS = 24
+# Words of a bitmap that take as long to read as a key takes to be merged or sorted
+_WORDS_A_KEY = 2
+
+
+class _Several(types.Type):
+    """The type of as many integers as are merged at once, in a register of the processor."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = dtype
+        super().__init__(name=f"{_LANES} of {dtype}")
+
+
+@register_model(_Several)
+class _Register(models.PrimitiveModel):
+    def __init__(self, manager: Any, several: Any) -> None:
+        super().__init__(manager, several, _vector(several.dtype.bitwidth))
+
+
+def _vector(bits: int) -> Any:
+    return ir.VectorType(ir.IntType(bits), _LANES)
+
+
+def _place_of(context: Any, builder: Any, array: Any, arguments: Any) -> Any:
+    data = context.make_array(array)(context, builder, arguments[0]).data
+    return builder.bitcast(builder.gep(data, [arguments[1]]), _vector(array.dtype.bitwidth).as_pointer())
+
+
+def _loaded(typing: Any, keys: Any, place: Any) -> Any:  # noqa: ARG001
+    """Some consecutive keys."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        at = _place_of(context, builder, signature.args[0], arguments)
+        return builder.load(at, align=signature.args[0].dtype.bitwidth // 8)
+
+    return _Several(keys.dtype)(keys, types.intp), generate
+
+
+def _stored(typing: Any, keys: Any, place: Any, several: Any) -> Any:  # noqa: ARG001
+    """Write them, as wide as the array has its keys."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        bits, value = signature.args[0].dtype.bitwidth, arguments[2]
+        if bits > signature.args[2].dtype.bitwidth:
+            value = builder.zext(value, _vector(bits))
+        at = _place_of(context, builder, signature.args[0], arguments)
+        builder.store(value, at, align=bits // 8)
+        return context.get_dummy_value()
+
+    return types.void(keys, types.intp, several), generate
+
+
+def _in_order(typing: Any, first: Any, second: Any) -> Any:  # noqa: ARG001
+    """The lower and the higher half of keys of which either half ascends (Batcher's bitonic merge)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        nothing = ir.Constant(arguments[0].type, ir.Undefined)
+
+        def shuffled(one: Any, other: Any, lanes: list[int]) -> Any:
+            return builder.shuffle_vector(one, other, ir.Constant(_vector(32), lanes))
+
+        def compared(one: Any, other: Any) -> tuple[Any, Any]:
+            is_less = builder.icmp_unsigned("<", one, other)
+            return builder.select(is_less, one, other), builder.select(is_less, other, one)
+
+        halves, lanes = [], list(range(_LANES))
+        for half in compared(arguments[0], shuffled(arguments[1], nothing, lanes[::-1])):
+            distance = _LANES // 2
+            while distance:
+                low, high = compared(half, shuffled(half, nothing, [lane ^ distance for lane in lanes]))
+                half = shuffled(low, high, [lane + (_LANES if lane & distance else 0) for lane in lanes])
+                distance //= 2
+            halves.append(half)
+        return context.make_tuple(builder, signature.return_type, halves)
+
+    return types.UniTuple(first, 2)(first, second), generate
+
+
+def _alike(typing: Any, before: Any, several: Any) -> Any:  # noqa: ARG001
+    """Whether a key and those behind it have one twice, side by side."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        key, keys = arguments
+        if key.type != keys.type.element:  # as it came to be, wider
+            key = builder.trunc(key, keys.type.element)
+        first = builder.insert_element(ir.Constant(keys.type, ir.Undefined), key, ir.Constant(ir.IntType(32), 0))
+        lanes = ir.Constant(_vector(32), [0, *range(_LANES, 2 * _LANES - 1)])
+        equal = builder.icmp_unsigned("==", builder.shuffle_vector(first, keys, lanes), keys)
+        bits = builder.bitcast(equal, ir.IntType(_LANES))
+        return builder.icmp_unsigned("!=", bits, bits.type(0))
+
+    return types.boolean(before, several), generate
+
+
+_load: Any = intrinsic(_loaded)
+_store: Any = intrinsic(_stored)
+_ordered: Any = intrinsic(_in_order)
+_is_alike: Any = intrinsic(_alike)
+
+
+@kernel
+def _insert(few, at_few, end_few, keys, at, end, out, used):
+    """Write some of `few`, which are few, and some of `keys`, both ascending, together ascending; where they end."""
+    while at_few < end_few:
+        key = few[at_few]
+        while at + _LANES <= end and keys[at + _LANES - 1] < key:
+            _store(out, used, _load(keys, at))
+            at += _LANES
+            used += _LANES
+        while at < end and keys[at] < key:
+            out[used] = keys[at]
+            at += 1
+            used += 1
+        out[used] = key
+        at_few += 1
+        used += 1
+    return copy(keys, at, end, out, used)
+
+
+@kernel
+def _merge(keys, first, second, few, out, used):
+    """Write two runs of `keys`, from and to where these say, as one; returns where it ends.
+
+    `few` has room for three times what is merged at once.
+    """
+    (i, i_end), (j, j_end) = first, second
+    merged = 0
+    if i + _LANES <= i_end and j + _LANES <= j_end:
+        low, high = _ordered(_load(keys, i), _load(keys, j))
+        i, j = i + _LANES, j + _LANES
+        _store(out, used, low)
+        used += _LANES
+        while i + _LANES <= i_end and j + _LANES <= j_end:
+            if keys[i] < keys[j]:
+                place = i
+                i += _LANES
+            else:
+                place = j
+                j += _LANES
+            low, high = _ordered(high, _load(keys, place))
+            _store(out, used, low)
+            used += _LANES
+        _store(few, 0, high)
+        merged = _LANES
+    if i_end - i > j_end - j:
+        i, i_end, j, j_end = j, j_end, i, i_end
+    if merged:
+        merged = _insert(few, 0, _LANES, keys, i, i_end, few, _LANES)
+        return _insert(few, _LANES, merged, keys, j, j_end, out, used)
+    return _insert(keys, i, i_end, keys, j, j_end, out, used)
+
+
+@kernel
+def _merge_runs(keys, runs, count, few, out, used):
+    """Write `count` runs of keys as one; `keys` has room behind them. The runs are changed."""
+    end = 0
+    for run in range(count):
+        end = max(end, runs[run, 1])
+    # The longest first, so that the shortest are last
+    for run in range(1, count):
+        begin, stop, at = runs[run, 0], runs[run, 1], run
+        while at > 0 and runs[at - 1, 1] - runs[at - 1, 0] < stop - begin:
+            runs[at, 0], runs[at, 1] = runs[at - 1, 0], runs[at - 1, 1]
+            at -= 1
+        runs[at, 0], runs[at, 1] = begin, stop
+    while count > 2:
+        first, second = (runs[count - 1, 0], runs[count - 1, 1]), (runs[count - 2, 0], runs[count - 2, 1])
+        stop = _merge(keys, first, second, few, keys, end)
+        count, at = count - 1, count - 2
+        while at > 0 and runs[at - 1, 1] - runs[at - 1, 0] < stop - end:
+            runs[at, 0], runs[at, 1] = runs[at - 1, 0], runs[at - 1, 1]
+            at -= 1
+        runs[at, 0], runs[at, 1] = end, stop
+        end = stop
+    if count == 1:
+        return copy(keys, runs[0, 0], runs[0, 1], out, used)
+    return _merge(keys, (runs[1, 0], runs[1, 1]), (runs[0, 0], runs[0, 1]), few, out, used)
+
+
+@kernel
+def _mark(keys, begin, end, low, words):
+    for i in range(_U(begin), _U(end)):
+        above = _U(keys[i]) - low
+        words[above >> _U(6)] |= _U(1) << (above & _U(63))
+
+
+@kernel
+def _read_words(words, ends, at_once, low, out, used):
+    """Write the keys of some words of a bitmap, which become 0; of each, so many without a branch.
+
+    Returns where the keys end, and at which word there is too little room for that.
+    """
+    place, last = ends
+    while place < last and used + _U(64) <= _U(len(out)):
+        word, first = words[place], low + (place << _U(6))
+        words[place] = _U(0)
+        at, behind = used, used + ones(word)
+        for _ in range(at_once):  # of a word with fewer keys, what is written behind them is written over
+            out[at] = first + trailing_zeros(word)
+            word &= word - _U(1)
+            at += _U(1)
+        while word != _U(0):
+            out[at] = first + trailing_zeros(word)
+            word &= word - _U(1)
+            at += _U(1)
+        used = behind
+        place += _U(1)
+    return used, place
+
+
+@kernel
+def _read(words, count, low, out, used):
+    """Write, ascending, the keys, at most `count`, of a bitmap which begins at `low`, and is 0 afterwards."""
+    place, last = _U(0), _U(len(words))
+    if count >= 2 * len(words):
+        used, place = _read_words(words, (place, last), 8, low, out, _U(used))
+    else:
+        used, place = _read_words(words, (place, last), 3, low, out, _U(used))
+    while place < last:
+        word = words[place]
+        words[place] = _U(0)
+        while word != _U(0):
+            out[used] = low + (place << _U(6)) + trailing_zeros(word)
+            word &= word - _U(1)
+            used += _U(1)
+        place += _U(1)
+    return np.int64(used)
+
+
+@kernel
+def _sort(keys, swap, count):
+    """Sort the first keys in place, least significant byte first; bytes that all have in common take no time."""
+    varying = _U(0)
+    for i in range(1, count):
+        varying |= keys[i] ^ keys[0]
+    source, target = keys, swap
+    ends = np.empty(257, np.int64)
+    for byte in range(8):
+        shift = _U(8 * byte)
+        if (varying >> shift) & _U(255) == _U(0):
+            continue
+        ends[:] = 0
+        for i in range(count):
+            ends[((source[i] >> shift) & _U(255)) + _U(1)] += 1
+        for digit in range(1, 256):
+            ends[digit] += ends[digit - 1]
+        for i in range(count):
+            digit = (source[i] >> shift) & _U(255)
+            target[ends[digit]] = source[i]
+            ends[digit] += 1
+        source, target = target, source
+    if varying != _U(0):
+        copy(source, 0, count, keys, 0)
+
+
+@kernel
+def _each_once(keys, first, last):
+    """Leave each of ascending keys once; returns where they end."""
+    at, used = first, first
+    before = ~keys[first] if first < last else keys[0]  # another key
+    while at + _LANES <= last:
+        several = _load(keys, at)
+        highest = keys[at + _LANES - 1]
+        if _is_alike(before, several):
+            used = _few_once(keys, before, (at, at + _LANES), used)
+        else:
+            _store(keys, used, several)
+            used += _LANES
+        at, before = at + _LANES, highest
+    return _few_once(keys, before, (at, last), used)
+
+
+@kernel
+def _few_once(keys, before, ends, used):
+    place = _U(used)
+    for i in range(_U(ends[0]), _U(ends[1])):
+        key = keys[i]
+        keys[place] = key
+        place += _U(key != before)
+        before = key
+    return np.int64(place)
+
+
+class Memory(NamedTuple):
+    """What it takes to bring the keys of the longest answer in order."""
+
+    keys: UIntArray  # Its keys, and behind them merged runs
+    few: UIntArray
+    runs: I64Array  # From and to where each run is
+    words: U64Array  # A bitmap of keys: zeros
+
+
+@kernel
+def memory_for(longest, words, key):
+    """Memory for answers of at most so many keys of a type, and bitmaps of so many words."""
+    # Of runs as long as each other, each key is merged four times, the last time to where it stays
+    keys, few = np.empty(6 * longest, key), np.empty(3 * _LANES, key)
+    return Memory(keys, few, np.empty((_MOST_RUNS, 2), np.int64), np.zeros(words, np.uint64))
+
+
+@kernel
+def _ascending(memory, count, runs, out, used):
+    """Write the first keys of the memory, which are that many runs, ascending; returns where they end."""
+    if runs <= _MOST_RUNS:
+        return _merge_runs(memory.keys, memory.runs, runs, memory.few, out, used)
+    _sort(memory.keys, memory.keys[count : 2 * count], count)
+    return copy(memory.keys, 0, count, out, used)
+
+
+@kernel
+def _look_up(matches, table, span, most_ends, new_ends, out):
+    """Write the keys of each query's sets ascending and each once; returns how many there are.
+
+    Query `i` has the keys up to `most_ends[i + 1]`, some of them several times, unless no set has one of another's.
+    """
+    (ends, set_ids), (offsets, keys), (low, most_words, are_distinct) = matches, table, span
+    longest, used = 0, 0
+    for query in range(len(ends) - 1):
+        longest = max(longest, most_ends[query + 1] - most_ends[query])
+    memory = memory_for(longest, most_words if most_words <= _WORDS_A_KEY * longest else 0, keys.dtype)
+    words = memory.words
+    for query in range(len(ends) - 1):
+        first_set, last_set, begun = ends[query], ends[query + 1], used
+        count = most_ends[query + 1] - most_ends[query]
+        if last_set - first_set <= 1 or count <= _FEW_KEYS:
+            for i in range(first_set, last_set):
+                used = copy(keys, offsets[set_ids[i]], offsets[set_ids[i] + np.uint32(1)], out, used)
+            if last_set - first_set > 1:
+                sort_values(out, begun, used)
+        elif 0 < len(words) <= (_WORDS_A_KEY * count if last_set - first_set > _MOST_RUNS else count):
+            for i in range(first_set, last_set):
+                _mark(keys, offsets[set_ids[i]], offsets[set_ids[i] + np.uint32(1)], low, words)
+            used = _read(words, count, low, out, used)
+        else:
+            end, runs = 0, 0
+            for i in range(first_set, last_set):
+                begin = end
+                end = copy(keys, offsets[set_ids[i]], offsets[set_ids[i] + np.uint32(1)], memory.keys, begin)
+                if runs < _MOST_RUNS:
+                    memory.runs[runs, 0], memory.runs[runs, 1] = begin, end
+                runs += 1
+            used = _ascending(memory, count, runs, out, used)
+        if not are_distinct and last_set - first_set > 1:
+            used = _each_once(out, begun, used)
+        new_ends[query + 1] = used
+    return used
+
+
+def look_up_once(matches: Lists, table: KeyTable, space: Space = no_space) -> Lists:
+    """Keys, uint64, of each query's set ids, ascending and each once; in `space` if their number is known before."""
+    span = table.span
+    most_ends, ends = np.zeros(len(matches) + 1, np.int64), np.zeros(len(matches) + 1, np.int64)
+    key_ends(matches.offsets, matches.values, table.keys.offsets, most_ends)
+    count = int(most_ends[-1])
+    keys = space(count, at_most=not span.are_distinct)
+    if keys is None:
+        keys = pooled(count, np.uint64)
+    sets, of_sets = (matches.offsets, matches.values), (table.keys.offsets, table.keys.values)
+    used = _look_up(sets, of_sets, tuple(span), most_ends, ends, keys)
+    return Lists(ends, keys[:used])
+
+
+@kernel
+def _natural_runs(keys, first, last, runs):
+    """Write where ascending keys begin and end, for as many runs as there is room for; returns how many there are."""
+    count = 0
+    runs[0, 0] = 0
+    for i in range(first + 1, last):
+        if keys[i] < keys[i - 1]:
+            runs[count, 1] = i - first
+            count += 1
+            if count == len(runs):
+                return count + 1
+            runs[count, 0] = i - first
+    runs[count, 1] = last - first
+    return count + 1
+
+
+@kernel
+def once_each(keys, first, last, memory, out, used):
+    """Write some of the keys ascending and each once; returns where they end."""
+    begun, count = used, last - first
+    if count <= _FEW_KEYS:
+        used = copy(keys, first, last, out, used)
+        if count > 1:
+            sort_values(out, begun, used)
+            used = _each_once(out, begun, used)
+        return used
+    runs = _natural_runs(keys, first, last, memory.runs)
+    if runs > _MOST_RUNS:
+        low, high = keys[first], keys[first]
+        for i in range(first, last):
+            low, high = min(low, keys[i]), max(high, keys[i])
+        # With more words than keys, most of them empty, sorting is faster
+        spanned = ((_U(high) - _U(low)) >> _U(6)) + _U(1)
+        if spanned <= _U(min(count, len(memory.words))):
+            _mark(keys, first, last, _U(low), memory.words)
+            return _read(memory.words[: np.int64(spanned)], count, _U(low), out, used)
+    copy(keys, first, last, memory.keys, 0)
+    return _each_once(out, begun, _ascending(memory, count, runs, out, used))
+
+
+@kernel
+def unique_keys(ends, keys, wanted, new_ends, out):
+    """Write the keys, those of wanted queries ascending and each once; returns how many there are."""
+    longest, used = 0, 0
+    for query in range(len(ends) - 1):
+        if wanted[query]:
+            longest = max(longest, ends[query + 1] - ends[query])
+    memory = memory_for(longest, longest, keys.dtype)
+    for query in range(len(ends) - 1):
+        if wanted[query]:
+            used = once_each(keys, ends[query], ends[query + 1], memory, out, used)
+        else:
+            used = copy(keys, ends[query], ends[query + 1], out, used)
+        new_ends[query + 1] = used
+    return used
+
+
+def merge_unique(answers: Lists, wanted: BoolArray, space: Space = no_space) -> Lists:
+    """Each wanted query's keys ascending, each once (the merge stage of `match-unique`); others' keys as they are."""
+    ends, most = np.zeros(len(answers) + 1, np.int64), len(answers.values)
+    out: UIntArray | None = space(most, at_most=True)
+    if out is None:
+        out = pooled(most, answers.values.dtype)
+    used = unique_keys(answers.offsets, answers.values, wanted, ends, out)
+    return Lists(ends, out[:used])
+
+
+def merge_all(answers: Lists, space: Space = no_space) -> Lists:
+    """`merge_unique` where the keys of all queries are wanted once."""
+    return merge_unique(answers, np.ones(len(answers), np.bool_), space)
