@@ -293,6 +293,7 @@ _ASK: Mapping[Wanted, tuple[str, Body]] = {
     Wanted.counts: ("match_counts", {}),
     Wanted.unique_counts: ("match_counts", {"unique": True}),
     Wanted.exists: ("match_exists_many", {}),
+    Wanted.highlights: ("match_highlights", {}),
 }
 #: The same with each key once
 _ONCE = {Wanted.keys: Wanted.unique, Wanted.counts: Wanted.unique_counts}
@@ -434,7 +435,8 @@ class Matching(Exchange):
         try:
             method, given = _ASK[self._wanted]
             ask = getattr(self._service.index, method)
-            answers = ask(Queries(chunks), **given, channel=self._channel, waited=waited)
+            timed = {} if self._channel is None else {"channel": self._channel, "waited": waited}
+            answers = ask(Queries(chunks), **given, **timed)
         except (DeadlineMissed, Overloaded) as error:
             if self._channel is None:
                 raise
@@ -576,6 +578,7 @@ EXCHANGES: dict[str, tuple[Role, Stream]] = {
     "match_unique": ("read", partial(Matching, wanted=Wanted.keys, unique=True)),
     "match_counts": ("read", partial(Matching, wanted=Wanted.counts)),
     "match_exists": ("read", partial(Matching, wanted=Wanted.exists, unique=False)),
+    "match_highlights": ("read", partial(Matching, wanted=Wanted.highlights, unique=False, channel=None)),
     "notify": ("read", Notifying),
 }
 PUTS: dict[str, tuple[Role, Stream]] = {

@@ -65,6 +65,7 @@ _COMMANDS: Mapping[Wanted, Mapping[str, Any]] = {
     Wanted.counts: {"command": "match_counts"},
     Wanted.unique_counts: {"command": "match_counts", "unique": True},
     Wanted.exists: {"command": "match_exists"},
+    Wanted.highlights: {"command": "match_highlights"},
 }
 
 #: What a subscriber sends, in columns: the offset up to which it has everything, keys to follow, keys no longer

@@ -20,6 +20,7 @@ from pyarrow import flight
 from tagmatch.broker.config import ServerOptions
 from tagmatch.files import json as json_values
 from tagmatch.files.ipc import IpcReader
+from tagmatch.highlights import highlight_type
 from tagmatch.model import errors as known_errors
 from tagmatch.model.arrays import TagLists
 from tagmatch.model.arrow import without_extensions
@@ -86,6 +87,8 @@ def answer_field(wanted: Wanted, key_type: KeyType) -> pa.Field:
     """The column of answers."""
     if wanted in (Wanted.keys, Wanted.unique):
         return pa.field("keys", pa.list_(pa.large_string() if key_type == "string" else pa.uint64()))
+    if wanted is Wanted.highlights:
+        return pa.field("highlights", highlight_type(pa.large_string() if key_type == "string" else pa.uint64()))
     return pa.field("exists", pa.bool_()) if wanted is Wanted.exists else pa.field("count", pa.uint64())
 
 

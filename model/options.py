@@ -28,6 +28,7 @@ class Wanted(Enum):
     counts = "counts"  # How many `keys` there are
     unique_counts = "unique_counts"  # How many `unique` there are
     exists = "exists"  # Whether there is any
+    highlights = "highlights"  # Its keys, each with what its set asks for
 
     @property
     def is_number(self) -> bool:

@@ -28,7 +28,8 @@ _BATCH_ROWS, _SETS_AT_ONCE = 1 << 16, 1 << 12
 #: Most tags, bytes of tags, and keys of a batch with more than one row
 _BATCH_TAGS, _BATCH_BYTES, _BATCH_KEYS = 1 << 20, 1 << 24, 1 << 20
 
-_TAGS = pa.list_(pa.string())
+#: The type of the tags of sets
+TAGS = pa.list_(pa.string())
 
 #: With keys that are integers or strings
 StoredSet = tuple[frozenset[str], tuple[Any, ...]]
@@ -45,7 +46,7 @@ def schema_of(snapshot: Snapshot) -> pa.Schema:
     keys = ("key", snapshot.segments[0].keys.column(np.zeros(0, np.uint32)).type)
     where = [("where", pa.string())] if any(map(_has_conditions, snapshot.segments)) else []
     expires = [("expires", TIME)] if any(map(_has_times, snapshot.segments)) else []
-    return pa.schema([("tags", _TAGS), keys, *where, *expires])
+    return pa.schema([("tags", TAGS), keys, *where, *expires])
 
 
 def _has_conditions(segment: Segment) -> bool:
@@ -101,9 +102,18 @@ def pairs_of(segment: Segment, schema: pa.Schema, first_row: int, last_row: int)
 
 def _tags_and_where(segment: Segment, rows: Rows, *, has_conditions: bool) -> tuple[pa.ListArray, pa.Array]:
     """The plain tags of sets, and their conditions as one expression each, null if there are none."""
+    tags, tests = tags_and_tests(segment, rows, has_conditions=has_conditions)
+    if tests is None:
+        return tags, pa.nulls(len(rows), pa.string())
+    has_tests = pc.greater(pc.list_value_length(tests), 0)
+    return tags, pc.if_else(has_tests, pc.binary_join(tests, " and "), pa.scalar(None, pa.string()))
+
+
+def tags_and_tests(segment: Segment, rows: Rows, *, has_conditions: bool) -> tuple[pa.ListArray, pa.ListArray | None]:
+    """The plain tags of sets, and their conditions as expressions; `None` if none of them has any."""
     try:
-        tags = _tags(segment, rows).cast(_TAGS)
-        return _separated(tags) if has_conditions else (tags, pa.nulls(len(rows), pa.string()))
+        tags = _tags(segment, rows).cast(TAGS)
+        return _separated(tags) if has_conditions else (tags, None)
     except pa.ArrowInvalid:
         raise ResultTooLargeError(
             f"stored set {rows[0]} has tags of 2**31 bytes or more, which one Arrow array of strings cannot hold; "
@@ -111,21 +121,18 @@ def _tags_and_where(segment: Segment, rows: Rows, *, has_conditions: bool) -> tu
         ) from None
 
 
-def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
+def _separated(tags: pa.ListArray) -> tuple[pa.ListArray, pa.ListArray | None]:
     values = tags.flatten()
     reserved = pa.array(reserved_among(to_strings(values)))
     if not pc.any(reserved).as_py():
-        return tags, pa.nulls(len(tags), pa.string())
+        return tags, None
     encoded = values.filter(reserved).dictionary_encode()
     texts = pa.array([Where.of_tag(tag) for tag in encoded.dictionary.to_pylist()], pa.string())
     before = np.append(0, np.cumsum(reserved.to_numpy(zero_copy_only=False)))
     offsets = tags.offsets.to_numpy() - tags.offsets[0].as_py()
     ends = before[offsets].astype(np.int32)
-    conditions = pc.binary_join(pa.ListArray.from_arrays(pa.array(ends), texts.take(encoded.indices)), " and ")
-    where = pc.if_else(pa.array(np.diff(ends) > 0), conditions, pa.scalar(None, pa.string()))
-    return pa.ListArray.from_arrays(
-        pa.array((offsets - ends).astype(np.int32)), values.filter(pc.invert(reserved))
-    ), where
+    plain = pa.ListArray.from_arrays(pa.array((offsets - ends).astype(np.int32)), values.filter(pc.invert(reserved)))
+    return plain, pa.ListArray.from_arrays(pa.array(ends), texts.take(encoded.indices))
 
 
 def every_set(snapshot: Snapshot) -> Iterator[StoredSet]:
@@ -161,7 +168,7 @@ def sets_with(snapshot: Snapshot, key: int | str) -> Iterator[frozenset[str]]:
 def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:
     keys = segment.keys.keys
     for some in _parts(rows, lambda rows: _total(keys, rows) <= _BATCH_KEYS and _has_few_tags(segment, rows)):
-        numbers = _take(keys, some)
+        numbers = take_lists(keys, some)
         named = _with_values(numbers, segment.keys.column(numbers.values.to_numpy()))
         tags = _tags(segment, some)
         rows_of_tags = tags.to_pylist()
@@ -190,7 +197,7 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
 
 
 def _tags(segment: Segment, rows: Rows) -> pa.Array:
-    ranks = _take(segment.tagsets.ranks, rows)
+    ranks = take_lists(segment.tagsets.ranks, rows)
     return _with_values(ranks, from_strings(segment.vocabulary.tags).take(ranks.values))
 
 
@@ -207,7 +214,7 @@ def _has_few_tags(segment: Segment, rows: Rows) -> bool:
     ranks, offsets = segment.tagsets.ranks, segment.vocabulary.tags.offsets
     if _total(ranks, rows) > _BATCH_TAGS:
         return False
-    tags = _take(ranks, rows).values.to_numpy()
+    tags = take_lists(ranks, rows).values.to_numpy()
     return int((offsets[tags + 1] - offsets[tags]).sum(dtype=np.int64)) <= _BATCH_BYTES
 
 
@@ -221,7 +228,8 @@ def _lists_of(lists: Lists, values: Rows) -> Rows:
     return np.searchsorted(lists.offsets, values, side="right") - 1
 
 
-def _take(lists: Lists, rows: Rows) -> pa.Array:
+def take_lists(lists: Lists, rows: Rows) -> pa.Array:
+    """Some of the lists, as Arrow has them."""
     return from_lists(lists).take(pa.array(rows))
 
 

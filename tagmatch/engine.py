@@ -19,6 +19,7 @@ import pyarrow as pa
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import every_set, explained, missing_text, pairs, schema_of, sets_with
+from tagmatch.highlights import highlights_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, give_back
 from tagmatch.model.change_counts import ChangeCounts
@@ -244,8 +245,10 @@ class LocalEngine:
     def match_many(
         self, queries: Any, *, wanted: Wanted = Wanted.keys, channel: str | None = None, waited: float = 0.0
     ) -> pa.Array:
-        matcher = self.changing.answering.matcher
+        snapshot, _, matcher = self.changing.answering
         asked = queries_of(queries, plane=self._options.plane)
+        if wanted is Wanted.highlights:
+            return highlights_of(snapshot, matcher, self.clients, asked.chunks, self._options)
         if asked.have_areas:
             matcher = self._within(matcher)
         counted = wanted is Wanted.unique_counts

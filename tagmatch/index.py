@@ -687,6 +687,37 @@ class Index(Generic[K]):
         found: pa.BooleanArray = self._engine.match_many(queries, wanted=Wanted.exists, channel=channel, waited=waited)
         return found
 
+    def match_highlights(self, queries: Any) -> pa.ListArray:
+        """The keys of each query, each with the tags and tests of its set, all of which held.
+
+        Arguments and errors are those of `match_many`. An expression with `or` is stored as several sets: those that
+        matched say which alternatives held.
+
+        Returns
+        -------
+        pyarrow.ListArray of structs
+            `key`, `tags` (lists of strings) and `tests` (lists of strings, as `where` has them) for each key that
+            `match_many` gives.
+
+        Raises
+        ------
+        ResultTooLargeError
+            There are 2**31 tags and tests or more.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> tm = TagMatch()
+        >>> tm.add_set(["cat"], 7, where='price < 10 or city = "Rome"')
+        2
+        >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
+        >>> tm.match_highlights(pa.table({"tags": [["cat", "fr"]], "price": [9]})).to_pylist()
+        [[{'key': 7, 'tags': ['cat'], 'tests': ['price < 10']}]]
+        """
+        found: pa.ListArray = self._engine.match_many(queries, wanted=Wanted.highlights, channel=None, waited=0.0)
+        return found
+
     @overload
     def submit(
         self,

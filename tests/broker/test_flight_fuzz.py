@@ -41,6 +41,7 @@ VALUES = (
             "match_unique",
             "match_counts",
             "match_exists",
+            "match_highlights",
             "add",
             "remove",
             "move",

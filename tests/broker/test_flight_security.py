@@ -52,6 +52,7 @@ CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
     "match": ("read", sent("match", tags=[["a"]])), "match_unique": ("read", sent("match_unique", tags=[["a"]])),
     "match_counts": ("read", sent("match_counts", tags=[["a"]])),
     "match_exists": ("read", sent("match_exists", tags=[["a"]])),
+    "match_highlights": ("read", sent("match_highlights", tags=[["a"]])),
     "notify": ("read", sent("notify", acknowledge=pa.array([], pa.int64()))),
     "rows": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "rows"}'), options).read_all()),
     "sets": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "sets"}'), options).read_all()),

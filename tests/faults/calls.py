@@ -269,6 +269,10 @@ CALLS: dict[str, Call] = {
         lambda oracle: [bool(oracle.match(query)) for query in QUERIES],
         lambda _, found: found.to_pylist(),
     ),
+    "match_highlights": Call(
+        lambda case: case.tm.match_highlights(QUERIES), lambda oracle: [oracle.match(query) for query in QUERIES],
+        lambda _, found: [sorted(each["key"] for each in row) for row in found.to_pylist()],
+    ),
     "match_many": _many(lambda tm: tm.match_many(QUERIES), lambda oracle: [oracle.match(query) for query in QUERIES]),
     "match_many, a table": Call(
         lambda case: case.tm.match_many(MESSAGES), _oracle_answers, lambda _, answers: _as_answers(answers)

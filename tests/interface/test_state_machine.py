@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
 from oracle import Oracle, is_condition
 from support import filters, strategies
-from support.agreement import assert_agree, assert_keys, assert_numbers, assert_reasons
+from support.agreement import assert_agree, assert_highlights, assert_keys, assert_numbers, assert_reasons
 from support.areas import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
@@ -239,6 +239,8 @@ class Index(stateful.RuleBasedStateMachine):
         expected = [sorted(ask(one.tags, **at.options)) for one, at in some]
         assert_keys(self.tm.match_many(table, unique=unique), expected, self.key_type)
         assert self.tm.match_counts(table, unique=unique).to_pylist() == list(map(len, expected))
+        every = [sorted(self.oracle.match(one.tags, **at.options)) for one, at in some]
+        assert_highlights(self.tm, table, every, self.key_type)
         assert self.tm.match_exists_many(table).to_pylist() == list(map(bool, expected))
         for one, at in some:
             message = message_for(data, one, [])

@@ -8,7 +8,7 @@ import pyarrow as pa
 from oracle import Oracle
 from support.conditions import Message, in_tables
 
-from tagmatch import TagMatch
+from tagmatch import TagMatch, Where
 from tagmatch.reasons import Reasons
 
 KEY_TYPES = {"integer": pa.uint64(), "string": pa.large_string()}
@@ -82,11 +82,12 @@ def assert_numbers(tm: TagMatch[Any], expected: list[Any], *query: Any, **at: An
 
 def assert_reasons(tm: TagMatch[Any], oracle: Oracle, expected: list[Any], *query: Any, **at: Any) -> None:
     """For some keys, as many of their sets hold as the query gets them."""
-    for key in {*expected[:2], *(key for _, keys in list(oracle)[:2] for key in keys[:2])}:
+    stored = dict(oracle)
+    for key in {*expected[:1], *(keys[0] for keys in list(stored.values())[:1])}:
         found = tm.explain(*query, **at, key=key)
         assert sum(each.holds for each in found.alternatives) == expected.count(key)
         assert found.matches is (key in expected)
-        assert len(found.alternatives) == sum(key in keys for _, keys in oracle)
+        assert len(found.alternatives) == sum(key in keys for keys in stored.values())
         for each in found.alternatives:
             assert each.holds is all(test.holds for test in each.tests)
             assert all((test.why is None) is test.holds for test in each.tests)
@@ -96,14 +97,26 @@ def assert_reasons(tm: TagMatch[Any], oracle: Oracle, expected: list[Any], *quer
         )
 
 
+def assert_highlights(tm: TagMatch[Any], queries: Any, expected: Sequence[list[Any]], key_type: str) -> None:
+    """Each key comes with the content of a set that has it, and each set once for a query and a key."""
+    found, stored = tm.match_highlights(queries), {(frozenset(tags), key) for tags, keys in tm for key in keys}
+    texts = pa.list_(pa.string())
+    assert found.type == pa.list_(pa.struct({"key": KEY_TYPES[key_type], "tags": texts, "tests": texts}))
+    for row, keys in zip(found.to_pylist(), expected, strict=True):
+        assert sorted(each["key"] for each in row) == keys
+        sets = {(frozenset([*each["tags"], *map(Where, each["tests"])]), each["key"]) for each in row}
+        assert len(sets) == len(row)
+        assert sets <= stored
+
+
 def assert_many(tm: TagMatch[Any], queries: Any, expected: Sequence[list[Any]]) -> None:
     """All forms of `match_many` give these keys, which are sorted, or tell how many they are."""
-    counts, once = tm.match_counts(queries), tm.match_counts(queries, unique=True)
+    counts, once, key_type = tm.match_counts(queries), tm.match_counts(queries, unique=True), tm.stats()["key_type"]
     assert counts.type == once.type == pa.uint64()
     assert counts.to_pylist() == [len(keys) for keys in expected]
     assert once.to_pylist() == [len(set(keys)) for keys in expected]
+    assert_highlights(tm, queries, expected, key_type)
     assert tm.match_exists_many(queries).equals(pa.array([len(keys) > 0 for keys in expected], pa.bool_()))
-    key_type = tm.stats()["key_type"]
     assert_keys(tm.match_many(queries), expected, key_type)
     once = tm.match_many(queries, unique=True)
     assert_keys(once, [sorted(set(keys)) for keys in expected], key_type)
