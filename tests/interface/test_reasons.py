@@ -116,4 +116,4 @@ def test_names_and_deleted_rows(layout):
         tm.consolidate()
         assert [test.test for each in tm.explain(["c"], key="ana").alternatives for test in each.tests] == ["c"]
         assert tm.explain(["c"], key="ana").matches
-        assert tm.explain(["c"], key="nobody").alternatives == ()
+        assert tm.explain(["c"], key="nemo").alternatives == ()

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.agreement import assert_keys, loaded
+from support.agreement import assert_highlights, assert_keys, change_all, loaded
 from support.failing_devices import OUT_OF_MEMORY, InjectedCudaError
 
 from tagmatch.pipeline.cuda import device, pairs
@@ -79,6 +79,23 @@ def test_unique_keys_are_merged_on_the_device(
         found = tm.match_many(queries, unique=True).to_pylist()
     assert found == [sorted(set(oracle.match(query))) for query in queries]
     assert bool(merged) == many
+
+
+@pytest.mark.parametrize("left", [1 << 30, 1 << 60], ids=["keys there", "keys on the CPU"])
+def test_pairs_of_the_device_are_counted(monkeypatch: pytest.MonkeyPatch, engine: dict[str, Any], left: int) -> None:
+    """In several packets and segments, one of which has rows that are deleted."""
+    monkeypatch.setattr(cuda_matcher, "_PACKET_SIZE", PacketSize(queries=3, tags=50, fewest=1, at_once=2))
+    monkeypatch.setattr(cuda_matcher, "_LEFT_FOR_PACKETS", left)
+    sets = [([TAGS[key % 4]], key // 3) for key in range(12)]
+    tm, oracle = loaded(sets, **engine)
+    with tm:
+        change_all([(True, ["t0", "t1"], 50), (False, ["t2"], 2)], tm, oracle)
+        queries = [["t0", "t1"], ["t1"], [], ["t2", "t3"], ["t3"], ["t9"]]
+        expected = [oracle.match(query) for query in queries]
+        assert tm.match_counts(queries).to_pylist() == list(map(len, expected))
+        assert tm.match_counts(queries, unique=True).to_pylist() == [len(set(keys)) for keys in expected]
+        assert tm.match_exists_many(queries).to_pylist() == list(map(bool, expected))
+        assert_highlights(tm, queries, expected, "integer")
 
 
 def test_memory_is_lent_once_at_a_time() -> None:
