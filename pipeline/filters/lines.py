@@ -10,10 +10,14 @@ of the attribute, or one more for a negated constraint.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, U64Array, offsets_of
 from tagmatch.model.kernels.intrinsics import leading_zeros, ones, trailing_zeros
@@ -403,37 +407,91 @@ def _in_boxes(boxes, first, last, buckets, live):
             live[message] &= in_box(of_attribute[message], low, span)
 
 
-@inlined
-def _meet(left, lines, line):
-    """Sets that are left, and in a line."""
-    return (
-        left[0] & lines[line, 0],
-        left[1] & lines[line, 1],
-        left[2] & lines[line, 2],
-        left[3] & lines[line, 3],
-        left[4] & lines[line, 4],
-        left[5] & lines[line, 5],
-        left[6] & lines[line, 6],
-        left[7] & lines[line, 7],
-    )
+_BIT, _BYTE, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+_LINE = ir.VectorType(_I64, WORDS)
+_intrinsic: Callable[[Callable[..., Any]], Any] = intrinsic
+#: In the place of a column: no set is left
+_NOTHING = -1
 
 
-@inlined
-def _is_empty(left):
-    return ((left[0] | left[1]) | (left[2] | left[3])) | ((left[4] | left[5]) | (left[6] | left[7])) == _U(0)
+@_intrinsic
+def _meet_all(typing, left, lines, columns, first, last, buckets, message):  # noqa: ARG001
+    """Leave those sets of `left` that are in the lines of a message in columns, from one column to another one.
+
+    Returns the column in which the message has several values, `last` if it has in none, or `_NOTHING`. As a loop of
+    vectors, which Numba would make of single words: a line is one or two registers.
+    """
+
+    def generate(context, builder, signature, arguments):
+        def element(argument, row, beyond=0):
+            array = context.make_array(signature.args[argument])(context, builder, arguments[argument])
+            beyond = ir.Constant(_I64, beyond) if isinstance(beyond, int) else beyond
+            place = builder.add(builder.mul(row, builder.extract_value(array.strides, 0)), beyond)
+            return builder.gep(builder.bitcast(array.data, _BYTE.as_pointer()), [place])
+
+        def number_at(argument, kind, row, beyond):
+            at = builder.bitcast(element(argument, row, beyond), kind.as_pointer())
+            return builder.zext(builder.load(at), _I64)
+
+        def line_at(argument, row):
+            at = builder.bitcast(element(argument, row), _LINE.as_pointer())
+            return at, builder.load(at, align=8)
+
+        first, last, message = arguments[3], arguments[4], arguments[6]
+        kept, begun = line_at(0, ir.Constant(_I64, 0))
+        before = builder.block
+        blocks = [builder.append_basic_block(name) for name in ("column", "one", "next", "end")]
+        in_column, in_one, in_next, at_end = blocks
+        builder.cbranch(builder.icmp_signed("<", first, last), in_column, at_end)
+        builder.position_at_end(in_column)
+        column, left = builder.phi(_I64), builder.phi(_LINE)
+        attribute = number_at(2, _I32, column, 0)
+        line = number_at(2, _I32, column, 4)
+        bucket = number_at(5, _BYTE, attribute, message)
+        builder.cbranch(builder.icmp_signed("==", bucket, ir.Constant(_I64, SEVERAL)), at_end, in_one)
+        builder.position_at_end(in_one)
+        met = builder.and_(left, line_at(1, builder.add(line, bucket))[1])
+        any_of = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(_I64, [_LINE]), f"llvm.vector.reduce.or.v{WORDS}i64"
+        )
+        is_empty = builder.icmp_signed("==", builder.call(any_of, [met]), ir.Constant(_I64, 0))
+        builder.cbranch(is_empty, at_end, in_next)
+        builder.position_at_end(in_next)
+        following = builder.add(column, ir.Constant(_I64, 1))
+        builder.cbranch(builder.icmp_signed("<", following, last), in_column, at_end)
+        for value, entering, again in ((column, first, following), (left, begun, met)):
+            value.add_incoming(entering, before)
+            value.add_incoming(again, in_next)
+        builder.position_at_end(at_end)
+        stopped, rest = builder.phi(_I64), builder.phi(_LINE)
+        nothing = ir.Constant(_I64, _NOTHING)
+        for block, place, sets in (
+            (before, last, begun), (in_column, column, left), (in_one, nothing, met), (in_next, last, met)
+        ):  # fmt: skip
+            stopped.add_incoming(place, block)
+            rest.add_incoming(sets, block)
+        builder.store(rest, kept, align=8)
+        return stopped
+
+    return types.int64(left, lines, columns, types.int64, types.int64, buckets, types.int64), generate
 
 
 @kernel
 def _meet_several(left, attribute, line, attributes, codes, lines, cut, union):
-    """Sets that are left, and in the line of any of the values that a message has of an attribute."""
+    """Leave those sets of `left` that are in the line of any value that a message has; whether there are some."""
     numbers, edge_offsets, edges = cut
-    union[0, :] = lines[line + SEVERAL]
+    for word in range(WORDS):
+        union[word] = lines[line + SEVERAL, word]
     for i in range(len(attributes)):
         if numbers[attributes[i]] == attribute:
             bucket = bucket_of(codes[i], edges, edge_offsets[attribute], edge_offsets[attribute + 1])
             for word in range(WORDS):
-                union[0, word] |= lines[line + bucket, word]
-    return _meet(left, union, _U32(0))
+                union[word] |= lines[line + bucket, word]
+    some = _U(0)
+    for word in range(WORDS):
+        left[0, word] &= union[word]
+        some |= left[0, word]
+    return some != _U(0)
 
 
 @kernel
@@ -442,32 +500,30 @@ def _candidates(messages, some, buckets, cut, blocks, sets, found, by):
     _, _, offsets, attributes, codes = messages
     first, count = some
     column_offsets, columns, box_offsets, boxes, lines = blocks
-    live, union, used = np.empty(count, np.uint8), np.empty((1, WORDS), np.uint64), 0
-    every = ~_U(0)
+    live, union, left, used = np.empty(count, np.uint8), np.empty(WORDS, np.uint64), np.empty((1, WORDS), np.uint64), 0
     for block in range(len(column_offsets) - 1):
         _in_boxes(boxes, box_offsets[block], box_offsets[block + 1], buckets, live)
+        last = column_offsets[block + 1]
         for message in range(len(live)):
             if live[message] == 0:
                 continue
-            left = (every, every, every, every, every, every, every, every)
-            for column in range(column_offsets[block], column_offsets[block + 1]):
-                attribute, line = columns[column, 0], columns[column, 1]
-                bucket = buckets[attribute, message]
-                if bucket != SEVERAL:
-                    left = _meet(left, lines, line + _U32(bucket))
-                else:
-                    begin, end = offsets[first + message], offsets[first + message + 1]
-                    left = _meet_several(
-                        left, np.int64(attribute), line, attributes[begin:end], codes[begin:end], lines, cut, union
-                    )
-                if _is_empty(left):
+            for word in range(WORDS):
+                left[0, word] = ~_U(0)
+            column = _meet_all(left, lines, columns, column_offsets[block], last, buckets, message)
+            while column >= 0 and column < last:
+                begin, end = offsets[first + message], offsets[first + message + 1]
+                attribute, line = np.int64(columns[column, 0]), np.int64(columns[column, 1])
+                own = attributes[begin:end], codes[begin:end]
+                if not _meet_several(left, attribute, line, own[0], own[1], lines, cut, union):
+                    column = _NOTHING
                     break
-            if _is_empty(left):
+                column = _meet_all(left, lines, columns, column + 1, last, buckets, message)
+            if column == _NOTHING:
                 continue
             if used + BLOCK > len(found):
                 found, by = with_room(found, used, BLOCK), with_room(by, used, BLOCK)
             for word in range(WORDS):
-                rest = left[word]
+                rest = left[0, word]
                 while rest != _U(0):
                     place = block * BLOCK + 64 * word + np.int64(trailing_zeros(rest))
                     rest &= rest - _U(1)
