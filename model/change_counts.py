@@ -1,8 +1,12 @@
-"""What became of changes."""
+"""What changes do, and what became of them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
+
+#: What a staged change does: it adds a key to a set or removes it; or all sets of the key lose it first, and it is then
+#: put into none, or into a first set, which further ones follow
+ADD, REMOVE, DELETE, PUT, ALSO_PUT = range(5)
 
 
 class ChangeCounts(NamedTuple):

@@ -31,6 +31,7 @@ from tagmatch.model.tables import (
     KeyTable,
     Partitions,
     PartitionTable,
+    RecordTable,
     Segment,
     TagsetTable,
     Vocabulary,
@@ -374,6 +375,19 @@ def check_bounds(segment: Segment, rows: int, tags: int) -> None:
     _check_partitions(segment, rows, tags)
     if segment.deletions is not None:
         _check_deletions(segment, rows)
+    if segment.records is not None:
+        _check_records(segment.records, None if keys.names is None else len(keys.names))
+
+
+def _check_records(records: RecordTable, names: int | None) -> None:
+    _check_length("records", "rows", records.keys, len(records.columns))
+    require(records.keys[1:] > records.keys[:-1], "records", "keys do not ascend", 1)
+    if names is not None:
+        _check_largest("records", records.keys, names)
+    try:
+        records.columns.validate(full=True)
+    except pa.ArrowInvalid as error:
+        fail("records", None, str(error)[:200])
 
 
 def _check_partitions(segment: Segment, rows: int, tags: int) -> None:

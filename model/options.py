@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Literal, TypedDict, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 
@@ -382,6 +382,8 @@ class StagingOptions:
     # How many earlier snapshots stay in the index beside the current one, from the next one on that is saved; they can
     # be opened by their numbers. `None`: as many as the index says, which are none at first.
     keep_snapshots: int | None = None
+    # Columns of data that keys may have, beside those that the index has: a schema of Arrow, or names and types
+    data: object = None
 
     def __post_init__(self) -> None:
         if self.durability is not None:
@@ -403,6 +405,7 @@ class StagingOptions:
 class _UsualOptions(TypedDict, total=False):
     durability: Durability | None
     keep_snapshots: int | None
+    data: Any
     exact: bool
     device: Device
     threads: int | None

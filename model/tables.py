@@ -31,7 +31,7 @@ from tagmatch.model.arrays import (
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.errors import TagMatchError
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.lists import gather, gather_strings, sort_hashes
+from tagmatch.model.kernels.lists import gather, gather_strings, group_by, sort_hashes
 from tagmatch.model.kernels.tag_table import build_slots, constraints_among
 from tagmatch.model.options import KeyType, LayoutOptions
 
@@ -208,6 +208,7 @@ class KeyTable(Table):
     # not. `None` if none does.
     expires: I64Array | None = None
     _span: list[KeySpan] = field(default_factory=list, init=False, repr=False, compare=False)
+    _by_key: list[U32Array] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -223,6 +224,17 @@ class KeyTable(Table):
             are_distinct = is_dense and bool(_are_distinct(keys, np.uint64(low), np.zeros(words, np.uint64)))
             self._span.append(KeySpan(np.uint64(low), words, are_distinct))
         return self._span[0]
+
+    @property
+    def by_key(self) -> U32Array:
+        """Places in `keys.values` by their values, equal ones ascending: made when first asked for, and kept."""
+        if not self._by_key:
+            values = self.keys.values
+            if self.names is None:
+                self._by_key.append(sort_hashes(frozen(values.astype(np.uint64, copy=False))))
+            else:
+                self._by_key.append(group_by(values, len(self.names))[1])
+        return self._by_key[0]
 
     @property
     def type(self) -> KeyType:
@@ -257,6 +269,30 @@ class KeyTable(Table):
 def if_any(expires: I64Array) -> I64Array | None:
     """When keys expire; `None` if none does."""
     return expires if (expires != NEVER).any() else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordTable(Table):
+    """What keys were put with, beside the sets that are stored for them.
+
+    A key that has a record has it in each segment that has a set of the key which is not deleted. Records of keys
+    without such a set there do not count.
+    """
+
+    keys: UIntArray  # The keys, as in `KeyTable.keys`, ascending
+    # For each, `sets`, a number made of the tags of the sets that were put; `tags`, `where` and `area` as they were
+    # given, if there is `where`; and the columns of data
+    columns: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def places_of(self, keys: UIntArray) -> I64Array:
+        """Of each key, the row of its record; -1 if it has none."""
+        places = np.searchsorted(self.keys, keys.astype(self.keys.dtype, copy=False))
+        places[places == len(self.keys)] = 0
+        found: I64Array = np.where(self.keys[places] == keys, places, -1) if len(self.keys) else places - 1
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +342,7 @@ class Segment(Table):
     earliest: int = LONG_AGO
     # Raises `IndexCorruptError` if the files that the tables are mapped from are not as they were any more
     verify: Callable[[], None] = _nothing
+    records: RecordTable | None = None  # `None` if no key has a record
 
     def __post_init__(self) -> None:
         expires = self.keys.expires

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import (
@@ -24,13 +25,15 @@ from tagmatch.model.arrays import (
     Lists,
     Strings,
     TagLists,
+    U8Array,
     U32Array,
     U64Array,
     list_offsets,
     offsets_of,
 )
 from tagmatch.model.arrow import from_strings
-from tagmatch.model.change_counts import ChangeCounts
+from tagmatch.model.asked import NOTHING_ASKED, Asked, AskedRows, joined
+from tagmatch.model.change_counts import DELETE, REMOVE, ChangeCounts
 from tagmatch.model.columns import rows_of_tags, strings_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings
@@ -43,6 +46,7 @@ from tagmatch.partitioner.local import (
     MAX_ROWS,
     MISSING,
     Changes,
+    deletes_without_sets,
     distinct_sets,
     held_by,
     held_in,
@@ -50,6 +54,7 @@ from tagmatch.partitioner.local import (
     ranks_of,
     segment_after,
 )
+from tagmatch.partitioner.replacing import no_tags, resolved, with_records
 
 #: Sets of a segment that is always taken into the new one: to lay these out anew takes some ten milliseconds
 FEW_SETS = 1 << 14
@@ -74,13 +79,20 @@ def consolidated(
 
     A `full` one has one segment without deletions; it is the same snapshot if nothing changes.
     """
+    changes = resolved(snapshot, changes, _after_removals)
     live = [segment.live for segment in snapshot.segments]
     small = list(snapshot.segments)
     if not full:
         small = [small[place] for place in to_take_in(live, len(changes))]
         if len(changes) + sum(segment.live for segment in small) <= _ALONE_SETS:
             threads = 1
-    elif not len(changes) and snapshot.is_whole and snapshot.only.options == options and snapshot.earliest > now:
+    elif (
+        not len(changes)
+        and changes.deletes is None
+        and snapshot.is_whole
+        and snapshot.only.options == options
+        and snapshot.earliest > now
+    ):
         return snapshot, ChangeCounts()
     held, kept = [held_by(segment, threads=threads) for segment in small], []
     for segment in snapshot.segments:
@@ -95,7 +107,7 @@ def consolidated(
     if not held:  # no sets, which say of what type keys are
         held.append(held_in(snapshot.segments[0], np.zeros(0, np.uint32)))
     new, became = segment_after(held, changes, options, now=now, threads=threads)
-    return _with(kept, new), became
+    return _with(kept, with_records(snapshot, changes, new, now)), became
 
 
 def without_expired(snapshot: Snapshot, options: LayoutOptions, *, now: int, threads: int = 1) -> Snapshot:
@@ -216,15 +228,32 @@ def missing_rows(
 ) -> I64Array:
     """Which of these rows, if they were removed one after the other, would remove nothing."""
     changed = staged.of_keys(keys)
-    before = len(changed)
     changed.extend(chunks, keys, removed=True)
-    changes = changed.changes()
+    changes = resolved(snapshot, changed.changes(), _after_removals)
     held = [
         held_in(segment, rows_with(segment, changes.tags, changes.rows, threads=threads))
         for segment in snapshot.segments
     ]
     became = distinct_sets(held, changes, now=now, threads=threads).became
-    return np.flatnonzero(became[before:] == MISSING)
+    return np.flatnonzero(became[len(became) - len(keys) :] == MISSING)
+
+
+def keys_without_sets(
+    snapshot: Snapshot, staged: StagedChanges, keys: U64Array | Strings, *, now: int, threads: int = 1
+) -> I64Array:
+    """The places of keys which, if they were deleted one after the other, would have no sets."""
+    changed = staged.of_keys(keys)
+    changed.extend([no_tags(len(keys))], keys, removed=DELETE)
+    changes = resolved(snapshot, changed.changes(), _after_removals)
+    held = [
+        held_in(segment, rows_with(segment, changes.tags, changes.rows, threads=threads))
+        for segment in snapshot.segments
+    ]
+    became = distinct_sets(held, changes, now=now, threads=threads).became
+    without = deletes_without_sets(changes, became)
+    assert changes.deletes is not None
+    places = without - (len(changes.deletes) - len(keys))
+    return places[places >= 0]
 
 
 # -- keys that have expired --------------------------------------------------------------------------------------------
@@ -276,8 +305,10 @@ class _Block(NamedTuple):
     lengths: U32Array  # how many tags each change's set has
     numbers: U32Array  # the numbers of these tags, ascending within a set
     keys: U64Array  # or the numbers of keys that are strings
-    removed: BoolArray
+    kinds: U8Array
     expires: I64Array | None  # as in `Changes`
+    records: I64Array | None
+    asked: pa.Table | None
     end: int  # changes up to the end of the block
 
 
@@ -288,7 +319,7 @@ class _Staged(NamedTuple):
     tags: TagInterner  # which numbers the tags of the blocks
     names: TagInterner  # which numbers their keys, if these are strings
     blocks: list[_Block]
-    single: list[tuple[list[str], int | str, bool, int]]  # single changes, after the blocks
+    single: list[tuple[list[str], int | str, int, int, Asked | None]]  # single changes, after the blocks
 
     @classmethod
     def after(cls, given: Changes | None) -> _Staged:
@@ -303,7 +334,10 @@ class _Staged(NamedTuple):
     def changes_of(self, block: _Block) -> Changes:
         """The changes of a block."""
         rows = Lists(list_offsets(block.lengths), block.numbers)
-        return Changes(self.tags.strings(), rows, block.keys, block.removed, self.names.strings(), block.expires)
+        names = self.names.strings()
+        return Changes(
+            self.tags.strings(), rows, block.keys, block.kinds, names, block.expires, block.records, block.asked
+        )
 
 
 class StagedChanges:
@@ -321,20 +355,32 @@ class StagedChanges:
         staged = self._staged
         return staged.later if staged.given is None else len(staged.given) + staged.later
 
-    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
-        """Stage one change of a validated set and key; all keys are integers, or all are strings."""
+    def append(
+        self, tags: list[str], key: int | str, *, removed: int, expires: int = NEVER, asked: Asked | None = None
+    ) -> None:
+        """Stage one change of a validated set and key; all keys are integers, or all are strings.
+
+        `removed` is whether the change removes the key, or what it does otherwise, as a kind of change; with `asked`,
+        it puts the key, whose record that is.
+        """
         if len(self._staged.single) >= _SINGLE_CHANGES:
             self._reject_more_than_fit(_SINGLE_CHANGES)
             self._pack()
-        self._staged.single.append((tags, key, removed, expires))
+        self._staged.single.append((tags, key, removed, expires, asked))
 
     def extend(
-        self, chunks: list[TagLists], keys: Keys, *, removed: bool | BoolArray, expires: I64Array | None = None
+        self,
+        chunks: list[TagLists],
+        keys: Keys,
+        *,
+        removed: int | BoolArray | U8Array,
+        expires: I64Array | None = None,
+        records: AskedRows = NOTHING_ASKED,
     ) -> None:
         """Stage a change for each row of all chunks; `keys` has one for each, as have others that are arrays."""
         self._reject_more_than_fit(len(keys))
         self._pack()
-        self._staged.blocks.extend(self._blocks_of(chunks, keys, removed, expires, self._staged.later))
+        self._staged.blocks.extend(self._blocks_of(chunks, keys, removed, expires, records, self._staged.later))
 
     def changes(self) -> Changes:
         """All changes as one table. They stay staged until `drop` lets go of them."""
@@ -348,15 +394,15 @@ class StagedChanges:
         return staged.given
 
     def of_keys(self, keys: Keys) -> StagedChanges:
-        """Those of these changes that are of some keys, in order."""
+        """Those of these changes that are of some keys, in order, without records."""
         found, staged = StagedChanges(self._threads), self._staged
         if staged.given is not None:
             found.extend_some(staged.given, keys)
         for block in staged.blocks:
             found.extend_some(staged.changes_of(block), keys)
         if staged.single:
-            for place in np.flatnonzero(_are_among(_column([key for _, key, _, _ in staged.single]), keys)):
-                row, key, removed, expires = staged.single[place]
+            for place in np.flatnonzero(_are_among(_column([key for _, key, *_ in staged.single]), keys)):
+                row, key, removed, expires, _ = staged.single[place]
                 found.append(row, key, removed=removed, expires=expires)
         return found
 
@@ -371,7 +417,7 @@ class StagedChanges:
         rows = gather(changes.rows, chosen)
         times = None if changes.expires is None else changes.expires[chosen]
         chunk = TagLists(rows.offsets, gather_strings(changes.tags, rows.values))
-        self.extend([chunk], own, removed=changes.removed[chosen], expires=times)
+        self.extend([chunk], own, removed=changes.kinds[chosen], expires=times)
 
     def stage_before(self, earlier: StagedChanges) -> None:
         """Stage other changes before all of these."""
@@ -389,26 +435,32 @@ class StagedChanges:
             numbers = staged.tags.intern(tags, hash_strings(tags, threads=self._threads), threads=self._threads)
             keys = whole._numbers(changes.names)[changes.keys] if len(changes.names) else changes.keys
             rows = changes.rows
-            staged.blocks.append(
-                _block_of(rows.offsets, numbers[rows.values], keys, changes.removed, changes.expires, staged.later)
-            )
+            block = _block_of(rows.offsets, numbers[rows.values], keys, changes.kinds, changes.expires, staged.later)
+            staged.blocks.append(block._replace(records=changes.records, asked=changes.asked))
         return whole.changes()
 
     def _pack(self) -> None:
         """Make a block of the single changes."""
         staged = self._staged
         if staged.single:
-            tags, keys, removed, expires = zip(*staged.single, strict=True)
+            tags, keys, kinds, expires, asked = zip(*staged.single, strict=True)
             times, begin = np.array(expires, np.int64), staged.later - len(staged.single)
-            packed = self._blocks_of([rows_of_tags(tags)], _column(keys), np.array(removed), times, begin)
+            chunks, records = [rows_of_tags(tags)], AskedRows.of(asked)
+            packed = self._blocks_of(chunks, _column(keys), np.array(kinds, np.uint8), times, records, begin)
             self._staged = staged._replace(blocks=[*staged.blocks, *packed], single=[])
 
     def _blocks_of(
-        self, chunks: list[TagLists], keys: Keys, removed: bool | BoolArray, expires: I64Array | None, begin: int
+        self,
+        chunks: list[TagLists],
+        keys: Keys,
+        removed: int | BoolArray | U8Array,
+        expires: I64Array | None,
+        records: AskedRows,
+        begin: int,
     ) -> list[_Block]:
         """Blocks of rows that come after `begin` others."""
         blocks, done = list[_Block](), 0
-        numbers_of_keys, flags = self._numbers(keys), np.full(len(keys), removed)
+        numbers_of_keys, kinds = self._numbers(keys), np.full(len(keys), removed, np.uint8)
         for chunk in chunks:
             for first in range(0, len(chunk), _BLOCK_ROWS):
                 offsets = chunk.offsets[first : first + _BLOCK_ROWS + 1]
@@ -416,7 +468,9 @@ class StagedChanges:
                 numbers = self._staged.tags.intern_tags(chunk, *ends, threads=self._threads)
                 some = slice(done, done + len(offsets) - 1)
                 times = None if expires is None else expires[some]
-                blocks.append(_block_of(offsets, numbers, numbers_of_keys[some], flags[some], times, begin + done))
+                block = _block_of(offsets, numbers, numbers_of_keys[some], kinds[some], times, begin + done)
+                own, asked = records.part(some)
+                blocks.append(block._replace(records=own, asked=asked))
                 done = some.stop
         return blocks
 
@@ -432,21 +486,30 @@ class StagedChanges:
             raise InvalidValueError(f"more than {MAX_ROWS} staged changes; call consolidate() before adding more")
 
 
+def _after_removals(removals: list[tuple[TagLists, Keys]], changes: Changes) -> Changes:
+    """Removals of keys from sets, and then changes, as one table."""
+    before = StagedChanges()
+    for sets, keys in removals:
+        before.extend([sets], keys, removed=REMOVE)
+    return before._after_all_of(before.changes(), changes)
+
+
 def _joined(blocks: list[_Block]) -> _Block:
     """All blocks as one."""
     if len(blocks) == 1:
         return blocks[0]
-    *columns, times, ends = zip(*blocks, strict=True)
-    lengths, numbers, keys, removed = map(np.concatenate, columns)
+    *columns, times, records, asked, ends = zip(*blocks, strict=True)
+    lengths, numbers, keys, kinds = map(np.concatenate, columns)
     expires = None
     if any(each is not None for each in times):
         parts = [np.full(len(each.keys), NEVER) if each.expires is None else each.expires for each in blocks]
         expires = np.concatenate(parts)
-    return _Block(lengths, numbers, keys, removed, expires, ends[-1])
+    own = joined([AskedRows(*each) for each in zip(records, asked, strict=True)], [len(each) for each in columns[0]])
+    return _Block(lengths, numbers, keys, kinds, expires, *own, ends[-1])
 
 
 def _block_of(
-    offsets: IntArray, numbers: U32Array, keys: U64Array, removed: BoolArray, expires: I64Array | None, begin: int
+    offsets: IntArray, numbers: U32Array, keys: U64Array, kinds: U8Array, expires: I64Array | None, begin: int
 ) -> _Block:
     """A block of rows of numbers, which are put in order where they stand; before it there are `begin` changes."""
     new_offsets = np.zeros(len(keys) + 1, np.int64)
@@ -455,8 +518,9 @@ def _block_of(
         np.diff(new_offsets).astype(np.uint32),
         numbers[:used].copy() if used < len(numbers) else numbers,
         keys.copy(),
-        removed,
+        kinds,
         None if expires is None else if_any(expires.copy()),
+        *NOTHING_ASKED,
         begin + len(keys),
     )
 

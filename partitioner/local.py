@@ -24,7 +24,7 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.arrow import from_strings, in_order, to_strings
-from tagmatch.model.change_counts import ChangeCounts
+from tagmatch.model.change_counts import REMOVE, ChangeCounts
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.kernels.jit import kernel
@@ -60,21 +60,27 @@ MAX_ROWS = 2**32 - 2
 _RARE = 1 << 16
 
 #: Places of what became of changes: a key that was added, one to add that was there, one that was removed, and one to
-#: remove that was not there
-ADDED, ALREADY_THERE, REMOVED, MISSING = range(4)
+#: remove that was not there; or of what a change of its key stands for that does not count by itself
+ADDED, ALREADY_THERE, REMOVED, MISSING, NOTHING = range(5)
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Additions and removals of one key of one set each, oldest first."""
+    """Changes of one key of one set each, or of all sets of the key, oldest first."""
 
     tags: Strings  # different tags; a tag's place is its number
     rows: Lists  # the tag numbers of each change's set, ascending and different within a row
     keys: U64Array  # if keys are strings, their places in `names`
-    removed: BoolArray  # whether the change removes the key, else it adds it
+    kinds: U8Array  # what each change does, as `tagmatch.model.change_counts` has it
     names: Strings  # different strings; none where keys are integers
     # when each change's key expires, as in `KeyTable`; an addition replaces the time that the key had
     expires: I64Array | None = None
+    records: I64Array | None = None  # of each `PUT`, the row of `asked` that the key has as its record; -1 if none
+    asked: pa.Table | None = None
+    # Where all sets of keys go, each is removed by a change of its own, a number that says with which others; what is
+    # then put has the same number, negative; 0 of other changes
+    owners: I64Array | None = None
+    deletes: I64Array | None = None  # numbers, among these, of changes that delete the key
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,7 +90,7 @@ def no_changes() -> Changes:
     """Changes that change nothing."""
     none, no_strings = np.zeros(1, np.int32), Strings(np.zeros(1, np.int32), np.zeros(0, np.uint8))
     rows = Lists(none, np.zeros(0, np.uint32))
-    return Changes(no_strings, rows, np.zeros(0, np.uint64), np.zeros(0, np.bool_), no_strings)
+    return Changes(no_strings, rows, np.zeros(0, np.uint64), np.zeros(0, np.uint8), no_strings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,16 @@ def segment_after(
     """
     rows = distinct_sets(held, changes, now=now, threads=threads)
     lay_out: LayOut = resolve_name(implementations_of(options).lay_out)
-    return lay_out(options, rows, threads), ChangeCounts(*np.bincount(rows.became, minlength=4).tolist())
+    added, already_there, removed, missing = np.bincount(rows.became, minlength=NOTHING)[:NOTHING].tolist()
+    missing += len(deletes_without_sets(changes, rows.became))
+    return lay_out(options, rows, threads), ChangeCounts(added, already_there, removed, missing)
+
+
+def deletes_without_sets(changes: Changes, became: U8Array) -> I64Array:
+    """Which changes that delete a key, of those that there are, deleted no sets."""
+    if changes.deletes is None or changes.owners is None:
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(~np.isin(changes.deletes, changes.owners[became == REMOVED]))
 
 
 def distinct_sets(
@@ -167,7 +182,8 @@ def distinct_sets(
     first_pairs, by_group = group_by(pair_groups, len(firsts), threads=threads)
     del pair_groups
     times = np.zeros(0, np.int64) if expires is None else expires
-    pairs = _Pairs(first_pairs, by_group, keys, removed, times, len(keys) - len(changes))
+    owners = np.zeros(0, np.int64) if changes.owners is None else changes.owners
+    pairs = _Pairs(first_pairs, by_group, keys, removed, times, owners, len(keys) - len(changes))
     key_offsets, keys, expires, became = _keys_of_groups(pairs, threads)
     del pairs, times
     del first_pairs, by_group, removed
@@ -211,7 +227,7 @@ def _join(
     """Rows of the held sets followed by those of the changes, under one numbering of tags; and all (set, key) pairs."""
     tables = [each.keys.keys for each in held]
     if not any(len(each) for each in held):
-        return changes.tags, changes.rows, None, changes.keys, changes.removed
+        return changes.tags, changes.rows, None, changes.keys, changes.kinds == REMOVE
     sets, pairs = sum(map(len, held)), sum(len(table.values) for table in tables)
     total = sets + len(changes)
     if total > MAX_ROWS or pairs + len(changes) > MAX_ROWS:
@@ -225,7 +241,7 @@ def _join(
     lengths = np.concatenate([*(table.lengths() for table in tables), np.ones(len(changes), np.int64)])
     rows_of_pairs = np.repeat(np.arange(total, dtype=np.uint32), lengths)
     all_keys = np.concatenate([*(table.values for table in tables), changes.keys], dtype=np.uint64)
-    removed = np.concatenate([np.zeros(pairs, np.bool_), changes.removed])
+    removed = np.concatenate([np.zeros(pairs, np.bool_), changes.kinds == REMOVE])
     return tags, rows, rows_of_pairs, all_keys, removed
 
 
@@ -339,6 +355,7 @@ class _Pairs(NamedTuple):
     keys: U64Array
     removed: BoolArray
     expires: I64Array  # empty where none does
+    owners: I64Array  # of changes, as in `Changes`; empty where there are none
     held: int
 
 
@@ -354,9 +371,9 @@ class _Left(NamedTuple):
 @kernel
 def _keys_left(known, first, last, out):
     """For each group of `_Pairs` the keys whose last change is an addition, ascending, to `_Left`."""
-    first_pairs, order, keys, removed, expires, held = known
+    first_pairs, order, keys, removed, expires, owners, held = known
     out_keys, out_expires, counts, became = out
-    has_times = len(expires) > 0
+    has_times, has_owners = len(expires) > 0, len(owners) > 0
     for group in range(first, last):
         begin, end = first_pairs[group], first_pairs[group + 1]
         if end - begin == 1:
@@ -373,11 +390,22 @@ def _keys_left(known, first, last, out):
         for i in range(end - begin):
             group_keys[i] = keys[pairs[i]]
         by_key = np.argsort(group_keys, kind="mergesort")  # stable: changes of one key stay in time order
-        at, is_there = begin, False
+        at, is_there, cleared = begin, False, -1
         for i in range(end - begin):
             pair = pairs[by_key[i]]
+            owner = owners[pair - held] if has_owners and pair >= held else 0
+            if owner < 0 and cleared >= 0 and owners[cleared] == -owner:  # it stays where it was
+                became[cleared] = NOTHING
+                is_there = True
+            if owner <= 0:
+                cleared = -1
             if pair < held:
                 is_there |= not removed[pair]
+            elif owner > 0:
+                became[pair - held] = REMOVED if is_there else NOTHING
+                if is_there:
+                    cleared = pair - held
+                is_there = False
             elif removed[pair]:
                 became[pair - held] = REMOVED if is_there else MISSING
                 is_there = False
@@ -391,7 +419,7 @@ def _keys_left(known, first, last, out):
                 if has_times:
                     out_expires[at] = expires[pair]
                 at += 1
-            is_there = False
+            is_there, cleared = False, -1
         counts[group] = at - begin
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from tagmatch.background import Background, renew_in_forks
 from tagmatch.model import clock
-from tagmatch.model.arrays import I64Array, Strings, TagLists, U64Array
+from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U64Array
+from tagmatch.model.asked import NOTHING_ASKED, Asked, AskedRows, data_of
 from tagmatch.model.change_counts import ChangeCounts
+from tagmatch.model.data_types import with_columns
 from tagmatch.model.errors import (
     ClosedError,
     IndexChangedError,
@@ -76,6 +79,7 @@ class Staging:
         self._threads, self._plane, self._changes = threads, plane, StagedChanges(threads)
         self._journal: Journal | None = None
         self._closed = False
+        self._schema: dict[str, pa.DataType] = {}
         # How many changes another program has left, if that is not taken yet
         self._left = self._left_behind()
 
@@ -88,18 +92,28 @@ class Staging:
         lasts = self._files is not None and self._options.durability != "none"
         return 0 if lasts else len(self._changes)
 
-    def append(self, tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> None:
-        """Stage one change of a validated set and key, which expires at a time as in `Changes`."""
+    def schema(self) -> dict[str, pa.DataType]:
+        """The columns of data that keys may have."""
+        return self._schema
+
+    def take_columns(self, more: Mapping[str, pa.DataType], where: str) -> None:
+        """Let keys have more columns of data; InvalidTypeError if one has another type."""
+        self._schema = with_columns(self._schema, more, where)
+
+    def append(
+        self, tags: list[str], key: int | str, *, removed: int, expires: int = NEVER, asked: Asked | None = None
+    ) -> None:
+        """Stage one change of a validated set and key, as `StagedChanges.append` takes it."""
         if self._files is None:  # there is no log
             with self.lock:
                 if self._closed:
                     raise ClosedError
-                self._changes.append(tags, key, removed=removed, expires=expires)
+                self._changes.append(tags, key, removed=removed, expires=expires, asked=asked)
             return
         self._stage(
             self._of_single,
-            lambda: single_record(tags, key, removed=removed, expires=expires),
-            lambda: self._changes.append(tags, key, removed=removed, expires=expires),
+            lambda: single_record(tags, key, removed=removed, expires=expires, asked=asked),
+            lambda: self._changes.append(tags, key, removed=removed, expires=expires, asked=asked),
         )
 
     def extend(
@@ -107,8 +121,9 @@ class Staging:
         chunks: list[TagLists],
         keys: U64Array | Strings,
         *,
-        removed: bool,
+        removed: int | U8Array,
         expires: I64Array | None = None,
+        records: AskedRows = NOTHING_ASKED,
         is_single: bool = False,
         check: Check | None = None,
     ) -> None:
@@ -119,8 +134,8 @@ class Staging:
         """
         self._stage(
             self._of_single if is_single else self._of_many,
-            lambda: bulk_record(chunks, keys, removed=removed, expires=expires),
-            lambda: self._changes.extend(chunks, keys, removed=removed, expires=expires),
+            lambda: bulk_record(chunks, keys, removed=removed, expires=expires, records=records),
+            lambda: self._changes.extend(chunks, keys, removed=removed, expires=expires, records=records),
             check,
         )
 
@@ -207,7 +222,7 @@ class Staging:
         journal = Journal.acquire(self._files, lambda: first_log_of(self._manifest()))
         try:
             came_with_it = changes_in(self._files, staged_of(self._manifest()))
-            for chunks, keys, removed, expires in chain(came_with_it, journal.replay()):
+            for chunks, keys, removed, expires, records in chain(came_with_it, journal.replay()):
                 if isinstance(keys, Strings) != (self._key_type == "string"):
                     other = "string" if isinstance(keys, Strings) else "integer"
                     raise InvalidValueError(
@@ -222,7 +237,9 @@ class Staging:
                         f"the changes that are staged in {self._files} have areas",
                         plane=self._plane,
                     )
-                left.extend(chunks, keys, removed=removed, expires=expires)
+                if records.table is not None:
+                    self.take_columns(data_of(records.table), f"the changes that are staged in {self._files}")
+                left.extend(chunks, keys, removed=removed, expires=expires, records=records)
             if len(left):
                 self._changes.stage_before(left)
         except BaseException:

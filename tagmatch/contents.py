@@ -196,6 +196,19 @@ def missing_text(chunks: list[TagLists], keys: U64Array | Strings, gone: I64Arra
     )
 
 
+def absent_text(keys: U64Array | Strings, gone: I64Array) -> str:
+    """The text of an error about keys that have no sets; it names the first."""
+    first = int(gone[0])
+    key = from_strings(keys)[first].as_py() if isinstance(keys, Strings) else int(keys[first])
+    others = f", nor do {len(gone) - 1} more of these" if len(gone) > 1 else ""
+    return f'key {key!r:.80} has no sets{others}: nothing is deleted; leave it out, or give missing as "ignore"'
+
+
+def tags_of_rows(segment: Segment, rows: Rows) -> list[list[str]]:
+    """The tags of few rows."""
+    return _tags(segment, rows).to_pylist()  # type: ignore[no-any-return]
+
+
 def _tags(segment: Segment, rows: Rows) -> pa.Array:
     ranks = take_lists(segment.tagsets.ranks, rows)
     return _with_values(ranks, from_strings(segment.vocabulary.tags).take(ranks.values))

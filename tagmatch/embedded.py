@@ -85,6 +85,11 @@ class TagMatch(Index[K]):
     keep_snapshots : int, optional
         How many earlier snapshots stay in the index with the current one, from the next `consolidate` on that saves
         one; `open` opens them by number. Default: as many as the index at `path` says, none if there is none.
+    data : pyarrow.Schema or mapping, optional
+        Columns of data that keys may have beside their sets (`put`): names and types, which may be written as `string`,
+        `bool`, `int64` and other integers, `float64`, `date`, `timestamp`, which is in UTC, `timestamp[ms]`,
+        `decimal(10, 2)` or `dictionary`, of strings that are often the same. An index has the columns that keys have
+        values in; more can be named each time it is opened.
     channels : iterable of Channel
         Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
         are no deadlines.
@@ -154,6 +159,7 @@ class TagMatch(Index[K]):
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
         keep_snapshots: int | None = None,
+        data: Any = None,
         channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
         order: Order = MATCH_DEFAULTS.order,
     ) -> None:
@@ -163,7 +169,7 @@ class TagMatch(Index[K]):
             threads, pipeline, cuda, exact=exact, device=device, batch_size=batch_size, flush_timeout=flush_timeout,
             auto_reload=auto_reload, plane=plane, channels=channels, order=order,
         )  # fmt: skip
-        chosen, staging = LayoutOptions(layout, max_partition_size), StagingOptions(durability, keep_snapshots)
+        chosen, staging = LayoutOptions(layout, max_partition_size), StagingOptions(durability, keep_snapshots, data)
         self._engine = LocalEngine.at(path, key_type, asdict(chosen), staging, options)
 
     @overload
@@ -208,6 +214,7 @@ class TagMatch(Index[K]):
         cuda: CudaOptions | None = None,
         durability: Durability | None = None,
         keep_snapshots: int | None = None,
+        data: Any = None,
         channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
         order: Order = MATCH_DEFAULTS.order,
     ) -> Any:
@@ -230,7 +237,7 @@ class TagMatch(Index[K]):
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
         exact, device, threads, batch_size, flush_timeout, auto_reload, plane
             The same as for `TagMatch`.
-        pipeline, cuda, durability, keep_snapshots, channels, order
+        pipeline, cuda, durability, keep_snapshots, data, channels, order
             The same as for `TagMatch`.
 
         Raises
@@ -266,7 +273,7 @@ class TagMatch(Index[K]):
         opened = cls.__new__(cls)
         given = {"layout": layout, "max_partition_size": max_partition_size}
         chosen = {name: value for name, value in given.items() if value is not None}
-        staging = StagingOptions(durability, keep_snapshots)
+        staging = StagingOptions(durability, keep_snapshots, data)
         opened._engine = LocalEngine.at(path, key_type, chosen, staging, options, number=snapshot, must_exist=True)
         return opened
 

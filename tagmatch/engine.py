@@ -18,13 +18,15 @@ import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
 from tagmatch.changing import Changing, Check, Staging
-from tagmatch.contents import every_set, explained, missing_text, pairs, schema_of, sets_with
+from tagmatch.contents import absent_text, every_set, explained, missing_text, pairs, schema_of, sets_with
 from tagmatch.highlights import highlights_of
 from tagmatch.model import clock
 from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, give_back
-from tagmatch.model.change_counts import ChangeCounts
+from tagmatch.model.asked import AskedRows
+from tagmatch.model.change_counts import DELETE, PUT, ChangeCounts
 from tagmatch.model.clock import expiry_time
 from tagmatch.model.columns import KEY_CHECKS, rows_of_tags, tag_list
+from tagmatch.model.data_types import data_schema
 from tagmatch.model.errors import (
     ClosedError,
     InvalidValueError,
@@ -34,10 +36,12 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.input.messages import Message, queries_of, rows_of_messages
 from tagmatch.model.input.places import NO_PLACE, area_has, checked_location, coordinates, packed_place
-from tagmatch.model.input.subscriptions import alternatives, nears_of, rows_to_store
+from tagmatch.model.input.putting import kinds_of_put, rows_to_put, to_put
+from tagmatch.model.input.subscriptions import COLUMNS, alternatives, columns_of, nears_of, rows_to_store
 from tagmatch.model.input.values import NO_ATTRIBUTES, packed
 from tagmatch.model.layouts import check_segment, empty_segment, rules_of
 from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, StagingOptions, Wanted
+from tagmatch.model.records import Record
 from tagmatch.model.storage.format import Commit
 from tagmatch.model.storage.log import key_type_of_logs
 from tagmatch.model.storage.positions import key_type_of_positions, open_positions, save_positions
@@ -46,7 +50,15 @@ from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.values import is_reserved
-from tagmatch.partitioner.consolidation import StagedChanges, count_tags, missing_rows, rows_with, to_merge
+from tagmatch.partitioner.consolidation import (
+    StagedChanges,
+    count_tags,
+    keys_without_sets,
+    missing_rows,
+    rows_with,
+    to_merge,
+)
+from tagmatch.partitioner.replacing import no_tags
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
 from tagmatch.pipeline.filters.index import by_path, paths_of
@@ -54,6 +66,7 @@ from tagmatch.pipeline.one import Alone, alone
 from tagmatch.pipeline.segment import Matcher
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.reasons import Asked, Reasons
+from tagmatch.records import every_record, have_sets, listed_keys, records_of, schema_of_data
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -103,6 +116,8 @@ class LocalEngine:
     ) -> None:
         self._location, self._options, self._key_type = location, options, snapshot.key_type
         self._staging = Staging(location, self._key_type, staging, options.threads, plane=options.plane)
+        self._staging.take_columns(schema_of_data(snapshot), f"the index {location or 'in memory'}")
+        self._staging.take_columns(data_schema(staging.data, COLUMNS), "data= of this call")
         self._files = None if location is None else location.changeable
         self.clients = Clients(has_strings=self._key_type == "string")
         saved = None if self._files is None else open_positions(self._files, self._key_type, plane=options.plane)
@@ -196,6 +211,59 @@ class LocalEngine:
         check = self._check_of(rows.chunks, rows.keys) if must_exist else None
         self._staging.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires, check=check)
         return len(rows.keys)
+
+    @_interrupted_plainly
+    def put_one(self, key: object, tags: object, *, where: object, area: object, expires: object, data: object) -> int:
+        if self._location is not None:
+            self._location.check_writable()
+        schema = self._staging.schema() if data else {}
+        rows, asked = to_put(tags, where, area, data, schema, plane=self._options.plane)
+        checks = KEY_CHECKS[self._key_type]
+        value = checks.one(key, "key")
+        time = NEVER if expires is None else expiry_time(expires, clock.now_us())
+        if len(rows) == 1:
+            self._staging.append(rows[0], value, removed=PUT, expires=time, asked=asked)
+        else:
+            keys, records = checks.many([value] * len(rows), "keys"), AskedRows.of([asked, *[None] * (len(rows) - 1)])
+            times, kinds = np.full(len(rows), time), kinds_of_put(len(rows))
+            self._staging.extend(
+                [rows_of_tags(rows)], keys, removed=kinds, expires=times, records=records, is_single=True
+            )
+        return len(rows)
+
+    @_interrupted_plainly
+    def put_table(self, table: Any, *, match_all: bool) -> int:
+        if self._location is not None:
+            self._location.check_writable()
+        schema, options = self._staging.schema(), self._options
+        columns = columns_of(table, match_all=match_all, data=schema)
+        data = {name: columns.pop(name) for name in schema if name in columns}
+        rows, kinds, records = rows_to_put(
+            columns, data, self._key_type, schema, plane=options.plane, threads=options.threads
+        )
+        self._staging.extend(rows.chunks, rows.keys, removed=kinds, expires=rows.expires, records=records)
+        return len(rows.keys)
+
+    @_interrupted_plainly
+    def delete(self, keys: Any, *, must_exist: bool, is_single: bool) -> int:
+        if self._location is not None:
+            self._location.check_writable()
+        checks = KEY_CHECKS[self._key_type]
+        own = checks.many([checks.one(keys, "key")], "keys") if is_single else checks.many(keys, "keys")
+
+        def check(staged: StagedChanges) -> None:
+            snapshot, threads = self.changing.snapshot, self._options.threads
+            with snapshot.verified():
+                gone = keys_without_sets(snapshot, staged, own, now=clock.now_us(), threads=threads)
+            if len(gone):
+                raise NotStoredError(absent_text(own, gone))
+
+        checked = check if must_exist and len(own) else None
+        self._staging.extend([no_tags(len(own))], own, removed=DELETE, is_single=is_single, check=checked)
+        return len(own)
+
+    def schema(self) -> dict[str, pa.DataType]:
+        return self._staging.schema()
 
     def _check_of(self, chunks: list[TagLists], keys: U64Array | Strings) -> Check:
         """What raises an error, before rows are removed, unless all of them are there."""
@@ -392,6 +460,22 @@ class LocalEngine:
         sets = Lists(rows.offsets, np.arange(len(rows.tags), dtype=np.uint32))
         # No set has an `or` within
         return len(sets) == 1 and any(len(rows_with(segment, rows.tags, sets)) for segment in snapshot.segments)
+
+    @_interrupted_plainly
+    def get(self, key: object) -> Record[Any] | None:
+        checks = KEY_CHECKS[self._key_type]
+        (found,) = records_of(self.snapshot, checks.many([checks.one(key, "key")], "keys"))
+        return found
+
+    def has_key(self, key: object) -> bool:
+        checks = KEY_CHECKS[self._key_type]
+        return have_sets(self.snapshot, checks.many([checks.one(key, "key")], "keys"))
+
+    def every_key(self) -> Iterator[Any]:
+        return listed_keys(self.snapshot)
+
+    def every_record(self) -> Iterator[Record[Any]]:
+        return every_record(self.snapshot)
 
     def to_arrow(self) -> pa.Table:
         snapshot = self.snapshot

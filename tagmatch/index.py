@@ -5,6 +5,7 @@ Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the he
 
 from __future__ import annotations
 
+from collections.abc import Mapping, ValuesView
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args, overload
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
@@ -14,7 +15,7 @@ from tagmatch.notebook import Explanation, Stats, overview
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Awaitable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Iterable, Iterator
     from concurrent.futures import Future
     from datetime import datetime, timedelta
     from types import TracebackType
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     from tagmatch.model.change_counts import ChangeCounts
+    from tagmatch.model.records import Record
     from tagmatch.model.tables import Snapshot
     from tagmatch.model.where.areas import Area, Box, Circle
     from tagmatch.reasons import Reasons
@@ -66,6 +68,11 @@ class _Engine(Protocol):
     ) -> int: ...
     # Columns `tags`, `key` and others of a table of subscriptions
     def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int: ...
+    def put_one(
+        self, key: object, tags: object, *, where: object, area: object, expires: object, data: object
+    ) -> int: ...
+    def put_table(self, table: Any, *, match_all: bool) -> int: ...
+    def delete(self, keys: object, *, must_exist: bool, is_single: bool) -> int: ...
     def consolidate(self, *, full: bool) -> ChangeCounts: ...
     def reload(self) -> bool: ...
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any: ...
@@ -94,6 +101,10 @@ class _Engine(Protocol):
     def count(self) -> int: ...
     def every_set(self) -> Iterator[Any]: ...
     def contains(self, tags: object) -> bool: ...
+    def get(self, key: object) -> Record[Any] | None: ...
+    def has_key(self, key: object) -> bool: ...
+    def every_key(self) -> Iterator[Any]: ...
+    def every_record(self) -> Iterator[Record[Any]]: ...
     def to_arrow(self) -> pa.Table: ...
     @property
     def snapshot(self) -> Snapshot: ...
@@ -104,6 +115,41 @@ class _Engine(Protocol):
     def check_open(self) -> None: ...
     def leave(self, *, failed: bool) -> None: ...
     def described(self) -> str: ...
+
+
+class Records(Mapping[K, "Record[K]"]):
+    """The records of an index by key, as `get` gives them: of keys that have sets, not counting staged changes."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self._engine = engine
+
+    def __getitem__(self, key: K) -> Record[K]:
+        found = self._engine.get(key)
+        if found is None:
+            raise KeyError(key)
+        return found
+
+    def __contains__(self, key: object) -> bool:
+        return self._engine.has_key(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return self._engine.every_key()
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def values(self) -> ValuesView[Record[K]]:
+        """The records, read some at a time."""
+        return _Values(self, self._engine)
+
+
+class _Values(ValuesView["Record[K]"]):
+    def __init__(self, records: Records[K], engine: _Engine) -> None:
+        super().__init__(records)
+        self._engine = engine
+
+    def __iter__(self) -> Iterator[Record[K]]:
+        return self._engine.every_record()
 
 
 class Index(Generic[K]):
@@ -385,6 +431,148 @@ class Index(Generic[K]):
         """
         columns = {"tags": tags, "key": keys, "where": where, "area": area}
         return self._engine.stage(columns, removed=True, must_exist=_is_error(missing))
+
+    def put(
+        self,
+        key: K,
+        tags: Iterable[str] | None = None,
+        *,
+        where: str | None = None,
+        area: Area | None = None,
+        expires: datetime | timedelta | None = None,
+        data: Mapping[str, Any] | None = None,
+    ) -> int:
+        """Stage that a key has this subscription and no other: whatever it had goes, without its text being given.
+
+        What is stored already stays as it is, so that to put the same again, or what means the same, adds and removes
+        nothing. The key's record, which `get` gives, is replaced.
+
+        Parameters
+        ----------
+        key : int or str
+            As for `add_set`.
+        tags, where, area, expires
+            As for `add_set`. Without `tags` there must be `where` or `area`; give `tags=[]` for a key that every
+            message gets.
+        data : dict, optional
+            Values of the columns of data that the index has (`data` of `TagMatch`), by name. Columns that are not
+            named, or with `None`, have no value. Queries do not look at them.
+
+        Returns
+        -------
+        int
+            How many changes are staged: one, or as many as `where` has alternatives.
+
+        Raises
+        ------
+        TypeError, ValueError, FilterError, InvalidValueError, IndexLockedError, TagMatchError
+            As `add_set`; or a column of data is unknown or takes no such values. Nothing is staged then.
+
+        Examples
+        --------
+        >>> tm = TagMatch(data={"email": "string"})
+        >>> tm.put(7, ["cat"], where="price < 10", data={"email": "ana@example.org"})
+        1
+        >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+        >>> tm.put(7, ["cat"], where="price < 20", data={"email": "ana@example.org"})
+        1
+        >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=1, missing=0)
+        >>> tm.get(7).where
+        'price < 20'
+        """
+        return self._engine.put_one(key, tags, where=where, area=area, expires=expires, data=data)
+
+    def put_many(self, table: Any, *, match_all: bool = False) -> int:
+        """Stage that each key of a table has the subscriptions of its rows there, and no others.
+
+        Parameters
+        ----------
+        table
+            As for `add_subscriptions`, with a column more for each column of data that is given. Several rows of a key
+            are alternatives: they have the data of the first.
+        match_all : bool
+            As for `add_subscriptions`.
+
+        Returns
+        -------
+        int
+            How many changes are staged, as `put`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_subscriptions`, or a column of data takes no such values. Nothing is staged then.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> tm = TagMatch(data={"email": "string"})
+        >>> table = pa.table({"key": [7, 8], "where": ["price < 10", "new = true"], "email": ["ana@x.org", None]})
+        >>> tm.put_many(table)
+        2
+        >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=0, missing=0)
+        >>> tm.get(7).data, tm.get(8).data
+        ({'email': 'ana@x.org'}, {})
+        """
+        return self._engine.put_table(table, match_all=match_all)
+
+    def delete(self, key: K, *, missing: Missing = "ignore") -> int:
+        """Stage that a key has no sets any more, and no record.
+
+        Parameters
+        ----------
+        key : int or str
+        missing : {"ignore", "error"}
+            What becomes of a key that has no sets at this time, stored or staged: `consolidate` counts it as
+            `missing`; or it is an error.
+
+        Returns
+        -------
+        int
+            How many changes are staged: 1.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `add_set`.
+        NotStoredError
+            With `missing="error"`: the key has no sets. Nothing is staged then.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["dog"]], [7, 7])
+        2
+        >>> tm.delete(7)
+        1
+        >>> tm.consolidate()
+        ChangeCounts(added=2, already_there=0, removed=2, missing=0)
+        >>> 7 in tm.records
+        False
+        """
+        return self._engine.delete(key, must_exist=_is_error(missing), is_single=True)
+
+    def delete_many(self, keys: Any, *, missing: Missing = "ignore") -> int:
+        """Stage that many keys have no sets any more; `keys` as for `add_sets`, the rest as `delete`.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.add_sets([["cat"], ["dog"], ["dog"]], [7, 8, 9])
+        3
+        >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
+        >>> tm.delete_many([7, 8, 10])
+        3
+        >>> tm.consolidate()
+        ChangeCounts(added=0, already_there=0, removed=2, missing=1)
+        >>> list(tm.records)
+        [9]
+        """
+        return self._engine.delete(keys, must_exist=_is_error(missing), is_single=False)
 
     def consolidate(self, *, full: bool = False) -> ChangeCounts:
         """Make all changes staged so far take effect; save the new snapshot if there is a path.
@@ -1045,6 +1233,55 @@ class Index(Generic[K]):
         (True, False)
         """
         return self._engine.contains(tags)
+
+    def get(self, key: K) -> Record[K] | None:
+        """The record of a key: its subscription, as it was put, and its data; `None` if the key has no sets.
+
+        Staged changes do not count, as for `in` and iteration. What this takes follows the sets of the key, not the
+        index; the first question for a key since the index was opened puts the keys in order.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The key is none, as for `add_set`.
+
+        Examples
+        --------
+        >>> tm = TagMatch(key_type="string", data={"email": "string", "since": "date"})
+        >>> tm.put("ana", ["cat"], where="price between 1 and 5", data={"email": "ana@example.org"})
+        1
+        >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+        >>> record = tm.get("ana")
+        >>> record.tags, record.where, record.data
+        (frozenset({'cat'}), 'price between 1 and 5', {'email': 'ana@example.org'})
+        >>> tm.get("bo") is None
+        True
+        """
+        return self._engine.get(key)
+
+    @property
+    def records(self) -> Records[K]:
+        """The records of all keys that have sets, by key: a mapping, which asks the index each time.
+
+        `in` and `len` are about those stored now, and an iteration gives those, whatever is consolidated meanwhile. A
+        property `keys` of the index would have `dict(tm)` fail, which gives sets with their keys.
+
+        Examples
+        --------
+        >>> tm = TagMatch()
+        >>> tm.put(7, ["cat"])
+        1
+        >>> tm.add_sets([["dog"], ["dog"]], [7, 8])
+        2
+        >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
+        >>> 7 in tm.records, 9 in tm.records, sorted(tm.records), len(tm.records)
+        (True, False, [7, 8], 2)
+        >>> [(record.key, len(record.alternatives)) for record in tm.records.values()]
+        [(7, 2), (8, 1)]
+        """
+        return Records(self._engine)
 
     def to_arrow(self) -> pa.Table:
         """All stored sets and keys as columns, not counting staged changes.

@@ -175,6 +175,28 @@ def holds_for(row: Row, tags: Collection[str], attributes: Attributes, there: Th
     return plain.issubset(tags) and all(evaluate(each.tree, tags, attributes, there) for each in row - plain)
 
 
+class Put(NamedTuple):
+    """What a key was put with."""
+
+    given: Any  # tags, expression and area, if there was an expression
+    data: Mapping[str, Any]
+    rows: frozenset[Row] = frozenset()  # what was stored
+
+
+class _Change(NamedTuple):
+    """A staged change."""
+
+    kind: str
+    row: Row
+    key: Key
+    at: Time
+    put: Put | None = None
+
+
+def _rows(plain: Row, where: Any) -> list[Row]:
+    return [plain] if where is None else [plain | row for row in where.alternatives]
+
+
 class Oracle:
     """Gets the calls that an index gets; `now` says what time it is.
 
@@ -187,7 +209,8 @@ class Oracle:
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC), *, plane: bool = False) -> None:
         self._now, self._plane = now, plane
         self._sets: dict[Row, dict[Key, Time]] = {}
-        self._staged: list[tuple[bool, Row, Key, Time]] = []
+        self._staged: list[_Change] = []
+        self._records: dict[Key, Put] = {}
         self.positions: dict[Key, Place] = {}
         self._saved: dict[Key, Place] = {}
 
@@ -200,9 +223,44 @@ class Oracle:
 
     def _stage(self, added: bool, tags: Iterable[str], key: Key, at: Time, where: Any = None, area: Any = None) -> int:
         plain = frozenset(tags).union([] if area is None else [self.name_of(area)])
-        rows = [plain] if where is None else [plain | row for row in where.alternatives]
-        self._staged += [(added, row, key, at) for row in rows]
+        rows = _rows(plain, where)
+        self._staged += [_Change("add" if added else "remove", row, key, at) for row in rows]
         return len(rows)
+
+    def put(
+        self,
+        key: Key,
+        tags: Iterable[str],
+        *,
+        where: Any = None,
+        area: Any = None,
+        expires: Any = None,
+        data: Any = None,
+    ) -> int:
+        return self.put_many([(key, tags, where, area, expires, data)])
+
+    def put_many(self, rows: Iterable[tuple[Any, ...]]) -> int:
+        """Rows of key, tags, where, area, expiry and data: those of a key are alternatives; the first has the data."""
+        staged, count, seen = list(rows), len(self._staged), dict[Key, int]()
+        for key, *_ in staged:
+            seen[key] = seen.get(key, 0) + 1
+        begun = set()
+        for key, tags, where, area, expires, data in staged:
+            at = self._now() + expires if isinstance(expires, timedelta) else expires
+            plain = frozenset(tags).union([] if area is None else [self.name_of(area)])
+            given = None if where is None or seen[key] > 1 else (frozenset(tags), str(where), area)
+            for row in _rows(plain, where):
+                kind = "also put" if key in begun else "put"
+                self._staged.append(_Change(kind, row, key, at, Put(given, dict(data or {}))))
+                begun.add(key)
+        return len(self._staged) - count
+
+    def delete(self, key: Key) -> int:
+        self._staged.append(_Change("delete", frozenset(), key, None))
+        return 1
+
+    def delete_many(self, keys: Iterable[Key]) -> int:
+        return sum(map(self.delete, keys))
 
     def add_sets(self, tags: Iterable[Any], keys: Iterable[Key], **columns: Any) -> int:
         return self._for_each(self.add_set, tags, keys, columns)
@@ -221,22 +279,73 @@ class Oracle:
     def consolidate(self, **_: Any) -> tuple[int, ...]:
         """How many keys were added, or there already; and removed, also by a time that is past, or missing."""
         now, counts = self._now(), [0, 0, 0, 0]
-        for added, row, key, at in self._staged:
+        self._forget_records(now)
+        had: dict[Key, set[Row]] = {}
+        for place, (kind, row, key, at, put) in enumerate(self._staged):
+            if kind in ("put", "delete"):
+                before = {row for row, keys in self._sets.items() if key in keys and _lasts(keys[key], now)}
+                had[key] = set(before)
+                stay = self._put_together(place) if kind == "put" else set()
+                counts[2] += len(before - stay)
+                counts[3] += kind == "delete" and not before
+                self._remove_key(key)
+                self._records.pop(key, None)
+                if put is not None:
+                    self._records[key] = put._replace(rows=frozenset(stay))
+                if kind == "delete":
+                    continue
             keys = self._sets.setdefault(row, {})
             is_there = key in keys and _lasts(keys[key], now)
-            if added and _lasts(at, now):
+            if "put" in kind:
+                is_there |= row in had[key]
+                had[key].discard(row)
+            if kind != "remove" and _lasts(at, now):
                 counts[1 if is_there else 0] += 1
             else:
                 counts[2 if is_there else 3] += 1
-            if added:
+            if kind != "remove":
                 keys[key] = at
             else:
                 keys.pop(key, None)
             if not keys:
                 del self._sets[row]
         self._staged.clear()
+        self._forget_records(now)
         self.save_positions()
         return tuple(counts)
+
+    def _put_together(self, place: int) -> set[Row]:
+        """The sets that a key is put into from a change on."""
+        key, rows = self._staged[place].key, {self._staged[place].row}
+        for kind, row, other, *_ in self._staged[place + 1 :]:
+            if other == key:
+                if kind != "also put":
+                    break
+                rows.add(row)
+        return rows
+
+    def _remove_key(self, key: Key) -> None:
+        for row in [row for row, keys in self._sets.items() if key in keys]:
+            del self._sets[row][key]
+            if not self._sets[row]:
+                del self._sets[row]
+
+    def _forget_records(self, now: datetime) -> None:
+        """What a key was put with goes with its last set."""
+        live = {key for keys in self._sets.values() for key, at in keys.items() if _lasts(at, now)}
+        self._records = {key: put for key, put in self._records.items() if key in live}
+
+    def records(self) -> dict[Key, tuple[Any, set[tuple[Row, Time]], Mapping[str, Any]]]:
+        """Of each key, how it was put, if its sets are those still; its sets, each with its expiry; and its data."""
+        found: dict[Key, set[tuple[Row, Time]]] = {}
+        for (row, key), at in self.times().items():
+            found.setdefault(key, set()).add((row, at))
+        records = {}
+        for key, sets in found.items():
+            put = self._records.get(key, Put(None, {}))
+            is_same = {row for row, _ in sets} == put.rows and len({at for _, at in sets}) == 1
+            records[key] = put.given if is_same else None, sets, put.data
+        return records
 
     def move(self, clients: Iterable[Key], lon: Iterable[float | None], lat: Iterable[float | None]) -> None:
         for client, x, y in zip(clients, lon, lat, strict=True):

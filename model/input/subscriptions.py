@@ -5,7 +5,7 @@ Constraints are structs of Arrow, which are checked and written as tags column b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -123,10 +123,11 @@ def rows_to_store(columns: Mapping[str, Any], key_type: KeyType, *, plane: bool,
     return RowsToStore(chunks, keys, times, sources)
 
 
-def columns_of(given: Any, *, match_all: bool = False) -> dict[str, Any]:
+def columns_of(given: Any, *, match_all: bool = False, data: Collection[str] = ()) -> dict[str, Any]:
     """The columns of a table of subscriptions, as `Index.add_subscriptions` takes it, by name; errors as there.
 
-    Without a column `tags`, or where that is null, a row has no tags if it has a condition, or with `match_all`.
+    There may be columns of data. Without a column `tags`, or where that is null, a row has no tags if it has a
+    condition, or with `match_all`.
     """
     table = as_table(given)
     if table is None:
@@ -134,10 +135,11 @@ def columns_of(given: Any, *, match_all: bool = False) -> dict[str, Any]:
             f"subscriptions must be a table of Arrow or a DataFrame of pandas, polars or DuckDB, not {shown(given)}"
         )
     names = table.schema.names
-    check_names(names, COLUMNS, f"subscriptions have columns {', '.join(COLUMNS)}")
+    known = (*COLUMNS, *data)
+    check_names([name for name in names if name not in data], COLUMNS, f"subscriptions have columns {', '.join(known)}")
     for name in names:
-        if name not in COLUMNS or names.count(name) > 1:
-            raise InvalidValueError(f"subscriptions have columns {', '.join(COLUMNS)}, each once, not {name!r}")
+        if name not in known or names.count(name) > 1:
+            raise InvalidValueError(f"subscriptions have columns {', '.join(known)}, each once, not {name!r}")
     if "key" not in names:
         raise InvalidValueError(f"subscriptions need a column 'key'; there is {', '.join(map(repr, names)) or 'none'}")
     if not match_all and {"tags", *CONDITIONS}.isdisjoint(names):

@@ -4,7 +4,8 @@ New files are written under other names, synced, and only then named by a new ma
 step: a reader sees the old snapshot or the new one, wholly. Names come from contents, so writing the same snapshot
 twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`. Format 4 is format 3
 with keys that expire, format 5 with constraints, and perhaps such keys, and format 6 with areas among the constraints:
-what older versions would not notice. Format 7 has tables of several files, and perhaps all of that.
+what older versions would not notice. Format 7 has tables of several files, and perhaps all of that, and format 8
+records of keys, and perhaps all of that.
 
 A commit that changes what an index holds gets the next number, from 1 on; one that only merges segments, or saves what
 is there already, changes no set and keeps it. Where earlier snapshots are kept, the manifest names them and says since
@@ -27,9 +28,10 @@ from tagmatch.model.options import KeyType
 from tagmatch.model.storage.files import ADVICE, Entry
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
-FORMAT_VERSION = 7
-# With areas; with constraints, but no areas; with keys that expire, but no constraints; with neither
-_AREAS_VERSION, _CONSTRAINTS_VERSION, _TIMES_VERSION, _PLAIN_VERSION = 6, 5, 4, 3
+FORMAT_VERSION = 8
+# With tables of several files; with areas; with constraints, but no areas; with keys that expire, but no constraints;
+# with neither
+_PARTS_VERSION, _AREAS_VERSION, _CONSTRAINTS_VERSION, _TIMES_VERSION, _PLAIN_VERSION = 7, 6, 5, 4, 3
 
 #: The contents of a manifest, without its checksum
 Manifest: TypeAlias = dict[str, Any]
@@ -39,6 +41,8 @@ MANIFEST = "MANIFEST.json"
 TABLE_SUFFIX = ".arrow"
 #: Of a segment with keys that expire
 EXPIRES = "expires.arrow"
+#: The table of a segment some of whose keys have records
+RECORDS = "records"
 #: Said of a segment with constraints in some sets, and with areas in some
 CONSTRAINTS, AREAS = "constraints", "areas"
 #: Its lock is held by a writer; readers need none
@@ -106,8 +110,10 @@ def _checksum_without_its_line(text: bytes) -> str | None:
 def version_for(segments: Iterable[Entry]) -> int:
     """The format of an index with these segments."""
     segments = list(segments)
-    if any(not name.endswith(TABLE_SUFFIX) for entry in segments for name in entry["files"]):
+    if any(parts_of(entry["files"], f"{RECORDS}{TABLE_SUFFIX}") for entry in segments):
         return FORMAT_VERSION
+    if any(not name.endswith(TABLE_SUFFIX) for entry in segments for name in entry["files"]):
+        return _PARTS_VERSION
     if any(AREAS in entry for entry in segments):
         return _AREAS_VERSION
     if any(CONSTRAINTS in entry for entry in segments):
@@ -202,7 +208,7 @@ _TIME = datetime.fromisoformat
 # of the forms in which we write them are taken, which have no separators, so that none leads out of the folder.
 _SUM = r"[0-9a-f]{16}"
 _FILE = {"bytes": _COUNT, "xxh3_64": re.compile(_SUM)}
-_TABLES = re.compile(r"(vocabulary|tagsets|keys|key_names|partitions|expires)\.arrow(\.[0-9]{5,9})?")
+_TABLES = re.compile(r"(vocabulary|tagsets|keys|key_names|partitions|expires|records)\.arrow(\.[0-9]{5,9})?")
 _SEGMENT = {
     "name": re.compile(rf"(segment|snapshot)-{_SUM}"),
     "rows": _COUNT,

@@ -17,7 +17,6 @@ import pyarrow as pa
 import xxhash
 
 from tagmatch.model.arrays import (
-    BoolArray,
     I64Array,
     IntArray,
     Memo,
@@ -29,6 +28,8 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.arrow import from_strings
+from tagmatch.model.asked import NOTHING_ASKED, Asked, AskedRows, checked_rows, unpacked
+from tagmatch.model.change_counts import ALSO_PUT, REMOVE
 from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
 from tagmatch.model.kernels.tag_table import areas_among, has_reserved
 from tagmatch.model.options import KeyType
@@ -37,7 +38,7 @@ from tagmatch.model.where.constraints import AREA_TAGS
 from tagmatch.model.where.values import is_reserved
 
 #: The newest that is read
-LOG_VERSION = 4
+LOG_VERSION = 5
 LOG_HEADER_BYTES = 40
 _LOG_MAGIC = b"TMl1"
 _LOG_FIELDS = struct.Struct("<4sIQQQ")
@@ -45,9 +46,9 @@ _LOG_FIELDS = struct.Struct("<4sIQQQ")
 MAGIC = b"TMr1"
 HEADER_BYTES = 64
 
-_REMOVED, _NAMED, _EXPIRING, _CONSTRAINED, _LOCATED = 1, 2, 4, 8, 16
+_REMOVED, _NAMED, _EXPIRING, _CONSTRAINED, _LOCATED, _OF_KEYS, _ASKED, _ASKED_TABLE = (1 << bit for bit in range(8))
 # What readers of older logs would not notice, with the format version that has them refuse the log; the last one first
-_VERSIONS = ((_LOCATED, 4), (_CONSTRAINED, 3), (_EXPIRING, 2))
+_VERSIONS = ((_OF_KEYS, 5), (_LOCATED, 4), (_CONSTRAINED, 3), (_EXPIRING, 2))
 
 _FIELDS = struct.Struct("<4sIQQQQQ8s")
 # Of a body with one chunk and one table
@@ -142,8 +143,9 @@ class Logged(NamedTuple):
 
     chunks: list[TagLists]
     keys: U64Array | Strings
-    removed: BoolArray  # whether the row is removed
+    removed: U8Array  # what the row does: a kind of change
     expires: I64Array | None  # when the key expires; `None` if none does
+    records: AskedRows  # what keys are put with
 
 
 def sound_records(file: BinaryIO, log: LogHeader, size: int) -> Iterator[tuple[Header, bytes]]:
@@ -176,18 +178,23 @@ def has_empty_block(data: bytes, begin: int) -> bool:
 # -- encoding ----------------------------------------------------------------------------------------------------------
 
 
-def single_record(tags: list[str], key: int | str, *, removed: bool, expires: int = NEVER) -> Record:
+def single_record(
+    tags: list[str], key: int | str, *, removed: int, expires: int = NEVER, asked: Asked | None = None
+) -> Record:
     """One change of a validated set and key; InvalidValueError if a tag or key has 4 GiB or more.
 
-    `expires` is in microseconds since 1970, UTC.
+    `removed` and `asked` are as in `StagedChanges.append`; `expires` is in microseconds since 1970, UTC.
     """
     texts = [tag.encode() for tag in tags]
     data = b"".join(texts)
     count = len(texts)
     is_constrained = b"\0" in data and any(map(is_reserved, tags))
     is_located = is_constrained and any(tag.startswith(AREA_TAGS) for tag in tags)
-    kind = removed * _REMOVED + is_constrained * _CONSTRAINED + is_located * _LOCATED
-    time, name = b"", b""
+    kind = (removed == REMOVE) * _REMOVED + is_constrained * _CONSTRAINED + is_located * _LOCATED
+    time, name, end = b"", b"", b""
+    if removed > REMOVE:
+        kind += _OF_KEYS
+        end = bytes([removed])
     if expires != NEVER:
         kind += _EXPIRING
         time = struct.pack("<q", expires)
@@ -198,14 +205,23 @@ def single_record(tags: list[str], key: int | str, *, removed: bool, expires: in
             lengths = struct.pack(f"<{count + 2}I", len(name), count, *map(len, texts))
         else:
             lengths = struct.pack(f"<Q{count + 1}I", key, count, *map(len, texts))
-        body = _ALL_COUNTS.pack(1, 1, len(name), 1, count, 0, 0, count, len(data)) + time + lengths + data + name
+        if asked is not None:
+            kind += _ASKED
+            text = asked.packed()
+            end += struct.pack("<I", len(text)) + text
+        body = _ALL_COUNTS.pack(1, 1, len(name), 1, count, 0, 0, count, len(data)) + time + lengths + data + name + end
     except struct.error:
         raise _too_long() from None
     return Record(kind, 1, len(body), xxhash.xxh3_64_digest(body), [body])
 
 
 def bulk_record(
-    chunks: list[TagLists], keys: U64Array | Strings, *, removed: bool, expires: I64Array | None = None
+    chunks: list[TagLists],
+    keys: U64Array | Strings,
+    *,
+    removed: int | U8Array,
+    expires: I64Array | None = None,
+    records: AskedRows = NOTHING_ASKED,
 ) -> Record:
     """A change for each row of all chunks, as `StagedChanges.extend` takes them; errors as `single_record`."""
     counts: list[int] = []
@@ -229,7 +245,9 @@ def bulk_record(
     # A dictionary may have constraints that no row has
     is_constrained = any(map(has_reserved, tables))
     is_located = is_constrained and any(areas_among(strings).any() for strings in tables)
-    kind = removed * _REMOVED + (expires is not None) * _EXPIRING
+    of_keys = not isinstance(removed, int) or removed > REMOVE
+    kind = (not of_keys and removed) * _REMOVED + of_keys * _OF_KEYS + (expires is not None) * _EXPIRING
+    kind += (records.table is not None) * _ASKED_TABLE
     kind += is_constrained * _CONSTRAINED + is_located * _LOCATED
     data = [_used(strings) for strings in (*tables, *names)]
     for strings, text in zip(tables, data, strict=False):
@@ -241,11 +259,21 @@ def bulk_record(
         columns = [np.ascontiguousarray(keys, "<u8"), *rows, *lengths]
     times = [] if expires is None else [np.ascontiguousarray(expires, "<i8")]
     head = np.array([len(chunks), len(tables), len(data[-1]) if names else 0, *counts], "<u8")
-    body = [part for part in (head, *times, *columns, *data) if part.nbytes]
+    end = [np.full(len(keys), removed, np.uint8)] if of_keys else []
+    if records.records is not None and records.table is not None:
+        end += [np.ascontiguousarray(records.records, "<i8"), np.frombuffer(_packed(records.table), np.uint8)]
+    body = [part for part in (head, *times, *columns, *data, *end) if part.nbytes]
     digest = xxhash.xxh3_64()
     for part in body:
         digest.update(part.data)
     return Record(kind, len(keys), sum(part.nbytes for part in body), digest.digest(), body)
+
+
+def _packed(table: pa.Table) -> pa.Buffer:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return sink.getvalue()
 
 
 def _lengths(offsets: IntArray) -> U32Array:
@@ -278,9 +306,10 @@ def decoded(records: Iterable[tuple[Header, bytes]], where: object) -> Iterator[
     small_bytes = columns = 0
     try:
         for header, body in records:
-            own_columns = header.kind & (_NAMED | _EXPIRING)
+            own_columns = header.kind & (_NAMED | _EXPIRING | _OF_KEYS | _ASKED)
             # It has one chunk, without indices, and one table
             is_small = len(body) <= _SMALL_BYTES and body.startswith(_ONE_CHUNK) and body[_INDEXED] == _NO_INDICES
+            is_small &= not header.kind & _ASKED_TABLE
             if small and not (is_small and small_bytes < _JOINED_BYTES and own_columns == columns):
                 yield _joined(small)
                 small, small_bytes = [], 0
@@ -305,8 +334,12 @@ def _joined(records: list[tuple[Header, bytes]]) -> Logged:
     """Bodies with one chunk each, without indices, as one chunk: their columns are joined as bytes."""
     first = records[0][0]
     time_bytes, key_bytes = 8 * bool(first.kind & _EXPIRING), 4 if first.kind & _NAMED else 8
-    columns: list[list[bytes]] = [[] for _ in range(6)]
-    add_times, add_keys, add_lengths, add_strings, add_data, add_names = (column.append for column in columns)
+    of_keys, has_asked = bool(first.kind & _OF_KEYS), bool(first.kind & _ASKED)
+    columns: list[list[bytes]] = [[] for _ in range(7)]
+    add_times, add_keys, add_lengths, add_strings, add_data, add_names, add_kinds = (
+        column.append for column in columns
+    )
+    asked: list[Asked | None] = []
     begin = _ALL_COUNTS.size
     for header, body in records:
         _, _, name_bytes, rows, tag_count, _, _, strings_count, data_bytes = _ALL_COUNTS.unpack_from(body)
@@ -315,25 +348,49 @@ def _joined(records: list[tuple[Header, bytes]]) -> Logged:
         strings_at = lengths_at + 4 * rows
         data_at = strings_at + 4 * tag_count
         names_at = data_at + data_bytes
-        if rows != header.rows or tag_count != strings_count or len(body) != names_at + name_bytes:
+        kinds_at = names_at + name_bytes
+        asked_at = kinds_at + of_keys * rows
+        if rows != header.rows or tag_count != strings_count or (len(body) != asked_at and not has_asked):
             raise ValueError("lengths do not fit")
+        add_kinds(body[kinds_at:asked_at])
+        if has_asked:
+            asked += _asked_in(body[asked_at:], rows)
         add_times(body[begin:keys_at])
         add_keys(body[keys_at:lengths_at])
         add_lengths(body[lengths_at:strings_at])
         add_strings(body[strings_at:data_at])
         add_data(body[data_at:names_at])
-        add_names(body[names_at:])
-    times, keys, lengths, strings, data, names = map(b"".join, columns)
+        add_names(body[names_at:kinds_at])
+    times, keys, lengths, strings, data, names, kinds = map(b"".join, columns)
     counts = np.array([header.rows for header, _ in records], np.int64)
-    removed = np.array([header.kind & _REMOVED for header, _ in records], np.bool_)
+    removed = np.repeat(np.array([header.kind & _REMOVED for header, _ in records], np.uint8), counts)
     tags = _strings(np.frombuffer(strings, "<u4"), np.frombuffer(data, np.uint8))
     named = first.kind & _NAMED
     return Logged(
         [TagLists(_offsets(np.frombuffer(lengths, "<u4"), len(tags)), tags)],
         _strings(np.frombuffer(keys, "<u4"), np.frombuffer(names, np.uint8)) if named else np.frombuffer(keys, "<u8"),
-        np.repeat(removed, counts),
+        _kinds(np.frombuffer(kinds, np.uint8)) if of_keys else removed,
         np.frombuffer(times, "<i8") if time_bytes else None,
+        AskedRows.of(asked),
     )
+
+
+def _kinds(kinds: U8Array) -> U8Array:
+    if int(kinds.max(initial=0)) > ALSO_PUT:
+        raise ValueError("a change is of no kind")
+    return kinds
+
+
+def _asked_in(data: bytes, rows: int) -> list[Asked]:
+    """What keys are put with, of so many rows: a length and a text each."""
+    texts, place = [], 0
+    for _ in range(rows):
+        (length,) = struct.unpack_from("<I", data, place)
+        place += 4 + length
+        texts.append(data[place - length : place])
+    if place != len(data):
+        raise ValueError("lengths do not fit")
+    return unpacked(texts)
 
 
 def _one(header: Header, body: bytes) -> Logged:
@@ -356,6 +413,16 @@ def _one(header: Header, body: bytes) -> Logged:
     strings = [_strings(each, take("u1", size)) for each, (_, size) in zip(lengths, tables, strict=True)]
     if header.kind & _NAMED:
         keys = _strings(keys, take("u1", name_bytes))
+    kinds = np.full(header.rows, header.kind & _REMOVED, np.uint8)
+    if header.kind & _OF_KEYS:
+        kinds = _kinds(take("u1", header.rows))
+    asked = NOTHING_ASKED
+    if header.kind & _ASKED_TABLE:
+        asked = checked_rows(AskedRows(take("<i8", header.rows), pa.ipc.open_stream(body[place:]).read_all()))
+        place = len(body)
+    elif header.kind & _ASKED:
+        asked = AskedRows.of(_asked_in(body[place:], header.rows))
+        place = len(body)
     if place != len(body) or sum(row_count for row_count, *_ in chunks) != header.rows:
         raise ValueError("lengths do not fit")
     memos = [Memo() for _ in tables]
@@ -367,7 +434,7 @@ def _one(header: Header, body: bytes) -> Logged:
             raise ValueError("lengths do not fit")
         offsets = _offsets(row_lengths, tag_count)
         found.append(TagLists(offsets, strings[table], indices if indexed else None, memos[table]))
-    return Logged(found, keys, np.full(header.rows, bool(header.kind & _REMOVED)), times)
+    return Logged(found, keys, kinds, times, asked)
 
 
 def _strings(lengths: U32Array, data: U8Array) -> Strings:

@@ -29,6 +29,7 @@ import xxhash
 
 from tagmatch.model.arrays import Strings, offsets_of
 from tagmatch.model.arrow import from_lists, from_strings, from_words, to_lists, to_numbers, to_strings, to_words
+from tagmatch.model.asked import AS_GIVEN, reject_other_columns
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError, InvariantError
 from tagmatch.model.kernels.hashing import SIGNATURE_WORDS, signatures_of
 from tagmatch.model.kernels.tag_table import areas_among, has_reserved
@@ -49,6 +50,7 @@ from tagmatch.model.storage.format import (
     CONSTRAINTS,
     DELETED_PREFIX,
     EXPIRES,
+    RECORDS,
     SEGMENT_PREFIX,
     SNAPSHOT_PREFIX,
     TABLE_SUFFIX,
@@ -58,7 +60,7 @@ from tagmatch.model.storage.format import (
     parts_of,
     version_for,
 )
-from tagmatch.model.tables import LONG_AGO, Deletions, KeyTable, Segment, Snapshot, TagsetTable, Vocabulary
+from tagmatch.model.tables import LONG_AGO, Deletions, KeyTable, RecordTable, Segment, Snapshot, TagsetTable, Vocabulary
 
 #: Of each part but the last: whole pages of all machines, and what stores take in one request
 PART_BYTES = 1 << 26
@@ -256,6 +258,7 @@ def _lists_of(*values: pa.DataType) -> tuple[pa.DataType, ...]:
     return tuple(kind(value) for value in values for kind in (pa.list_, pa.large_list))
 
 
+_OF_RECORDS, _OF_LONG_RECORDS = (pa.schema([("key", kind), *AS_GIVEN, ("sets", _U64)]) for kind in (_U32, _U64))
 #: By the name of a table, its columns, each with the types that it may have
 _COLUMNS: dict[str, list[dict[str, tuple[pa.DataType, ...]]]] = {
     "vocabulary": [{"tag": (pa.string(), pa.large_string()), "hash": (_U64,), "frequency": (_U32, _U64)}],
@@ -275,6 +278,9 @@ def checked_columns(name: str, table: pa.Table) -> dict[str, pa.Array]:
     """
     table.validate()  # lengths of buffers, which reading does not compare with what the table says
     names = table.column_names
+    if name == RECORDS:
+        reject_other_columns(table.schema, _OF_RECORDS if table.schema.field(0).type == _U32 else _OF_LONG_RECORDS)
+        return {each: _only_chunk(each, table) for each in names}
     for columns in _COLUMNS[name]:
         if names == [*columns] and all(_is_any(table.schema.field(each).type, columns[each]) for each in columns):
             break
@@ -282,15 +288,19 @@ def checked_columns(name: str, table: pa.Table) -> dict[str, pa.Array]:
         raise ValueError(f"the columns are {', '.join(f'{field.name} ({field.type})' for field in table.schema)[:200]}")
     found = {}
     for each in names:
-        column = table.column(each)
-        if column.num_chunks > 1:
-            raise ValueError(f"the column {each} has {column.num_chunks} chunks")
-        array = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        array = _only_chunk(each, table)
         arrays = [array, array.values] if pa.types.is_nested(array.type) else [array]
         if array.offset or any(some.buffers()[0] is not None for some in arrays):
             raise ValueError(f"the column {each} has nulls")
         found[each] = array
     return found
+
+
+def _only_chunk(name: str, table: pa.Table) -> pa.Array:
+    column = table.column(name)
+    if column.num_chunks > 1:
+        raise ValueError(f"the column {name} has {column.num_chunks} chunks")
+    return column.chunk(0) if column.num_chunks else pa.array([], column.type)
 
 
 def _is_any(kind: pa.DataType, kinds: tuple[pa.DataType, ...]) -> bool:
@@ -399,6 +409,9 @@ def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
         yield "key_names", table_of(name=from_strings(segment.keys.names))
     if segment.keys.expires is not None:
         yield Path(EXPIRES).stem, table_of(expires=pa.array(segment.keys.expires))
+    if segment.records is not None:
+        records = segment.records.columns
+        yield RECORDS, records.add_column(0, "key", pa.array(segment.records.keys)).replace_schema_metadata()
     yield "partitions", table_of(**rules_of(segment.options).to_arrow(segment.partitions))
 
 
@@ -468,6 +481,10 @@ def _segment(entry: Entry, options: LayoutOptions, has_names: bool, read: Read, 
         flags = columns("deleted", deleted["name"])["deleted"]
         bits = np.frombuffer(flags.buffers()[1] or b"", np.uint8)[: -(-len(flags) // 8)]
         deletions = Deletions(bits, deleted["rows"])
+    records = None
+    if parts_of(entry["files"], f"{RECORDS}{TABLE_SUFFIX}"):
+        found = columns(RECORDS)
+        records = RecordTable(to_numbers(found.pop("key")), pa.table(found))
     hashes, frequencies = to_numbers(vocabulary["hash"]), to_numbers(vocabulary["frequency"])
     return Segment(
         options,
@@ -479,6 +496,7 @@ def _segment(entry: Entry, options: LayoutOptions, has_names: bool, read: Read, 
         entry["name"],
         earliest,
         verify,
+        records,
     )
 
 

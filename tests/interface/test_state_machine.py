@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
 from oracle import Oracle, is_condition
 from support import filters, strategies
-from support.agreement import assert_agree, assert_highlights, assert_keys, assert_numbers, assert_reasons
+from support.agreement import assert_agree, assert_highlights, assert_keys, assert_numbers, assert_reasons, assert_records
 from support.areas import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of
@@ -73,6 +73,9 @@ class Subscription(NamedTuple):
     area: Any
 
 
+#: Columns of data, and values of some of them
+DATA = {"name": pa.string(), "rank": pa.int64()}
+VALUES = st.fixed_dictionaries({}, optional={"name": st.sampled_from(["ana", "", "é"]), "rank": st.integers(-2, 2)})
 SOME_AREAS = st.none() | st.none() | st.sampled_from(AREAS)
 NEW = st.builds(lambda pair, *others: Subscription(*pair, *others), FEW_PAIRS | strategies.pairs, WHERE, SOME_AREAS)
 
@@ -120,7 +123,7 @@ class Index(stateful.RuleBasedStateMachine):
         self.oracle.forget_positions()
         self.tm = TagMatch(
             self.path, key_type=self.key_type, layout=self.layout, max_partition_size=size, threads=threads,
-            durability=durability, device="cpu",
+            durability=durability, device="cpu", data=DATA,
         )  # fmt: skip
 
     @invariant()
@@ -130,6 +133,7 @@ class Index(stateful.RuleBasedStateMachine):
             assert (stats["staged"], stats["keys"]) == (self.oracle.staged, len(times))
             assert stats["positions"] == len(self.oracle.positions)
             assert times_of(self.tm) == times
+            assert_records(self.tm, self.oracle)
             columns = self.tm.to_arrow().schema.names
             assert ("expires" in columns) == any(at is not None for at in times.values())
             assert ("where" in columns) == any(map(is_condition, chain.from_iterable(row for row, _ in times)))
@@ -218,6 +222,46 @@ class Index(stateful.RuleBasedStateMachine):
     def remove_sets(self, removed):
         tags, keys, where, area = self.columns(removed)
         self.change("remove_sets", tags, keys, where=where, area=area)
+
+    @rule(target=subscriptions, one=subscriptions | NEW, seconds=SECONDS, values=VALUES)
+    def put(self, one, seconds, values):
+        at = None if seconds is None else self.clock.after(seconds)
+        self.change("put", self.key(one.key), one.tags, where=one.where, area=one.area, expires=at, data=values)
+        return one
+
+    @rule(target=subscriptions, put=st.lists(st.tuples(subscriptions | NEW, SECONDS, VALUES), max_size=6))
+    def put_many(self, put):
+        tags, keys, where, area = self.columns([one for one, _, _ in put])
+        times = [None if seconds is None else self.clock.after(seconds) for _, seconds, _ in put]
+        kinds = pa.list_(pa.string()), {"integer": pa.uint64(), "string": pa.string()}[self.key_type]
+        columns = {"tags": pa.array(tags, kinds[0]), "key": pa.array(keys, kinds[1])}
+        columns |= {"where": pa.array(where, pa.string()), "area": pa.array(list(map(struct_of, area)), AREA)}
+        columns |= {"expires": pa.array(times, pa.timestamp("us", "UTC"))}
+        columns |= {name: pa.array([values.get(name) for _, _, values in put], kind) for name, kind in DATA.items()}
+        values = [values for _, _, values in put]
+        staged = self.oracle.put_many(zip(keys, tags, where, area, times, values, strict=True))
+        assert self.tm.put_many(pa.table(columns)) == staged
+        self.note_lasting()
+        return multiple(*(one for one, _, _ in put))
+
+    @rule(key=st.sampled_from([*FEW_NAMES]))
+    def delete(self, key):
+        self.change("delete", self.key(key))
+
+    @rule(some=st.lists(subscriptions, max_size=4))
+    def delete_many(self, some):
+        self.change("delete_many", [self.key(one.key) for one in some])
+
+    @rule(one=subscriptions | NEW)
+    def delete_what_must_be_there(self, one):
+        key, after = self.key(one.key), self.oracle.staged_again()
+        after.forget_staged()
+        if key in after.records():
+            assert self.tm.delete(key, missing="error") == self.oracle.delete(key)
+            self.note_lasting()
+        else:
+            with pytest.raises(NotStoredError, match="has no sets"):
+                self.tm.delete_many([key], missing="error")
 
     @rule(moves=MOVES)
     def move(self, moves):

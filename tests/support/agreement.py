@@ -6,9 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 from oracle import Oracle
-from support.conditions import Message, in_tables
+from support.conditions import Message, condition_of, conditions_in, in_tables
 
 from tagmatch import TagMatch, Where
+from tagmatch.model.records import Alternative
 from tagmatch.reasons import Reasons
 
 KEY_TYPES = {"integer": pa.uint64(), "string": pa.large_string()}
@@ -48,6 +49,27 @@ def assert_keys(answers: pa.ListArray, expected: Sequence[list[Any]], key_type: 
     assert answers.type == pa.list_(KEY_TYPES[key_type])
     assert answers.null_count == answers.values.null_count == 0
     assert [sorted(keys) for keys in answers.to_pylist()] == expected
+
+
+def assert_records(tm: TagMatch[Any], oracle: Oracle) -> None:
+    """What an index says of its keys, one by one and of all, is what the oracle says."""
+    found, expected = list(tm.records.values()), oracle.records()
+    assert sorted(record.key for record in found) == sorted(tm.records) == sorted(expected)
+    for record in found:
+        given, sets, data = expected[record.key]
+        assert record == tm.get(record.key)
+        assert record.key in tm.records
+        assert record.data == data
+        if given is not None:
+            ((_, at),) = {(None, at) for _, at in sets}
+            assert (record.tags, record.where, record.area, record.expires) == (*given, at)
+        else:
+            assert {(_row_of(each), each.expires) for each in record.alternatives} == sets
+            assert len(record.alternatives) == len(sets)
+
+
+def _row_of(each: Alternative) -> frozenset[str]:
+    return each.tags | conditions_in(each.where) | ({condition_of(each.area)} if each.area is not None else set())
 
 
 def assert_agree(tm: TagMatch[Any], oracle: Oracle, queries: Sequence[list[str] | Message]) -> None:

@@ -1,0 +1,128 @@
+"""Types of columns of data: how they are written, and which values they take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from tagmatch.model.columns import shown
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.names import near_match
+
+#: A column's name, and its type
+Schema = Mapping[str, pa.DataType]
+
+_NAMED = {
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    **{f"{sign}int{bits}": getattr(pa, f"{sign}int{bits}")() for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float32": pa.float32(),
+    "float64": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "dictionary": pa.dictionary(pa.int32(), pa.string()),
+}
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns)(?:, ?([\w/+:-]+))?\]")
+_DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
+
+
+def type_named(text: str) -> pa.DataType:
+    """The type that a text names, such as `string`, `decimal(10, 2)` or `timestamp[ms, UTC]`; InvalidValueError."""
+    if (known := _NAMED.get(text)) is not None:
+        return known
+    try:
+        if found := _TIMESTAMP.fullmatch(text):
+            return pa.timestamp(*found.groups())
+        if found := _DECIMAL.fullmatch(text):
+            return pa.decimal128(*map(int, found.groups()))
+    except (ValueError, pa.ArrowException):
+        pass
+    raise InvalidValueError(
+        f"there is no type {shown(text)} of data; there are {', '.join(_NAMED)}, timestamp[ms, UTC] and decimal(10, 2)"
+    )
+
+
+def text_of_type(kind: pa.DataType) -> str | None:
+    """How a type is written; `None` if data cannot have it."""
+    if pa.types.is_large_string(kind):
+        return "string"
+    if pa.types.is_dictionary(kind):
+        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
+        return "dictionary" if is_text else None
+    if pa.types.is_timestamp(kind):
+        text = f"timestamp[{kind.unit}{'' if kind.tz is None else f', {kind.tz}'}]"
+        return "timestamp" if text == "timestamp[us, UTC]" else text
+    if pa.types.is_decimal128(kind):
+        return f"decimal({kind.precision}, {kind.scale})"
+    return next((text for text, known in _NAMED.items() if known == kind), None)
+
+
+def data_schema(given: object, taken: Collection[str]) -> dict[str, pa.DataType]:
+    """The columns of data that a schema of Arrow names, or a mapping of names to types or how these are written.
+
+    InvalidTypeError, InvalidValueError: it names none, or one that is taken.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, pa.Schema):
+        items = [(field.name, field.type) for field in given]
+    elif isinstance(given, Mapping):
+        items = list(given.items())
+    else:
+        raise InvalidTypeError(f"data must be a schema of Arrow, or map names to types, not {shown(given)}")
+    found: dict[str, pa.DataType] = {}
+    for name, kind in items:
+        if not isinstance(name, str) or not name or name in found:
+            raise InvalidValueError(f"data: each column needs a name of its own, not {shown(name)}")
+        if name in taken:
+            raise InvalidValueError(f"data: a column cannot be called {name!r}, as subscriptions have that one")
+        text = kind if isinstance(kind, str) else text_of_type(kind) if isinstance(kind, pa.DataType) else None
+        if text is None:
+            raise InvalidTypeError(f"data: column {name!r} has the type {kind}; there are {', '.join(_NAMED)}")
+        found[name] = type_named(text)
+    return found
+
+
+def with_columns(schema: Schema, more: Schema, where: str) -> dict[str, pa.DataType]:
+    """The columns of both; InvalidTypeError if one has two types."""
+    for name, kind in more.items():
+        if name in schema and schema[name] != kind:
+            raise InvalidTypeError(
+                f"data: column {name!r} has the type {text_of_type(schema[name])}, but {text_of_type(kind)} in {where}"
+            )
+    return {**schema, **more}
+
+
+def unknown_column(name: object, schema: Schema) -> InvalidValueError:
+    """The error about a column of data that there is not."""
+    if not schema:
+        return InvalidValueError(f"data: there is no column {shown(name)}: give the columns as data= of TagMatch")
+    return InvalidValueError(f"data: there is no column {shown(name)}{near_match(str(name), [*schema])}")
+
+
+def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
+    """The type of a column, as it is written, and a value of it as JSON has it."""
+    kind = schema.get(name)
+    if kind is None:
+        raise unknown_column(name, schema)
+    text = text_of_type(kind)
+    assert text is not None
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(value, bool) and not pa.types.is_boolean(plain):
+        raise InvalidTypeError(f"data: column {name!r} takes values of {text}, not a bool")
+    if pa.types.is_timestamp(plain) and isinstance(value, datetime) and (value.tzinfo is None) != (plain.tz is None):
+        lacks = "needs times with a zone" if plain.tz else "takes times without a zone"
+        raise InvalidValueError(f"data: column {name!r} {lacks}, not {shown(value)}")
+    try:
+        scalar = pa.scalar(value, plain)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError, UnicodeEncodeError) as error:
+        raise InvalidTypeError(f"data: column {name!r} takes values of {text}, not {shown(value)}: {error}") from None
+    if pa.types.is_temporal(plain):
+        return text, scalar.value
+    if pa.types.is_decimal(plain):
+        return text, str(scalar.as_py())
+    return text, scalar.as_py()

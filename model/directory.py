@@ -1,0 +1,92 @@
+"""Where keys are: the sets of a segment that have them, at a cost that follows the keys that are asked for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tagmatch.model.arrays import I64Array, Strings, U64Array
+from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.tables import KeyTable, Segment
+
+
+class Found(NamedTuple):
+    """Where keys are in a segment: columns with an entry for each of their sets that is not deleted."""
+
+    wanted: I64Array  # the place of the key among those asked for, ascending
+    rows: I64Array
+    pairs: I64Array  # places in the values of the key table
+
+
+def found_in(segment: Segment, keys: U64Array | Strings) -> Found:
+    """The sets of a segment that have some keys."""
+    numbers = numbers_of(segment.keys, keys)
+    firsts, lasts = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
+    table = segment.keys.keys
+    _find(table.values, segment.keys.by_key, numbers, firsts, lasts)
+    counts = lasts - firsts
+    wanted = np.repeat(np.arange(len(numbers)), counts)
+    within = np.arange(len(wanted)) - np.repeat(np.cumsum(counts) - counts, counts)
+    pairs = segment.keys.by_key[np.repeat(firsts, counts) + within].astype(np.int64)
+    # Of the offsets' own type, else the search in them would convert them all
+    rows = np.searchsorted(table.offsets, pairs.astype(table.offsets.dtype), side="right").astype(np.int64) - 1
+    found = Found(wanted, rows, pairs)
+    if segment.deletions is None:
+        return found
+    deleted = segment.deletions.among(rows)
+    return Found(*(np.delete(column, deleted) for column in found))
+
+
+def numbers_of(table: KeyTable, keys: U64Array | Strings) -> I64Array | U64Array:
+    """The keys as a key table has them: as they are, or of strings their places among its names, -1 if not there."""
+    if not isinstance(keys, Strings):
+        return keys
+    assert table.names is not None
+    numbers = np.empty(len(keys), np.int64)
+    _find_names(table.names.offsets, table.names.data, keys.offsets.astype(np.int64, copy=False), keys.data, numbers)
+    return numbers
+
+
+@kernel
+def _find(values, by_key, wanted, firsts, lasts):
+    """Where each wanted key begins and ends in `by_key`."""
+    for i in range(len(wanted)):
+        key = wanted[i]
+        low, high = 0, len(by_key)
+        while low < high:
+            middle = (low + high) >> 1
+            if values[by_key[middle]] < key:
+                low = middle + 1
+            else:
+                high = middle
+        firsts[i] = low
+        while low < len(by_key) and values[by_key[low]] == key:
+            low += 1
+        lasts[i] = low
+
+
+@kernel
+def _find_names(offsets, data, wanted_offsets, wanted_data, out):
+    """The place of each wanted string among strings in the order of their bytes."""
+    for i in range(len(out)):
+        begin, length = wanted_offsets[i], wanted_offsets[i + 1] - wanted_offsets[i]
+        low, high, found = 0, len(offsets) - 1, -1
+        while low < high:
+            middle = (low + high) >> 1
+            first = offsets[middle]
+            other = offsets[middle + 1] - first
+            order, at = 0, 0
+            while order == 0 and at < length and at < other:
+                order = np.int64(data[first + at]) - np.int64(wanted_data[begin + at])
+                at += 1
+            if order == 0:
+                order = other - length
+            if order == 0:
+                found = middle
+                break
+            if order < 0:
+                low = middle + 1
+            else:
+                high = middle
+        out[i] = found

@@ -1,0 +1,92 @@
+"""Records: what an index has of one key. Nothing here imports Arrow or NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.where.areas import Area
+
+K = TypeVar("K", int, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One of the subscriptions of a key: messages that it matches get the key.
+
+    Attributes
+    ----------
+    tags : frozenset of str
+    where : str, optional
+        The expression; `None` if there is none.
+    area : Circle, Box or Near, optional
+    expires : datetime, optional
+        When it stops matching, in UTC; `None` if it does not.
+    """
+
+    tags: frozenset[str]
+    where: str | None = None
+    area: Area | None = None
+    expires: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record(Generic[K]):
+    """What an index has of one key, as `get` returns it.
+
+    Attributes
+    ----------
+    key : int or str
+    alternatives : tuple of Alternative
+        At least one. After `put` it is one, as it was given. Of a key that `add_set` added to several sets, or whose
+        sets changed after `put`, there is one for each stored set, with its conditions in normal form.
+    data : dict
+        The columns of data that have a value, by name.
+
+    Examples
+    --------
+    >>> from tagmatch import TagMatch
+    >>> tm = TagMatch()
+    >>> tm.put(7, ["cat"], where="price < 10 or new = true")
+    2
+    >>> tm.consolidate()
+    ChangeCounts(added=2, already_there=0, removed=0, missing=0)
+    >>> record = tm.get(7)
+    >>> sorted(record.tags), record.where, record.expires
+    (['cat'], 'price < 10 or new = true', None)
+    """
+
+    key: K
+    alternatives: tuple[Alternative, ...]
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """Of the only alternative; InvalidValueError if there are several."""
+        return self._only.tags
+
+    @property
+    def where(self) -> str | None:
+        """Of the only alternative; InvalidValueError if there are several."""
+        return self._only.where
+
+    @property
+    def area(self) -> Area | None:
+        """Of the only alternative; InvalidValueError if there are several."""
+        return self._only.area
+
+    @property
+    def expires(self) -> datetime | None:
+        """Of the only alternative; InvalidValueError if there are several."""
+        return self._only.expires
+
+    @property
+    def _only(self) -> Alternative:
+        if len(self.alternatives) > 1:
+            raise InvalidValueError(
+                f"the record of key {self.key!r} has {len(self.alternatives)} alternatives: look at each of them"
+            )
+        return self.alternatives[0]

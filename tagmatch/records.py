@@ -1,0 +1,162 @@
+"""The records of keys, read from the segments of a snapshot."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.contents import tags_of_rows
+from tagmatch.model.arrays import Strings, U64Array
+from tagmatch.model.asked import DATA, data_of
+from tagmatch.model.data_types import with_columns
+from tagmatch.model.directory import found_in, numbers_of
+from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.records import Alternative, Record
+from tagmatch.model.tables import NEVER, RecordTable, Segment, Snapshot
+from tagmatch.model.where.constraints import AREA_TAGS, Constraint, Where
+from tagmatch.model.where.values import is_reserved
+from tagmatch.partitioner.replacing import number_of_sets
+
+Keys = U64Array | Strings
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AT_ONCE = 1 << 12
+
+
+class _Stored(NamedTuple):
+    """A stored set that a key has."""
+
+    tags: list[str]
+    expires: int
+    number: int  # made of its tags, as records have it
+
+
+def schema_of_data(snapshot: Snapshot) -> dict[str, pa.DataType]:
+    """The columns of data that keys of a snapshot have."""
+    found: dict[str, pa.DataType] = {}
+    for segment in snapshot.segments:
+        if segment.records is not None:
+            found = with_columns(found, data_of(segment.records.columns), "another segment")
+    return found
+
+
+def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
+    """The records of some keys, each given once, in order; `None` for a key without sets."""
+    stored: dict[int, list[_Stored]] = defaultdict(list)
+    rows: dict[int, tuple[RecordTable, int]] = {}
+    for segment in snapshot.segments:
+        found = found_in(segment, keys)
+        if not len(found.rows):
+            continue
+        times, ranks = segment.keys.expires, gather(segment.tagsets.ranks, found.rows.astype(np.uint32))
+        numbers = number_of_sets(segment.vocabulary.hashes[ranks.values], ranks.offsets).tolist()
+        expires = [NEVER] * len(numbers) if times is None else times[found.pairs].tolist()
+        wanted = found.wanted.tolist()
+        for place, each in zip(
+            wanted, zip(tags_of_rows(segment, found.rows), expires, numbers, strict=True), strict=True
+        ):
+            stored[place].append(_Stored(*each))
+        if segment.records is not None:
+            places = segment.records.places_of(numbers_of(segment.keys, keys)).tolist()
+            rows |= {place: (segment.records, places[place]) for place in set(wanted) if places[place] >= 0}
+    named = _listed(keys)
+    return [
+        _record(key, stored[place], rows.get(place)) if place in stored else None for place, key in enumerate(named)
+    ]
+
+
+def _record(key: Any, stored: list[_Stored], row: tuple[RecordTable, int] | None) -> Record[Any]:
+    given: dict[str, Any] = {} if row is None else row[0].columns.slice(row[1], 1).to_pylist()[0]
+    data = {name.removeprefix(DATA): value for name, value in given.items() if name.startswith(DATA)}
+    data = {name: value for name, value in data.items() if value is not None}
+    expires = {each.expires for each in stored}
+    if given.get("tags") is not None and len(expires) == 1:
+        number = sum(each.number for each in stored) & (2**64 - 1)
+        if number == given["sets"]:
+            area = None if given["area"] is None else Constraint.of_tag(given["area"]).area
+            as_put = Alternative(frozenset(given["tags"]), given["where"], area, _time(expires.pop()))
+            return Record(key, (as_put,), data)
+    every = [_alternative(each) for each in stored]
+    every.sort(key=lambda each: (sorted(each.tags), each.where or "", str(each.area)))
+    return Record(key, tuple(every), data)
+
+
+def _alternative(stored: _Stored) -> Alternative:
+    """A stored set as one would put it."""
+    plain = [tag for tag in stored.tags if not is_reserved(tag)]
+    conditions = [tag for tag in stored.tags if is_reserved(tag)]
+    areas, area = [tag for tag in conditions if tag.startswith(AREA_TAGS[0])], None
+    if len(areas) == 1:
+        conditions.remove(areas[0])
+        area = Constraint.of_tag(areas[0]).area
+    where = " and ".join(sorted(Where.of_tag(tag) for tag in conditions)) or None
+    return Alternative(frozenset(plain), where, area, _time(stored.expires))
+
+
+def _time(expires: int) -> datetime | None:
+    return None if expires == NEVER else _EPOCH + timedelta(microseconds=expires)
+
+
+def _listed(keys: Keys) -> list[Any]:
+    if not isinstance(keys, Strings):
+        return keys.tolist()
+    data, ends = keys.data.tobytes(), keys.offsets.tolist()
+    return [data[begin:end].decode() for begin, end in pairwise(ends)]
+
+
+def have_sets(snapshot: Snapshot, keys: Keys) -> bool:
+    """Whether each of some keys has a set."""
+    found = [found_in(segment, keys).wanted for segment in snapshot.segments]
+    return len(np.unique(np.concatenate(found))) == len(keys)
+
+
+def every_key(snapshot: Snapshot) -> Iterator[Keys]:
+    """All keys that have sets, each once, some at a time."""
+    for place, segment in enumerate(snapshot.segments):
+        table, order = segment.keys, segment.keys.by_key
+        first = 0
+        while first < len(order):
+            last = min(first + _AT_ONCE, len(order))
+            # The sets of a key together
+            end = int(table.keys.values[order[last - 1]])
+            while last < len(order) and table.keys.values[order[last]] == end:
+                last += 1
+            keys = _keys_at(segment, np.unique(table.keys.values[order[first:last]]))
+            keys = _some(keys, np.unique(found_in(segment, keys).wanted))
+            for earlier in snapshot.segments[:place]:
+                there = np.unique(found_in(earlier, keys).wanted)
+                keys = _some(keys, np.setdiff1d(np.arange(len(keys)), there))
+            if len(keys):
+                yield keys
+            first = last
+
+
+def every_record(snapshot: Snapshot) -> Iterator[Record[Any]]:
+    """The records of all keys."""
+    for keys in every_key(snapshot):
+        for record in records_of(snapshot, keys):
+            assert record is not None
+            yield record
+
+
+def listed_keys(snapshot: Snapshot) -> Iterator[Any]:
+    """All keys, each once."""
+    for keys in every_key(snapshot):
+        yield from _listed(keys)
+
+
+def _keys_at(segment: Segment, numbers: Any) -> Keys:
+    names = segment.keys.names
+    if names is None:
+        return numbers.astype(np.uint64)
+    return gather_strings(names, numbers)
+
+
+def _some(keys: Keys, places: Any) -> Keys:
+    return gather_strings(keys, places.astype(np.uint32)) if isinstance(keys, Strings) else keys[places]
