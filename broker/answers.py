@@ -36,6 +36,7 @@ from tagmatch.broker.wire import (
     check_schema,
     error_text,
     name_of,
+    record_to_json,
     result,
     told,
     write_json,
@@ -141,6 +142,11 @@ def _explain(
     }
 
 
+def _get(call: Call, *, key: int | str | None = None) -> Body:
+    found = None if key is None else call.index.get(key)
+    return {"record": None if found is None else record_to_json(found)}
+
+
 def _whose(call: Call) -> str | None:
     """The user whose sessions a call is about: an admin's is about those of all."""
     return None if call.user.may("admin") else call.user.name
@@ -187,6 +193,7 @@ ACTIONS: dict[str, Action] = {
     "explain": Action(
         "read", "Which sets a message matches, or why `key` does: `tags`, `attributes`, `location`, `within`.", _explain
     ),
+    "get": Action("read", "The record of a key: `key`.", _get),
     "sessions": Action(
         "read",
         "One's own sessions of notifications; for an admin, those of all users.",
@@ -216,6 +223,19 @@ def _remove(
 ) -> Iterator[bytes]:
     remove = partial(call.index.remove_subscriptions, match_all=match_all, missing=cast("Missing", missing))
     return _changed(call, "remove", incoming, remove, commit)
+
+
+def _put(call: Call, incoming: IncomingStream, *, commit: bool = False, match_all: bool = False) -> Iterator[bytes]:
+    return _changed(call, "put", incoming, lambda table: call.index.put_many(table, match_all=match_all), commit)
+
+
+def _delete(call: Call, incoming: IncomingStream, *, commit: bool = False, missing: str = "ignore") -> Iterator[bytes]:
+    def delete(table: pa.Table) -> int:
+        if table.column_names != ["key"]:
+            raise InvalidValueError(f"deletions have the column key, not {', '.join(table.column_names)[:200]}")
+        return call.index.delete_many(table.column("key"), missing=cast("Missing", missing))
+
+    return _changed(call, "delete", incoming, delete, commit)
 
 
 def _move(call: Call, incoming: IncomingStream, *, commit: bool = False) -> Iterator[bytes]:
@@ -280,8 +300,21 @@ def _sets(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     return schema, batches()
 
 
+def _records(index: TagMatch[Any]) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Records as texts of JSON, each as the action `get` gives it."""
+    schema = pa.schema({"record": pa.large_string()})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        records = iter(index.records.values())
+        while some := list(islice(records, _SETS_A_BATCH)):
+            texts = [write_json(record_to_json(each)).decode() for each in some]
+            yield pa.record_batch([pa.array(texts, pa.large_string())], schema=schema)
+
+    return schema, batches()
+
+
 #: What a ticket `{"get": NAME}` may ask for
-CONTENTS = {"rows": _rows, "sets": _sets}
+CONTENTS = {"rows": _rows, "sets": _sets, "records": _records}
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -584,6 +617,8 @@ EXCHANGES: dict[str, tuple[Role, Stream]] = {
 PUTS: dict[str, tuple[Role, Stream]] = {
     "add": ("write", _add),
     "remove": ("write", _remove),
+    "put": ("write", _put),
+    "delete": ("write", _delete),
     "move": ("write", _move),
     "publish": ("write", _publish),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import threading
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
@@ -27,12 +28,12 @@ from tagmatch.broker.connection import (
     split,
 )
 from tagmatch.broker.hub import Published, table_of
-from tagmatch.broker.wire import MAX_JSON, answer_field, apart, area_row, write_json
+from tagmatch.broker.wire import MAX_JSON, answer_field, apart, area_row, record_of_json, write_json
 from tagmatch.files.columns import AREA_STRUCTS
 from tagmatch.index import Index, K
 from tagmatch.model import clock
 from tagmatch.model.arrays import Strings, U64Array
-from tagmatch.model.arrow import from_strings, from_tag_lists
+from tagmatch.model.arrow import as_table, from_strings, from_tag_lists
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.clock import TIME, expiry_times
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
@@ -44,9 +45,11 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.input.places import area_column, coordinates, is_area, packed_place
-from tagmatch.model.input.subscriptions import texts_of
+from tagmatch.model.input.putting import reject_nothing
+from tagmatch.model.input.subscriptions import COLUMNS, columns_of, texts_of
 from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, PipelineOptions, Wanted
+from tagmatch.model.records import Record
 from tagmatch.model.tables import NEVER
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.model.where.constraints import Where
@@ -385,6 +388,12 @@ class RemoteEngine:
         removed: bool = False,
         must_exist: bool = False,
     ) -> int:
+        columns = self._columns_of_one(tags, key, where=where, area=area, expires=expires)
+        return self.stage(columns, removed=removed, must_exist=must_exist)
+
+    def _columns_of_one(
+        self, tags: object, key: object, *, where: object, area: object, expires: object
+    ) -> dict[str, Any]:
         plain, conditions = apart(stored_tag_list(tags))
         texts = list(map(str, conditions))
         if where is not None:
@@ -396,7 +405,52 @@ class RemoteEngine:
             raise InvalidTypeError(f"area must be a Circle, a Box or a Near, not {shown(area)}")
         joined = texts[0] if len(texts) == 1 else " and ".join(f"({each})" for each in texts)
         columns = {"tags": [plain], "key": [value], "where": joined if texts else None, "area": area}
-        return self.stage(columns | {"expires": expires}, removed=removed, must_exist=must_exist)
+        return columns | {"expires": expires}
+
+    def put_one(self, key: object, tags: object, *, where: object, area: object, expires: object, data: object) -> int:
+        reject_nothing(tags, where, area)
+        columns = self._columns_of_one([] if tags is None else tags, key, where=where, area=area, expires=expires)
+        table = change_table(columns, self.key_type)
+        if data is not None and not isinstance(data, Mapping):
+            raise InvalidTypeError(f"data must map names of columns to values, not {shown(data)}")
+        for name, value in (data or {}).items():
+            try:
+                table = table.append_column(name, pa.array([value]))
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise InvalidTypeError(f"data: column {name!r} takes no {shown(value)}: {error}") from None
+        return int(self.put("put", table)["staged"])
+
+    def put_table(self, table: Any, *, match_all: bool) -> int:
+        given = as_table(table)
+        names = [] if given is None else [name for name in given.schema.names if name not in COLUMNS]
+        columns = columns_of(table, match_all=match_all, data=names)
+        sent = change_table(columns, self.key_type)
+        for name in names:
+            sent = sent.append_column(name, columns[name])
+        return int(self.put("put", sent, {"match_all": match_all})["staged"])
+
+    def delete(self, keys: Any, *, must_exist: bool, is_single: bool) -> int:
+        checks = KEY_CHECKS[self.key_type]
+        own = checks.many([checks.one(keys, "key")], "keys") if is_single else checks.many(keys, "keys")
+        table = pa.table({"key": _key_column(own)})
+        return int(self.put("delete", table, {"missing": "error"} if must_exist else None)["staged"])
+
+    def get(self, key: object) -> Record[Any] | None:
+        value = KEY_CHECKS[self.key_type].one(key, "key")
+        found = self.act("get", {"key": value})["record"]
+        return None if found is None else record_of_json(found)
+
+    def has_key(self, key: object) -> bool:
+        return self.get(key) is not None
+
+    def every_key(self) -> Iterator[Any]:
+        return (record.key for record in self.every_record())
+
+    def every_record(self) -> Iterator[Record[Any]]:
+        self.check_open()
+        _, batches = self.connection.get("records")
+        for batch in batches:
+            yield from (record_of_json(json.loads(text)) for text in batch.column("record").to_pylist())
 
     def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
         table = change_table(columns, self.key_type)

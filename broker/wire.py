@@ -10,6 +10,7 @@ import json
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from datetime import datetime
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ from tagmatch.highlights import highlight_type
 from tagmatch.model import errors as known_errors
 from tagmatch.model.arrays import TagLists
 from tagmatch.model.arrow import without_extensions
+from tagmatch.model.asked import column_of
 from tagmatch.model.columns import repeated
+from tagmatch.model.data_types import as_json, type_named
 from tagmatch.model.errors import (
     AccessError,
     InvalidTypeError,
@@ -37,6 +40,7 @@ from tagmatch.model.input.messages import ATTRIBUTES, ID, queries_in
 from tagmatch.model.input.places import KIND
 from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, Wanted
+from tagmatch.model.records import Alternative, Record
 from tagmatch.model.where.areas import FIELDS, KINDS, Area
 from tagmatch.model.where.constraints import Where
 
@@ -111,6 +115,39 @@ def area_of(row: object, what: str) -> Area | None:
     if numbers.keys() != {*FIELDS[kind]}:
         raise InvalidValueError(f"{what} must have the numbers {', '.join(FIELDS[kind])}")
     return KINDS[kind](**numbers)
+
+
+def record_to_json(record: Record[Any]) -> dict[str, Any]:
+    """A record in JSON; values of data have their types."""
+    types = {name: pa.scalar(value).type for name, value in record.data.items()}
+    return {
+        "key": record.key,
+        "alternatives": [
+            {
+                "tags": sorted(each.tags),
+                "where": each.where,
+                "area": area_row(each.area),
+                "expires": None if each.expires is None else each.expires.isoformat(),
+            }
+            for each in record.alternatives
+        ],
+        "data": {name: as_json(name, value, types) for name, value in record.data.items()},
+    }
+
+
+def record_of_json(given: Mapping[str, Any]) -> Record[Any]:
+    """The record that `record_to_json` has written."""
+    alternatives = tuple(
+        Alternative(
+            frozenset(each["tags"]),
+            each["where"],
+            area_of(each["area"], "area"),
+            None if each["expires"] is None else datetime.fromisoformat(each["expires"]),
+        )
+        for each in given["alternatives"]
+    )
+    data = {name: column_of([value], type_named(kind))[0].as_py() for name, (kind, value) in given["data"].items()}
+    return Record(given["key"], alternatives, data)
 
 
 _KINDS: dict[str, type[TagMatchError]] = {

@@ -130,11 +130,11 @@ def table_of(asked: Sequence[Asked]) -> pa.Table:
                 raise ValueError(f"column {name!r} of data has the types {types[name]} and {kind}")
     for name in sorted(types):
         values = [each.data[name][1] if name in each.data else None for each in asked]
-        columns[DATA + name] = _column(values, type_named(types[name]))
+        columns[DATA + name] = column_of(values, type_named(types[name]))
     return pa.table(columns)
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+def column_of(values: list[Any], kind: pa.DataType) -> pa.Array:
     """Values as JSON has them, as a column of a type."""
     if pa.types.is_dictionary(kind):
         return pa.array(values, kind.value_type).cast(kind)

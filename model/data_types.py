@@ -61,6 +61,17 @@ def text_of_type(kind: pa.DataType) -> str | None:
     return next((text for text, known in _NAMED.items() if known == kind), None)
 
 
+def family_of(kind: pa.DataType) -> str:
+    """What values of a type are, of which each can be one of another type that has a place for it."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "texts"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "numbers"
+    if pa.types.is_timestamp(kind):
+        return "times in a zone" if kind.tz else "times"
+    return str(kind)
+
+
 def data_schema(given: object, taken: Collection[str]) -> dict[str, pa.DataType]:
     """The columns of data that a schema of Arrow names, or a mapping of names to types or how these are written.
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Strings, U64Array
+from tagmatch.model.arrays import I64Array, IntArray, Strings, U64Array, UIntArray
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.tables import KeyTable, Segment
 
@@ -38,7 +38,7 @@ def found_in(segment: Segment, keys: U64Array | Strings) -> Found:
     return Found(*(np.delete(column, deleted) for column in found))
 
 
-def numbers_of(table: KeyTable, keys: U64Array | Strings) -> I64Array | U64Array:
+def numbers_of(table: KeyTable, keys: U64Array | Strings) -> IntArray | UIntArray:
     """The keys as a key table has them: as they are, or of strings their places among its names, -1 if not there."""
     if not isinstance(keys, Strings):
         return keys
@@ -76,11 +76,12 @@ def _find_names(offsets, data, wanted_offsets, wanted_data, out):
             middle = (low + high) >> 1
             first = offsets[middle]
             other = offsets[middle + 1] - first
-            order, at = 0, 0
-            while order == 0 and at < length and at < other:
-                order = np.int64(data[first + at]) - np.int64(wanted_data[begin + at])
+            at = 0
+            while at < length and at < other and data[first + at] == wanted_data[begin + at]:
                 at += 1
-            if order == 0:
+            if at < length and at < other:
+                order = np.int64(data[first + at]) - np.int64(wanted_data[begin + at])
+            else:
                 order = other - length
             if order == 0:
                 found = middle

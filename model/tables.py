@@ -287,7 +287,7 @@ class RecordTable(Table):
     def __len__(self) -> int:
         return len(self.keys)
 
-    def places_of(self, keys: UIntArray) -> I64Array:
+    def places_of(self, keys: UIntArray | IntArray) -> I64Array:
         """Of each key, the row of its record; -1 if it has none."""
         places = np.searchsorted(self.keys, keys.astype(self.keys.dtype, copy=False))
         places[places == len(self.keys)] = 0

@@ -47,6 +47,7 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.options import Channel, CudaOptions, PipelineOptions
+from tagmatch.model.records import Alternative, Record
 from tagmatch.model.where.areas import Box, Circle, Near
 from tagmatch.model.where.constraints import Where
 
@@ -54,6 +55,7 @@ __version__ = VERSION
 
 __all__ = [
     "AccessError",
+    "Alternative",
     "Box",
     "ChangeCounts",
     "Channel",
@@ -81,6 +83,7 @@ __all__ = [
     "NullError",
     "Overloaded",
     "PipelineOptions",
+    "Record",
     "ResultTooLargeError",
     "SessionError",
     "SlowSubscriberError",

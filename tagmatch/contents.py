@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U64Array
 from tagmatch.model.arrow import from_lists, from_strings, from_tag_lists, to_strings
 from tagmatch.model.clock import TIME
+from tagmatch.model.directory import found_in
 from tagmatch.model.errors import ResultTooLargeError
 from tagmatch.model.kernels.tag_table import has_reserved, reserved_among
 from tagmatch.model.tables import NEVER, Segment, Snapshot
@@ -152,17 +153,10 @@ def explained(snapshot: Snapshot, ids: Rows, paths: Sequence[Paths]) -> Iterator
             yield frozenset(Where(tag, path) if isinstance(tag, Where) else tag for tag in tags), keys
 
 
-def sets_with(snapshot: Snapshot, key: int | str) -> Iterator[frozenset[str]]:
-    """The tags of each stored set that has the key; all keys are looked at."""
+def sets_with(snapshot: Snapshot, keys: U64Array | Strings) -> Iterator[frozenset[str]]:
+    """The tags of each stored set that has one of some keys."""
     for segment in snapshot.segments:
-        keys, names = segment.keys.keys, segment.keys.names
-        number: int | str = key
-        if names is not None:
-            number = pc.index(from_strings(names), pa.scalar(key, pa.large_string())).as_py()
-        rows = np.unique(_lists_of(keys, np.flatnonzero(keys.values == number).astype(keys.offsets.dtype)))
-        if segment.deletions is not None:
-            rows = np.delete(rows, segment.deletions.among(rows))
-        yield from (tags for tags, _ in _sets_at(segment, rows))
+        yield from (tags for tags, _ in _sets_at(segment, np.unique(found_in(segment, keys).rows)))
 
 
 def _sets_at(segment: Segment, rows: Rows) -> Iterator[StoredSet]:

@@ -386,9 +386,10 @@ class LocalEngine:
         if attributes is not None:
             packed(attributes)
         packed_place(place.location, place.within, plane=plane)
-        (lon,), (lat,) = self.clients.where(checks.many([value], "keys"))
+        keys = checks.many([value], "keys")
+        (lon,), (lat,) = self.clients.where(keys)
         client = None if np.isnan(lon) else (float(lon), float(lat))
-        return Asked.of(tags, attributes, place, client, plane=plane).reasons(value, sets_with(snapshot, value))
+        return Asked.of(tags, attributes, place, client, plane=plane).reasons(value, sets_with(snapshot, keys))
 
     def _keys_there(self, stored: frozenset[str], keys: tuple[Any, ...], place: Place) -> tuple[Any, ...]:
         """Of the keys of a set, those whose clients are where the set, or the message, says that they must be."""

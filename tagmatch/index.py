@@ -6,7 +6,7 @@ Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the he
 from __future__ import annotations
 
 from collections.abc import Mapping, ValuesView
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, overload
 
 from tagmatch.model.errors import InvalidValueError, TagMatchError
 from tagmatch.model.options import Missing, Wanted
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from datetime import datetime, timedelta
     from types import TracebackType
-    from typing import Any, Literal, Self, TypedDict, Unpack
+    from typing import Literal, Self, TypedDict, Unpack
 
     import pyarrow as pa
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -140,16 +140,17 @@ class Records(Mapping[K, "Record[K]"]):
 
     def values(self) -> ValuesView[Record[K]]:
         """The records, read some at a time."""
-        return _Values(self, self._engine)
+        return _Values(self)
 
-
-class _Values(ValuesView["Record[K]"]):
-    def __init__(self, records: Records[K], engine: _Engine) -> None:
-        super().__init__(records)
-        self._engine = engine
-
-    def __iter__(self) -> Iterator[Record[K]]:
+    def _every_record(self) -> Iterator[Record[K]]:
         return self._engine.every_record()
+
+
+class _Values(ValuesView[Any]):
+    _mapping: Records[Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._mapping._every_record()
 
 
 class Index(Generic[K]):

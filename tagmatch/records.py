@@ -105,7 +105,8 @@ def _time(expires: int) -> datetime | None:
 
 def _listed(keys: Keys) -> list[Any]:
     if not isinstance(keys, Strings):
-        return keys.tolist()
+        listed: list[Any] = keys.tolist()
+        return listed
     data, ends = keys.data.tobytes(), keys.offsets.tolist()
     return [data[begin:end].decode() for begin, end in pairwise(ends)]
 
@@ -152,10 +153,10 @@ def listed_keys(snapshot: Snapshot) -> Iterator[Any]:
 
 
 def _keys_at(segment: Segment, numbers: Any) -> Keys:
-    names = segment.keys.names
-    if names is None:
-        return numbers.astype(np.uint64)
-    return gather_strings(names, numbers)
+    if segment.keys.names is not None:
+        return gather_strings(segment.keys.names, numbers)
+    keys: U64Array = numbers.astype(np.uint64)
+    return keys
 
 
 def _some(keys: Keys, places: Any) -> Keys:

@@ -15,7 +15,7 @@ from tagmatch.model.asked import AS_GIVEN, DATA, Asked, AskedRows
 from tagmatch.model.change_counts import ALSO_PUT, PUT
 from tagmatch.model.clock import is_missing
 from tagmatch.model.columns import shown, tag_lists
-from tagmatch.model.data_types import Schema, as_json, text_of_type, unknown_column
+from tagmatch.model.data_types import Schema, as_json, family_of, text_of_type, unknown_column
 from tagmatch.model.errors import InvalidTypeError, NullError
 from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
 from tagmatch.model.input.subscriptions import RowsToStore, alternatives, rows_to_store, texts_of
@@ -27,8 +27,7 @@ def to_put(
     tags: object, where: object, area: object, data: object, schema: Schema, *, plane: bool
 ) -> tuple[list[list[str]], Asked | None]:
     """The rows that are stored where one key is put, and its record if it needs one; errors as `alternatives`."""
-    if tags is None and where is None and area is None:
-        raise NullError("put needs tags, where or area: without any, the key would match every message; give tags=[]")
+    reject_nothing(tags, where, area)
     given = [] if tags is None else tags
     rows = alternatives(given, where, area, plane=plane)
     values = {} if data is None else _data(data, schema)
@@ -41,6 +40,12 @@ def to_put(
     text = " and ".join([*texts, f"({where})"]) if texts else str(where)
     own = None if area is None else area_tag(area, plane=plane)
     return rows, Asked(plain, text, own, values)
+
+
+def reject_nothing(tags: object, where: object, area: object) -> None:
+    """See that a key that is put has something that it asks for."""
+    if tags is None and where is None and area is None:
+        raise NullError("put needs tags, where or area: without any, the key would match every message; give tags=[]")
 
 
 def _data(data: object, schema: Schema) -> dict[str, tuple[str, Any]]:
@@ -142,13 +147,13 @@ def _column(name: str, values: Any, schema: Schema) -> pa.Array:
     if kind is None:
         raise unknown_column(name, schema)
     column = plain_array(values)
-    try:
-        if pa.types.is_dictionary(kind):
-            return column.cast(kind.value_type).cast(kind)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        return column.cast(kind)
-    except (pa.ArrowException, TypeError) as error:
-        raise InvalidTypeError(
-            f"data: column {name!r} takes values of {text_of_type(kind)}, not {column.type}: {error}"
-        ) from None
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    why = ""
+    if pa.types.is_null(column.type) or family_of(column.type) == family_of(plain):
+        try:
+            return column.cast(plain).cast(kind)
+        except pa.ArrowException as error:
+            why = f": {error}"
+    raise InvalidTypeError(f"data: column {name!r} takes values of {text_of_type(kind)}, not {column.type}{why}")

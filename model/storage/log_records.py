@@ -246,7 +246,7 @@ def bulk_record(
     is_constrained = any(map(has_reserved, tables))
     is_located = is_constrained and any(areas_among(strings).any() for strings in tables)
     of_keys = not isinstance(removed, int) or removed > REMOVE
-    kind = (not of_keys and removed) * _REMOVED + of_keys * _OF_KEYS + (expires is not None) * _EXPIRING
+    kind = int(not of_keys and removed == REMOVE) * _REMOVED + of_keys * _OF_KEYS + (expires is not None) * _EXPIRING
     kind += (records.table is not None) * _ASKED_TABLE
     kind += is_constrained * _CONSTRAINED + is_located * _LOCATED
     data = [_used(strings) for strings in (*tables, *names)]
@@ -259,10 +259,10 @@ def bulk_record(
         columns = [np.ascontiguousarray(keys, "<u8"), *rows, *lengths]
     times = [] if expires is None else [np.ascontiguousarray(expires, "<i8")]
     head = np.array([len(chunks), len(tables), len(data[-1]) if names else 0, *counts], "<u8")
-    end = [np.full(len(keys), removed, np.uint8)] if of_keys else []
+    last: list[Any] = [np.full(len(keys), removed, np.uint8)] if of_keys else []
     if records.records is not None and records.table is not None:
-        end += [np.ascontiguousarray(records.records, "<i8"), np.frombuffer(_packed(records.table), np.uint8)]
-    body = [part for part in (head, *times, *columns, *data, *end) if part.nbytes]
+        last += [np.ascontiguousarray(records.records, "<i8"), np.frombuffer(_packed(records.table), np.uint8)]
+    body = [part for part in (head, *times, *columns, *data, *last) if part.nbytes]
     digest = xxhash.xxh3_64()
     for part in body:
         digest.update(part.data)

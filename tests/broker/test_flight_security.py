@@ -60,6 +60,8 @@ CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
     "list_actions": ("read", lambda client, options: list(client.list_actions(options))),
     "get_flight_info": ("read", lambda client, options: client.get_flight_info(command(get="rows"), options)),
     "get_schema": ("read", schema), "add": ("write", sent("add")), "remove": ("write", sent("remove")),
+    "put": ("write", sent("put")), "delete": ("write", sent("delete", key=[1])),
+    "records": ("read", lambda client, options: list(client.do_get(flight.Ticket(b'{"get": "records"}'), options))),
     "move": ("write", sent("move", client=[1], lon=[0.0], lat=[0.0])),
     "publish": ("write", sent("publish", tags=[["a"]])),
     **{name: (each.role, acted(name)) for name, each in ACTIONS.items() if each.role is not None},

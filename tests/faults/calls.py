@@ -204,6 +204,9 @@ _CHANGES: dict[str, tuple[Any, ...]] = {
     "consolidate": ("consolidate",),
 }
 _SOME_BULK = ("add_sets", BULK[:100], _BULK_KEYS[:100])
+#: Of these keys some have sets, and others have not
+_PUT_ROWS = [(350 + i, tags, WHERE[i], None, None, None) for i, tags in enumerate(BULK[:100])]
+_PUT = pa.table({"key": [row[0] for row in _PUT_ROWS], "tags": BULK[:100], "where": pa.array(WHERE, pa.string())})
 _STORED: dict[str, Any] = {"saved": True, "segments": True}
 
 CALLS: dict[str, Call] = {
@@ -228,6 +231,15 @@ CALLS: dict[str, Call] = {
     "add_sets, with conditions": _change(*_SOME_BULK, where=WHERE),
     "add_sets, with conditions, fsync": replace(_change(*_SOME_BULK, where=WHERE), saved=True, durability="fsync"),
     "remove_sets, with conditions": _change("remove_sets", STORED[:100], _FILTERED_KEYS, where=WHERE),
+    "put": _change("put", 7, SINGLE),
+    "put, with a condition, os": replace(_change("put", 7, SINGLE, where=WHERE[0]), saved=True, durability="os"),
+    "put_many, os": Call(
+        lambda case: case.tm.put_many(_PUT), lambda oracle: oracle.put_many(_PUT_ROWS), saved=True, durability="os"
+    ),
+    "delete, os": replace(_change("delete", 7), saved=True, durability="os"),
+    "delete_many": _change("delete_many", _STORED_KEYS[:200]),
+    "get": Call(lambda case: case.tm.get(7) is None, lambda oracle: 7 not in oracle.records(), **_STORED),
+    "records": Call(lambda case: sorted(case.tm.records), lambda oracle: sorted(oracle.records()), **_STORED),
     "TagMatch": Call(lambda case: TagMatch(**case.options), lambda _: True, _made),
     "open": Call(lambda case: TagMatch.open(case.tm.stats()["path"]), _oracle_answers, _opened, saved=True),
     "consolidate, several segments": Call(_consolidate_and_merge, lambda oracle: oracle.consolidate(), **_STORED),

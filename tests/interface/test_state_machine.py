@@ -25,7 +25,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
 from oracle import Oracle, is_condition
 from support import filters, strategies
-from support.agreement import assert_agree, assert_highlights, assert_keys, assert_numbers, assert_reasons, assert_records
+from support.agreement import (
+    assert_agree,
+    assert_highlights,
+    assert_keys,
+    assert_numbers,
+    assert_reasons,
+    assert_records,
+)
 from support.areas import AREA, AREAS, PLACES, SHAPES, At, located_table, struct_of
 from support.conditions import Expression, Message, in_tables
 from support.expiring import BEGIN, set_clock, times_of

@@ -106,11 +106,29 @@ def _parts(database: Any) -> None:
     database.add_set(["staged"], "nine")
 
 
+def _records(database: Any) -> None:
+    """Keys with records, of which one is put anew, beside others; a change of each kind is staged."""
+    wheres = [
+        Expression.of(tree, random.Random(0))
+        for tree in (Or((Test("x", "<", (10,)), Test("y", "=", (True,)))), Test("name", "prefix", ("IB",)))
+    ]
+    database.add_sets(SETS, _STRINGS)
+    for number, tags in enumerate(SETS[:20]):
+        database.put(f"put {number % 15}", tags, where=wheres[number % 2], data={"rank": number, "name": f"é{number}"})
+    database.consolidate()
+    database.put("put 3", ["staged"], where=wheres[0], data={"rank": -1}, expires=_LATE)
+    database.put("nine", ["staged"])
+    database.delete("put 4")
+    database.delete_many(["put 5", _STRINGS[0]])
+
+
+#: Columns of data that keys of an index have
+COLUMNS = {"format-8": {"name": "string", "rank": "int64"}}
 #: By the name of an index, without its layout: the type of its keys, and how it and an oracle are filled
 CONTENTS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "format-1": ("integer", _store_all(_INTEGERS)), "format-2": ("string", _store_all(_STRINGS)),
     "format-3": ("integer", _segments), "format-4": ("integer", _expiring), "format-5": ("integer", _conditions),
-    "format-6": ("integer", _areas), "format-7": ("string", _parts),
+    "format-6": ("integer", _areas), "format-7": ("string", _parts), "format-8": ("string", _records),
 }  # fmt: skip
 
 
@@ -121,6 +139,8 @@ def main() -> None:
         path = DATA / f"{name}-{each}.index"
         shutil.rmtree(path, ignore_errors=True)
         options: Any = {"layout": each, "key_type": key_type, "max_partition_size": 7, "device": "cpu", "threads": 1}
+        if name in COLUMNS:
+            options["data"] = COLUMNS[name]
         with TagMatch(path, **options) as tm:
             fill(tm)
         for lock in ("LOCK", "WRITER"):

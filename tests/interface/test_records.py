@@ -1,0 +1,165 @@
+"""Records: what keys were put with, one by one and in tables, embedded and over a connection."""
+
+import datetime as dt
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from support.service import remote
+
+from tagmatch import (
+    Circle,
+    FilterError,
+    InvalidTypeError,
+    InvalidValueError,
+    NotStoredError,
+    NullError,
+    TagMatch,
+)
+from tagmatch.model.records import Alternative, Record
+
+DATA = {
+    "email": "string", "rank": "int8", "weight": "float64", "on": "bool", "since": "date", "price": "decimal(10, 2)",
+    "seen": "timestamp", "local": "timestamp[ms]", "tenant": "dictionary",
+}  # fmt: skip
+VALUES = {
+    "email": "ana@example.org", "rank": -3, "weight": 0.1, "on": False, "since": dt.date(2026, 11, 28),
+    "price": Decimal("12345678.90"), "seen": dt.datetime(2026, 11, 28, 12, tzinfo=dt.UTC),
+    "local": dt.datetime(2026, 11, 28, 12), "tenant": "acme",
+}  # fmt: skip
+WHERE = 'price between 1 and 5 or tags {"new"}'
+
+
+@pytest.fixture(params=["embedded", "remote"])
+def tm(request) -> Iterator[Any]:
+    index = TagMatch(threads=1, device="cpu", data=DATA)
+    if request.param == "embedded":
+        with index:
+            yield index
+    else:
+        with remote(index) as (_, tm):
+            yield tm
+
+
+def test_a_record_is_what_was_put(tm):
+    until = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
+    tm.put(7, ["cat"], where=WHERE, area=Circle(9.0, 45.0, 10.0), expires=until, data=VALUES)
+    tm.put(8, ["dog"], area=Circle(9.0, 45.0, 10.0))
+    tm.put(9, [], data={"rank": 3, "email": None})
+    assert (tm.get(7), len(tm.records), 7 in tm.records) == (None, 0, False)
+    tm.consolidate()
+    as_put = Alternative(frozenset(["cat"]), WHERE, Circle(9.0, 45.0, 10.0), until)
+    assert tm.get(7) == Record(7, (as_put,), VALUES)
+    assert tm.get(8) == Record(8, (Alternative(frozenset(["dog"]), None, Circle(9.0, 45.0, 10.0)),))
+    assert tm.get(9) == Record(9, (Alternative(frozenset()),), {"rank": 3})
+    assert tm.get(10) is None
+    assert sorted(tm.records) == [7, 8, 9]
+    assert dict(tm.records) == {record.key: record for record in tm.records.values()}
+    with pytest.raises(KeyError):
+        tm.records[10]
+
+
+def test_what_means_the_same_changes_nothing_and_another_one_replaces_it(tm):
+    tm.put(7, ["cat"], where="city = 1 or city = 2")
+    tm.consolidate()
+    tm.put(7, ["cat"], where="city in {2, 1}")
+    assert tm.consolidate() == (0, 1, 0, 0)
+    assert tm.get(7).where == "city in {2, 1}"
+    tm.put(7, ["cat"], where="city = 3")
+    assert tm.consolidate() == (1, 0, 1, 0)
+    assert tm.match(["cat"], {"city": 1}) == []
+    assert tm.match(["cat"], {"city": 3}) == [7]
+
+
+def test_what_is_deleted_and_what_is_not_there(tm):
+    tm.add_sets([["a"], ["b"], ["b"]], [7, 7, 8])
+    tm.consolidate()
+    assert tm.delete(7) == 1
+    assert tm.delete_many([9, 10]) == 2
+    assert tm.consolidate() == (0, 0, 2, 2)
+    assert sorted(tm.records) == [8]
+    with pytest.raises(NotStoredError, match="key 7 has no sets"):
+        tm.delete(7, missing="error")
+    with pytest.raises(NotStoredError, match="key 8 has no sets"):  # at the second time
+        tm.delete_many([8, 8], missing="error")
+    tm.put(7, ["a"])
+    assert tm.delete(7, missing="error") == 1
+    assert tm.consolidate() == (1, 0, 1, 0)
+
+
+def test_a_table_has_alternatives_and_data(tm):
+    table = pa.table({
+        "key": [7, 8, 8], "tags": [["a"], ["b"], ["c"]], "where": ["x > 1 or y > 1", None, "z = 1"],
+        "email": pa.array(["p", "q", "r"]).dictionary_encode(), "rank": [1, None, 2],
+    })  # fmt: skip
+    assert tm.put_many(table) == 4
+    assert tm.consolidate() == (4, 0, 0, 0)
+    assert tm.get(7) == Record(7, (Alternative(frozenset(["a"]), "x > 1 or y > 1"),), {"email": "p", "rank": 1})
+    two = Alternative(frozenset(["b"])), Alternative(frozenset(["c"]), "z = 1")
+    assert tm.get(8) == Record(8, two, {"email": "q"})
+    with pytest.raises(InvalidValueError, match="has 2 alternatives"):
+        _ = tm.get(8).where
+
+
+def test_once_its_sets_are_others_a_record_has_these(tm):
+    tm.put(7, ["a"], where="x > 1 or y > 1", data={"rank": 1})
+    tm.add_set(["b"], 7)
+    tm.consolidate()
+    assert len(tm.get(7).alternatives) == 3
+    tm.remove_set(["b"], 7)
+    tm.consolidate()
+    assert tm.get(7).where == "x > 1 or y > 1"
+    tm.remove_set(["a"], 7, where="y > 1")
+    tm.consolidate()
+    assert tm.get(7) == Record(7, (Alternative(frozenset(["a"]), "x > 1"),), {"rank": 1})
+
+
+@pytest.mark.parametrize(
+    ("put", "error", "message"),
+    [
+        ({}, NullError, "give tags="),
+        ({"where": "x >"}, FilterError, "column 4"),
+        ({"tags": ["a"], "data": {"emall": "x"}}, InvalidValueError, "'emall'"),
+        ({"tags": ["a"], "data": {"rank": 1000}}, InvalidTypeError, "'rank' takes values of int8"),
+        ({"tags": ["a"], "data": {"rank": "x"}}, InvalidTypeError, "'rank' takes values of int8"),
+        ({"tags": ["a"], "data": {"email": 7}}, InvalidTypeError, "'email' takes values of string"),
+        ({"tags": ["a"], "data": {"on": 1}}, InvalidTypeError, "'on' takes values of bool"),
+        ({"tags": ["a"], "data": {"rank": True}}, InvalidTypeError, "'rank' takes values of int8"),
+        ({"tags": ["a"], "data": {"price": Decimal("0.001")}}, InvalidTypeError, "'price' takes values of decimal"),
+        ({"tags": ["a"], "data": ["x"]}, InvalidTypeError, "data must map"),
+    ],
+)
+def test_what_cannot_be_put_is_not(tm, put, error, message):
+    with pytest.raises(error, match=message):
+        tm.put(7, **put)
+    assert tm.stats()["staged"] == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ({"key": "string"}, InvalidValueError, "cannot be called 'key'"),
+        ({"x": "text"}, InvalidValueError, "no type 'text'"),
+        ({"x": pa.list_(pa.string())}, InvalidTypeError, "the type list"),
+        (["x"], InvalidTypeError, "data must be a schema"),
+    ],
+)
+def test_columns_that_cannot_be(data, error, message):
+    with pytest.raises(error, match=message):
+        TagMatch(data=data)
+
+
+def test_an_index_knows_its_columns(tmp_path):
+    with TagMatch(tmp_path / "index", data=pa.schema({"rank": pa.int8()})) as tm:
+        tm.put(7, ["a"], data={"rank": 1})
+        tm.consolidate()
+        tm.put(8, ["a"], data={"rank": 2})
+    with TagMatch(tmp_path / "index", data={"name": "string"}) as tm:
+        assert tm.get(7).data == {"rank": 1}
+        tm.put(9, ["a"], data={"rank": 3, "name": "x"})
+        tm.consolidate()
+        assert [tm.get(key).data for key in (7, 8, 9)] == [{"rank": 1}, {"rank": 2}, {"rank": 3, "name": "x"}]
+    with pytest.raises(InvalidTypeError, match="'rank' has the type int8, but string"):
+        TagMatch(tmp_path / "index", data={"rank": "string"})
