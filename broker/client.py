@@ -53,6 +53,7 @@ from tagmatch.model.records import Record
 from tagmatch.model.tables import NEVER
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.types import for_json
 from tagmatch.reasons import Reasons
 
 _MOST_IN_FLIGHT = PipelineOptions().max_queries
@@ -544,7 +545,7 @@ class RemoteEngine:
         packed_place(location, within, plane=self._plane)
         return {
             "tags": tag_list(tags),
-            "attributes": None if attributes is None else dict(attributes),
+            "attributes": None if attributes is None else {name: for_json(each) for name, each in attributes.items()},
             "location": None if location is None else [float(each) for each in location],
             "within": area_row(within),
         }

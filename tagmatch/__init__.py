@@ -50,6 +50,7 @@ from tagmatch.model.options import Channel, CudaOptions, PipelineOptions
 from tagmatch.model.records import Alternative, Record
 from tagmatch.model.where.areas import Box, Circle, Near
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.types import Version
 
 __version__ = VERSION
 
@@ -92,6 +93,7 @@ __all__ = [
     "TagMatch",
     "TagMatchError",
     "UnavailableError",
+    "Version",
     "Where",
     "__version__",
     "backup",

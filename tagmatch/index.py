@@ -348,9 +348,10 @@ class Index(Generic[K]):
             - those of a list of operands, such as `in`: it is in `values`.
             - `exists`, `not exists`: there is no operand.
 
-            Operands are bools, integers, floats or strings, dense or sparse unions of these, or structs of them with
-            one field that is not null, which Parquet and Spark have. Operators mean what they mean in `where`;
-            `not exists` is `not exists(…)`.
+            Operands are bools, integers, floats, decimals, strings, dates or timestamps with a time zone, dense or
+            sparse unions of these, or structs of them with one field that is not null, which Parquet and Spark have.
+            Strings in fields `date`, `timestamp`, `decimal`, `version` and `ip` are values of these types.
+            Operators mean what they mean in `where`; `not exists` is `not exists(…)`.
 
             `area` is for many areas: structs, null where there is none, with the fields that the kinds need, integers
             or floats, others null or not there: `lon`, `lat` and `metres` of a circle, `west`, `south`, `east` and

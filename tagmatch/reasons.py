@@ -18,10 +18,9 @@ from tagmatch.model.kernels.sphere import EARTH
 from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
 from tagmatch.model.where.constraints import AREA, CONTAINS, NO_TAG, RANGES, SUFFIX, Constraint, Where, name_text
 from tagmatch.model.where.language import rows_of
-from tagmatch.model.where.values import NAN, NUMBERS, TEXTS, key_of, literal, quoted, value_of
+from tagmatch.model.where.values import NAN, TEXTS, key_of, literal, quoted, type_of, value_of
 
 _SEVERAL = (list, tuple, set, frozenset)
-_TYPES = {NUMBERS[0]: "number", NUMBERS[1]: "number", TEXTS[0]: "text", TEXTS[1]: "text", "b": "bool", NAN: "NaN"}
 
 #: Where a client, or a message, is
 Point = tuple[float, float]
@@ -238,7 +237,7 @@ def _why(constraint: Constraint, keys: list[str], has: str | None) -> str:
         return f"the message has no attribute {name}"
     if constraint.negated:
         return f"{name} is {has}"
-    wanted, given = _types_of(constraint), {_TYPES[key[0]] for key in keys}
+    wanted, given = _types_of(constraint), {type_of(key) for key in keys}
     if wanted and given.isdisjoint(wanted):
         return f"{name} is {has}, of type {' and '.join(sorted(given))}; the test is of type {' and '.join(wanted)}"
     return f"{name} is {has}"
@@ -248,8 +247,8 @@ def _types_of(constraint: Constraint) -> list[str]:
     """The types of values that can satisfy a test; none if all can."""
     if constraint.kind in (SUFFIX, CONTAINS):
         return ["text"]
-    letters = {cut.key[:1] for interval in constraint.intervals for cut in interval}
-    return [] if "" in letters else sorted({_TYPES[letter] for letter in letters})
+    lowest = [interval.lower.key for interval in constraint.intervals]
+    return sorted(set(map(type_of, lowest))) if all(lowest) else []
 
 
 def _shown(key: str) -> str:

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -40,8 +40,13 @@ def _any(test: Callable[[Any, Any], bool]) -> Callable[[Any, list[Any]], bool]:
     return lambda value, operands: any(test(value, operand) for operand in operands)
 
 
+def _is(value: Any, operand: Any) -> bool:
+    """Whether it is the operand, or in the network that this is."""
+    return operand.first <= value <= operand.last if isinstance(operand, Ends) else value == operand
+
+
 def _no(value: Any, operands: list[Any]) -> bool:
-    return value not in operands
+    return not any(_is(value, operand) for operand in operands)
 
 
 #: All that there are, in the order in which messages name them; texts are compared as bytes
@@ -50,7 +55,7 @@ OPERATORS: Mapping[str, Operator] = {
     "<": Operator(_any(operator.lt), "one", "ordered"), "<=": Operator(_any(operator.le), "one", "ordered"),
     ">": Operator(_any(operator.gt), "one", "ordered"), ">=": Operator(_any(operator.ge), "one", "ordered"),
     "between": Operator(lambda value, ends: len(ends) == 2 and ends[0] <= value <= ends[1], "two", "ordered"),
-    "in": Operator(_any(operator.eq), "list"), "not in": Operator(_no, "list"),
+    "in": Operator(_any(_is), "list"), "not in": Operator(_no, "list"),
     "prefix": Operator(_any(bytes.startswith), "one", "texts"),
     "suffix": Operator(_any(bytes.endswith), "one", "texts"),
     "contains": Operator(_any(operator.contains), "one", "texts"),
@@ -129,12 +134,48 @@ def _passes(value: Value, name: str, operands: tuple[Value, ...]) -> bool:
 
 
 def type_of(value: Value) -> str:
-    return "bool" if isinstance(value, bool) else "text" if isinstance(value, str) else "number"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, date):  # times are dates to Python
+        return "time"
+    if hasattr(value, "max_prefixlen"):
+        return "ip"
+    if isinstance(value, str):
+        return "version" if type(value).__name__ == "Version" else "text"
+    return "number"
 
 
 def ordered(value: Value) -> Any:
-    """Python compares integers and floats exactly, but texts by characters."""
-    return value.encode() if isinstance(value, str) else value
+    """Python compares integers, floats and decimals exactly, but texts by characters."""
+    match type_of(value):
+        case "text":
+            return value.encode()
+        case "time":
+            # Python compares times of one zone without it
+            at = value if isinstance(value, datetime) else datetime(value.year, value.month, value.day, tzinfo=UTC)
+            return at - datetime(1970, 1, 1, tzinfo=UTC)
+        case "version":
+            return _precedence(value)
+        case "ip" if hasattr(value, "prefixlen"):
+            return Ends(ordered(value[0]), ordered(value[-1]))
+        case "ip":
+            return value.version, int(value)
+    return value
+
+
+class Ends(NamedTuple):
+    """The first and the last address of a network."""
+
+    first: Any
+    last: Any
+
+
+def _precedence(version: str) -> Any:
+    """Of a semantic version (semver.org, 11)."""
+    numbers, _, before = version.partition("+")[0].partition("-")
+    three = [*map(int, numbers.split(".")), 0, 0, 0][:4]
+    fields = [(0, int(each), "") if each.isdigit() else (1, 0, each) for each in before.split(".")] if before else []
+    return three, not fields, fields
 
 
 # -- an index ----------------------------------------------------------------------------------------------------------

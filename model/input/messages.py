@@ -23,6 +23,7 @@ from tagmatch.model.input.places import Locations, locations_in, without_locatio
 from tagmatch.model.input.values import (
     NO_BYTES,
     NO_PLACES,
+    VALUES,
     Column,
     check_values,
     elements,
@@ -159,8 +160,7 @@ def _check_values(label: str, kind: pa.DataType, given: pa.Array, row_at: Callab
     check_values(
         values,
         lambda place: f"{label}: row {row_at(_row_of_place(place, lists))}",
-        f"{label} is of {kind}, but attributes are bools, integers, floats or strings, or lists of these: cast "
-        "it, or leave it out",
+        f"{label} is of {kind}, but attributes are {VALUES}, or lists of these: cast it, or leave it out",
     )
 
 

@@ -36,12 +36,16 @@ from tagmatch.model.columns import (
 )
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.places import area_column, area_rows, area_tag, is_area
+from tagmatch.model.input.typed import is_typed, parsed
 from tagmatch.model.input.values import (
     NO_PLACES,
+    TEXT,
+    VALUES,
     check_values,
     elements,
     is_list,
     keys_of_rows,
+    kind_of,
     places,
     struct_fields,
     value_column,
@@ -52,6 +56,7 @@ from tagmatch.model.where.areas import Near
 from tagmatch.model.where.constraints import MANY, OPERATORS, RANGES, Constraint, Where
 from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
+from tagmatch.model.where.types import DECIMAL, TYPES
 from tagmatch.model.where.values import value_of
 
 #: The columns of a table of subscriptions that have constraints
@@ -362,12 +367,15 @@ def keys_of(keys: U64Array | Strings, rows: I64Array) -> U64Array | Strings:
 # -- constraints -------------------------------------------------------------------------------------------------------
 
 #: Fields of a constraint: its attribute and operator; the operand, in one of several fields; and other operands
-ATTRIBUTE, OPERATOR, VALUES, UPPER, LIST = "attr", "op", ("value", "int", "float", "text", "bool"), "upper", "values"
-_FIELDS = (ATTRIBUTE, OPERATOR, *VALUES, UPPER, LIST)
+ATTRIBUTE, OPERATOR, UPPER, LIST = "attr", "op", "upper", "values"
+#: Those of some types may have texts that write their values
+PARSED = (*TYPES, DECIMAL)
+VALUE_FIELDS = ("value", "int", "float", "text", "bool", *PARSED)
+_FIELDS = (ATTRIBUTE, OPERATOR, *VALUE_FIELDS, UPPER, LIST)
 # What an operator needs, by how many operands it has
 _NEEDED = {
     0: "no value",
-    1: f"one value, in one of the fields {', '.join(VALUES)}",
+    1: f"one value, in one of the fields {', '.join(VALUE_FIELDS)}",
     2: f"two values, in the fields 'value' and {UPPER!r}, or both in {LIST!r}",
     MANY: f"a list of values, in the field {LIST!r}",
 }
@@ -443,9 +451,11 @@ class _Read:
         operators = pc.index_in(self._text(OPERATOR), pa.array(list(OPERATORS))).fill_null(-1).to_numpy()
         strings = to_strings(attributes.fill_null("").cast(pa.large_string()))
         every = np.arange(count)
-        values = self._keys([self._fields[name] for name in VALUES if name in self._fields], "value", every, threads)
-        uppers = self._keys([self._fields[name] for name in (UPPER,) if name in self._fields], UPPER, every, threads)
-        lists, members = np.zeros(count + 1, np.int64), self._keys([], LIST, every[:0], threads)
+        given = {name: values for name, values in self._fields.items() if name in VALUE_FIELDS}
+        values = self._keys(given, "value", every, threads)
+        given = {name: values for name, values in self._fields.items() if name == UPPER}
+        uppers = self._keys(given, UPPER, every, threads)
+        lists, members = np.zeros(count + 1, np.int64), self._keys({}, LIST, every[:0], threads)
         has_list: BoolArray = np.zeros(count, np.bool_)
         if LIST in self._fields and not pa.types.is_null(self._fields[LIST].type):
             given = self._fields[LIST]
@@ -453,7 +463,7 @@ class _Read:
                 raise InvalidTypeError(f"{self._name}: field {LIST!r} must be lists of values, not {given.type}")
             has_list = given.is_valid().to_numpy(zero_copy_only=False)
             lists, inner = elements(given)
-            members = self._keys([inner], LIST, np.repeat(every, np.diff(lists)), threads)
+            members = self._keys({LIST: inner}, LIST, np.repeat(every, np.diff(lists)), threads)
         parts = [np.frombuffer(CONSTANTS, np.uint8), strings.data, values.data, uppers.data, members.data]
         starts = offsets_of(np.array(list(map(len, parts)), np.int64))
         return Columns(
@@ -467,16 +477,22 @@ class _Read:
             has_list,
         )
 
-    def _keys(self, fields: list[pa.Array], field: str, owners: I64Array, threads: int) -> _Keys:
+    def _keys(self, fields: dict[str, pa.Array], field: str, owners: I64Array, threads: int) -> _Keys:
         """The keys of values, of each of which one array has one, and the constraints that they belong to."""
         count, found = len(owners), []
         label = f"{self._name}: field {field!r}"
-        for plain in (each for values in fields for each in _plain(values)):
+
+        def place_of(place: int) -> str:
+            return f"{self._place(int(owners[place]))}, field {field!r},"
+
+        for name, plain in (each for own, values in fields.items() for each in _plain(own, values)):
             reject_no_utf8(plain, label, self._first_row, len(self._offsets) - 1)
+            if name in PARSED and kind_of(plain.type) == TEXT and not is_typed(plain.type):
+                plain = parsed(plain, name, place_of)
             check_values(
                 plain,
-                lambda place: f"{self._place(int(owners[place]))}, field {field!r},",
-                f"{label} has values of {plain.type}, but these are bools, integers, floats or strings: cast it",
+                place_of,
+                f"{label} has values of {plain.type}, but these are {VALUES}: cast it",
             )
             column = value_column(plain, NO_PLACES)
             if column is not None:
@@ -534,19 +550,20 @@ def _moved(keys: _Keys, start: int) -> I64Array:
     return np.where(keys.places < 0, keys.places, keys.places + start)
 
 
-def _plain(values: pa.Array) -> list[pa.Array]:
-    """Values of one type each: those of unions, and of structs, of whose fields one has a value."""
+def _plain(name: str, values: pa.Array) -> list[tuple[str, pa.Array]]:
+    """Values of one type each, and their fields: those of unions, and of structs, of whose fields one has a value."""
     if pa.types.is_struct(values.type):
-        return [plain for field in values.flatten() for plain in _plain(field)]
+        own = zip((field.name for field in values.type), values.flatten(), strict=True)
+        return [plain for field, inner in own for plain in _plain(field, inner)]
     if not pa.types.is_union(values.type):
-        return [values]
+        return [(name, values)]
     codes = values.type_codes.to_numpy()
     at = values.offsets.to_numpy() if values.type.mode == "dense" else np.arange(len(values))
     fields = [
         values.field(number).take(pa.array(at, mask=codes != code))
         for number, code in enumerate(values.type.type_codes)
     ]
-    return [plain for field in fields for plain in _plain(field)]
+    return [plain for field in fields for plain in _plain(name, field)]
 
 
 def _has_operands(count: int, has_value: bool, has_upper: bool, members: int, has_list: bool) -> bool:

@@ -19,14 +19,18 @@ from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U64Array
 from tagmatch.model.arrow import numpy_type, plain_strings, to_strings
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.input.typed import is_typed, typed_strings
 from tagmatch.model.kernels.hashing import read32, read64
 from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import values as keys
+from tagmatch.model.where.types import MARK
 
 #: What a value is
 BOOL, INTEGER, FLOAT, TEXT = range(1, 5)
+#: The types of Arrow's that values may have, in words
+VALUES = "bools, integers, floats, decimals, strings, dates, or timestamps with a time zone"
 #: Stands for what the nearest double misses, of a number that is none
 NAN = -1
 
@@ -61,12 +65,13 @@ def value_column(values: pa.Array, rows: I64Array) -> Column | None:
     """
     kind = kind_of(values.type)
     if pa.types.is_dictionary(values.type):
-        values = plain_strings(values, "") if kind == TEXT else values.dictionary_decode()
+        is_string = is_text(values.type.value_type)
+        values = plain_strings(values, "") if is_string else values.dictionary_decode()
     if kind is None or values.null_count == len(values):
         return None
     bits, begins, ends, text = NO_NUMBERS, NO_PLACES, NO_PLACES, NO_BYTES
     if kind == TEXT:
-        texts = to_strings(plain_strings(values, ""))
+        texts = typed_strings(values) if is_typed(values.type) else to_strings(plain_strings(values, ""))
         begins, ends, text = *places(texts), texts.data
     elif kind == BOOL:
         bits = values.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
@@ -79,7 +84,7 @@ def value_column(values: pa.Array, rows: I64Array) -> Column | None:
 
 
 def check_values(values: pa.Array, place_of: Callable[[int], str], otherwise: str) -> None:
-    """See that `value_column` can take them: bools, integers, floats or strings, also in a dictionary.
+    """See that `value_column` can take them: `VALUES`, also in a dictionary.
 
     InvalidTypeError with the message `otherwise`; InvalidValueError for an integer above 2**63 - 1, which begins with
     what `place_of` calls the place with its number.
@@ -105,7 +110,8 @@ def kind_of(kind: pa.DataType) -> int | None:
         return INTEGER
     if pa.types.is_floating(kind):
         return FLOAT
-    return TEXT if is_text(kind) else None
+    # A text represents each time and each decimal
+    return TEXT if is_text(kind) or is_typed(kind) else None
 
 
 def struct_fields(structs: pa.StructArray, known: Sequence[str], what: str) -> dict[str, pa.Array]:
@@ -342,7 +348,7 @@ def packed(attributes: object) -> bytes:
             else:
                 for each in value if isinstance(value, _SEVERAL) else (value,):
                     records += _record(own, each)
-        except (struct.error, UnicodeEncodeError, InvalidTypeError):
+        except (struct.error, UnicodeEncodeError, InvalidTypeError, InvalidValueError):
             raise _mistake(name, value) from None
     return b"".join(records)
 
@@ -361,8 +367,10 @@ def _record(own: bytes, value: Any) -> tuple[bytes, ...]:
     """The record of a value that need be of none of Python's own types; none of `None`."""
     if value is None:
         return ()
-    if isinstance(value, str):
+    text = keys.marked(value)
+    if text is None and isinstance(value, str):
         text = value.encode()
+    if text is not None:
         return own, _INTEGERS(TEXT, len(text)), text
     for kind, (number, pack) in _NUMBERS.items():
         if isinstance(value, kind):
@@ -427,19 +435,20 @@ def packed_rows(column: pa.Array, label: str, first_row: int = 0) -> Strings:
 
 
 _DIGITS = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
-_BANG, _B, _N, _S, _ZERO = tuple(b"!bns0")
+_BANG, _B, _N, _S, _ZERO, _MARK = tuple(b"!bns0" + MARK)
 _NUMBER_KEY = 20
 
 
 @kernel
 def _measure(column, first, last, counts, sizes):
-    kind, _, validity, first_bit, bits, begins, ends, _ = column
+    kind, _, validity, first_bit, bits, begins, ends, text = column
     i = next_there(validity, first_bit, first, last)
     while i < last:
         if kind == BOOL:
             size = 2
         elif kind == TEXT:
-            size = 1 + ends[i] - begins[i]
+            is_marked = begins[i] < ends[i] and text[begins[i]] == _MARK
+            size = ends[i] - begins[i] + (-1 if is_marked else 1)
         else:
             size = 1 if number_of(kind, bits[i])[1] == NAN else _NUMBER_KEY
         counts[i] += 1
@@ -460,9 +469,13 @@ def _write(column, first, last, ends_at, out, digits):
             data[at], data[at + 1] = _B, _ZERO + bits[i]
             at += 2
         elif kind == TEXT:
-            data[at] = _S
-            at += 1
-            for place in range(begins[i], ends[i]):
+            begin = begins[i]
+            if begin < ends[i] and text[begin] == _MARK:
+                begin += 1
+            else:
+                data[at] = _S
+                at += 1
+            for place in range(begin, ends[i]):
                 data[at] = text[place]
                 at += 1
         else:

@@ -33,14 +33,15 @@ from typing import Literal, NamedTuple, Self, cast
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import Area, Near, area_in, check, payload_of, text_of
+from tagmatch.model.where.types import Network, Version, ends_of_network, network_between
 from tagmatch.model.where.values import (
     NAN,
-    NUMBERS,
     RESERVED,
     TEXTS,
     Value,
     check_name,
     checked_text,
+    domain_of,
     key_of,
     literal,
     quoted,
@@ -60,6 +61,8 @@ AREA: Kind = "a"
 BEGIN, END, OPERAND, SECOND = "bevw"
 #: How many operands there are, if that is not a number: a list of any length
 MANY = -1
+#: Comes before the text of a network
+NETWORK = "cidr"
 #: What operands are: any values that equal something, those that have an order, texts
 Takes = Literal["values", "ordered", "texts"]
 
@@ -94,7 +97,9 @@ class Operator:
         if self.count == 0:
             return f"{self.name}({attribute})"
         if self.count == MANY:
-            return f"{attribute} {self.name} {{{', '.join(operands)}}}"
+            listed = ", ".join(operands)
+            is_network = len(operands) == 1 and listed.startswith(NETWORK + " ")
+            return f"{attribute} {self.name} {listed}" if is_network else f"{attribute} {self.name} {{{listed}}}"
         return f"{attribute} {self.name} {' and '.join(operands)}"
 
 
@@ -213,14 +218,14 @@ class Constraint:
         """
         check_name(attribute)
         own = OPERATORS[operator]
-        keys = [key_for(own, operand) for operand in operands]
+        spans = [span_for(own, operand) for operand in operands]
         if own.kind != RANGES:
             return cls(attribute, own.kind, payload=cast(str, operands[0]), negated=own.negated)
-        intervals = _intervals(own, keys)
+        intervals = _intervals(own, spans)
         if own.count == 2 and not intervals:
             low, high = map(literal, operands)
-            if keys[0][0] != keys[1][0]:
-                raise InvalidTypeError(f"{operator} needs two numbers or two texts: {low} and {high} have no order")
+            if domain_of(spans[0].low) != domain_of(spans[1].low):
+                raise InvalidTypeError(f"{operator} needs two values of one type: {low} and {high} have no order")
             raise InvalidValueError(
                 f"no value is between {low} and {high}: the lesser one comes first, as in between {high} and {low}"
             )
@@ -388,25 +393,40 @@ def name_text(attribute: str) -> str:
     return "`" + attribute.replace("`", "``") + "`"
 
 
-def key_for(operator: Operator, value: Value) -> str:
-    """The key of an operand; InvalidTypeError, InvalidValueError if the operator does not take it."""
-    if operator.takes == "texts" and not isinstance(value, str):
+class Span(NamedTuple):
+    """The keys of the first and the last value that an operand means."""
+
+    low: str
+    high: str
+
+
+def span_for(operator: Operator, value: Value) -> Span:
+    """The keys of an operand; InvalidTypeError, InvalidValueError if the operator does not take it."""
+    if isinstance(value, Network):
+        if operator.count != MANY:
+            raise InvalidTypeError(f"{operator.name} needs a value, not a network, which is for in {literal(value)}")
+        return Span(*ends_of_network(value))
+    if operator.takes == "texts" and (not isinstance(value, str) or isinstance(value, Version)):
         raise InvalidTypeError(f"{operator.name} needs a text, not {literal(value)}")
     if operator.takes == "ordered" and isinstance(value, bool):
         raise InvalidTypeError(f"{literal(value)} has no order: compare it with = or !=")
     key = key_of(value)
     if key == NAN:
         raise InvalidValueError("NaN cannot be written in an expression: it equals nothing")
-    return key
+    return Span(key, key)
 
 
-def _intervals(operator: Operator, keys: Sequence[str]) -> tuple[Interval, ...]:
-    """The ranges of values for which an operator holds with the operands that have these keys, which it takes."""
-    if operator.count == 2 and keys[0][0] != keys[1][0]:
+def _intervals(operator: Operator, spans: Sequence[Span]) -> tuple[Interval, ...]:
+    """The ranges of values for which an operator holds with these operands, which it takes."""
+    if operator.count == 2 and domain_of(spans[0].low) != domain_of(spans[1].low):
         return ()
     cuts: list[Cut] = []
-    for key in sorted(set(keys)) if operator.count == MANY else keys[:1]:
-        lower, upper = _cuts_of(operator, key, keys[-1])
+    if operator.count == MANY:  # of those that begin alike, the widest first
+        listed = sorted(sorted(set(spans), key=lambda span: span.high, reverse=True), key=lambda span: span.low)
+    else:
+        listed = [*spans[:1]]
+    for span in listed:
+        lower, upper = _cuts_of(operator, span, spans[-1].low)
         # An operand may be within the range of the one before
         if not cuts or lower.position >= cuts[-1].position:
             cuts += lower, upper
@@ -417,11 +437,14 @@ def _intervals(operator: Operator, keys: Sequence[str]) -> tuple[Interval, ...]:
     return tuple(map(Interval, cuts[::2], cuts[1::2]))
 
 
-def _cuts_of(operator: Operator, key: str, second: str) -> list[Cut]:
+def _cuts_of(operator: Operator, span: Span, second: str) -> list[Cut]:
     """The two cuts of one operand, or of both, by their keys."""
-    begin, end = TEXTS if key[:1] == TEXTS[0] else NUMBERS
-    places = {BEGIN: begin, END: end, OPERAND: key, SECOND: second}
-    return [Cut(side, places[place]) for side, place in operator.cuts]
+    begin, end = domain_of(span.low)
+    places = {BEGIN: begin, END: end, SECOND: second}
+    return [
+        Cut(side, own if place == OPERAND else places[place])
+        for (side, place), own in zip(operator.cuts, span, strict=False)
+    ]
 
 
 def _operation(intervals: Sequence[Interval]) -> tuple[Operator, Sequence[Value]] | None:
@@ -440,16 +463,23 @@ def _operands(operator: Operator, cuts: list[Cut]) -> Sequence[Value] | None:
     """The operands of which an operator makes these cuts; `None` if there are none."""
     if operator.count != MANY and len(cuts) > 2:
         return None
-    keys: list[str] = []
-    for pair in zip(cuts[::2], cuts[1::2], strict=True):
-        own = {place: cut.key for (_, place), cut in zip(operator.cuts, pair, strict=True)}
-        if _cuts_of(operator, own[OPERAND], own.get(SECOND, "")) != [*pair]:
+    operands: list[Value] = []
+    for lower, upper in zip(cuts[::2], cuts[1::2], strict=True):
+        span = (lower.key, upper.key)
+        network = network_between(*span) if operator.count != 1 and lower.key != upper.key else None
+        if network is not None:
+            if operator.count != MANY:
+                return None
+            operands.append(network)
+            continue
+        own = {place: key for (_, place), key in zip(operator.cuts, span, strict=True)}
+        if _cuts_of(operator, Span(own[OPERAND], own[OPERAND]), own.get(SECOND, "")) != [lower, upper]:
             return None
-        keys += [own[place] for place in (OPERAND, SECOND) if place in own]
-    try:
-        return [value_of(key) for key in keys]
-    except InvalidValueError:
-        return None
+        try:
+            operands += [value_of(own[place]) for place in (OPERAND, SECOND) if place in own]
+        except InvalidValueError:
+            return None
+    return operands
 
 
 def _cuts_in(payload: bytes) -> Iterator[Cut]:

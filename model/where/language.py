@@ -33,7 +33,8 @@ from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_a
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, every, one_of, rows_for
 from tagmatch.model.where.areas import KINDS
-from tagmatch.model.where.constraints import KEYWORDS, MANY, OPERATORS, Constraint, Operator, key_for
+from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, span_for
+from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
 from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved, quoted
 
 # As many expressions as a batch of a file has: each is read as the batch is checked, and again as its sets are staged
@@ -84,7 +85,7 @@ def rows_of(text: str) -> list[Row]:
 # -- grammar -----------------------------------------------------------------------------------------------------------
 
 
-_NAME, _VALUE = "(NAME | QUOTED_NAME)", "(NUMBER | TEXT | TRUE | FALSE)"
+_NAME, _VALUE = "(NAME | QUOTED_NAME)", "(NUMBER | TEXT | TRUE | FALSE | typed)"
 
 
 def _rule(terminal: str, own: Operator) -> str:
@@ -94,7 +95,8 @@ def _rule(terminal: str, own: Operator) -> str:
     if own.count == 0:
         return f'{words} "(" {_NAME} ")"'
     if own.count == MANY:
-        return f'{_NAME} {words} "{{" {operand} ("," {operand})* "}}"'
+        operand = f"({operand} | network)"
+        return f'{_NAME} {words} ("{{" {operand} ("," {operand})* "}}" | network)'
     return f"{_NAME} {words} {operand}" + f' "and" {operand}' * (own.count - 1)
 
 
@@ -103,7 +105,8 @@ _BY_RULE = {f"operator{number}": own for number, own in enumerate(OPERATORS.valu
 _SIGNS = {f"_{rule.upper()}": own.name for rule, own in _BY_RULE.items() if own.is_symbol}
 _RULES = [f"{_rule(f'_{rule.upper()}', own)} -> {rule}" for rule, own in _BY_RULE.items()]
 
-_GRAMMAR = r"""
+_GRAMMAR = (
+    r"""
 ?any: all ("or" all)*
 ?all: one ("and" one)*
 ?one: "not" one -> negation
@@ -115,9 +118,13 @@ _GRAMMAR = r"""
      | "within" BOX "(" NUMBER "," NUMBER "," NUMBER "," NUMBER ")" -> within
      | "within" NEAR "(" NUMBER ")"              -> within
      | OPERATORS
+typed: TYPE (TEXT | "(" TEXT ")")
+network: CIDR (TEXT | "(" TEXT ")")
 SIGNS
 _ALL_OF.1: /all\s+of(?=\s+tags\b)/
 _ANY_OF.1: /any\s+of(?=\s+tags\b)/
+TYPE.1: /(?:TYPES)(?=\s*(?:\(\s*)?")/
+CIDR.1: /cidr(?=\s*(?:\(\s*)?")/
 TRUE: "true"
 FALSE: "false"
 CIRCLE.1: /circle(?=\s*\()/
@@ -129,10 +136,12 @@ NUMBER: /[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
 TEXT: /"(?:[^"\\]|\\.)*"/s
 SPACE: /\s+/
 %ignore SPACE
-""".replace("OPERATORS", "\n     | ".join(_RULES)).replace(
-    "SIGNS", "\n".join(f'{terminal}: "{sign}"' for terminal, sign in _SIGNS.items())
+""".replace("OPERATORS", "\n     | ".join(_RULES))
+    .replace("SIGNS", "\n".join(f'{terminal}: "{sign}"' for terminal, sign in _SIGNS.items()))
+    .replace("TYPES", "|".join((*TYPES, DECIMAL)))
 )
 
+_TYPED = frozenset((*TYPES, DECIMAL, NETWORK))
 _LINE_END = "\n"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _ESCAPE = re.compile(r'\\(?:(["\\nt])|u([0-9a-fA-F]{4})|.)', re.DOTALL)
@@ -140,18 +149,20 @@ _UNESCAPED = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 _LONGEST_FOUND = 40
 
 _BETWEEN = [own for own in _BY_RULE.values() if own.count]
+_VALUES = {"NUMBER", "TEXT", "TYPE", "TRUE", "FALSE"}
 #: What several terminals are together, in words; greater sets first
 _EXPECTED = (
     ({own.name.split()[0].upper() for own in _BETWEEN if not own.is_symbol} | {*_SIGNS},
      f"an operator ({', '.join(own.name for own in _BETWEEN[:-1])} or {_BETWEEN[-1].name})"),
     ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN", "_ALL_OF", "_ANY_OF"},
      "a test, such as price < 10"),
-    ({"NUMBER", "TEXT", "TRUE", "FALSE"}, 'a value (a number, "text", true or false)'),
+    (_VALUES | {"CIDR"}, 'a value (a number, "text", true or false)'),
+    (_VALUES, 'a value (a number, "text", true or false)'),
     ({"CIRCLE", "BOX", "NEAR"},
      "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"),
     ({"NAME", "QUOTED_NAME"}, "the name of an attribute"),
     ({"TEXT"}, "a text in double quotes"), ({"NUMBER"}, "a number"),
-    ({"LPAR"}, '"("'), ({"LBRACE"}, '"{"'), ({"COMMA"}, '","'), ({"RBRACE"}, '"}"'),
+    ({"LPAR"}, '"("'), ({"LBRACE", "CIDR"}, '"{"'), ({"LBRACE"}, '"{"'), ({"COMMA"}, '","'), ({"RBRACE"}, '"}"'),
     ({"AND"}, '"and"'), ({"OR"}, '"or"'), ({"IN"}, '"in"'), ({"RPAR"}, '")"'), ({"$END"}, "the end"),
 )  # fmt: skip
 #: What other languages write, in small letters, and what is written here
@@ -278,6 +289,12 @@ class _Reader(Transformer[Token, Expression]):
             wrong = [number for number in numbers if not math.isfinite(float(number))]
             raise _MistakeError(_start(wrong[0] if wrong else at), str(error)) from None
 
+    def typed(self, kind: Token, text: Token) -> Token:
+        # As one token, which the rules of operators take as any other operand
+        return Token.new_borrow_pos(str(kind), text, kind)
+
+    network = typed
+
 
 def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:
     def test(tokens: list[Token]) -> Constraint:
@@ -297,7 +314,7 @@ def _wrong(own: Operator, tokens: list[Token], values: list[Value]) -> Token:
         check_name(_attribute(tokens[0]))
         for token, value in zip(tokens[1:], values, strict=True):
             tokens = [token, tokens[-1]]
-            key_for(own, value)
+            span_for(own, value)
     except (InvalidTypeError, InvalidValueError):
         return tokens[0]
     return tokens[-1]
@@ -312,6 +329,12 @@ def _value(token: Token) -> Value:
         return _text(token)
     if token.type in ("TRUE", "FALSE"):
         return token.type == "TRUE"
+    if token.type in _TYPED:
+        try:
+            text = _text(token)
+            return network_of(text) if token.type == NETWORK else typed_of(token.type, text)
+        except InvalidValueError as error:
+            raise _MistakeError(_start(token), str(error)) from None
     if not _INTEGER.fullmatch(token):
         return float(token)
     # Python does not read thousands of digits; no attribute may have so great a number either

@@ -30,15 +30,17 @@ from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import constraints as table
 from tagmatch.model.where.areas import FIELDS
 from tagmatch.model.where.constraints import OPERATORS
+from tagmatch.model.where.types import AFTER_TYPES, TIMES, TYPED
 
 #: Kinds of constraints: of values between cuts; the end of a text, or a part of it; a tag that must not be there
 RANGES, SUFFIX, CONTAINS, WITHOUT_TAG = map(ord, (table.RANGES, table.SUFFIX, table.CONTAINS, table.NO_TAG))
-#: All keys of values lie in one array of bytes, which begins with what is before and after all numbers, and all texts
-CONSTANTS = b"nost"
+#: All keys of values lie in one array of bytes, which begins with what is before and after all numbers, all texts, and
+#: all values of each other type
+CONSTANTS = b"nost" + b"".join(f"{TYPED}{chr(letter)}".encode() for letter in range(ord(TIMES), ord(AFTER_TYPES) + 1))
 #: In the place of where a value begins, if there is none, or if there are several
 MISSING, SEVERAL = -1, -2
 
-_BANG, _B, _S = tuple(b"!bs")
+_BANG, _B, _S, _P, _FIRST_TYPE = tuple(f"!bs{TYPED}{TIMES}".encode())
 _AFTER_ALL, _PLUS, _MINUS, _COLON, _ZERO = tuple(b"^+-:0")
 _BEFORE = ord("[")
 _MANY = table.MANY
@@ -88,8 +90,20 @@ def _is_operand(takes, letter):
 
 @inlined
 def _letter(data, place):
-    """The letter that a key begins with, or what stands in its place."""
-    return np.int64(data[place]) if place >= 0 else place
+    """The letter that a key begins with, and its type, if it has one; or the negative number in its place."""
+    if place < 0:
+        return place
+    letter = np.int64(data[place])
+    return (np.int64(data[place + 1]) << 8) | letter if letter == _P else letter
+
+
+@inlined
+def _domain(data, begin):
+    """What the value with the key there has an order with: 0 numbers, 1 texts, 2 and more those of other types."""
+    if begin < 0:
+        return np.int64(0)
+    letter = np.int64(data[begin])
+    return 2 + np.int64(data[begin + 1]) - _FIRST_TYPE if letter == _P else np.int64(letter == _S)
 
 
 @kernel
@@ -170,13 +184,16 @@ def _digits_of(number):
 
 
 @inlined
-def _key_at(place, is_text, begin, end, upper_begin, upper_end):
+def _key_at(place, domain, begin, end, upper_begin, upper_end):
     """Where the key of a cut begins and ends."""
     if place == _OPERAND:
         return begin, end
     if place == _SECOND:
         return upper_begin, upper_end
-    at = 2 * is_text + (place == _END)
+    if domain > 1:
+        at = 4 + 2 * (domain - 2 + (place == _END))
+        return at, at + 2
+    at = 2 * domain + (place == _END)
     return at, at + 1
 
 
@@ -203,7 +220,7 @@ def _put_tags(columns, ends, rules, first, last, written, writes):
         if count == 2 and lists[i + 1] > lists[i]:
             begin, end = members[lists[i], 0], members[lists[i], 1]
             upper_begin, upper_end = members[lists[i] + 1, 0], members[lists[i] + 1, 1]
-        is_text = begin >= 0 and data[begin] == _S
+        domain = _domain(data, begin)
         cuts = 2 * (is_other + (ends[i] - lists[i] if count == _MANY else min(count, 1)))
         if kind != RANGES:
             source, length = _U(begin + 1), _U(end - begin - 1)
@@ -214,8 +231,8 @@ def _put_tags(columns, ends, rules, first, last, written, writes):
             cuts = 0
         elif cuts == 2 and count > 0:
             # Without a value between both cuts, which are then in the wrong order or at one place, there are none
-            low, low_end = _key_at(rules[operator, _PLACE], is_text, begin, end, upper_begin, upper_end)
-            high, high_end = _key_at(rules[operator, _PLACE + _UPPER], is_text, begin, end, upper_begin, upper_end)
+            low, low_end = _key_at(rules[operator, _PLACE], domain, begin, end, upper_begin, upper_end)
+            high, high_end = _key_at(rules[operator, _PLACE + _UPPER], domain, begin, end, upper_begin, upper_end)
             difference = np.int64(0) if low == high else _compare(data, low, low_end, high, high_end)
             if difference > 0 or (difference == 0 and rules[operator, _SIDE] >= rules[operator, _SIDE + _UPPER]):
                 cuts = 0
@@ -228,9 +245,9 @@ def _put_tags(columns, ends, rules, first, last, written, writes):
                 if count == _MANY:
                     member = lists[i] + ((cut - is_other) >> 1)
                     begin, end = members[member, 0], members[member, 1]
-                    is_text = data[begin] == _S
+                    domain = _domain(data, begin)
                 side = rules[operator, _SIDE + which]
-                from_, to = _key_at(rules[operator, _PLACE + which], is_text, begin, end, upper_begin, upper_end)
+                from_, to = _key_at(rules[operator, _PLACE + which], domain, begin, end, upper_begin, upper_end)
             source, length = _U(from_), _U(to - from_)
             digits = _U(_digits_of(length))
             if writes:

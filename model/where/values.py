@@ -8,6 +8,7 @@ value           key
 NaN             `!`
 `bool`          `b0`, `b1`
 number          `n`, 16 hexadecimal digits of the nearest double, and 3 of how far an integer is from it, plus 0x800
+other types     `p`, and what `tagmatch.model.where.types` says; it also describes the keys of decimals
 `str`           `s` and the text
 ==============  ==================================================================================================
 
@@ -20,10 +21,26 @@ from __future__ import annotations
 import math
 import re
 import struct
+from decimal import Decimal
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.where.types import (
+    DECIMAL,
+    MARK,
+    TYPE_NAMES,
+    TYPED,
+    Network,
+    Typed,
+    below,
+    decimal_in,
+    decimal_of,
+    key_of_typed,
+    tail_of,
+    typed_in,
+)
 
-Value = bool | int | float | str
+#: A network is one only as an operand
+Value = bool | int | float | str | Decimal | Typed | Network
 
 #: Begins all strings that stand beside tags but are none, and separates their parts
 RESERVED = "\0"
@@ -61,14 +78,44 @@ def key_of(value: object) -> str:
         return _number_key(nearest, value - int(nearest))
     if isinstance(value, float):
         return NAN if math.isnan(value) else _number_key(value, 0)
+    if (typed := key_of_typed(value)) is not None:
+        return typed
     if isinstance(value, str):
         return TEXTS[0] + checked_text(value)
+    if isinstance(value, Decimal):
+        return _decimal_key(value)
+    if (found := marked(value)) is not None:  # of an object of JSON
+        return found[1:].decode()
     plain = of_numpy(value)
     if plain is not None:
         return key_of(plain)
     raise InvalidTypeError(
-        f"a value must be a bool, an int, a float or a str, not {type(value).__name__} {value!r:.80}"
+        "a value must be a bool, a number, a str, a date, a datetime, an IP address or a Version, not "
+        f"{type(value).__name__} {value!r:.80}"
     )
+
+
+def marked(value: object) -> bytes | None:
+    """The bytes of a typed value, or of a decimal, in texts of messages; `None` of others; InvalidValueError."""
+    if isinstance(value, dict) and isinstance(value.get(DECIMAL), str) and len(value) == 1:
+        value = decimal_of(value[DECIMAL])
+    key = key_of(value) if isinstance(value, Decimal) else key_of_typed(value)
+    return None if key is None else MARK + key.encode()
+
+
+def _decimal_key(value: Decimal) -> str:
+    if not value.is_finite():
+        return NAN if value.is_nan() else key_of(float(value))
+    number = below(value)
+    return key_of(number) + ("" if number == value else tail_of(value))
+
+
+def domain_of(key: str) -> tuple[str, str]:
+    """The beginning of all keys that have an order with this one, and the least text after all of them."""
+    first = key[:1]
+    if first == TYPED:
+        return key[:2], TYPED + chr(ord(key[1]) + 1)
+    return TEXTS if first == TEXTS[0] else NUMBERS
 
 
 def of_numpy(value: object) -> Value | None:
@@ -86,7 +133,7 @@ def of_numpy(value: object) -> Value | None:
 def finite_number(field: str, value: object) -> float:
     """The number as a double, a negative zero as zero; InvalidTypeError and InvalidValueError name the field."""
     plain = value if isinstance(value, bool | int | float) else of_numpy(value)
-    if plain is None or isinstance(plain, bool | str):
+    if plain is None or not isinstance(plain, int | float) or isinstance(plain, bool):
         raise InvalidTypeError(f"{field} must be a number, not {type(value).__name__} {value!r:.80}")
     try:
         number = float(plain)
@@ -104,6 +151,13 @@ def _number_key(nearest: float, distance: int) -> str:
     return f"{NUMBERS[0]}{bits:016x}{distance + EXACT:03x}"
 
 
+def type_of(key: str) -> str:
+    """What the type of the value with this key is called."""
+    if key[:1] == TYPED:
+        return TYPE_NAMES[key[1]]
+    return {"b": "bool", NUMBERS[0]: "number", TEXTS[0]: "text", NAN: "NaN"}[key[0]]
+
+
 def value_of(key: str) -> Value:
     """The value that has this key, of an integer and a float that share one the integer; InvalidValueError."""
     if key == NAN:
@@ -112,6 +166,13 @@ def value_of(key: str) -> Value:
         return key == "b1"
     if key.startswith(TEXTS[0]):
         return key[1:]
+    if key.startswith(TYPED):
+        return typed_in(key)
+    if len(key) > _DIGITS_OF_DISTANCE.stop:
+        found = decimal_in(key[_DIGITS_OF_DISTANCE.stop :])
+        if _decimal_key(found) != key:
+            raise InvalidValueError(f"no value has the key {key!r}")
+        return found
     try:
         bits = int(key[_DIGITS_OF_DOUBLE], 16)
         distance = int(key[_DIGITS_OF_DISTANCE], 16) - EXACT
@@ -163,6 +224,12 @@ def literal(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         return quoted(value)
+    if isinstance(value, Decimal):
+        return f'{DECIMAL} "{value}"'
+    if isinstance(value, Typed):
+        return str(value)
+    if isinstance(value, Network):
+        return f'cidr "{value}"'
     if math.isnan(value):
         raise InvalidValueError("NaN cannot be written in an expression: it equals nothing")
     if math.isinf(value):

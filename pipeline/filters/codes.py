@@ -4,7 +4,9 @@ Code 0 says that the attribute is absent. Then gaps and constants take turns: co
 between it and the one before `1 + 2i`. So `low <= value < high` is one comparison of codes.
 
 In the order of keys (`tagmatch.model.where.values`), the constants of an attribute are: what is before all, NaN,
-false, true, what is before numbers; the numbers; what is after numbers; the texts; what is after texts.
+false, true, what is before numbers; the numbers; what is after numbers; the texts; what is after texts. The texts begin
+with those that represent values of other types (`tagmatch.model.where.types`). There are also those of decimals that
+are neither integers nor doubles, which have their place among the numbers.
 """
 
 from __future__ import annotations
@@ -13,16 +15,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Strings, U8Array, U16Array, U32Array, U64Array
+from tagmatch.model.arrays import BoolArray, I64Array, Strings, U8Array, U16Array, U32Array, U64Array
 from tagmatch.model.input import values as columns
 from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import gather_strings, radix_sort
+from tagmatch.model.where import types
 from tagmatch.model.where import values as keys
 from tagmatch.model.where.tag_columns import parts_of, ranks_of
 
 #: First letters of keys
-NUMBER, TEXT = tuple(b"ns")
+NUMBER, TEXT, TYPED = tuple(f"ns{types.TYPED}".encode())
+#: Begins a text that represents a value of another type
+(MARKED,) = types.MARK
 NAN, BOOL = tuple(b"!b")
 ONE = ord("1")
 
@@ -38,8 +43,8 @@ LEAST = 2
 _DOUBLE, _REST = 16, 3
 #: Bytes of the key of a number
 NUMBER_KEY = 1 + _DOUBLE + _REST
-#: What a number misses that is its nearest double
-EXACT = np.uint16(keys.EXACT)
+#: Twice what a number misses that is its nearest double; of a decimal with a number below it, one more
+EXACT = np.uint16(2 * keys.EXACT)
 
 _AFTER_NUMBERS, _AFTER_TEXTS = tuple(b"ot")
 
@@ -64,7 +69,8 @@ class Constants:
     # those of small integers are, and all 64 otherwise; the other array is empty
     halves: U32Array
     doubles: U64Array
-    rests: U16Array  # what each number's nearest double misses; empty where that is nothing (`EXACT`)
+    # Twice what each number's nearest double misses, and one more for decimals with texts; empty where all are `EXACT`
+    rests: U16Array
     text_starts: I64Array  # length attributes + 1: which texts are an attribute's
     texts: Strings  # without the letter that they have as keys
 
@@ -117,9 +123,10 @@ def double_in(data, start):
 
 
 @lent
-def rest_in(data, start):
-    """What a number's nearest double misses, from its key."""
-    return _eight_digits(data, start + NUMBER_KEY - 8) & _U(0xFFF)
+def rest_in(data, start, stop):
+    """Twice what a number's nearest double misses, from its key, and one more if that has a tail."""
+    missed = _eight_digits(data, start + NUMBER_KEY - 8) & _U(0xFFF)
+    return (missed << _U(1)) | _U(stop - start > NUMBER_KEY)
 
 
 @lent
@@ -165,17 +172,53 @@ def _code_of_number(double, rest, first, last, doubles, rests):
 
 
 @lent
-def _code_of_text(data, start, stop, numbers, first, last, text_offsets, texts):
-    """Code of the text `data[start:stop]`; the attribute has so many numbers, and the texts `first` to `last`."""
-    low, high = first, last
+def _is_marked(data, start, stop):
+    return start < stop and data[start] == MARKED
+
+
+@lent
+def _text_place(data, start, stop, first, last, text_offsets, texts):
+    """Which text of those from `first` to `last` is the first that is not less, and whether it equals `data`'s."""
+    low, high, is_marked = first, last, _is_marked(data, start, stop)
     while low < high:
         middle = (low + high) >> 1
-        if _less(texts, text_offsets[middle], text_offsets[middle + 1], data, start, stop):
+        begin, end = text_offsets[middle], text_offsets[middle + 1]
+        # Those of other types come first
+        alike = _is_marked(texts, begin, end) == is_marked
+        if _less(texts, begin, end, data, start, stop) if alike else not is_marked:
             low = middle + 1
         else:
             high = middle
     same = low < last and not _less(data, start, stop, texts, text_offsets[low], text_offsets[low + 1])
-    return 2 * (NUMBERS + 1 + numbers + low - first) + 1 + same
+    return low, same
+
+
+@lent
+def _code_of_decimal(data, start, stop, numbers, texts):
+    """Code of the decimal with the text `data[start:stop]`."""
+    (first, last, doubles, rests), (first_text, last_text, text_offsets, heap) = numbers, texts
+    key = start + 1
+    double, rest = double_in(data, key), rest_in(data, key, stop)
+    low, same = _number_place(double, rest, first, last, doubles, rests)
+    if same and stop - key > NUMBER_KEY:
+        # Constants with the same number below are as many as their texts, and in the order of these
+        before, _ = _text_place(data, start, key + NUMBER_KEY, first_text, last_text, text_offsets, heap)
+        place, same = _text_place(data, start, stop, first_text, last_text, text_offsets, heap)
+        low += place - before
+    return 2 * (NUMBERS + low - first) + 1 + same
+
+
+@lent
+def _code_of_text(data, start, stop, numbers, texts):
+    """Code of the text `data[start:stop]`, or of its value; the attribute has these numbers and texts."""
+    (first, last, _, _), (first_text, last_text, text_offsets, heap) = numbers, texts
+    if _is_marked(data, start, stop) and stop - start > 1:
+        if data[start + 1] == NAN:
+            return _CODE_OF_NAN
+        if data[start + 1] == NUMBER and stop - start > NUMBER_KEY:
+            return _code_of_decimal(data, start, stop, numbers, texts)
+    low, same = _text_place(data, start, stop, first_text, last_text, text_offsets, heap)
+    return 2 * (NUMBERS + 1 + last - first + low - first_text) + 1 + same
 
 
 @lent
@@ -189,7 +232,7 @@ def code_of_bits(kind, bits, first, last, doubles, rests):
     if kind == columns.BOOL:
         return _code_of_bool(bits != _U(0))
     double, rest = columns.number_of(kind, bits)
-    return _code_of_number(double, _U(rest), first, last, doubles, rests) if rest != columns.NAN else _CODE_OF_NAN
+    return _code_of_number(double, _U(2 * rest), first, last, doubles, rests) if rest != columns.NAN else _CODE_OF_NAN
 
 
 @lent
@@ -198,8 +241,8 @@ def code_of_value(kind, bits, data, begin, end, attribute, constants):
     number_starts, doubles, rests, text_starts, text_offsets, texts = constants
     first, last = number_starts[attribute], number_starts[attribute + 1]
     if kind == columns.TEXT:
-        first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
-        return _code_of_text(data, begin, end, last - first, first_text, last_text, text_offsets, texts)
+        all_texts = (text_starts[attribute], text_starts[attribute + 1], text_offsets, texts)
+        return _code_of_text(data, begin, end, (first, last, doubles, rests), all_texts)
     return code_of_bits(kind, bits, first, last, doubles, rests)
 
 
@@ -210,10 +253,11 @@ def write_codes(kind, attribute, values, places, constants, codes):
     number_starts, doubles, rests, text_starts, text_offsets, texts = constants
     first, last = number_starts[attribute], number_starts[attribute + 1]
     if kind == columns.TEXT:
-        first_text, last_text = text_starts[attribute], text_starts[attribute + 1]
+        all_numbers = (first, last, doubles, rests)
+        all_texts = (text_starts[attribute], text_starts[attribute + 1], text_offsets, texts)
         for i in range(len(places)):
             begin, end = begins[places[i]], ends[places[i]]
-            codes[i] = _code_of_text(data, begin, end, last - first, first_text, last_text, text_offsets, texts)
+            codes[i] = _code_of_text(data, begin, end, all_numbers, all_texts)
         return
     # In a loop of its own, so that the processor waits for many at a time
     own = np.empty(len(places), np.uint64)
@@ -234,9 +278,9 @@ def _classify(data, keys, sides, kinds, doubles, rests, places):
         if start == stop:
             continue
         kind = data[start]
-        if kind == NUMBER and stop - start == NUMBER_KEY:
+        if kind == NUMBER and stop - start >= NUMBER_KEY:
             kinds[i] = _BY_NUMBER
-            doubles[i], rests[i] = double_in(data, start), rest_in(data, start)
+            doubles[i], rests[i] = double_in(data, start), rest_in(data, start, stop)
         elif kind == NUMBER:
             places[i] = PLACE_BEFORE_NUMBERS
         elif kind == _AFTER_NUMBERS:
@@ -247,7 +291,7 @@ def _classify(data, keys, sides, kinds, doubles, rests, places):
             places[i] = PLACE_NAN
         elif kind == BOOL:
             places[i] = PLACE_FALSE + (stop - start == 2 and data[start + 1] == ONE)
-        elif kind == TEXT:
+        elif kind in (TEXT, TYPED):
             kinds[i] = _BY_TEXT
 
 
@@ -291,16 +335,19 @@ def _place_numbers(starts, words, order, rests, number_starts, of_numbers, place
 
 
 def _numbers(
-    cuts: U32Array, attributes: I64Array, count: int, doubles: U64Array, rests: U16Array, places: U32Array
-) -> tuple[I64Array, U64Array, U16Array]:
-    """Where the numbers of each attribute begin, and these, after their places were written; rests are all, or none."""
-    if len(rests):
-        cuts = cuts[np.argsort(rests[cuts], kind="stable")]
+    cuts: U32Array, attributes: I64Array, count: int, doubles: U64Array, distances: U64Array, places: U32Array
+) -> tuple[I64Array, U64Array, U64Array]:
+    """Where the numbers of each attribute begin, and these, after their places were written.
+
+    There are distances of all, or of none.
+    """
+    if len(distances):
+        cuts = cuts[np.argsort(distances[cuts], kind="stable")]
     starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(attributes[cuts], minlength=count))])
     words, order, number_starts = np.empty(len(cuts), np.uint64), np.empty(len(cuts), np.uint32), np.empty_like(starts)
     _sort_numbers(cuts, attributes, doubles, starts, words, order)
-    of_numbers = np.empty(len(cuts) if len(rests) else 0, np.uint16)
-    used = _place_numbers(starts, words, order, rests, number_starts, of_numbers, places)
+    of_numbers = np.empty(len(cuts) if len(distances) else 0, np.uint64)
+    used = _place_numbers(starts, words, order, distances, number_starts, of_numbers, places)
     return number_starts, words[:used], of_numbers[:used].copy()
 
 
@@ -317,19 +364,24 @@ def codes_of_cuts(
     doubles, rests = np.zeros(cuts, np.uint64), np.full(cuts, EXACT)
     _classify(data, keys, sides, kinds, doubles, rests, places)
 
-    exact = rests[:0] if (rests == EXACT).all() else rests
-    by_number = np.flatnonzero(kinds == _BY_NUMBER).astype(np.uint32)
-    number_starts, numbers, rests = _numbers(by_number, attributes, count, doubles, exact, places)
-
-    text = np.flatnonzero(kinds == _BY_TEXT)
-    texts = _texts(data, keys[text], sides[text] == _AFTER_PREFIX)
+    has_tail = (kinds == _BY_NUMBER) & (rests & np.uint16(1) == 1)
+    text = np.flatnonzero((kinds == _BY_TEXT) | has_tail)
+    are_marked = (data[keys[text, 0]] != TEXT) if len(text) else np.zeros(0, np.bool_)
+    texts = _texts(data, keys[text], sides[text] == _AFTER_PREFIX, are_marked)
     ranks = ranks_of(texts)
-    by_rank = np.lexsort((ranks, attributes[text]))
+    distances = rests.astype(np.uint64) << np.uint64(32)
+    distances[has_tail] |= ranks[has_tail[text]].astype(np.uint64)
+    exact = distances[:0] if (rests == EXACT).all() else distances
+    by_number = np.flatnonzero(kinds == _BY_NUMBER).astype(np.uint32)
+    number_starts, numbers, distances = _numbers(by_number, attributes, count, doubles, exact, places)
+
+    by_rank = np.lexsort((ranks, ~are_marked, attributes[text]))
     in_order = text[by_rank]
     is_new, text_place = _distinct(attributes[in_order], ranks[by_rank])
     distinct = by_rank[is_new]
     text_starts = np.searchsorted(attributes[text[distinct]], np.arange(count + 1))
-    places[in_order] = text_place - text_starts[attributes[in_order]]
+    is_place = ~has_tail[in_order]
+    places[in_order[is_place]] = (text_place - text_starts[attributes[in_order]])[is_place]
 
     for kind, first in ((_BY_TEXT, NUMBERS + 1), (_BEHIND_NUMBERS, NUMBERS), (_BEHIND_TEXTS, NUMBERS + 1)):
         some = np.flatnonzero(kinds == kind)
@@ -345,18 +397,24 @@ def codes_of_cuts(
         number_starts,
         halves.copy(),
         numbers.copy(),
-        rests,
+        (distances >> np.uint64(32)).astype(np.uint16),
         text_starts,
         gather_strings(texts, distinct.astype(np.uint32)),
     )
     return constants, codes
 
 
-def _texts(data: U8Array, keys: I64Array, are_prefixes: np.ndarray) -> Strings:
-    """Texts without the letter that they have as keys; instead of a prefix, what comes after all that begin with it."""
-    found = parts_of(data, keys + np.array([1, 0]))
+def _texts(data: U8Array, keys: I64Array, are_prefixes: BoolArray, are_marked: BoolArray) -> Strings:
+    """Texts without the letter of their keys; instead of a prefix, the first text after all that begin with it.
+
+    Those that represent values of other types begin with a byte before their keys.
+    """
+    shifts = np.zeros((len(keys), 2), np.int64)
+    shifts[:, 0] = np.where(are_marked, -1, 1)
+    found = parts_of(data, keys + shifts)
     after = found.data.copy()
     after[found.offsets[1:][are_prefixes] - 1] += 1  # UTF-8 has no byte 255
+    after[found.offsets[:-1][are_marked]] = MARKED
     return Strings(found.offsets, after)
 
 

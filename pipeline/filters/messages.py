@@ -34,7 +34,7 @@ from tagmatch.model.kernels.intrinsics import Prepared, array_at
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.tag_table import UNKNOWN, find
 from tagmatch.pipeline.filters.attributes import Attributes, step
-from tagmatch.pipeline.filters.codes import code_of_value, write_codes
+from tagmatch.pipeline.filters.codes import MARKED, code_of_value, write_codes
 from tagmatch.pipeline.tags import QueryBatch
 
 #: Kinds of columns whose values are 64 bits each
@@ -176,6 +176,8 @@ def _with_patterns(owner, attribute, text, patterns, found, used):
     """Behind the first `used` values, the patterns that a text contains or ends with; in longer arrays if need be."""
     (data, start, stop), (owners, attributes, codes) = text, found
     roots, edges, children, fails, outputs, firsts, nexts, only_at_end, of_pattern = patterns
+    if start < stop and data[start] == MARKED:
+        return found, used
     root = node = roots[attribute]
     for at in range(start, stop + 1):
         if at > start:

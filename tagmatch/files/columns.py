@@ -48,8 +48,9 @@ from tagmatch.model.input.subscriptions import (
     CONDITIONS,
     LIST,
     OPERATOR,
+    PARSED,
     UPPER,
-    VALUES,
+    VALUE_FIELDS,
     WHERE,
     conditions_of,
     constraint_rows,
@@ -270,7 +271,8 @@ def _check_condition(where: Any, name: str, *, plane: bool) -> None:
 
 
 _TYPES = {bool: "bool", int: "int", float: "float", str: "text"}
-_VALUE = pa.struct({"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), "text": pa.string()})
+_TEXTS = dict.fromkeys(("text", *PARSED), pa.string())
+_VALUE = pa.struct({"bool": pa.bool_(), "int": pa.int64(), "float": pa.float64(), **_TEXTS})
 
 
 def _list(name: str, given: object) -> list[Any]:
@@ -285,9 +287,11 @@ def _text(name: str, given: object) -> str:
     return given
 
 
-def _value(_: str, given: Any) -> dict[str, Any]:
+def _value(name: str, given: Any) -> dict[str, Any]:
+    if name in PARSED and isinstance(given, str):
+        given = {name: given}
     key_of(given)
-    return {_TYPES[type(given)]: given}
+    return dict(given) if isinstance(given, dict) else {_TYPES[type(given)]: given}
 
 
 def _values(name: str, given: object) -> list[Any]:
@@ -298,7 +302,7 @@ def _values(name: str, given: object) -> list[Any]:
 _Fields = Mapping[str, tuple[Callable[[str, Any], Any], pa.DataType]]
 _OF_CONSTRAINTS: _Fields = {
     **dict.fromkeys((ATTRIBUTE, OPERATOR), (_text, pa.string())),
-    **dict.fromkeys((*VALUES, UPPER), (_value, _VALUE)),
+    **dict.fromkeys((*VALUE_FIELDS, UPPER), (_value, _VALUE)),
     LIST: (_values, pa.list_(_VALUE)),
 }
 _OF_AREAS: _Fields = {KIND: (_text, pa.string()), **dict.fromkeys(NUMBERS, (finite_number, pa.float64()))}

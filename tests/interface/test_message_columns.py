@@ -3,6 +3,8 @@
 import asyncio
 import math
 import random
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, get_args
 
 import numpy as np
@@ -29,7 +31,10 @@ VIEWS = pa.dictionary(pa.int16(), pa.string_view())
 DICTIONARIES = [pa.dictionary(index, kind) for index, kind in (
     (pa.int32(), pa.string()), (pa.uint8(), pa.large_string()), (pa.int8(), pa.int16()), (pa.int32(), pa.float64()),
 )]  # fmt: skip
-TYPES = [*PLAIN, *DICTIONARIES, VIEWS, pa.null()]
+TIMES = [pa.date32(), pa.date64(), *(pa.timestamp(unit, "Europe/Rome") for unit in ("s", "ms", "us", "ns"))]
+DECIMALS = [pa.decimal128(*each) for each in ((38, 20), (10, 2), (30, 0))]
+DECIMALS += [pa.decimal256(76, 40), pa.decimal64(15, 3)]
+TYPES = [*PLAIN, *DICTIONARIES, VIEWS, pa.null(), *TIMES, *DECIMALS]
 
 
 def as_view(lists: pa.ListArray) -> pa.ListViewArray:
@@ -47,6 +52,13 @@ def own_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
+def fits(value: Decimal, kind: pa.DataType) -> bool:
+    try:
+        return bool(pa.scalar(value, kind).as_py() == value)
+    except (pa.ArrowInvalid, pa.ArrowException):
+        return False
+
+
 def drawn(kind: pa.DataType, near: list[Any]) -> st.SearchStrategy[Any]:
     kind = own_type(kind)
     if pa.types.is_boolean(kind):
@@ -56,6 +68,17 @@ def drawn(kind: pa.DataType, near: list[Any]) -> st.SearchStrategy[Any]:
         low, high = int(ends.min), min(int(ends.max), 2**63 - 1)
         own = [each for each in [*near, *filters.INTEGERS] if type(each) is int and low <= each <= high]
         return st.sampled_from(own) | st.integers(low, high)
+    if pa.types.is_decimal(kind):
+        own = [
+            each for each in [*near, *filters.DECIMALS, Decimal(0)] if isinstance(each, Decimal) and fits(each, kind)
+        ]
+        return st.sampled_from(own)
+    if pa.types.is_date(kind):
+        return st.sampled_from([*(each for each in near if type(each) is date), date(2026, 10, 25), date(1969, 12, 31)])
+    if pa.types.is_timestamp(kind):
+        own = [each for each in [*near, *filters.TIMES] if isinstance(each, datetime)]
+        least = {"s": 10**6, "ms": 10**3}.get(kind.unit, 1)
+        return st.sampled_from([each for each in own if not each.microsecond % least and 1700 < each.year < 2200])
     if pa.types.is_floating(kind):
         return st.sampled_from([*(each for each in near if type(each) is float), *filters.FLOATS, math.nan])
     return st.sampled_from([*(each for each in near if type(each) is str), *filters.TEXTS])
@@ -170,6 +193,15 @@ def test_many_rows_with_nulls(kind, several):
         make = float if pa.types.is_floating(plain) else int
         values = [make(each) for each in (0, 1, 2, 100)]
         trees = [Test("x", "<=", (1,)), And((Test("x", ">", (1.5,)), Test("x", "<", (1e9,))))]
+    elif pa.types.is_decimal(plain):
+        values = [Decimal("-0.50"), Decimal(1), Decimal("1.20"), Decimal("99.99")]
+        values = values if plain.scale else [*map(round, values)]
+        trees = [Test("x", "<=", (Decimal("1.2"),)), Test("x", ">", (Decimal("-0.499"),))]
+    elif pa.types.is_temporal(plain):
+        values = [date(1960, 1, 2), date(2026, 10, 25), date(2026, 10, 26), date(2030, 1, 1)]
+        if pa.types.is_timestamp(plain):
+            values = [datetime(each.year, each.month, each.day, tzinfo=UTC) for each in values]
+        trees = [Test("x", "<=", (date(2026, 10, 25),)), Test("x", "!=", (date(2030, 1, 1),))]
     else:
         values, trees = ["", "a", "ab", "b"], [Test("x", "<", ("ab",)), Test("x", "suffix", ("b",))]
     chosen = [None if row % 3 == 1 or 500 < row < 900 else values[row * 7 % len(values)] for row in range(3_000)]

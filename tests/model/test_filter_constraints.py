@@ -20,6 +20,7 @@ from tagmatch.model.input.values import packed, packed_rows
 from tagmatch.model.where.alternatives import MAX_CONJUNCTIONS, MAX_DEPTH, Row
 from tagmatch.model.where.constraints import Constraint, Cut, Side
 from tagmatch.model.where.language import rows_of, stored_rows
+from tagmatch.model.where.types import Typed
 from tagmatch.model.where.values import is_reserved, key_of, quoted, value_of
 
 _ALL = [math.nan, False, True, *filters.INTEGERS, *filters.FLOATS, *filters.TEXTS]
@@ -45,7 +46,7 @@ def test_keys_of_any_two_and_of_neighbours_are_in_order(one: Any, two: Any, valu
 def test_a_key_says_its_value(value: Any) -> None:
     found = value_of(key_of(value))
     assert key_of(found) == key_of(value)
-    assert found == value or (math.isnan(value) and math.isnan(found))
+    assert isinstance(found, Typed) or found == value or (math.isnan(value) and math.isnan(found))
     assert isinstance(found, bool) == isinstance(value, bool)
 
 
@@ -84,7 +85,10 @@ OTHERS += [kind(1, unit) for kind in (np.timedelta64, np.datetime64) for unit in
 
 @pytest.mark.parametrize("value", OTHERS, ids=repr)
 def test_other_types_have_no_key(value: Any) -> None:
-    with pytest.raises(InvalidTypeError, match="a value must be a bool, an int, a float or a str, not "):
+    with pytest.raises(
+        InvalidTypeError,
+        match="a value must be a bool, a number, a str, a date, a datetime, an IP address or a Version, not ",
+    ):
         key_of(value)
 
 
@@ -94,7 +98,7 @@ def test_integers_fit_into_64_bits() -> None:
             key_of(value)
 
 
-_NO_VALUE = "a value must be a bool, an int, a float or a str, not"
+_NO_VALUE = "a value must be a bool, a number, a str, a date, a datetime, an IP address or a Version, not"
 WRONG: list[tuple[Any, str]] = [
     ({"": 1}, "the name of an attribute must not be empty"),
     ({"a\0b": 1}, r'the name of an attribute must not contain U+0000, as "a\u0000b" does'),
@@ -163,6 +167,11 @@ _WRITTEN = {
     "a < 1": f"+ra\0[1:n[20:{_ONE}", "a <= 1": f"+ra\0[1:n]20:{_ONE}", "a > 1": f"+ra\0]20:{_ONE}[1:o",
     "a >= 1": f"+ra\0[20:{_ONE}[1:o", "a = 1": f"+ra\0[20:{_ONE}]20:{_ONE}",
     "a != 1": f"+ra\0[0:[20:{_ONE}]20:{_ONE}[1:t", "a = true": "+ra\0[2:b1]2:b1", 'a < "é"': "+ra\0[1:s[3:sé",
+    'a < date "1970-01-02"': "+ra\0[2:pa[26:pa800000000001518000000000",
+    'a >= version "1.10.0-rc.1"': "+ra\0[15:pba1b10-1rc!0a1[2:pc",
+    'a = ip "::1"': f"+ra\0[35:pc6{1:032x}]35:pc6{1:032x}",
+    'a in cidr "10.0.0.0/8"': "+ra\0[11:pc40a000000]11:pc40affffff",
+    'a > decimal "-0.1"': "+ra\0]26:n4046666666666665800" "50008~[1:o",
     'a >= ""': "+ra\0[1:s[1:t", "a between 1 and 2": f"+ra\0[20:{_ONE}]20:{_TWO}",
     'a in {"b", 1, "a"}': f"+ra\0[20:{_ONE}]20:{_ONE}[2:sa]2:sa[2:sb]2:sb",
     'a not in {"a", "b"}': "+ra\0[0:[2:sa]2:sa[2:sb]2:sb[1:t", 'a prefix "IB"': "+ra\0[3:sIB^3:sIB",
@@ -233,7 +242,7 @@ def test_values_that_cannot_be_compared() -> None:
         ("=", [nan], is_nan), ("<", [nan], is_nan), ("in", [1, nan], is_nan), ("not in", [nan], is_nan),
         ("between", [1, nan], is_nan), ("between", [nan, 1], is_nan), ("between", [10, 5], order),
         ("between", [0.1, -0.1], order), ("between", ["b", "a"], order), ("between", [2**53 + 1, 2.0**53], order),
-        ("between", [1, "b"], 'between needs two numbers or two texts: 1 and "b" have no order'),
+        ("between", [1, "b"], 'between needs two values of one type: 1 and "b" have no order'),
         (">=", [True], "true has no order: compare it with = or !="), ("prefix", [1], "prefix needs a text, not 1"),
     ):  # fmt: skip
         with pytest.raises((InvalidValueError, InvalidTypeError), match=message):

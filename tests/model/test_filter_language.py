@@ -112,7 +112,7 @@ MISTAKES = [
     ('not a between "b" and "a"', 23,
      'no value is between "b" and "a": the lesser one comes first, as in between "a" and "b"'),
     ("a between 1 and true", 17, f"true {_ORDER}"),
-    ('a between 1 and "b"', 17, 'between needs two numbers or two texts: 1 and "b" have no order'),
+    ('a between 1 and "b"', 17, 'between needs two values of one type: 1 and "b" have no order'),
     ("a = - 1", 5, f'expected {_VALUE}, found "-"'), ("a = 1.5.5", 8, 'expected "and", "or" or the end, found ".5"'),
     ("a = 0x10", 6, 'expected "and", "or" or the end, found "x10"'), ("a = ١", 5, f'expected {_VALUE}, found "١"'),
 ]  # fmt: skip

@@ -133,7 +133,7 @@ BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
     ("", {"index": "ftp://host/index"}, InvalidValueError, "Arrow does not reach ftp://host/in"),
     ("", {"index": "no/such/folder"}, IndexNotFoundError, "no such folder"),
     ("", {"attributes": ["cost"]}, InvalidValueError, "one column 'cost'; its columns are 'tags'"),
-    (", day date", {"attributes": "day"}, InvalidTypeError, "column 'day' is of date32"),
+    (", day binary", {"attributes": "day"}, InvalidTypeError, "column 'day' is of binary"),
     (", at timestamp", {"attributes": "at"}, InvalidTypeError, "column 'at' is of timestamp"),
     (", x int", {"attributes": ["x", "x"]}, InvalidValueError, "names, none of them 'tags'"),
     ("", {"folder": "x"}, InvalidValueError, "folder is where the index of interests is made"),

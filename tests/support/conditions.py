@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from oracle import OPERATORS, And, Not, Or, Oracle, Tags, Test, Tree, Within, values_of
 from support.expressions import text_of
-from support.filters import in_order
+from support.filters import in_order, of_python
 
 from tagmatch import Where
 from tagmatch.model.where.constraints import NO_TAG, Constraint
@@ -42,7 +42,9 @@ def _tree_of(constraint: Constraint) -> Tree:
         return Not(Tags((constraint.payload,)))
     tests: list[Tree] = [Within(constraint.area)]
     if constraint.area is None:
-        tests = [Test(constraint.attribute, own.name, tuple(operands)) for own, operands in constraint.tests]
+        tests = [
+            Test(constraint.attribute, own.name, tuple(map(of_python, operands))) for own, operands in constraint.tests
+        ]
     tree = tests[0] if len(tests) == 1 else Or(tuple(tests))
     return Not(tree) if constraint.negated else tree
 

@@ -7,6 +7,8 @@ import math
 import random
 import re
 from collections.abc import Iterable
+from datetime import datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +17,10 @@ from oracle import OPERATORS, And, Not, Or, Tags, Test, Tree, Value, Within, ord
 
 def precedes(value: Value, other: Value) -> bool:
     """Whether it comes before the other in the order of all values: NaN, bools, numbers, texts."""
-    ranks = [0 if value != value else 1 + ("bool", "number", "text").index(type_of(value)) for value in (value, other)]
+    ranks = [
+        0 if value != value else 1 + ("bool", "number", "time", "version", "ip", "text").index(type_of(value))
+        for value in (value, other)
+    ]
     return ranks[0] < ranks[1] or (ranks[0] == ranks[1] > 0 and ordered(value) < ordered(other))
 
 
@@ -101,6 +106,11 @@ def name_of(attribute: str, choices: random.Random) -> str:
 def literal_of(value: Value, choices: random.Random) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
+    if (kind := type_of(value)) in ("time", "version", "ip") or isinstance(value, Decimal):
+        text = value.isoformat(choices.choice("T ")) if isinstance(value, datetime) else str(value)
+        names = {"time": "timestamp" if isinstance(value, datetime) else "date", "number": "decimal"}
+        name = "cidr" if hasattr(value, "prefixlen") else names.get(kind, kind)
+        return choices.choice([f'{name} "{text}"', f'{name}("{text}")', f'{name} ( "{text}" )'])
     if isinstance(value, str):
         return '"' + "".join(_character(each, choices) for each in value) + '"'
     if isinstance(value, int):
