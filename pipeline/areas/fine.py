@@ -214,6 +214,7 @@ class _Circles(NamedTuple):
     side: int
     rows_on: int  # The axes of the grid
     columns_on: int
+    bounds: F64Array  # Of each circle and each axis: from where to where it is
 
 
 class _Out(NamedTuple):
@@ -231,47 +232,53 @@ def _number_at(words, slot, lane):
     return words[slot // SLOTS * WORDS + lane * SLOTS + slot % SLOTS]
 
 
-@lent
-def _bounds_of(circles, slot, axis, plane):
-    """From where to where a circle is on an axis."""
-    reach = reach_of(_number_at(circles.words, slot, 3), plane)
-    return around(_number_at(circles.words, slot, axis), reach)
+@kernel
+def _bounds_of(words, first, last, axes):
+    """From where to where each circle is on each axis."""
+    bounds = np.empty((last - first, axes, 2))
+    for slot in range(first, last):
+        reach = reach_of(_number_at(words, slot, 3), axes == 2)
+        for axis in range(axes):
+            bounds[slot - first, axis, 0], bounds[slot - first, axis, 1] = around(_number_at(words, slot, axis), reach)
+    return bounds
 
 
 @lent
-def _is_on_side(circles, slot, plane):
+def _is_on_side(circles, slot):
     """Whether a circle may have a point that belongs to the side."""
-    if plane:
+    bounds, i, axis = circles.bounds, slot - circles.first, circles.side // 2
+    if bounds.shape[1] == 2:
         return True
-    low, high = _bounds_of(circles, slot, circles.side // 2, plane)
-    farthest = -low if circles.side & 1 else high
-    left, right = _bounds_of(circles, slot, circles.rows_on, plane)
-    below, above = _bounds_of(circles, slot, circles.columns_on, plane)
-    return farthest >= max(left, -right, below, -above)
+    farthest = -bounds[i, axis, 0] if circles.side & 1 else bounds[i, axis, 1]
+    for other in (circles.rows_on, circles.columns_on):
+        if max(bounds[i, other, 0], -bounds[i, other, 1]) > farthest:
+            return False
+    return True
 
 
 @lent
-def _spans_of(circles, slot, frame, plane):
+def _spans_of(circles, slot, frame):
     """From which row to which one, and from which column to which one, a circle reaches."""
     low, other_low, by, rows, columns = frame
-    left, right = _bounds_of(circles, slot, circles.rows_on, plane)
-    below, above = _bounds_of(circles, slot, circles.columns_on, plane)
-    across = along(left, low, by, rows), along(right, low, by, rows)
-    return across, (along(below, other_low, by, columns), along(above, other_low, by, columns))
+    bounds, i, one, other = circles.bounds, slot - circles.first, circles.rows_on, circles.columns_on
+    across = along(bounds[i, one, 0], low, by, rows), along(bounds[i, one, 1], low, by, rows)
+    return across, (
+        along(bounds[i, other, 0], other_low, by, columns),
+        along(bounds[i, other, 1], other_low, by, columns),
+    )
 
 
 @lent
-def _frame_around(circles, plane):
+def _frame_around(circles):
     """Where circles of a side begin on both axes, how far they reach, and how many there are."""
     low = other_low = math.inf
     high = other_high = -math.inf
     count = 0
     for slot in range(circles.first, circles.last):
-        if _is_on_side(circles, slot, plane):
-            left, right = _bounds_of(circles, slot, circles.rows_on, plane)
-            below, above = _bounds_of(circles, slot, circles.columns_on, plane)
-            low, high = min(low, left), max(high, right)
-            other_low, other_high = min(other_low, below), max(other_high, above)
+        if _is_on_side(circles, slot):
+            bounds, i, one, other = circles.bounds, slot - circles.first, circles.rows_on, circles.columns_on
+            low, high = min(low, bounds[i, one, 0]), max(high, bounds[i, one, 1])
+            other_low, other_high = min(other_low, bounds[i, other, 0]), max(other_high, bounds[i, other, 1])
             count += 1
     return low, other_low, high - low, other_high - other_low, count
 
@@ -288,8 +295,8 @@ def _finest_of(circles, around_all, axes):
         entries, sampled = 0, 0
         frame = low, other_low, by, rows, columns
         for slot in range(circles.first, circles.last, stride):
-            if _is_on_side(circles, slot, axes == 2):
-                across, along_columns = _spans_of(circles, slot, frame, axes == 2)
+            if _is_on_side(circles, slot):
+                across, along_columns = _spans_of(circles, slot, frame)
                 entries += (across[1] - across[0] + 1) * (along_columns[1] - along_columns[0] + 1)
                 sampled += 1
         if rows * columns + _words_of(entries, axes) / max(sampled, 1) * count > _WORDS * count:
@@ -316,9 +323,9 @@ def _counts_in(circles, frame, grid, frames, origin):
     by, rows, columns, plane = frame[2], frame[3], frame[4], len(origin) == 2
     counts = np.zeros(rows * columns, np.int64)
     for slot in range(circles.first, circles.last):
-        if not _is_on_side(circles, slot, plane):
+        if not _is_on_side(circles, slot):
             continue
-        across, along_columns = _spans_of(circles, slot, frame, plane)
+        across, along_columns = _spans_of(circles, slot, frame)
         reached = (across[1] - across[0] + 1) * (along_columns[1] - along_columns[0] + 1)
         if reached > _TOO_MANY:
             return counts, False
@@ -360,8 +367,8 @@ def _begin_cells(counts, used_cells, used, axes, cells):
 @kernel
 def _lay_out(circles, grid, used_cells, used, out, origin):
     """Make the grid of one side; how many cells, and words, there are then."""
-    axes, plane = len(origin), len(origin) == 2
-    around_all = _frame_around(circles, plane)
+    axes = len(origin)
+    around_all = _frame_around(circles)
     low, other_low, wide, high, count = around_all
     by = 1.0 if count == 0 else _finest_of(circles, around_all, axes)
     rows, columns = (1, 1) if count == 0 else (int(wide * by) + 1, int(high * by) + 1)
@@ -379,9 +386,9 @@ def _lay_out(circles, grid, used_cells, used, out, origin):
     out.sides[3 * grid + 2] = used_cells
     end = _begin_cells(counts, used_cells, used, axes, out.cells)
     for slot in range(circles.first, circles.last):
-        if not _is_on_side(circles, slot, plane):
+        if not _is_on_side(circles, slot):
             continue
-        across, along_columns = _spans_of(circles, slot, frame, plane)
+        across, along_columns = _spans_of(circles, slot, frame)
         for row in range(across[0], across[1] + 1):
             for column in range(along_columns[0], along_columns[1] + 1):
                 cell = row * columns + column
@@ -413,17 +420,29 @@ def _laid_out(words, numbers, slots, origin):
     )  # fmt: skip
     used_cells, used = 0, 0
     for group in range(len(first_grids)):
+        some_circles = first_grids[group] >= 0
+        bounds = _bounds_of(words, slots[group], slots[group + 1] if some_circles else slots[group], len(origin))
         for side in range(sides if first_grids[group] >= 0 else 0):
             rows_on, columns_on = 1 if side < 2 and sides == 6 else 0, 1 if side >= 4 or sides == 1 else 2
-            circles = _Circles(words, numbers, slots[group], slots[group + 1], side, rows_on, columns_on)
+            circles = _Circles(words, numbers, slots[group], slots[group + 1], side, rows_on, columns_on, bounds)
             used_cells, used = _lay_out(circles, first_grids[group] + side, used_cells, used, out, origin)
     all_words[used : used + _BEHIND] = 0
     return first_grids, out.frames, out.sides, out.cells[: used_cells + 1], all_words[: used + _BEHIND]
 
 
+_NO_CELLS = all_frozen(
+    FineCells(
+        np.zeros(0, np.int32), np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.uint32),
+        np.zeros(0, np.int16),
+    )
+)  # fmt: skip
+
+
 def fine_cells(circles: AreaGrid, *, plane: bool) -> FineCells:
     """The cells of those groups of circles that have some."""
     origin = (0.0, 0.0) if plane else (0.0, 0.0, 0.0)
+    if not (np.diff(circles.slots) >= _FEWEST).any():  # for few circles, nothing is compiled
+        return _NO_CELLS
     first_grids, frames, sides, cells, words = _laid_out(circles.words, circles.numbers, circles.slots, origin)
     if (sides[2::3] < 0).all():
         first_grids, frames, sides = first_grids[:0], frames[:0], sides[:0]
