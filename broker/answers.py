@@ -466,10 +466,7 @@ class Matching(Exchange):
             chunks = [joined(chunks)]
         waited = 0.0 if self._channel is None else time.perf_counter() - some[0].arrived
         try:
-            method, given = _ASK[self._wanted]
-            ask = getattr(self._service.index, method)
-            timed = {} if self._channel is None else {"channel": self._channel, "waited": waited}
-            answers = ask(Queries(chunks), **given, **timed)
+            answers = self._ask(Queries(chunks), waited)
         except (DeadlineMissed, Overloaded) as error:
             if self._channel is None:
                 raise
@@ -495,9 +492,34 @@ class Matching(Exchange):
         for each in some if len(some) <= _MOST_OBSERVED else (some[0], some[-1]):
             metrics.latency.observe(now - each.arrived)
 
+    def _ask(self, queries: Queries, waited: float) -> pa.Array:
+        method, given = _ASK[self._wanted]
+        timed = {} if self._channel is None else {"channel": self._channel, "waited": waited}
+        return getattr(self._service.index, method)(queries, **given, **timed)
+
     def _batch(self, ids: pa.Array | None, answers: pa.Array, metadata: bytes = b"") -> Iterator[bytes]:
         columns = [answers] if ids is None else [ids, answers]
         return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema), metadata)
+
+
+class MatchingBest(Matching):
+    """Messages, and the best keys of each."""
+
+    def __init__(
+        self,
+        call: Call,
+        incoming: IncomingStream,
+        *,
+        limit: int = 0,
+        order_by: str = "",
+        plain: bool = False,
+        coalesce: bool = False,
+    ) -> None:
+        super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce)
+        self._limit, self._order_by = limit, order_by
+
+    def _ask(self, queries: Queries, waited: float) -> pa.Array:  # noqa: ARG002 - there is no channel
+        return self._service.index.match_best(queries, limit=self._limit, order_by=self._order_by)
 
 
 # -- notifications and publications ------------------------------------------------------------------------------------
@@ -611,6 +633,7 @@ EXCHANGES: dict[str, tuple[Role, Stream]] = {
     "match_unique": ("read", partial(Matching, wanted=Wanted.keys, unique=True)),
     "match_counts": ("read", partial(Matching, wanted=Wanted.counts)),
     "match_exists": ("read", partial(Matching, wanted=Wanted.exists, unique=False)),
+    "match_best": ("read", MatchingBest),
     "match_highlights": ("read", partial(Matching, wanted=Wanted.highlights, unique=False, channel=None)),
     "notify": ("read", Notifying),
 }

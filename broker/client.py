@@ -470,13 +470,21 @@ class RemoteEngine:
     def match_many(
         self, queries: Any, *, wanted: Wanted = Wanted.keys, channel: str | None = None, waited: float = 0.0
     ) -> pa.Array:
-        self.check_open()
         if waited:
             raise InvalidValueError("over a connection, deadlines count from when the service has queries: no waited")
+        command = dict(_COMMANDS[wanted]) if channel is None else {**_COMMANDS[wanted], "channel": channel}
+        return self._stream_of(queries, command, wanted)
+
+    def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray:
+        return self._stream_of(queries, {"command": "match_best", "limit": limit, "order_by": order_by}, Wanted.keys)
+
+    def _stream_of(self, queries: Any, command: dict[str, Any], wanted: Wanted) -> pa.Array:
+        """The answers to many queries, which the command asks for."""
+        self.check_open()
         table = table_of(queries, None, "queries")
         batches = split(table.to_batches(min(self._most_rows, _ROWS)), self._most_bytes)
         kind = answer_field(wanted, self.key_type).type
-        return match_stream(partial(self._matching, table.schema, wanted, channel), list(batches), kind)
+        return match_stream(partial(self._matching, table.schema, command), list(batches), kind)
 
     def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int:
         row, others = tag_list(tags), self._others(attributes, place)
@@ -501,7 +509,9 @@ class RemoteEngine:
         if (singles := self._singles.get(kind)) is None:
             with self._lock:
                 self.check_open()
-                open_stream = partial(self._matching, wanted=Wanted.unique if unique else Wanted.keys, channel=channel)
+                command = dict(_COMMANDS[Wanted.unique if unique else Wanted.keys])
+                command |= {} if channel is None else {"channel": channel}
+                open_stream = partial(self._matching, command=command)
                 schema = _columns_for(others)
                 singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
                 singles = self._singles.setdefault(kind, singles)
@@ -629,9 +639,8 @@ class RemoteEngine:
             )
         return self.connection.put({"command": command, **(options or {})}, table, self._most_rows)
 
-    def _matching(self, schema: pa.Schema, wanted: Wanted, channel: str | None) -> MessageStream:
-        command = {**_COMMANDS[wanted], "plain": True, "coalesce": True}
-        return self.connection.open_stream(schema, command if channel is None else {**command, "channel": channel})
+    def _matching(self, schema: pa.Schema, command: Mapping[str, Any]) -> MessageStream:
+        return self.connection.open_stream(schema, {**command, "plain": True, "coalesce": True})
 
 
 def _stored(tags: Iterable[str], where: Iterable[Where], keys: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:

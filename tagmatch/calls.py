@@ -305,7 +305,7 @@ def _use_constraints(last_key: int, path: Path) -> None:
     from tagmatch.model.input.values import packed
 
     attributes = {"price": 9.5, "name": "IBM", "new": True}
-    with TagMatch(path, device="cpu", threads=2) as tm:
+    with TagMatch(path, device="cpu", threads=2, data={"size": "int64"}) as tm:
         tm.add_set(["en"], last_key, where='price < 10 and name contains "IB" and not tags {"old"}')
         cheap = {"attr": "price", "op": "<", "value": 10}
         tm.add_subscriptions(pa.table({"key": [2, 3], "constraints": [[cheap], None], "area": [None, {"metres": 5}]}))
@@ -313,6 +313,9 @@ def _use_constraints(last_key: int, path: Path) -> None:
         for low in range(_ALIKE):
             tm.add_set(["en"], 1, where=f"price between {low} and {low + _ALIKE}")
         tm.consolidate()
+        tm.put(5, ["en"], data={"size": 1})
+        tm.consolidate()
+        tm.match_best([["en"]], limit=1, order_by="size")
         tm.match(["en"], attributes)
         _use(tm, _forms_of([["en"]]))
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))

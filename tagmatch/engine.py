@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
+from tagmatch.best import Rankings, best_of, limit_of
 from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import absent_text, every_set, explained, missing_text, pairs, schema_of, sets_with
 from tagmatch.highlights import highlights_of
@@ -128,7 +129,7 @@ class LocalEngine:
         self.changing = Changing(
             location, snapshot, self._staging, layout_options, options, staging.keep_snapshots, self.clients
         )
-        self._pipeline = Pipeline(options)
+        self._pipeline, self._rankings = Pipeline(options), Rankings()
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
@@ -335,6 +336,14 @@ class LocalEngine:
             return pa.array(answers.lengths().astype(np.uint64))
         offsets = pa.py_buffer(answers.offsets.astype(np.int32, copy=False))
         return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, offsets], children=[values])
+
+    @_interrupted_plainly
+    def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray:
+        snapshot, _, matcher = self.changing.answering
+        asked, checked = queries_of(queries, plane=self._options.plane), limit_of(limit)
+        schema = {**schema_of_data(snapshot), **self.schema()}
+        order = self._rankings.of(snapshot, schema, order_by)
+        return best_of(snapshot, matcher, self.clients, asked.chunks, self._options, (order, checked))
 
     @_interrupted_plainly
     def submit(

@@ -44,7 +44,7 @@ def highlights_of(
 
     def some(rows: TagLists, first: int, last: int) -> pa.ListArray:
         locations, ids = locations_of(rows, first, last), matcher.set_ids(rows, first, last)
-        asked = None if locations is None else _Asked(locations, clients, options.plane)
+        asked = None if locations is None else Whereabouts(locations, clients, options.plane)
         return _highlighted(snapshot, ids, asked)
 
     parts = [(rows, *ends) for rows in chunks for ends in even_ranges(len(rows), 1 + len(rows) // _MESSAGES)]
@@ -60,7 +60,7 @@ def _key_type(snapshot: Snapshot) -> pa.DataType:
     return snapshot.segments[0].keys.column(np.zeros(0, np.uint32)).type
 
 
-class _Asked:
+class Whereabouts:
     """Where messages are, and the clients that their keys are of."""
 
     def __init__(self, locations: Locations, clients: Clients, plane: bool) -> None:
@@ -82,7 +82,7 @@ class _Asked:
         return kept
 
 
-def _highlighted(snapshot: Snapshot, ids: Lists, asked: _Asked | None) -> pa.ListArray:
+def _highlighted(snapshot: Snapshot, ids: Lists, asked: Whereabouts | None) -> pa.ListArray:
     """The highlights of the sets with these ids of each message."""
     messages, kind = np.repeat(np.arange(len(ids)), ids.lengths()), highlight_type(_key_type(snapshot))
     parts, owners, first = [], [], 0
@@ -100,7 +100,7 @@ def _highlighted(snapshot: Snapshot, ids: Lists, asked: _Asked | None) -> pa.Lis
 
 
 def _in_segment(
-    segment: Segment, messages: I64Array, rows: I64Array, asked: _Asked | None
+    segment: Segment, messages: I64Array, rows: I64Array, asked: Whereabouts | None
 ) -> tuple[I64Array, list[pa.Array]]:
     """For messages and rows that they satisfy: the message, the key, the tags and the tests of each answer."""
     own = take_lists(segment.keys.keys, rows)
@@ -112,13 +112,13 @@ def _in_segment(
     keys = segment.keys.column(own.flatten().to_numpy())
     messages, places = np.repeat(messages, lengths), np.repeat(places, lengths)
     if asked is not None and len(keys):
-        kept = asked.kept(messages, keys, _metres_of(tests)[places])
+        kept = asked.kept(messages, keys, metres_of(tests)[places])
         messages, places, keys = messages[kept], places[kept], keys.filter(pa.array(kept))
     chosen = pa.array(places)
     return messages, [keys, tags.take(chosen), tests.take(chosen)]
 
 
-def _metres_of(tests: pa.ListArray) -> F64Array:
+def metres_of(tests: pa.ListArray) -> F64Array:
     """How near the client of each set must be, infinite if it need not be near."""
     encoded, found = tests.flatten().dictionary_encode(), np.full(len(tests), np.inf)
     metres = [min(nears_of([Where(text)]), default=np.inf) for text in encoded.dictionary.to_pylist()]

@@ -96,6 +96,7 @@ class _Engine(Protocol):
         self, tags: Iterable[str], attributes: object, place: Place
     ) -> Iterable[tuple[frozenset[str], Any]]: ...
     def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons: ...
+    def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray: ...
     def move(self, clients: Any, lon: Any, lat: Any) -> None: ...
     def save_positions(self) -> None: ...
     def count(self) -> int: ...
@@ -876,6 +877,42 @@ class Index(Generic[K]):
         """
         found: pa.BooleanArray = self._engine.match_many(queries, wanted=Wanted.exists, channel=channel, waited=waited)
         return found
+
+    def match_best(self, queries: Any, *, limit: int, order_by: str) -> pa.ListArray:
+        """The best keys of each query by a column of data, each once, without making its other keys.
+
+        Parameters
+        ----------
+        queries
+            As for `match_many`.
+        limit : int
+            How many keys a query gets at most, from 1 to 10,000.
+        order_by : str
+            A column of `data`, and `asc` (the default) or `desc`, as in `"priority desc"`. Keys without a value come
+            last, and keys with equal values in their own order. The keys of a snapshot are put in order when a column
+            is first asked for.
+
+        Returns
+        -------
+        pyarrow.ListArray of uint64, or of large_string if keys are strings
+            The best key of each query first.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `match_many`; or `limit` is out of range, or the index has no such column.
+
+        Examples
+        --------
+        >>> tm = TagMatch(data={"priority": "int64"})
+        >>> for key, priority in ((7, 1), (8, 3), (9, 2)):
+        ...     staged = tm.put(key, ["cat"], data={"priority": priority})
+        >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
+        >>> tm.match_best([["cat", "fr"], ["dog"]], limit=2, order_by="priority desc").to_pylist()
+        [[8, 9], []]
+        """
+        return self._engine.best(queries, limit, order_by)
 
     def match_highlights(self, queries: Any) -> pa.ListArray:
         """The keys of each query, each with the tags and tests of its set, all of which held.

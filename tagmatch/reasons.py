@@ -54,7 +54,7 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class Alternative:
+class ExplainedSet:
     """A set that has the key: it is an answer if all tests of the set hold.
 
     Attributes
@@ -77,13 +77,13 @@ class Reasons:
     key : int or str
     matches : bool
         Whether the key is an answer: an alternative holds.
-    alternatives : tuple of Alternative
+    alternatives : tuple of ExplainedSet
         The sets that have the key, those with the fewest tests that fail first; none if the key is not stored.
     """
 
     key: Any
     matches: bool
-    alternatives: tuple[Alternative, ...]
+    alternatives: tuple[ExplainedSet, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The same as dictionaries, lists, texts and bools, which JSON has."""
@@ -93,7 +93,7 @@ class Reasons:
     def of_dict(cls, found: Mapping[str, Any]) -> Self:
         """What `to_dict` has made."""
         alternatives = [
-            Alternative(each["holds"], tuple(Test(**test) for test in each["tests"])) for each in found["alternatives"]
+            ExplainedSet(each["holds"], tuple(Test(**test) for test in each["tests"])) for each in found["alternatives"]
         ]
         return cls(found["key"], found["matches"], tuple(alternatives))
 
@@ -153,7 +153,7 @@ class Asked(NamedTuple):
         found = sorted(map(self._alternative, sets), key=_failing)
         return Reasons(key, any(each.holds for each in found), tuple(found))
 
-    def _alternative(self, stored: frozenset[str]) -> Alternative:
+    def _alternative(self, stored: frozenset[str]) -> ExplainedSet:
         plain = sorted(tag for tag in stored if not isinstance(tag, Where))
         tests = [self._tag(tag) for tag in plain]
         conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
@@ -161,7 +161,7 @@ class Asked(NamedTuple):
         tests += [self._condition(each) for each in constraints]
         if self.place.within is not None:
             tests.append(self._client())
-        return Alternative(all(test.holds for test in tests), tuple(tests))
+        return ExplainedSet(all(test.holds for test in tests), tuple(tests))
 
     def _tag(self, tag: str) -> Test:
         holds = tag in self.tags
@@ -212,7 +212,7 @@ class Asked(NamedTuple):
         return Test("client", f"within {text_of(area)}", holds, _place_text(self.client), why)
 
 
-def _failing(alternative: Alternative) -> int:
+def _failing(alternative: ExplainedSet) -> int:
     return sum(not test.holds for test in alternative.tests)
 
 

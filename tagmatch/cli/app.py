@@ -439,6 +439,12 @@ def match(
     exists: Annotated[
         bool, cli.option("Write whether there are any keys, as `exists`, not the keys.", "--exists")
     ] = False,
+    limit: Annotated[
+        int | None, cli.option("Most keys of each query: its best by --order-by, each once.", min=1)
+    ] = None,
+    order_by: Annotated[
+        str | None, cli.option('A column of data, and the order: "priority desc".', metavar="COLUMN")
+    ] = None,
     snapshot: cli.SnapshotNumber = None,
     skip_invalid: cli.SkipInvalid = False,
     exact: Annotated[
@@ -460,7 +466,11 @@ def match(
     ask: Callable[..., pa.Array]
     if count and exists:
         raise typer.BadParameter("counts say whether there are keys; give one of the two", param_hint="--exists")
-    if exists:
+    if (limit is None) != (order_by is None) or (limit is not None and (count or exists)):
+        raise typer.BadParameter("goes with --order-by, and without --count and --exists", param_hint="--limit")
+    if limit is not None and order_by is not None:
+        name, ask = "keys", partial(TagMatch.match_best, limit=limit, order_by=order_by)
+    elif exists:
         name, ask = "exists", TagMatch.match_exists_many
     elif count:
         name, ask = "count", partial(TagMatch.match_counts, unique=unique)

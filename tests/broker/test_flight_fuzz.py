@@ -42,6 +42,7 @@ VALUES = (
             "match_counts",
             "match_exists",
             "match_highlights",
+            "match_best",
             "add",
             "remove",
             "move",

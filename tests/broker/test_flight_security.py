@@ -30,6 +30,8 @@ WRONG = [None, "", "token", "token-late", "TOKEN-READ", "token-read ".rstrip() +
 def sent(name: str, **columns: Any) -> Callable[[flight.FlightClient, Any], Any]:
     act = exchanged if name in EXCHANGES else put
     more = {"session": "a", "linger": 0} if name == "notify" else {}
+    if name == "match_best":
+        more = {"limit": 1, "order_by": "size"}
     table = pa.table(columns or {"key": [1], "tags": [["a"]]})
     return lambda client, options: act(client, command(command=name, **more), table, given=options)
 
@@ -52,6 +54,7 @@ CALLS: dict[str, tuple[str, Callable[[flight.FlightClient, Any], Any]]] = {
     "match": ("read", sent("match", tags=[["a"]])), "match_unique": ("read", sent("match_unique", tags=[["a"]])),
     "match_counts": ("read", sent("match_counts", tags=[["a"]])),
     "match_exists": ("read", sent("match_exists", tags=[["a"]])),
+    "match_best": ("read", sent("match_best", tags=[["a"]])),
     "match_highlights": ("read", sent("match_highlights", tags=[["a"]])),
     "notify": ("read", sent("notify", acknowledge=pa.array([], pa.int64()))),
     "rows": ("read", lambda client, options: client.do_get(flight.Ticket(b'{"get": "rows"}'), options).read_all()),
@@ -73,7 +76,7 @@ UNDONE = {"drain", "reload", "save_positions"}
 @pytest.fixture(scope="module")
 def served():
     with (
-        TagMatch(threads=1, device="cpu") as index,
+        TagMatch(threads=1, device="cpu", data={"size": "int64"}) as index,
         serving(index, config((*USERS, EXPIRED, VALID))) as service,
         flight.connect(service.url) as client,
     ):

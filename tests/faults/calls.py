@@ -155,6 +155,14 @@ def _made(_: Case, tm: TagMatch) -> Any:
         return sorted(tm.match([])) == [key for key, tags in enumerate(BULK) if not tags]
 
 
+def _best_of_some() -> pa.ListArray:
+    with TagMatch(data={"size": "int64"}, device="cpu") as tm:
+        tm.put_many(pa.table({"key": range(300), "tags": [["a"], ["b"], ["a"]] * 100, "size": range(300, 0, -1)}))
+        tm.put_many(pa.table({"key": [1, 2], "tags": [["a"], ["a"]], "size": [500, 501]}))
+        tm.consolidate()
+        return tm.match_best([["a"], ["a", "c"]], limit=2, order_by="size desc")
+
+
 def _many(ask: Callable[[TagMatch], Any], expected: Callable[[Oracle], Any]) -> Call:
     return Call(lambda case: ask(case.tm), expected, lambda _, answers: [sorted(keys) for keys in answers.to_pylist()])
 
@@ -280,6 +288,9 @@ CALLS: dict[str, Call] = {
         lambda case: case.tm.match_exists_many(QUERIES),
         lambda oracle: [bool(oracle.match(query)) for query in QUERIES],
         lambda _, found: found.to_pylist(),
+    ),
+    "match_best": Call(
+        lambda _: _best_of_some(), lambda _: [[2, 1], [2, 1]], lambda _, found: found.to_pylist()
     ),
     "match_highlights": Call(
         lambda case: case.tm.match_highlights(QUERIES), lambda oracle: [oracle.match(query) for query in QUERIES],
