@@ -21,21 +21,21 @@ from tagmatch.model.input.values import NO_ATTRIBUTES
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, add, array_at
 from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
+from tagmatch.model.kernels.known_tags import SHORT, look_up
 from tagmatch.model.kernels.lists import ascending_row
-from tagmatch.model.kernels.tag_table import find_all
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.tags import TagIndex, copy_keys, keep_live, key_ends
 from tagmatch.pipeline.unique import unique_keys
 
 # Places of what all layouts need in `Prepared`; what a layout adds follows
-_SCALARS, _SLOTS, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(9)
+_SCALARS, _BUCKETS, _SECRET, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(10)
 #: Place of the first array that a layout adds
-LAYOUT = 9
+LAYOUT = 10
 
 # Places in the scalars
-_SEED, _HAS_EMPTY = range(2)
+_HAS_EMPTY = 0
 #: Place of the first scalar that a layout adds
-LAYOUT_SCALAR = 2
+LAYOUT_SCALAR = 1
 
 # Places in a row of tables, behind all addresses
 _FIRST_ROW, _FIRST_KEY = -2, -1
@@ -115,12 +115,12 @@ class QueryTags(NamedTuple):
 
     offsets: I64Array  # See `Strings`
     data: U8Array
-    seed: int
-    hashes: U64Array  # Of each tag, with this seed
 
 
 @kernel
-def _hashed(offsets, data, seed):
+def hashes_of(tags, seed):
+    """XXH64 of the tags of a query."""
+    offsets, data = tags
     hashes = np.empty(len(offsets) - 1, np.uint64)
     for i in range(len(hashes)):
         hashes[i] = xxh64(data, offsets[i], offsets[i + 1], np.uint64(seed))
@@ -128,10 +128,10 @@ def _hashed(offsets, data, seed):
 
 
 @kernel
-def tags_in(tables, text, count):
-    """The `count` tags that stand in `text` with a zero byte between each and the next, hashed for a segment."""
+def tags_in(text, count):
+    """The `count` tags that stand in `text` with a zero byte between each and the next."""
     packed = np.frombuffer(text, np.uint8)
-    data = np.empty(len(packed), np.uint8)
+    data = np.empty(len(packed) + SHORT, np.uint8)  # so that short tags are looked up by words
     offsets = np.zeros(count + 1, np.int64)
     tag = used = 0
     for byte in packed:
@@ -142,24 +142,17 @@ def tags_in(tables, text, count):
             data[used] = byte
             used += 1
     offsets[count] = used
-    seed = scalar(tables, _SEED)
-    return QueryTags(offsets, data, seed, _hashed(offsets, data, seed))
-
-
-@kernel
-def hashes_with(tags, seed):
-    """Hashes of the tags of a query with a seed."""
-    return tags.hashes if seed == tags.seed else _hashed(tags.offsets, tags.data, seed)
+    return QueryTags(offsets, data)
 
 
 @kernel
 def ranks_of(tables, tags, tag_offset):
     """Ascending ranks of the tags of a query (§3.2)."""
-    offsets, data = tags.offsets, tags.data
-    hashes = hashes_with(tags, scalar(tables, _SEED))
-    numbers = np.empty(len(hashes), np.uint32)
+    offsets, data = tags
+    numbers = np.empty(len(offsets) - 1, np.uint32)
     known_offsets, known_data = array_at(tables, _TAG_OFFSETS, tag_offset), array_at(tables, _TAG_DATA, np.uint8)
-    find_all(hashes, offsets, data, 0, array_at(tables, _SLOTS, np.uint64), known_offsets, known_data, numbers)
+    known = array_at(tables, _BUCKETS, np.uint64), array_at(tables, _SECRET, np.uint64)
+    look_up(offsets, data, 0, known, known_offsets, known_data, numbers)
     return numbers[: ascending_row(numbers, 0, len(numbers), 0)]
 
 
@@ -267,7 +260,7 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bo
 
     @kernel
     def in_all(tables, text, count, rest, unique, counts, most):
-        tags, beside = tags_in(tables[0], text, count), read(rest)
+        tags, beside = tags_in(text, count), read(rest)
         found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
         for segment in range(len(tables)):
             sets, more = sets_in(tables[segment], tags, beside, most, dtypes)
@@ -285,7 +278,7 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bo
 
     @kernel
     def sets(tables, text, count, rest):
-        tags, beside = tags_in(tables[0], text, count), read(rest)
+        tags, beside = tags_in(text, count), read(rest)
         found = np.empty(0, np.uint32)
         for segment in range(len(tables)):
             found = add_rows(tables[segment], sets_in(tables[segment], tags, beside, ALL, dtypes)[0], found)
@@ -419,9 +412,8 @@ def prepare(
 ) -> tuple[Prepared, DTypes]:
     """What `ranks_of` and `add_keys` need, followed by arrays and scalars of the layout."""
     known, ranks, keys = segment.vocabulary.tags, segment.tagsets.ranks, segment.keys.keys
-    # A seed may need all 64 bits
-    numbers = np.array([segment.vocabulary.seed, segment.tagsets.has_empty_set, *scalars], np.uint64).view(np.int64)
+    numbers = np.array([segment.tagsets.has_empty_set, *scalars], np.int64)
     deleted = np.zeros(0, np.uint8) if segment.deletions is None else segment.deletions.bits
-    common = (tags.slots, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values, deleted)
+    common = (*tags.known, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values, deleted)
     varying = (known.offsets, ranks.offsets, keys.offsets, keys.values)
     return Prepared(numbers, *common, *arrays), DTypes(*(array.dtype.type for array in varying))

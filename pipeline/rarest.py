@@ -1,27 +1,37 @@
 """Stage 2, subset match, for the `rarest` layout: the clusters of the query's own tags, and a bitmap of its ranks.
 
-Rows are in lexicographic order of their ascending ranks, so the sets that share a rarest tag are adjacent, within
-them those that share the second-rarest tag, and so on: a prefix tree without nodes. Rows of a cluster whose
-second-rarest tag the query does not have are turned away by a bit of it. One of thousands of rows is walked as the
-tree that it is: a row is read from where it differs from the row before, and not at all if that one failed before this
-place.
+Most tags are no set's rarest, which a bit says. Rows of small clusters are candidates, all queries' of a block at once:
+those whose second-rarest tag the query does not have are turned away by a bit of it. Large clusters are searched one
+after the other.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import IntArray, Lists, U8Array, U32Array, UIntArray, frozen
+from tagmatch.model.arrays import Lists, U8Array
 from tagmatch.model.kernels.intrinsics import array_at
-from tagmatch.model.kernels.jit import inlined, kernel, with_room
+from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.options import MatchOptions
-from tagmatch.model.parallel import even_ranges, run_rows
 from tagmatch.model.tables import ClusterTable, Segment
+from tagmatch.pipeline.clusters import (
+    NO_RANK,
+    NO_RANKS_BIT,
+    SPARE,
+    all_known,
+    bit_of,
+    clusters_of,
+    rarest_ranks,
+    scan,
+    scan_stamped,
+    shared_ranks,
+    walk,
+)
 from tagmatch.pipeline.one import (
     ALL,
     LAYOUT,
@@ -46,259 +56,179 @@ SCAN_ROWS = 32
 _BLOCK, _BLOCK_TAGS = 128, 1024
 #: Clusters of more rows are walked
 WALK_ROWS = 4096
-# Rows are counted as sharing at most so many ranks with the row before
-_MOST_SHARED = 255
-# So many rows that share a rank which a query does not have are passed over one by one, the others by a search
-_NEAR_ROWS = _U(64)
 # Bytes of the bitmap of a single query's ranks: these for each of its tags, and at most these, which a processor's
 # cache has room for. To set a bit has to wait for the bit before it in the same word, so words are short.
 _BYTES_A_TAG, _FEWEST_BYTES, _MOST_BYTES = 32, 512, 1 << 19
 # More ranks of a query, with a bit each modulo 64, turn hardly any row away
 _MANY_RANKS = 32
-# Ranks of a row that are looked at before it is turned away: to branch for each takes longer
-_AT_ONCE = _U(4)
-
-#: Stands for the second rank of a set of one tag
-NO_RANK = np.uint32(0xFFFFFFFF)
-
-
-@kernel
-def _second_ranks(offsets, ranks, first, last, out):
-    for row in range(first, last):
-        out[row] = ranks[offsets[row] + 1] if offsets[row + 1] - offsets[row] > 1 else NO_RANK
-
-
-# In the last byte of a bitmap
-_NO_RANKS_BIT = _U(1) << (_U(NO_RANK) & _U(7))
+# A query of more tags is a block: its bits are set once, and turn rows away before these are read
+_ALONE = 128
+# Clusters of such a query of more rows are looked at one by one
+_FEW_ROWS = 3
+# A segment gains nothing by blocks if offsets and second-rarest ranks of its rows have no more bytes, and stay in a
+# processor's second cache, and if no cluster has more rows, as some of these might be passed over unread
+FEW_BYTES, _FEW_TOGETHER = 1 << 19, 1024
+#: Nor do fewer queries gain by another kernel
+FEW_QUERIES = 16
+# Columns of what there is about the tags of a block that some set has as its rarest; of each place, how many are before
+_RANK, _BEFORE, _ROW, _ROW_END = range(4)
 
 
-class Clusters(NamedTuple):
-    """The sets of a segment by rarest tag; kernels of the CPU and of CUDA take it."""
-
-    offsets: IntArray | UIntArray  # Row `i` has the ascending ranks `ranks[offsets[i]:offsets[i + 1]]`
-    ranks: U32Array
-    seconds: U32Array  # The second-rarest rank of each row, `NO_RANK` for sets of one tag
-    first_rows: (
-        IntArray | UIntArray
-    )  # The sets whose rarest tag has rank `r` are rows `first_rows[r]` to `first_rows[r + 1]`
-
-
-def clusters_of(segment: Segment, *, threads: int = 1) -> Clusters:
-    """The clusters of a segment."""
-    ranks = segment.tagsets.ranks
-    seconds = np.empty(len(ranks), np.uint32)
-    run_rows(
-        lambda first, last: _second_ranks(ranks.offsets, ranks.values, first, last, seconds),
-        even_ranges(len(ranks), threads),
-        threads,
-    )
-    return Clusters(ranks.offsets, ranks.values, frozen(seconds), segment.partitions.first_rows)
-
-
-@kernel
-def _shared_ranks(offsets, ranks, first, last, out):
-    for row in range(max(first, 1), last):
-        before, begin = offsets[row - 1], offsets[row]
-        most = min(begin - before, offsets[row + 1] - begin, _MOST_SHARED)
-        shared = 0
-        while shared < most and ranks[before + shared] == ranks[begin + shared]:
-            shared += 1
-        out[row] = shared
-
-
-@inlined
-def _bit_of(bits, rank):
-    return (_U(rank) >> _U(3)) & _U(len(bits) - 1), _U(rank) & _U(7)
-
-
-@inlined
-def _first_strange(bits, ranks, at, end):
-    """The first place from `at` on, below `end`, of a rank whose bit is not set; else `end`."""
-    last = _U(len(bits) - 1)
-    while at < end and (bits[(_U(ranks[at]) >> _U(3)) & last] >> (_U(ranks[at]) & _U(7))) & _U(1):
-        at += _U(1)
-    return at
-
-
-@inlined
-def _all_known(bits, ranks, at, end):
-    """Whether the bits of all ranks from `at` on, below `end`, are set."""
-    found = _U(1)
-    while at < end and found:
-        for i in range(_AT_ONCE):
-            word, bit = _bit_of(bits, ranks[min(at + i, end - _U(1))])
-            found &= bits[word] >> bit
-        at += _AT_ONCE
-    return found
-
-
-@inlined
+@lent
 def _clear(bits, ranks, begin, end):
     for at in range(_U(begin), _U(end)):
-        bits[_bit_of(bits, ranks[at])[0]] = 0
+        bits[bit_of(bits, ranks[at])[0]] = 0
     bits[len(bits) - 1] = 0
 
 
-@kernel
-def _candidates(block, seconds, bits, rows, ends):
+@lent
+def _mark(bits, ranks, begin, end):
+    """Set the bits of ranks; returns whether one but UNKNOWN was set."""
+    repeated = _U(0)
+    for at in range(_U(begin), _U(end)):
+        word, bit = bit_of(bits, ranks[at])
+        repeated |= (bits[word] >> bit) & _U(ranks[at] != UNKNOWN)
+        bits[word] |= _U(1) << bit
+    bits[len(bits) - 1] |= NO_RANKS_BIT
+    return repeated & _U(1)
+
+
+@lent
+def _rarest_tags(block, rarest, tags):
+    """Write the ranks that some set has as its rarest, and for each place of a block how many are before it."""
+    (query_offsets, query_ranks), first, last, _ = block
+    base, used, behind = _U(query_offsets[first]), _U(0), _U(8 * len(rarest) - 1)
+    count = _U(query_offsets[last]) - base
+    for i in range(count):
+        rank = min(_U(query_ranks[base + i]), behind)  # UNKNOWN is behind them all
+        tags[i, _BEFORE] = used
+        tags[used, _RANK] = rank
+        used += _U(rarest[rank >> _U(3)] >> (rank & _U(7))) & _U(1)
+    tags[count, _BEFORE] = used
+    return used
+
+
+@lent
+def _mark_alone(block, rarest, tags, bits, exact):
+    """As `_rarest_tags`, of one query, whose bits are set; each rank once if there is a bit for each."""
+    (query_offsets, query_ranks), first, last, _ = block
+    base, used, behind = _U(query_offsets[first]), _U(0), _U(8 * len(rarest) - 1)
+    count, keep = _U(query_offsets[last]) - base, _U(not exact)
+    for i in range(count):
+        rank = min(_U(query_ranks[base + i]), behind)
+        tags[used, _RANK] = rank
+        word, bit = bit_of(bits, query_ranks[base + i])
+        is_new = keep | ~(_U(bits[word]) >> bit)
+        bits[word] |= _U(1) << bit
+        used += (_U(rarest[rank >> _U(3)]) >> (rank & _U(7))) & is_new & _U(1)
+    bits[len(bits) - 1] |= NO_RANKS_BIT
+    tags[0, _BEFORE], tags[count, _BEFORE] = 0, used
+    return used
+
+
+@lent
+def _candidates(block, tags, seconds, bits, places, ends):
     """Write rows of small clusters whose second-rarest rank the queries may have, and how many others they have.
 
     Query `i` has the rows up to `ends[i + 1, 0]`, and `ends[i + 1, 1]` rows in clusters that are not small.
     """
-    (query_offsets, query_ranks), edges, first, last = block
-    base, used = query_offsets[first], _U(0)
+    (query_offsets, query_ranks), first, last, alone = block
+    base, used, few = _U(query_offsets[first]), _U(0), _U(_FEW_ROWS if alone else SCAN_ROWS)
     for query in range(first, last):
         # One bit for each rank modulo 64: most rows are turned away by it. Sets of one tag must pass.
-        query_bits, others, begun = _U(1) << (_U(NO_RANK) & _U(63)), 0, used
-        begin, end = query_offsets[query], query_offsets[query + 1]
-        for at in range(begin, end):
-            query_bits |= _U(1) << (_U(query_ranks[at]) & _U(63))
-        for place in range(begin - base, end - base):
-            row, row_end = edges[place, 0], edges[place, 1]
-            if row_end - row > SCAN_ROWS:
+        query_bits, others, begun = _U(1) << (_U(NO_RANK) & _U(63)), _U(0), used
+        begin, end = _U(query_offsets[query]), _U(query_offsets[query + 1])
+        if alone:
+            query_bits = ~_U(0)
+        else:
+            for at in range(begin, end):
+                query_bits |= _U(1) << (_U(query_ranks[at]) & _U(63))
+        for i in range(_U(tags[begin - base, _BEFORE]), _U(tags[end - base, _BEFORE])):
+            row, row_end = _U(tags[i, _ROW]), _U(tags[i, _ROW_END])
+            if row_end - row > few:
                 others += row_end - row
                 continue
-            for candidate in range(_U(row), _U(row_end)):
-                rows[used] = candidate
+            places[used, 0] = row
+            used += (query_bits >> (_U(seconds[row]) & _U(63))) & _U(1)
+            for candidate in range(row + _U(1), row_end):
+                places[used, 0] = candidate
                 used += (query_bits >> (_U(seconds[candidate]) & _U(63))) & _U(1)
-        if end - begin > _MANY_RANKS:
-            for at in range(begin, end):
-                word, bit = _bit_of(bits, query_ranks[at])
-                bits[word] |= _U(1) << bit
-            bits[len(bits) - 1] |= _NO_RANKS_BIT
+        many = used > begun and not alone and end - begin > _U(_MANY_RANKS)
+        if many:
+            _mark(bits, query_ranks, begin, end)
+        if many or alone:
             candidates, used = used, begun
             for i in range(begun, candidates):
-                word, bit = _bit_of(bits, seconds[rows[i]])
-                rows[used] = rows[i]
-                used += (bits[word] >> bit) & _U(1)
+                row = places[i, 0]
+                word, bit = bit_of(bits, seconds[row])
+                places[used, 0] = row
+                used += (_U(bits[word]) >> bit) & _U(1)
+        if many:
             _clear(bits, query_ranks, begin, end)
         ends[query - first + 1, 0], ends[query - first + 1, 1] = used, others
     return used
 
 
-@inlined
-def _begins_alike(offsets, ranks, row, other, depth):
-    """Whether two rows have the same first `depth` ranks; the other has as many."""
-    begin, other_begin = _U(offsets[row]), _U(offsets[other])
-    if _U(offsets[row + _U(1)]) - begin < depth:
-        return False
-    for i in range(depth):
-        if ranks[begin + i] != ranks[other_begin + i]:
-            return False
-    return True
-
-
-@kernel
-def _behind(offsets, ranks, row, end, depth):
-    """The first row from `row` on, below `end`, without the first `depth` ranks of the row before it. Galloping."""
-    known, low, step = row - _U(1), row, _U(1)
-    while low + step <= end and _begins_alike(offsets, ranks, low + step - _U(1), known, depth):
-        low += step
-        step *= _U(2)
-    high = min(low + step - _U(1), end)
-    while low < high:
-        middle = (low + high) >> _U(1)
-        if _begins_alike(offsets, ranks, middle, known, depth):
-            low = middle + _U(1)
+@lent
+def _once(bits, tags, first, last):
+    """Leave each of some ranks, whose bits are set, its rows once."""
+    for i in range(first, last):
+        word, bit = bit_of(bits, tags[i, _RANK])
+        if (bits[word] >> bit) & _U(1):
+            bits[word] &= ~(_U(1) << bit)
         else:
-            high = middle
-    return low
+            tags[i, _ROW_END] = tags[i, _ROW]
+    for i in range(first, last):
+        word, bit = bit_of(bits, tags[i, _RANK])
+        bits[word] |= _U(1) << bit
 
 
 @kernel
-def _walk(bits, query, known, edges, most, out, used):
-    """Append the rows of a large cluster that a query contains; returns where they end, and how many were read.
-
-    The query is what it has behind the cluster's rank. A row begins with ranks of the one before. If that one failed at
-    one of these, so does this, unread; else only the ranks behind them are compared.
-    """
-    ((offsets, ranks, _, first_rows), shared), (query_ranks, at, last) = known, query
-    exact = 8 * len(bits) >= len(first_rows)
-    row, end, depth, read = _U(edges[0]), _U(edges[1]), _U(1), 0
-    while row < end and read <= most:
-        begin, stop = _U(offsets[row]), _U(offsets[row + _U(1)])
-        failed = _first_strange(bits, ranks, begin + depth, stop)
-        read += 1
-        if failed == stop:
-            out[used] = row
-            used += np.int64(exact or contains_ranks(query_ranks, at, last, ranks, begin + _U(1), stop))
-        row += _U(1)
-        if failed < stop:
-            near = min(end, row + _NEAR_ROWS)
-            while row < near and _U(shared[row]) > failed - begin:
-                row += _U(1)
-            if row == near and row < end and _U(shared[row]) > failed - begin:
-                row = _behind(offsets, ranks, row, end, failed - begin + _U(1))
-        if row < end:
-            depth = _U(shared[row])
-    return used, read
-
-
-@kernel
-def _scan(bits, query, known, edges, out, used):
-    """As `_walk`, by the second-rarest rank of each row: of a cluster in which that takes less time."""
-    ((offsets, ranks, seconds, first_rows), _), (query_ranks, at, last) = known, query
-    exact, candidates = 8 * len(bits) >= len(first_rows), _U(used)
-    for row in range(_U(edges[0]), _U(edges[1])):
-        word, bit = _bit_of(bits, seconds[row])
-        out[candidates] = row
-        candidates += (bits[word] >> bit) & _U(1)
-    found = _U(used)
-    for i in range(found, candidates):
-        candidate = _U(out[i])
-        begin, stop = _U(offsets[candidate]) + _U(1), _U(offsets[candidate + _U(1)])
-        out[found] = candidate
-        if _all_known(bits, ranks, begin, stop):
-            found += _U(exact or contains_ranks(query_ranks, at, last, ranks, begin, stop))
-    return np.int64(found), np.int64(candidates) - used
-
-
-@kernel
-def _verify(block, candidates, known, limits, bits, out, used, ends):
-    """Append the rows that each query of a block contains; returns them, where they end, and how many were read."""
-    ((query_offsets, query_ranks), edges, first, last), (rows, row_ends, places) = block, candidates
-    ((_, ranks, _, first_rows), _), (has_empty, most, walk_rows) = known, limits
-    base, exact, read = query_offsets[first], 8 * len(bits) >= len(first_rows), 0
+def _verify(block, tags, candidates, known, limits, bits, out, ends):
+    """Append the rows that each query of a block contains; returns them, and how many were read."""
+    ((query_offsets, query_ranks), first, last, alone), (places, row_ends) = block, candidates
+    ((_, ranks, _, first_rows), _, _), (has_empty, most, walk_rows) = known, limits
+    base, exact, read, used = query_offsets[first], 8 * len(bits) >= len(first_rows), 0, ends[first]
+    few = _FEW_ROWS if alone else SCAN_ROWS
     for query in range(first, last):
         begin, end = query_offsets[query], query_offsets[query + 1]
         candidate, last_candidate = row_ends[query - first, 0], row_ends[query - first + 1, 0]
         others = row_ends[query - first + 1, 1]
-        room = last_candidate - candidate + others
-        if used + room >= len(out):  # seldom, and a call counts references, which takes longer than most queries
-            out = with_room(out, used, room + 1)
+        room = last_candidate - candidate + others + 1
+        spare = used + room
+        if spare + SPARE >= len(out):  # seldom, and a call counts references, which takes longer than most queries
+            out = with_room(out, used, room + SPARE + 1)
         if has_empty:
             out[used] = 0
             used += 1
-        if room:
-            found, repeated = used, False
-            for at in range(begin, end):
-                word, bit = _bit_of(bits, query_ranks[at])
-                if exact and (bits[word] >> bit) & _U(1):
-                    edges[at - base, 1] = edges[at - base, 0]
-                    repeated |= query_ranks[at] != UNKNOWN
-                bits[word] |= _U(1) << bit
+        if room > 1:
+            found = used
+            repeated = not alone and _mark(bits, query_ranks, begin, end) != _U(0) and exact
             for i in range(candidate, last_candidate):
-                place, stop = _U(places[i, 0]), _U(places[i, 1])
-                out[used] = rows[i]
-                if _all_known(bits, ranks, place, stop):
+                place, stop = _U(places[i, 1]), _U(places[i, 2])
+                out[used] = places[i, 0]
+                if all_known(bits, ranks, place, stop):
                     used += np.int64(exact or contains_ranks(query_ranks, begin, end, ranks, place, stop))
             read += last_candidate - candidate
             if others:
-                bits[len(bits) - 1] |= _NO_RANKS_BIT
-                for at in range(begin, end):
-                    row, row_end = edges[at - base, 0], edges[at - base, 1]
-                    if row_end - row > SCAN_ROWS and read <= most:
-                        behind = query_ranks, at + 1, end  # here, as to make it counts references
+                first_tag, last_tag = _U(tags[begin - base, _BEFORE]), _U(tags[end - base, _BEFORE])
+                if repeated:
+                    _once(bits, tags, first_tag, last_tag)
+                of_query = query_ranks, begin, end  # here, as to make it counts references
+                for i in range(first_tag, last_tag):
+                    row, row_end = np.int64(tags[i, _ROW]), np.int64(tags[i, _ROW_END])
+                    if row_end - row > few and read <= most:
                         if row_end - row > walk_rows:
-                            used, more = _walk(bits, behind, known, (row, row_end), most - read, out, used)
+                            used, more = walk(bits, of_query, known, (row, row_end), most - read, out, used)
                         else:
-                            used, more = _scan(bits, behind, known, (row, row_end), out, used)
+                            used, more = scan(bits, of_query, known, (row, row_end), out, used, spare)
                         read += more
-            _clear(bits, query_ranks, begin, end)
+            if not alone:
+                _clear(bits, query_ranks, begin, end)
             if repeated:
                 used = ascending_row(out, found, used, found)
         ends[query + 1] = used
-    return out, used, read
+    return out, read
 
 
 @kernel
@@ -309,45 +239,89 @@ def _find_sets(queries, known, limits, bits, ends):
     are not walked. Queries have their ranks in any order, also several times, and UNKNOWN; if `bits` has not one for
     each rank, ascending and each once.
     """
-    (query_offsets, query_ranks), ((offsets, ranks, seconds, first_rows), _) = queries, known
+    (query_offsets, query_ranks), ((offsets, ranks, seconds, first_rows), _, rarest) = queries, known
     longest, count, size = 0, len(ends) - 1, min(_BLOCK, len(ends) - 1)
     for query in range(count):
         longest = max(longest, query_offsets[query + 1] - query_offsets[query])
     longest = max(longest, min(_BLOCK_TAGS, query_offsets[count] - query_offsets[0]))
-    # One array in place of two: to make one takes 60 ns
-    edges, rows = np.empty((longest + 16 * size, 2), np.int64), np.empty(16 * size, np.uint32)
-    row_ends, places = np.zeros((size + 1, 2), np.int64), edges[longest:]
-    out, used, total = np.empty(16 * count, np.uint32), 0, 0
-    touched, behind = np.uint32(0), _U(len(first_rows) - 1)
+    # Few arrays, as to make one takes 60 ns
+    tags, places = np.empty((longest + 1, 4), np.uint32), np.empty((16 * size, 3), np.int64)
+    row_ends, out = np.zeros((size + 1, 2), np.int64), np.empty(16 * count + SPARE, np.uint32)
+    exact, total, touched = 8 * len(bits) >= len(first_rows), 0, np.uint32(0)
     # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
     last = 0
     while last < count:
         first, last = last, last + 1
-        while last < min(count, first + _BLOCK) and query_offsets[last + 1] - query_offsets[first] <= _BLOCK_TAGS:
+        begin, room = query_offsets[first], 0
+        alone = query_offsets[last] - begin > _ALONE
+        while not alone and last < min(count, first + _BLOCK) and query_offsets[last + 1] - begin <= _BLOCK_TAGS:
             last += 1
-        block, room = (queries, edges, first, last), 0
-        begin = query_offsets[first]
-        for i in range(query_offsets[last] - begin):
-            rank = _U(query_ranks[begin + i])  # UNKNOWN is behind them all
-            edges[i, 0], edges[i, 1] = first_rows[min(rank, behind)], first_rows[min(rank + _U(1), behind)]
-            room += min(edges[i, 1] - edges[i, 0], SCAN_ROWS)
-        for i in range(query_offsets[last] - begin):
-            touched ^= seconds[min(edges[i, 0], len(seconds) - 1)]
-        rows = with_room(rows, 0, room + 1)
-        candidates = _candidates(block, seconds, bits, rows, row_ends)
-        if candidates > len(places):
-            places = np.empty((2 * candidates, 2), np.int64)
+        block = queries, first, last, alone
+        used = _mark_alone(block, rarest, tags, bits, exact) if alone else _rarest_tags(block, rarest, tags)
+        for i in range(used):
+            rank = tags[i, _RANK]
+            tags[i, _ROW], tags[i, _ROW_END] = first_rows[rank], first_rows[rank + np.uint32(1)]
+            room += min(tags[i, _ROW_END] - tags[i, _ROW], np.uint32(SCAN_ROWS))
+        for i in range(used):
+            touched ^= seconds[tags[i, _ROW]]
+        if room >= len(places):
+            places = np.empty((2 * room + 1, 3), np.int64)
+        candidates = _candidates(block, tags, seconds, bits, places, row_ends)
         for i in range(candidates):
-            places[i, 0], places[i, 1] = offsets[rows[i]] + 1, offsets[rows[i] + np.uint32(1)]
+            row = _U(places[i, 0])
+            places[i, 1], places[i, 2] = offsets[row] + 1, offsets[row + _U(1)]
         for i in range(candidates):
-            touched ^= ranks[places[i, 0] - 1]
-        out, used, read = _verify(block, (rows, row_ends, places), known, limits, bits, out, used, ends)
+            touched ^= ranks[places[i, 1] - 1]
+        out, read = _verify(block, tags, (places, row_ends), known, limits, bits, out, ends)
+        if alone:
+            _clear(bits, query_ranks, begin, query_offsets[last])
         total += read
-    return out[:used], total, touched
+    return out[: ends[count]], total, touched
 
 
-_SECONDS, _FIRST_ROWS, _SHARED = LAYOUT, LAYOUT + 1, LAYOUT + 2
+@kernel
+def _find_directly(queries, known, has_empty, stamps, ends):
+    """As `_find_sets`, of a small segment, one query after the other.
+
+    `stamps` has a byte for each rank, one for UNKNOWN and one for the last number that was used: each query has another
+    one, with which it stamps its ranks.
+    """
+    (query_offsets, query_ranks), ((_, _, _, first_rows), _, rarest) = queries, known
+    longest, count, behind = 0, len(ends) - 1, _U(len(first_rows) - 1)
+    for query in range(count):
+        longest = max(longest, query_offsets[query + 1] - query_offsets[query])
+    own, out = np.empty(longest + 1, np.uint32), np.empty(16 * count + SPARE, np.uint32)
+    used, read, number = _U(0), 0, _U(stamps[behind + _U(1)])
+    for query in range(count):
+        number += _U(1)
+        if number > _U(255):
+            stamps[:] = 0
+            number = _U(1)
+        stamps[behind] = number
+        tags = _U(0)
+        for at in range(_U(query_offsets[query]), _U(query_offsets[query + 1])):
+            rank = min(_U(query_ranks[at]), behind)
+            own[tags] = rank
+            tags += (_U(rarest[rank >> _U(3)]) >> (rank & _U(7))) & _U(stamps[rank] != number)
+            stamps[rank] = number
+        if has_empty:
+            if used == _U(len(out)):
+                out = with_room(out, np.int64(used), 1)
+            out[used] = 0
+            used += _U(1)
+        for i in range(tags):
+            row, row_end = _U(first_rows[own[i]]), _U(first_rows[own[i] + np.uint32(1)])
+            if used + row_end - row + _U(SPARE) > _U(len(out)):
+                out = with_room(out, np.int64(used), np.int64(row_end - row) + SPARE)
+            used, more = scan_stamped((stamps, number), known, (row, row_end), out, used)
+            read += more
+        ends[query + 1] = used
+    stamps[behind + _U(1)] = number
+    return out[: np.int64(used)], read
+
+
+_SECONDS, _FIRST_ROWS, _SHARED, _RAREST = range(LAYOUT, LAYOUT + 4)
 
 
 @kernel
@@ -369,7 +343,8 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     empty, ends = has_empty(tables), np.zeros(2, np.int64)
     if len(seconds) == 0:
         return np.empty(0, np.uint32), 0
-    known, bits = (clusters, array_at(tables, _SHARED, np.uint8)), _bitmap(len(clusters[3]), len(ranks))
+    shared, rarest = array_at(tables, _SHARED, np.uint8), array_at(tables, _RAREST, np.uint8)
+    known, bits = (clusters, shared, rarest), _bitmap(len(clusters[3]), len(ranks))
     limits = empty != 0, most, WALK_ROWS
     sets, read, _ = _find_sets((np.array([0, len(ranks)]), ranks), known, limits, bits, ends)
     return sets, read - len(sets) + empty if read <= most else -1
@@ -388,23 +363,29 @@ def _in_segment(first_row: Any) -> Any:
     return in_segment
 
 
+def _last(unused: list[U8Array], size: int) -> U8Array:
+    """An array that no other thread uses: one of these, or zeros."""
+    try:
+        return unused.pop()
+    except IndexError:
+        return np.zeros(size, np.uint8)
+
+
 class RarestSubsetMatch(Finder):
     """Subset match over a snapshot in the `rarest` layout. Always exact: tags are compared, not signatures."""
 
     def __init__(self, segment: Segment, *, threads: int = 1) -> None:
         assert isinstance(segment.partitions, ClusterTable)
-        ranks = segment.tagsets.ranks
-        shared = np.zeros(len(ranks), np.uint8)
-        run_rows(
-            lambda first, last: _shared_ranks(ranks.offsets, ranks.values, first, last, shared),
-            even_ranges(len(ranks), threads),
-            threads,
-        )
         self._clusters = clusters_of(segment, threads=threads)
-        self._shared: U8Array = frozen(shared)  # How many of its first ranks each row has in common with the one before
+        self._shared = shared_ranks(self._clusters, threads=threads)
+        self._rarest = rarest_ranks(self._clusters)
         self._has_empty = segment.tagsets.has_empty_set
-        # Bitmaps of all ranks that no thread uses now: zeros
+        offsets, _, seconds, first_rows = self._clusters
+        few_bytes = offsets.nbytes + seconds.nbytes + first_rows.nbytes <= FEW_BYTES
+        self._is_small = few_bytes and np.diff(first_rows).max(initial=0) <= _FEW_TOGETHER
+        # Bitmaps, which are zeros, and stamps that no thread uses now
         self._bitmaps: list[U8Array] = []
+        self._stamps: list[U8Array] = []
 
     @classmethod
     def of(cls, segment: Segment, options: MatchOptions) -> RarestSubsetMatch:
@@ -417,11 +398,11 @@ class RarestSubsetMatch(Finder):
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        return self._clusters.seconds.nbytes + self._shared.nbytes
+        return self._clusters.seconds.nbytes + self._shared.nbytes + self._rarest.nbytes
 
     def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """As `Finder` says."""
-        prepared, dtypes = prepare(segment, tags, [*self._clusters[2:], self._shared], [])
+        prepared, dtypes = prepare(segment, tags, [*self._clusters[2:], self._shared, self._rarest], [])
         first_row: Any = self._clusters.first_rows.dtype.type
         return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, brief=True))
 
@@ -434,12 +415,14 @@ class RarestSubsetMatch(Finder):
         ends = np.zeros(len(prepared) + 1, np.int64)
         if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
             return RowsFound(Lists(ends, np.zeros(0, np.uint32)), 0)
-        known = tuple(self._clusters), self._shared  # a named tuple's type takes longer to find
-        try:
-            bits = self._bitmaps.pop()
-        except IndexError:
-            bits = np.zeros(1 << (len(self._clusters.first_rows) >> 3).bit_length(), np.uint8)
-        limits = self._has_empty, ALL, WALK_ROWS
-        rows, read, _ = _find_sets((prepared.offsets, prepared.ranks), known, limits, bits, ends)
-        self._bitmaps.append(bits)
+        known = tuple(self._clusters), self._shared, self._rarest  # a named tuple's type takes longer to find
+        queries, ranks = (prepared.offsets, prepared.ranks), len(self._clusters.first_rows)
+        if self._is_small and len(prepared) >= FEW_QUERIES:
+            stamps = _last(self._stamps, ranks + 1)
+            rows, read = _find_directly(queries, known, self._has_empty, stamps, ends)
+            self._stamps.append(stamps)
+        else:
+            bits = _last(self._bitmaps, 1 << (ranks >> 3).bit_length())
+            rows, read, _ = _find_sets(queries, known, (self._has_empty, ALL, WALK_ROWS), bits, ends)
+            self._bitmaps.append(bits)
         return RowsFound(Lists(ends, rows), int(read) + self._has_empty * len(prepared) - len(rows))

@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
-from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import copy, inlined, kernel
+from tagmatch.model.kernels.known_tags import known_tags, look_up
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, spread
-from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
+from tagmatch.model.kernels.tag_table import UNKNOWN, constraints_among
 from tagmatch.model.options import Wanted
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, KeyTable, Vocabulary, is_deleted
@@ -41,14 +41,16 @@ class TagIndex:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        self.slots: U64Array = vocabulary.slots_of_queries
+        # Without the tags of constraints: no query has these, and where each differs they are nearly all
+        numbers = np.flatnonzero(~constraints_among(vocabulary.tags)).astype(np.uint32)
+        self.known = tuple(known_tags(vocabulary.tags, numbers))  # a named tuple's type takes longer to find
         self._translating = threading.Lock()
         self._translation: Translation | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.slots.nbytes
+        return sum(each.nbytes for each in self.known)
 
     def ranks(self, queries: TagLists, first: int, last: int) -> QueryBatch:
         """Queries `first` to `last` as ranks; each string of a dictionary is looked up once, for all of its queries."""
@@ -100,8 +102,7 @@ class TagIndex:
     def _look_up(self, tags: Strings, first: int, numbers: U32Array) -> None:
         """Write the ranks of as many tags, from `first` on, as there is room for."""
         known = self.vocabulary.tags
-        hashes = hash_strings(tags, seed=self.vocabulary.seed, first=first, last=first + len(numbers))
-        find_all(hashes, tags.offsets, tags.data, first, self.slots, known.offsets, known.data, numbers)
+        look_up(tags.offsets, tags.data, first, self.known, known.offsets, known.data, numbers)
 
 
 _U = np.uint64

@@ -415,7 +415,7 @@ def _find(dtypes: DTypes, *, plane: bool) -> Any:
         if len(place):
             numbers[:] = np.frombuffer(place, np.float64)
         lon, lat = numbers[:1], numbers[1:2]
-        tags, beside = tags_in(tables[0], text, count), read((attributes,))
+        tags, beside = tags_in(text, count), read((attributes,))
         found, ends = np.empty(0, np.uint32), np.zeros(2 * len(tables) + 1, np.int64)
         for segment in range(len(tables)):
             table = tables[segment]

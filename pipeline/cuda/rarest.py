@@ -16,14 +16,10 @@ import numpy as np
 from tagmatch.model.arrays import bytes_of
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import ClusterTable, Segment
+from tagmatch.pipeline.clusters import NO_RANK, Clusters, clusters_of
 from tagmatch.pipeline.cuda.device import grid, inlined, kernel, sent, to_device
 from tagmatch.pipeline.cuda.pairs import DeviceQueries, PairArrays, new_stage, staging
-from tagmatch.pipeline.rarest import (
-    NO_RANK,
-    SCAN_ROWS,
-    Clusters,
-    clusters_of,
-)
+from tagmatch.pipeline.rarest import SCAN_ROWS
 from tagmatch.pipeline.tags import contains_ranks, seek
 
 cuda: Any = numba.cuda

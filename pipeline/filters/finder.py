@@ -29,7 +29,7 @@ from tagmatch.pipeline.one import (
     LAYOUT_SCALAR,
     OneQuery,
     Single,
-    hashes_with,
+    hashes_of,
     kernels_of,
     live_of,
     prepare,
@@ -185,7 +185,7 @@ def _encoded(tables, tags, attributes):
     """Attributes and codes of the message, which is counted."""
     names, absent, constants, patterns = arrays_at(tables, _KNOWN, _OF_ATTRIBUTES)
     known = names, absent, scalar(tables, _FIRST_ABSENT), constants, patterns
-    attributes, codes = encode_one(tags.offsets, hashes_with(tags, _SEED), tags.data, attributes, known)
+    attributes, codes = encode_one(tags.offsets, hashes_of(tags, _SEED), tags.data, attributes, known)
     count_messages(1, attributes, own_array_at(tables, _SEEN, np.int64), own_array_at(tables, _SEEN + 1, np.int64))
     return attributes, codes
 

@@ -276,12 +276,12 @@ def rows_of_tags(count: int, dictionary: pa.Array, begin: int = 0) -> pa.ListArr
     return pa.ListArray.from_arrays(np.arange(0, 3 * count + 1, 3, dtype=np.int32), tags)
 
 
-def strings_given_to(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[int]:
-    """How many strings each call of a function gets from now on."""
+def strings_given_to(monkeypatch: pytest.MonkeyPatch, module: object, name: str, at: int = 0) -> list[int]:
+    """How many strings each call of a function gets from now on: as many as the argument at this place has."""
     counts, function = [], getattr(module, name)
 
     def counting(*arguments, **options):
-        counts.append(len(arguments[0]))
+        counts.append(len(arguments[at]))
         return function(*arguments, **options)
 
     monkeypatch.setattr(module, name, counting)
@@ -297,7 +297,7 @@ def test_each_string_of_a_dictionary_is_looked_up_once(monkeypatch, layout, piec
     dictionary = pa.array(TAGS)
     queries = pa.chunked_array([rows_of_tags(count, dictionary) for count in counts])
     monkeypatch.setattr(preprocess, "_STRINGS_A_PIECE", piece)
-    looked_up = strings_given_to(monkeypatch, preprocess, "find_all")
+    looked_up = strings_given_to(monkeypatch, preprocess, "look_up", -1)
     answers = tm.match_many(queries)
     assert sum(looked_up) == strings
     assert_keys(answers, [oracle.match(query) for query in queries.to_pylist()])

@@ -17,12 +17,15 @@ SOME = st.sets(st.sampled_from(KNOWN), min_size=1, max_size=7)
 ASKED = st.lists(st.sampled_from([*KNOWN, "unknown"]), max_size=40)
 
 
-@pytest.fixture(autouse=True, params=[rarest.SCAN_ROWS, None], ids=["walked", "scanned"])
-def walk_rows(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Walk large clusters, or scan them as those of fewer than thousands of rows."""
+@pytest.fixture(autouse=True, params=["walked", "scanned", "directly"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Walk large clusters, or scan them as those of fewer than thousands of rows; or all, as of a small segment."""
     with pytest.MonkeyPatch.context() as patch:
-        if request.param:
-            patch.setattr(rarest, "WALK_ROWS", request.param)
+        patch.setattr(rarest, "FEW_QUERIES", 0)
+        if request.param != "directly":
+            patch.setattr(rarest, "FEW_BYTES", -1)
+        if request.param == "walked":
+            patch.setattr(rarest, "WALK_ROWS", rarest.SCAN_ROWS)
         yield
 
 
@@ -75,6 +78,33 @@ def test_tags_that_a_query_has_several_times() -> None:
     sets = [*large, *([tag, f"other{i}"] for tag in "abcdefgh" for i in range(70)), ["few", "a"], ["few"], []]
     queries = [[*"abc", "rare", "few"] * 2, ["rare", *"ab", "x", "few", "y", "x", "few"], ["few", "few"], ["x", "x"]]
     answers(sets, [*queries, [tag for _ in range(40) for tag in ("few", "rare", *"hgfa")], ["rare", "rare"]])
+
+
+def test_a_call_of_more_queries_than_a_byte_has_numbers() -> None:
+    """A query's ranks are stamped with its number, which comes again; a second call goes on."""
+    rng = random.Random(2)
+    sets = [rng.sample(KNOWN, rng.randint(1, 4)) for _ in range(60)] + [[]]
+    asked = [rng.sample([*KNOWN, "unknown"], rng.randint(0, 6)) for _ in range(700)]
+    oracle = Oracle()
+    oracle.add_sets(sets, range(len(sets)))
+    oracle.consolidate()
+    with TagMatch(device="cpu", threads=1) as tm:
+        tm.add_sets(sets, range(len(sets)))
+        tm.consolidate()
+        for queries in (asked[:300], asked[300:]):
+            found = tm.match_many(queries).to_pylist()
+            assert [sorted(keys) for keys in found] == [sorted(oracle.match(query)) for query in queries]
+
+
+def test_rows_of_some_and_of_many_tags() -> None:
+    """Short rows are looked at rank by rank, up to 128 at once; those that have hundreds of ranks, one by one."""
+    rng = random.Random(3)
+    sets = [["rare", *rng.sample(KNOWN, rng.randint(0, 7))] for _ in range(300)]
+    sets += [["rare", *(f"long{i}" for i in range(size)), KNOWN[0]] for size in (100, 200, 700)]
+    sets += [[tag, f"other{i}"] for tag in KNOWN for i in range(400)]
+    sets += [[f"long{i}", f"other{j}"] for i in range(700) for j in range(2)]
+    queries = [["rare", *rng.sample(KNOWN, size)] for size in (0, 3, 10, 14)]
+    answers(sets, [*queries, [*KNOWN, "rare", *(f"long{i}" for i in range(300))], ["rare", "rare"]])
 
 
 def test_ranks_that_share_a_bit() -> None:

@@ -21,6 +21,7 @@ from tagmatch import TagMatch
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import to_strings
 from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.kernels.known_tags import known_tags, look_up
 from tagmatch.model.kernels.tag_table import UNKNOWN, TagInterner, build_slots, find_all
 from tagmatch.model.options import Layout
 from tagmatch.model.tables import grouped_by_hash
@@ -64,6 +65,48 @@ def test_look_up_finds_what_is_there_and_nothing_else(stored, asked):
     strings = as_strings(known)
     found = found_in(build_slots(strings, hash_strings(strings)), strings, asked + known)
     assert found == [known.index(tag) if tag in stored else int(UNKNOWN) for tag in asked + known]
+
+
+def known_in(strings: Strings, numbers: list[int], asked: list[bytes], first: int = 0) -> list[int]:
+    queries, out = as_strings(asked), np.empty(len(asked) - first, np.uint32)
+    known = tuple(known_tags(strings, np.array(numbers, np.uint32)))
+    look_up(queries.offsets, queries.data, first, known, strings.offsets, strings.data, out)
+    return out.tolist()
+
+
+@given(st.sets(st.binary(max_size=20)), st.lists(st.binary(max_size=20)), st.data())
+def test_queries_find_the_tags_of_a_table_and_nothing_else(stored, asked, data):
+    """Of up to 15 bytes, and longer ones; the last ones have few bytes behind them."""
+    known = sorted(stored)
+    numbers = data.draw(st.sets(st.sampled_from(range(len(known)))) if known else st.just(set()))
+    asked += known
+    right = [known.index(tag) if tag in stored else -1 for tag in asked]
+    first = data.draw(st.integers(0, len(asked)))
+    found = known_in(as_strings(known), sorted(numbers), asked, first)
+    assert found == [number if number in numbers else int(UNKNOWN) for number in right[first:]]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 20_000])
+def test_queries_find_tags_of_any_length_in_tables_of_any_size(count):
+    tags = [b"x" * (i % 40) + b"%d" % i for i in range(2 * count)]
+    found = known_in(as_strings(tags), list(range(count)), tags[::-1])
+    assert found == [int(UNKNOWN)] * count + list(range(count))[::-1]
+
+
+def test_long_tags_are_compared_byte_by_byte():
+    """Whose keys are equal, differ nevertheless: here, a table has other bytes under their numbers."""
+    tags, others = [b"a" * 16, b"b" * 40, b"c"], [b"a" * 15 + b"b", b"b" * 41, b"d"]
+    strings, other, out = as_strings(tags), as_strings(others), np.empty(3, np.uint32)
+    known = tuple(known_tags(strings, np.arange(3, dtype=np.uint32)))
+    look_up(strings.offsets, strings.data, 0, known, other.offsets, other.data, out)
+    assert out.tolist() == [int(UNKNOWN), int(UNKNOWN), 2]
+
+
+def test_no_tags_can_be_made_that_crowd_into_few_buckets():
+    """Each table has another secret, and so the same tags lie elsewhere in each."""
+    tags = as_strings([b"%d" % i for i in range(1000)])
+    tables = [known_tags(tags, np.arange(1000, dtype=np.uint32)).buckets for _ in range(2)]
+    assert not np.array_equal(*tables)
 
 
 def as_text(strings: Strings) -> list[bytes]:
