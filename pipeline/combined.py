@@ -21,6 +21,7 @@ from tagmatch.model.kernels.lists import side_by_side
 from tagmatch.model.options import Wanted
 from tagmatch.model.tables import Deletions, KeyTable, Segment
 from tagmatch.pipeline.areas.finder import AreaFinder
+from tagmatch.pipeline.filters.parts import PartsFinder
 from tagmatch.pipeline.one import OfSeveralTypes, OneQuery, one_of_all
 from tagmatch.pipeline.segment import (
     About,
@@ -191,14 +192,17 @@ class Union(Several):
 
 
 class Beside(Union):
-    """A device's matcher of a segment, and finders of the segment's sets with areas, which no device has."""
+    """A device's matcher of a segment, and finders of the segment's sets with areas or parts, which no device has."""
 
-    def __init__(self, segment: Segment, device: SegmentMatcher, finder: AreaFinder) -> None:
-        self.others, self.located, self.finder = device, CpuMatcher(segment, [finder]), finder
+    def __init__(
+        self, segment: Segment, device: SegmentMatcher, finder: AreaFinder | None, parts: PartsFinder | None = None
+    ) -> None:
+        finders = [each for each in (finder, parts) if each is not None]
+        self.others, self.located, self.finder, self.parts = device, CpuMatcher(segment, finders), finder, parts
         super().__init__([self.others, self.located])
         self._segment = segment
         self._first_rows = [0, 0]
-        if finder.device is not None:
+        if finder is None or finder.device is not None:
             # The CPU has a part in each packet, for which more threads help
             self.packet_size = replace(self.packet_size, at_once=None)
 
@@ -217,7 +221,7 @@ class Beside(Union):
     def without(self, deletions: Deletions) -> Beside:
         """The matcher of the same tables with these rows deleted."""
         segment = replace(self._segment, deletions=deletions)
-        return Beside(segment, self.others.without(deletions), self.finder)
+        return Beside(segment, self.others.without(deletions), self.finder, self.parts)
 
 
 class CpuUnion(Union):

@@ -29,6 +29,7 @@ from tagmatch.pipeline.combined import Beside, CpuUnion, Hybrid, RoundRobin, Spl
 from tagmatch.pipeline.cuda import devices
 from tagmatch.pipeline.filters.finder import ConstraintFinder
 from tagmatch.pipeline.filters.index import FilterIndex, filters_of, filters_of_rows, likely_message
+from tagmatch.pipeline.filters.parts import parts_of_sets
 from tagmatch.pipeline.segment import CpuMatcher, DeviceMatcher, Finder, Matcher, SegmentMatcher, tag_finder
 
 # What is tried at most; a packet of more queries goes to the device
@@ -153,13 +154,16 @@ def _matcher_of(
     options: MatchOptions,
     earlier: Sequence[Part],
 ) -> SegmentMatcher:
+    parts = parts_of_sets(segment)
     device, notes = _device_of(segment, filters, options, earlier)
     if device is None:
-        others = [] if areas is None else [AreaFinder(areas)]
+        others: list[Finder] = [] if areas is None else [AreaFinder(areas)]
+        others += [] if parts is None else [parts]
         return CpuMatcher(segment, [*_finders(segment, filters, options, others), *others], notes=notes)
-    if areas is None:
+    if areas is None and parts is None:
         return device
-    return Beside(segment, device, _area_finder(areas, device, options, earlier))
+    finder = None if areas is None else _area_finder(areas, device, options, earlier)
+    return Beside(segment, device, finder, parts)
 
 
 def _finders(
@@ -206,7 +210,7 @@ def _area_finder(areas: AreaIndex, others: Hybrid, options: MatchOptions, earlie
         clients = None if areas.followers is None else CudaClients(areas.followers.cells, int(number))
         device = Searchers(CudaFixedAreas(areas.fixed, int(number), options.cuda.streams), clients)
         finders = (part.matcher.finder for part in earlier if isinstance(part.matcher, Beside))
-        known = ((len(each), each.fewest_messages) for each in finders if each.device is not None)
+        known = ((len(each), each.fewest_messages) for each in finders if each and each.device)
         fewest = _fewest(options, known, len(areas), lambda: break_even_of_areas(device, areas))
         return AreaFinder(areas, device, fewest)
     except DeviceError as error:

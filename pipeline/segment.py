@@ -265,8 +265,8 @@ class Finder(ABC):
         """The rows that each message satisfies (stage 2, subset match)."""
 
     @abstractmethod
-    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery | OfSeveralTypes:
-        """Answers single messages about these rows of the segment."""
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery | OfSeveralTypes | None:
+        """Answers single messages about these rows of the segment; `None` if these come in packets."""
 
 
 class PartitionFinder(Finder):
@@ -420,7 +420,9 @@ class CpuMatcher:
             case [PartitionFinder() as finder]:
                 self.by_partition = ByPartition(finder, segment, self.tag_index)
         each = [finder.one_query(segment, self.tag_index) for finder in self._finders]
-        self.one_query = one_of_all(each, [0] * len(each), [0] * len(each))
+        alone = [one for one in each if one is not None]
+        some_first = [0] * len(alone)
+        self.one_query = one_of_all(alone, some_first, some_first) if len(alone) == len(each) else None
 
     def without(self, deletions: Deletions) -> CpuMatcher:
         """The matcher of the same tables with these rows deleted."""

@@ -16,9 +16,9 @@ from tagmatch.model.columns import tag_list
 from tagmatch.model.input.places import area_has, checked_location
 from tagmatch.model.kernels.sphere import EARTH
 from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
-from tagmatch.model.where.constraints import AREA, CONTAINS, NO_TAG, RANGES, SUFFIX, Constraint, Where, name_text
+from tagmatch.model.where.constraints import AREA, CONTAINS, NO_TAG, PARTS, RANGES, SUFFIX, Constraint, Where, name_text
 from tagmatch.model.where.language import rows_of
-from tagmatch.model.where.values import NAN, TEXTS, key_of, literal, quoted, type_of, value_of
+from tagmatch.model.where.values import NAN, TEXTS, is_reserved, key_of, literal, quoted, type_of, value_of
 
 _SEVERAL = (list, tuple, set, frozenset)
 
@@ -174,11 +174,21 @@ class Asked(NamedTuple):
             return Test("condition", constraint.text, holds, None if holds else quoted(constraint.payload), why)
         if constraint.kind == AREA:
             return self._area(constraint)
+        if constraint.kind == PARTS:
+            return self._parts(constraint)
         given = self.attributes.get(constraint.attribute)
         keys = [key_of(each) for each in (given if isinstance(given, _SEVERAL) else [given]) if each is not None]
         holds = any(_satisfies(constraint, key) for key in keys) != constraint.negated
         has = ", ".join(sorted(map(_shown, keys))) or None
         return Test("condition", constraint.text, holds, has, None if holds else _why(constraint, keys, has))
+
+    def _parts(self, constraint: Constraint) -> Test:
+        least, tags = constraint.parts
+        parts = [self._condition(Constraint.of_tag(tag)) if is_reserved(tag) else self._tag(tag) for tag in tags]
+        held = [quoted(part.test) if part.kind == "tag" else part.test for part in parts if part.holds]
+        why = f"{len(held)} of {len(parts)} hold, not {least}"
+        holds = len(held) >= least
+        return Test("condition", constraint.text, holds, ", ".join(held) or None, None if holds else why)
 
     def _area(self, constraint: Constraint) -> Test:
         area: Any = constraint.area

@@ -101,6 +101,12 @@ class Or:
     parts: tuple[Tree, ...]
 
 
+@dataclass(frozen=True)
+class AtLeast:
+    least: int
+    parts: tuple[Tree, ...]
+
+
 def evaluate(tree: Tree, tags: Collection[str], attributes: Attributes, there: Any = None) -> bool:
     """Whether a message satisfies the expression; `there` says which areas hold."""
     match tree:
@@ -108,6 +114,8 @@ def evaluate(tree: Tree, tags: Collection[str], attributes: Attributes, there: A
             return all(evaluate(part, tags, attributes, there) for part in parts)
         case Or(parts):
             return any(evaluate(part, tags, attributes, there) for part in parts)
+        case AtLeast(least, parts):
+            return sum(evaluate(part, tags, attributes, there) for part in parts) >= least
         case Not(part):
             return not evaluate(part, tags, attributes, there)
         case Tags(wanted):

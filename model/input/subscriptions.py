@@ -52,8 +52,9 @@ from tagmatch.model.input.values import (
 )
 from tagmatch.model.names import check_names
 from tagmatch.model.options import KeyType
+from tagmatch.model.where.alternatives import NO_AREAS, check_areas
 from tagmatch.model.where.areas import Near
-from tagmatch.model.where.constraints import MANY, OPERATORS, RANGES, Constraint, Where
+from tagmatch.model.where.constraints import MANY, OPERATORS, PARTS_TAG, RANGES, Constraint, Where
 from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
 from tagmatch.model.where.types import DECIMAL, TYPES
@@ -87,6 +88,8 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
     if area is not None:
         own = area_tag(area, plane=plane)
         rows = [[*row, own] for row in rows]
+    if len(conditions) + (area is not None) > 1:
+        check_areas(rows)
     return rows
 
 
@@ -300,8 +303,27 @@ def with_conditions(
             for chunk, first, last in _ranges(chunks)
         ]
     if where is not None:
-        chunks, sources = _with_alternatives(chunks, conditions_of(where, rows, plane=plane))
+        conditions = conditions_of(where, rows, plane=plane)
+        if areas is not None:
+            _check_areas(conditions, np.ones(rows, np.bool_) if is_area(areas) else _are_there(column))
+        chunks, sources = _with_alternatives(chunks, conditions)
     return chunks, sources
+
+
+def _are_there(column: pa.ChunkedArray | list[Any]) -> BoolArray:
+    """Which rows have an area."""
+    if isinstance(column, list):
+        return np.array([each is not None for each in column], np.bool_)
+    there: BoolArray = column.is_valid().to_numpy()
+    return there
+
+
+def _check_areas(conditions: Conditions, has_area: BoolArray) -> None:
+    """FilterError for the first row with an area whose condition has parts."""
+    have_parts = [any(tag.startswith(PARTS_TAG) for row in rows for tag in row) for rows in conditions.rows]
+    both = has_area & np.array(have_parts, np.bool_)[conditions.number]
+    if both.any():
+        raise FilterError(f"where: row {int(np.argmax(both))}: {NO_AREAS}")
 
 
 def _ranges(chunks: list[TagLists]) -> Iterator[tuple[TagLists, int, int]]:

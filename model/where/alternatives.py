@@ -13,8 +13,14 @@ from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
 from tagmatch.model.errors import FilterError
-from tagmatch.model.where.constraints import NO_TAG, RANGES, Constraint, Interval
+from tagmatch.model.where.constraints import AREA, AREA_TAGS, NO_TAG, PARTS, PARTS_TAG, RANGES, Constraint, Interval
+from tagmatch.model.where.values import is_reserved
 
+#: Said where an area meets parts
+NO_AREAS = (
+    "an area cannot stand with `at least`, nor with more alternatives than a condition may have sets: write it with "
+    "`or`, or with fewer alternatives"
+)
 #: Most rows that are stored for one expression
 MAX_CONJUNCTIONS = 1024
 #: Most parentheses and `not` within each other
@@ -24,10 +30,11 @@ _MOST_MADE = 1 << 12
 
 
 class Gate(NamedTuple):
-    """Whether so many parts hold: all of them for `and`, one for `or`."""
+    """Whether so many parts hold: all of them for `and`, one for `or`; another number only as one test."""
 
     least: int
     parts: tuple[Expression, ...]
+    is_test: bool = False  # As `at least` is: it becomes no rows
 
 
 class Not(NamedTuple):
@@ -62,10 +69,12 @@ def one_of(parts: Sequence[Expression]) -> Expression:
 def rows_for(expression: Expression) -> list[Row]:
     """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
 
-    FilterError for more than `MAX_CONJUNCTIONS`, for more than `MAX_DEPTH`, or for what has no negation.
+    More than `MAX_CONJUNCTIONS` are one row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a
+    test without a negation, or an area with parts.
     """
     rows = []
     for terms in _rows(expression, negated=False, depth=0):
+        check_areas([_order(terms)])
         tags = sorted(term for term in terms if isinstance(term, str))
         rows.append(Row(tags, sorted((term for term in terms if isinstance(term, Constraint)), key=_tag_of)))
     return rows
@@ -82,41 +91,112 @@ def _order(terms: Terms) -> list[str]:
 def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
     """The conjunctions that an expression, or what holds where it does not, becomes."""
     if depth > MAX_DEPTH:
-        raise FilterError(
-            f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
-        )
+        raise _too_deep()
     if isinstance(expression, Not):
         return _rows(expression.part, negated=not negated, depth=depth + 1)
     if not isinstance(expression, Gate):
         return [frozenset([_negation(expression) if negated else expression])]
+    if expression.is_test:
+        term = _parts(expression, negated=negated, depth=depth)
+        return [frozenset([term])]
     parts = [_rows(part, negated=negated, depth=depth + 1) for part in expression.parts]
-    if (expression.least == 1) != negated:
-        return _bounded(_folded(row for part in parts for row in part))
-    found = parts[0]
-    for part in parts[1:]:
-        found = _product(found, part)
-    return _bounded(_folded(found))
+    found: list[Terms] | None = [row for part in parts for row in part]
+    if (expression.least == 1) == negated:
+        found = parts[0]
+        for part in parts[1:]:
+            found = None if found is None else _product(found, part)
+    found = None if found is None else _folded(found)
+    if found is not None and len(found) <= MAX_CONJUNCTIONS:
+        return found
+    # One row, with a test of the alternatives
+    return [frozenset(_conjuncts(_term(expression, negated=negated, depth=depth)))]
 
 
-def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms]:
-    """The conjunctions that are one of some and one of others."""
+def check_areas(rows: Iterable[Iterable[str]]) -> None:
+    """FilterError if a row of tags has an area and parts, which no finder looks for together."""
+    for row in rows:
+        if any(tag.startswith(PARTS_TAG) for tag in row) and any(tag.startswith(AREA_TAGS) for tag in row):
+            raise FilterError(f"where: {NO_AREAS}")
+
+
+def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms] | None:
+    """The conjunctions that are one of some and one of others; `None` if they are too many."""
     if len(rows) * len(others) > _MOST_MADE:
         rows, others = _folded(rows), _folded(others)
         if len(rows) * len(others) > _MOST_MADE:
-            raise _too_many()
+            return None
     return [*{each | other for each in rows for other in others}]
 
 
-def _bounded(rows: list[Terms]) -> list[Terms]:
-    if len(rows) > MAX_CONJUNCTIONS:
-        raise _too_many()
-    return rows
+# -- tests of parts ----------------------------------------------------------------------------------------------------
 
 
-def _too_many() -> FilterError:
+def _term(expression: Expression, *, negated: bool, depth: int) -> Term:
+    """An expression as one term: without rows, so that it does not grow."""
+    if depth > MAX_DEPTH:
+        raise _too_deep()
+    if isinstance(expression, Not):
+        return _term(expression.part, negated=not negated, depth=depth + 1)
+    if not isinstance(expression, Gate):
+        term = _negation(expression) if negated else expression
+        if _is_area(term):
+            raise FilterError(f"where: {NO_AREAS}")
+        return term
+    least = len(expression.parts) - expression.least + 1 if negated else expression.least
+    if least not in (1, len(expression.parts)):
+        return _parts(expression, negated=negated, depth=depth)
+    terms = [_term(part, negated=negated, depth=depth + 1) for part in expression.parts]
+    if least == 1:
+        rows = _folded(frozenset(_conjuncts(each)) for term in terms for each in _disjuncts(term))
+        return _some_of(1, [_some_of(len(row), [*row]) for row in rows])
+    row = _conjunction(frozenset(each for term in terms for each in _conjuncts(term)))
+    return _some_of(len(row), [*row])
+
+
+def _parts(gate: Gate, *, negated: bool, depth: int) -> Term:
+    """A test of so many parts, be it one or all."""
+    terms = [_term(part, negated=negated, depth=depth + 1) for part in gate.parts]
+    return _some_of(len(terms) - gate.least + 1 if negated else gate.least, terms)
+
+
+def _some_of(least: int, terms: Sequence[Term]) -> Term:
+    return terms[0] if len(terms) == 1 else Constraint.at_least(least, list(map(_tag_of, terms)))
+
+
+def _conjuncts(term: Term) -> list[Term]:
+    """The terms that all hold if this one does, and the other way round."""
+    return _within_parts(term, all_hold=True)
+
+
+def _disjuncts(term: Term) -> list[Term]:
+    """The terms of which one holds if this one does, and the other way round."""
+    return _within_parts(term, all_hold=False)
+
+
+def _within_parts(term: Term, *, all_hold: bool) -> list[Term]:
+    if not _has_parts(term):
+        return [term]
+    least, tags = term.parts
+    if least != (len(tags) if all_hold else 1):
+        return [term]
+    return [each for tag in tags for each in _within_parts(_term_of_tag(tag), all_hold=all_hold)]
+
+
+def _term_of_tag(tag: str) -> Term:
+    return Constraint.of_tag(tag) if is_reserved(tag) else tag
+
+
+def _has_parts(term: Term) -> TypeGuard[Constraint]:
+    return isinstance(term, Constraint) and term.kind == PARTS
+
+
+def _is_area(term: Term) -> bool:
+    return isinstance(term, Constraint) and term.kind == AREA
+
+
+def _too_deep() -> FilterError:
     return FilterError(
-        f"where: this becomes more than {MAX_CONJUNCTIONS:,} conjunctions, which is how many are allowed: write "
-        "alternatives for one attribute as `in {…}`, or split it at an `or`, with one set for each part"
+        f"where: parentheses and `not` are more than {MAX_DEPTH} within each other: write it with fewer of them"
     )
 
 
@@ -186,7 +266,8 @@ def _merged(rows: set[Terms]) -> set[Terms]:
             if _is_range(term) and not term.negated:
                 groups.setdefault((term.attribute, row - {term}), []).append(term)
     left = set(rows)
-    for (_, rest), tests in sorted(groups.items(), key=lambda group: (group[0][0], _order(group[0][1]))):
+    several = [(name, _order(rest), rest, tests) for (name, rest), tests in groups.items() if len(tests) > 1]
+    for _, _, rest, tests in sorted(several, key=lambda group: group[:2]):
         there = [test for test in tests if rest | {test} in left]
         if len(there) > 1:
             left.difference_update(rest | {test} for test in there)

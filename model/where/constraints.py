@@ -16,6 +16,8 @@ kind  attribute           what it is compared with
 `c`   its name            the text that is contained
 `t`   none                a tag, always negated: the message does not have it
 `a`   none                an area, as `tagmatch.model.where.areas` writes it: the message is within it
+`p`   none                how many parts must hold, `:`, and the parts in order: the length of each's tag in bytes,
+                          `:` and the tag, which is a plain tag that the message has, or stands for a test, or for parts
 ====  ==================  ==============================================================================================
 
 An attribute of a message may have several values: a constraint holds if any of them satisfies it, a negated one if none
@@ -42,6 +44,7 @@ from tagmatch.model.where.values import (
     check_name,
     checked_text,
     domain_of,
+    is_reserved,
     key_of,
     literal,
     quoted,
@@ -50,12 +53,13 @@ from tagmatch.model.where.values import (
 
 Side = Literal["[", "]", "^"]
 #: Kinds of constraints: ranges of values, the end of a text, a part of it, a tag that must not be there, an area
-Kind = Literal["r", "s", "c", "t", "a"]
+Kind = Literal["r", "s", "c", "t", "a", "p"]
 RANGES: Kind = "r"
 SUFFIX: Kind = "s"
 CONTAINS: Kind = "c"
 NO_TAG: Kind = "t"
 AREA: Kind = "a"
+PARTS: Kind = "p"
 
 #: Where a cut may be: before all values of the operand's type, after them, at the operand, at the second operand
 BEGIN, END, OPERAND, SECOND = "bevw"
@@ -131,6 +135,8 @@ OPERATORS = {operator.name: operator for operator in _TABLE}
 
 #: How the tags of areas begin
 AREA_TAGS = (f"{RESERVED}+{AREA}{RESERVED}", f"{RESERVED}-{AREA}{RESERVED}")
+#: How the tags of parts begin
+PARTS_TAG = f"{RESERVED}+{PARTS}{RESERVED}"
 #: Words of the language, which are names of attributes only in backquotes
 KEYWORDS = frozenset(
     chain(("and", "false", "or", "tags", "true", "within"), *(name.split() for name in OPERATORS if name[0].isalpha()))
@@ -139,8 +145,11 @@ KEYWORDS = frozenset(
 # As many conditions as are often shown again and again
 _REMEMBERED = 1 << 14
 
-_TAG = re.compile(rf"{RESERVED}([+-])([rscta])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
+_TAG = re.compile(rf"{RESERVED}([+-])([rsctap])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
 _CUT = re.compile(rb"([\[\]^])(\d+):")
+_LENGTH = re.compile(rb"(\d{1,9}):")
+# Parts of parts that are read, and one more than expressions have
+_MOST_PARTS_DEEP = 102
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 #: What ends the bytes of a cut: nothing, the least byte, and one that UTF-8 does not have
 _ENDS = {"[": b"", "]": b"\x00", "^": b"\xff"}
@@ -242,6 +251,12 @@ class Constraint:
         return cls("", AREA, area=area, plane=plane)
 
     @classmethod
+    def at_least(cls, least: int, tags: Sequence[str]) -> Constraint:
+        """So many of some parts hold: tags that the message has, or that stand for constraints, some perhaps twice."""
+        parts = "".join(f"{len(tag.encode())}:{tag}" for tag in sorted(tags))
+        return cls("", PARTS, payload=f"{least}:{parts}")
+
+    @classmethod
     def of_tag(cls, tag: str) -> Constraint:
         """The constraint that has this tag; InvalidValueError if none has it."""
         found = _TAG.fullmatch(tag)
@@ -257,6 +272,8 @@ class Constraint:
             area, plane, payload = area_in(payload), payload[:1].isupper(), ""
         constraint = cls(attribute, cast(Kind, kind), intervals, payload, sign == "-", area, plane)
         if constraint.tag != tag or (kind == AREA and not constraint._is_sound_area):
+            raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
+        if kind == PARTS and (constraint.negated or attribute or not _are_sound_parts(payload, _MOST_PARTS_DEEP)):
             raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
         return constraint
 
@@ -275,8 +292,16 @@ class Constraint:
         return replace(self, plane=plane)
 
     @property
+    def parts(self) -> tuple[int, list[str]]:
+        """How many parts of the kind `p` must hold, and their tags."""
+        return _parts_in(self.payload)
+
+    @property
     def negation(self) -> Constraint:
         """What holds where this does not; FilterError for `within near(…)`."""
+        if self.kind == PARTS:
+            least, tags = self.parts
+            return Constraint.at_least(len(tags) - least + 1, list(map(_negated, tags)))
         if isinstance(self.area, Near):
             raise FilterError(
                 f"where: `not {self.text}` has no meaning, as it does not say whose position is not to be near: "
@@ -289,6 +314,9 @@ class Constraint:
         """An expression that says the same; read again, it gives the same constraint."""
         if self.kind == NO_TAG:
             test = f"tags {{{quoted(self.payload)}}}"
+        elif self.kind == PARTS:
+            least, tags = self.parts
+            test = f"at least {least} of {{{', '.join(map(_text_of_part, tags))}}}"
         elif self.area is not None:
             test = f"within {text_of(self.area)}"
         else:
@@ -373,6 +401,61 @@ class Where(str):
 
     def __hash__(self) -> int:
         return hash((Where, str.__hash__(self)))
+
+
+def _negated(tag: str) -> str:
+    """The tag of a part that holds where the one with this tag does not."""
+    if not is_reserved(tag):
+        return Constraint.without_tag(tag).tag
+    constraint = Constraint.of_tag(tag)
+    return constraint.payload if constraint.kind == NO_TAG else constraint.negation.tag
+
+
+def _text_of_part(tag: str) -> str:
+    """A part as an expression has it, within braces or parentheses."""
+    if not is_reserved(tag):
+        return f"tags {{{quoted(tag)}}}"
+    constraint = Constraint.of_tag(tag)
+    if constraint.kind == PARTS:
+        least, tags = constraint.parts
+        if least in (1, len(tags)):
+            return f"({(' or ' if least == 1 else ' and ').join(map(_text_of_part, tags))})"
+    return constraint.text
+
+
+def _parts_in(payload: str) -> tuple[int, list[str]]:
+    """How many parts must hold, and their tags; InvalidValueError."""
+    data, tags = payload.encode(), []
+    found = _LENGTH.match(data)
+    least, at = (0, 0) if found is None else (int(found[1]), found.end())
+    while found and at < len(data):
+        found = _LENGTH.match(data, at)
+        if found:
+            at = found.end() + int(found[1])
+            tags.append(data[found.end() : at].decode(errors="replace"))
+    if found is None:
+        raise InvalidValueError(f"no constraint has the parts {quoted(payload)}")
+    return least, tags
+
+
+def _are_sound_parts(payload: str, deep: int) -> bool:
+    """Whether these are parts that an expression may have."""
+    try:
+        least, tags = _parts_in(payload)
+        if not deep or not 0 < least <= len(tags) or Constraint.at_least(least, tags).payload != payload:
+            return False
+        for tag in filter(is_reserved, tags):
+            found = _TAG.fullmatch(tag)
+            if found is None or found[2] == AREA:
+                return False
+            if found[2] == PARTS:
+                if found[1] == "-" or found[3] or not _are_sound_parts(found[4], deep - 1):
+                    return False
+            else:
+                Constraint.of_tag(tag)
+    except InvalidValueError:
+        return False
+    return True
 
 
 @lru_cache(_REMEMBERED)

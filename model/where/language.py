@@ -7,6 +7,8 @@ test                                       holds for a message that
 =========================================  =============================================================================
 `all of tags {"x", …}`, `tags {"x", …}`    has all these tags, not just one of them
 `any of tags {"x", …}`                     has one of these tags, or several
+`at least 2 of {test, …}`                  satisfies so many tests, or more, of which each may be an expression
+`at least 2 of tags {"x", …}`              has so many of these tags, or more
 `within circle(lon, lat, metres)`          is in this circle
 `within box(west, south, east, north)`     is in this box
 `within near(metres)`                      is at most so far from the subscriber
@@ -67,7 +69,7 @@ def rows_of(text: str) -> list[Row]:
     """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
 
     InvalidTypeError if it is no text. FilterError for a mistake, by the column, counted from 1, and what was expected
-    there; or for more than `MAX_CONJUNCTIONS` rows. Rows are in order, whatever the order of the expression.
+    there. Rows are in order, whatever the order of the expression.
 
     Examples
     --------
@@ -114,6 +116,8 @@ _GRAMMAR = (
     | test
 ?test: ("tags" | _ALL_OF "tags") "{" TEXT ("," TEXT)* "}" -> tags
      | _ANY_OF "tags" "{" TEXT ("," TEXT)* "}"    -> any_tag
+     | AT_LEAST "{" any ("," any)* "}"           -> at_least
+     | AT_LEAST "tags" "{" TEXT ("," TEXT)* "}"  -> at_least_tags
      | "within" CIRCLE "(" NUMBER "," NUMBER "," NUMBER ")"        -> within
      | "within" BOX "(" NUMBER "," NUMBER "," NUMBER "," NUMBER ")" -> within
      | "within" NEAR "(" NUMBER ")"              -> within
@@ -121,6 +125,7 @@ _GRAMMAR = (
 typed: TYPE (TEXT | "(" TEXT ")")
 network: CIDR (TEXT | "(" TEXT ")")
 SIGNS
+AT_LEAST.1: /at\s+least\s+[0-9]+\s+of(?=\s*\{|\s+tags\b)/
 _ALL_OF.1: /all\s+of(?=\s+tags\b)/
 _ANY_OF.1: /any\s+of(?=\s+tags\b)/
 TYPE.1: /(?:TYPES)(?=\s*(?:\(\s*)?")/
@@ -154,7 +159,7 @@ _VALUES = {"NUMBER", "TEXT", "TYPE", "TRUE", "FALSE"}
 _EXPECTED = (
     ({own.name.split()[0].upper() for own in _BETWEEN if not own.is_symbol} | {*_SIGNS},
      f"an operator ({', '.join(own.name for own in _BETWEEN[:-1])} or {_BETWEEN[-1].name})"),
-    ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN", "_ALL_OF", "_ANY_OF"},
+    ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN", "_ALL_OF", "_ANY_OF", "AT_LEAST"},
      "a test, such as price < 10"),
     (_VALUES | {"CIDR"}, 'a value (a number, "text", true or false)'),
     (_VALUES, 'a value (a number, "text", true or false)'),
@@ -279,6 +284,16 @@ class _Reader(Transformer[Token, Expression]):
 
     def any_tag(self, *texts: Token) -> Expression:
         return one_of(list(map(_tag, texts)))
+
+    def at_least(self, counted: Token, *parts: Expression) -> Expression:
+        least = int(re.findall("[0-9]+", counted)[0][:_LONGEST_FOUND])
+        if not 1 <= least <= len(parts):
+            said = f"{counted.split()[2][:_LONGEST_FOUND]} of {len(parts)}"
+            raise _MistakeError(_start(counted), f"there is no {said}: the number is from 1 to {len(parts)} here")
+        return Gate(least, parts, is_test=True)
+
+    def at_least_tags(self, counted: Token, *texts: Token) -> Expression:
+        return self.at_least(counted, *map(_tag, texts))
 
     def within(self, kind: Token, *numbers: Token) -> Expression:
         # What may be wrong with several numbers, is so with one of them

@@ -11,13 +11,14 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from oracle import OPERATORS, And, Not, Or, Oracle, Tags, Test, Tree, Within, values_of
+from oracle import OPERATORS, And, AtLeast, Not, Or, Oracle, Tags, Test, Tree, Within, values_of
 from support.expressions import text_of
 from support.filters import in_order, of_python
 
 from tagmatch import Where
-from tagmatch.model.where.constraints import NO_TAG, Constraint
+from tagmatch.model.where.constraints import NO_TAG, PARTS, Constraint
 from tagmatch.model.where.language import rows_of
+from tagmatch.model.where.values import is_reserved
 
 _PLAIN = random.Random(0)
 
@@ -40,6 +41,11 @@ class Condition(Where):
 def _tree_of(constraint: Constraint) -> Tree:
     if constraint.kind == NO_TAG:
         return Not(Tags((constraint.payload,)))
+    if constraint.kind == PARTS:
+        least, parts = constraint.parts
+        return AtLeast(
+            least, tuple(_tree_of(Constraint.of_tag(part)) if is_reserved(part) else Tags((part,)) for part in parts)
+        )
     tests: list[Tree] = [Within(constraint.area)]
     if constraint.area is None:
         tests = [

@@ -12,7 +12,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from oracle import OPERATORS, And, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
+from oracle import OPERATORS, And, AtLeast, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
 
 
 def precedes(value: Value, other: Value) -> bool:
@@ -26,7 +26,7 @@ def precedes(value: Value, other: Value) -> bool:
 
 def tests_of(tree: Tree) -> list[Test]:
     match tree:
-        case And(parts) | Or(parts):
+        case And(parts) | Or(parts) | AtLeast(_, parts):
             return [test for part in parts for test in tests_of(part)]
         case Not(part):
             return tests_of(part)
@@ -52,6 +52,8 @@ def _words(tree: Tree, choices: random.Random, binding: int) -> list[str]:
             own, words = 1, _between(parts, "and", choices, 2)
         case Not(part):
             own, words = 2, ["not", *_words(part, choices, 2)]
+        case AtLeast(least, parts):
+            own, words = 2, ["at", "least", str(least), "of", *_parts(parts, choices)]
         case Tags(tags):
             own, words = 2, ["tags", *_braces(tags, choices)]
         case Test(attribute, operator, operands):
@@ -61,6 +63,13 @@ def _words(tree: Tree, choices: random.Random, binding: int) -> list[str]:
         case _:
             raise AssertionError(tree)
     return ["(", *words, ")"] if own < binding or choices.random() < 0.1 else words
+
+
+def _parts(parts: tuple[Tree, ...], choices: random.Random) -> list[str]:
+    if all(isinstance(part, Tags) and len(part.tags) == 1 for part in parts) and choices.random() < 0.5:
+        return ["tags", *_braces([part.tags[0] for part in parts], choices)]
+    words = [each for part in parts for each in [",", *_words(part, choices, 0)]]
+    return ["{", *words[1:], "}"]
 
 
 def _between(parts: Iterable[Tree], word: str, choices: random.Random, binding: int) -> list[str]:

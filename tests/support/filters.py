@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import strategies as st
 from oracle import OPERATORS, Attributes, Operator, Tree
 from oracle import And as And
+from oracle import AtLeast as AtLeast
 from oracle import Not as Not
 from oracle import Or as Or
 from oracle import Tags as Tags
@@ -26,9 +27,9 @@ from support.expressions import tests_of
 from support.expressions import text_of as text_of
 
 from tagmatch.model.where.alternatives import Row
-from tagmatch.model.where.constraints import CONTAINS, NO_TAG, RANGES, SUFFIX, Constraint, Cut
+from tagmatch.model.where.constraints import CONTAINS, NO_TAG, PARTS, RANGES, SUFFIX, Constraint, Cut
 from tagmatch.model.where.types import Typed, Version
-from tagmatch.model.where.values import key_of
+from tagmatch.model.where.values import is_reserved, key_of
 
 # -- what the library made of an expression ----------------------------------------------------------------------------
 
@@ -44,6 +45,13 @@ def holds(constraint: Constraint, tags: Collection[str], attributes: Attributes)
         assert constraint.negated
         assert not constraint.attribute
         return constraint.payload not in tags
+    if constraint.kind == PARTS:
+        least, parts = constraint.parts
+        held = [
+            holds(Constraint.of_tag(part), tags, attributes) if is_reserved(part) else part in tags for part in parts
+        ]
+        assert not constraint.negated
+        return sum(held) >= least
     values = values_of(attributes, constraint.attribute)
     if constraint.kind == RANGES:
         assert not constraint.payload
@@ -185,8 +193,17 @@ def _joined(parts: Drawn) -> Drawn:
     return st.builds(Not, parts) | st.builds(And, several) | st.builds(Or, several)
 
 
+def _counted(parts: Drawn) -> Drawn:
+    several = st.lists(parts, min_size=1, max_size=5).flatmap(
+        lambda drawn: st.builds(AtLeast, st.integers(1, len(drawn)), st.just(tuple(drawn)))
+    )
+    return _joined(parts) | several
+
+
 #: At most nine tests, of which fewer than 1,024 conjunctions come
 trees = st.recursive(leaves, _joined, max_leaves=9)
+#: With `at least`
+counting_trees = st.recursive(leaves, _counted, max_leaves=12)
 spellings = st.integers(0, 2**32 - 1).map(random.Random)
 
 

@@ -1,0 +1,111 @@
+"""Sets that ask for so many of some parts, and those whose alternatives are too many to be sets."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import AtLeast, Tags, evaluate
+from support import filters
+from support.conditions import Expression, Message, in_tables
+
+from tagmatch import Box, FilterError, TagMatch
+from tagmatch.model.options import Layout
+
+_TREES = st.lists(st.tuples(st.sets(filters.tags, max_size=2), filters.counting_trees), min_size=1, max_size=6)
+
+
+@given(stored=_TREES, data=st.data())
+def test_any_condition(layout: Layout, stored: list[tuple[set[str], Any]], data: st.DataObject) -> None:
+    spelling = data.draw(filters.spellings)
+    expressions = [Expression.of(tree, spelling) for _, tree in stored]
+    messages = [
+        Message(sorted(tags), found) for tags, found in (data.draw(filters.messages(tree)) for _, tree in stored)
+    ]
+    with TagMatch(layout=layout, device="cpu", threads=1) as tm:
+        tm.add_sets([own for own, _ in stored], range(len(stored)), where=expressions)
+        tm.consolidate()
+        expected = [
+            {key for key, (own, tree) in enumerate(stored) if own <= {*tags} and evaluate(tree, tags, attributes)}
+            for tags, attributes in messages
+        ]
+        for (tags, attributes), wanted in zip(messages, expected, strict=True):
+            assert tm.match_unique(tags, attributes) == wanted
+            for key in range(len(stored)):
+                assert tm.explain(tags, attributes, key=key).matches == (key in wanted)
+        for numbers, table in in_tables(messages):
+            found = tm.match_many(table, unique=True).to_pylist()
+            assert [set(each) for each in found] == [expected[number] for number in numbers]
+        # As iteration gives them, or as they were written
+        for key, ((own, _), expression) in enumerate(zip(stored, expressions, strict=True)):
+            if key % 2:
+                tm.remove_set(own, key, where=expression)
+        for row, keys in list(tm):
+            for key in keys:
+                if key % 2 == 0:
+                    tm.remove_set(row, key)
+        tm.consolidate()
+        assert len(tm) == 0
+
+
+def test_one_of_many_sets_is_found_once_and_kept(layout: Layout, tmp_path: Path) -> None:
+    """Of each set, any two of five tags are enough; sets that are found by several of them are answers once."""
+    rng = random.Random(1)
+    sets = [sorted(rng.sample(range(40), 5)) for _ in range(300)]
+    trees = [AtLeast(2, tuple(Tags((f"t{each}",)) for each in own)) for own in sets]
+    with TagMatch(tmp_path / "index", layout=layout, device="cpu") as tm:
+        tm.add_sets([[]] * len(sets), range(len(sets)), where=[Expression.of(tree, rng) for tree in trees])
+        tm.add_set(["t1"], 1_000)
+        tm.consolidate()
+    with TagMatch.open(tmp_path / "index", device="cpu") as tm:
+        assert len(tm) == len({*map(tuple, sets)}) + 1
+        queries = [[f"t{each}" for each in rng.sample(range(40), 8)] for _ in range(50)]
+        found = tm.match_many(queries).to_pylist()
+        for query, keys in zip(queries, found, strict=True):
+            wanted = [key for key, tree in enumerate(trees) if evaluate(tree, query, {})] + [1_000] * ("t1" in query)
+            assert sorted(keys) == sorted(tm.match(query)) == wanted
+
+
+def test_more_alternatives_than_there_may_be_sets() -> None:
+    pairs = " and ".join(f'(tags {{"a{at}"}} or b{at} = 1)' for at in range(12))
+    with TagMatch(device="cpu") as tm:
+        tm.add_set(["x"], 1, where=pairs)
+        tm.add_set([], 2, where=f"not ({pairs})")
+        tm.add_set([], 3, where=" or ".join(f"c{at} = {at}" for at in range(1_100)))
+        tm.consolidate()
+        assert len(tm) == 14
+        tags, attributes = ["x", *(f"a{at}" for at in range(0, 12, 2))], {f"b{at}": 1 for at in range(1, 12, 2)}
+        assert tm.match(tags, attributes) == [1]
+        assert tm.match(tags[:-1], attributes) == [2]
+        assert sorted(tm.match(tags, {**attributes, "c1099": 1_099, "c7": 7})) == [1, 3]
+
+
+def test_explained() -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_set([], 1, where='at least 2 of {a = 1, tags {"x"}, not b = 2}')
+        tm.consolidate()
+        ((row, keys),) = tm.explain(["x"], {"a": 1, "b": 2})
+        assert ([*map(str, row)], keys) == (['at least 2 of {a = 1, not b = 2, tags {"x"}}'], (1,))
+        assert str(tm.explain([], {"a": 1, "b": 2}, key=1)).endswith(": 1 of 3 hold, not 2")
+
+
+WAYS = [
+    lambda tm, where: tm.add_set([], 1, where=where, area=Box(1, 1, 2, 2)),
+    lambda tm, where: tm.add_set([], 1, where=f"{where} and within box(1, 1, 2, 2)"),
+    lambda tm, where: tm.add_sets([[], []], [1, 2], where=[None, where], area=[None, Box(1, 1, 2, 2)]),
+    lambda tm, where: tm.add_sets([[], []], [1, 2], where=where, area=Box(1, 1, 2, 2)),
+    lambda tm, where: tm.add_subscriptions(
+        pa.table({"key": [1, 2], "where": ["a = 1", where], "area": pa.array([None, {"metres": 5.0}])})
+    ),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=range(len(WAYS)))
+def test_areas_are_for_sets_without_parts(way: Any) -> None:
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises(FilterError, match=r"^where: (row [01]: )?an area cannot stand with `at least`, nor with "):
+            way(tm, "at least 1 of {a = 1, b = 1}")
+        assert tm.stats()["staged"] == 0
