@@ -18,12 +18,26 @@ from tagmatch.model.options import Layout
 _TREES = st.lists(st.tuples(st.sets(filters.tags, max_size=2), filters.counting_trees), min_size=1, max_size=6)
 
 
+def _trees(stored: list[tuple[set[str], Any]]) -> list[Any]:
+    return [tree for _, tree in stored]
+
+
+def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
+    """The attributes whose values have no type of their own."""
+    types = {bool, int, float, str, type(None)}
+    return {name: own for name, own in attributes.items() if {*map(type, _listed(own))} <= types}
+
+
+def _listed(own: Any) -> list[Any]:
+    return [*own] if isinstance(own, list | tuple) else [own]
+
+
 @given(stored=_TREES, data=st.data())
 def test_any_condition(layout: Layout, stored: list[tuple[set[str], Any]], data: st.DataObject) -> None:
     spelling = data.draw(filters.spellings)
     expressions = [Expression.of(tree, spelling) for _, tree in stored]
     messages = [
-        Message(sorted(tags), found) for tags, found in (data.draw(filters.messages(tree)) for _, tree in stored)
+        Message(sorted(tags), _plain(found)) for tags, found in map(data.draw, map(filters.messages, _trees(stored)))
     ]
     with TagMatch(layout=layout, device="cpu", threads=1) as tm:
         tm.add_sets([own for own, _ in stored], range(len(stored)), where=expressions)
