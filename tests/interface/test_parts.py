@@ -23,9 +23,10 @@ def _trees(stored: list[tuple[set[str], Any]]) -> list[Any]:
 
 
 def _plain(attributes: dict[str, Any]) -> dict[str, Any]:
-    """The attributes whose values have no type of their own."""
+    """The attributes whose values have no type of their own, and are numbers if they are floats."""
     types = {bool, int, float, str, type(None)}
-    return {name: own for name, own in attributes.items() if {*map(type, _listed(own))} <= types}
+    sound = {name: own for name, own in attributes.items() if {*map(type, _listed(own))} <= types}
+    return {name: own for name, own in sound.items() if all(each == each for each in _listed(own))}
 
 
 def _listed(own: Any) -> list[Any]:
