@@ -8,7 +8,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
 from functools import partial
@@ -60,6 +60,7 @@ _MOST_IN_FLIGHT = PipelineOptions().max_queries
 # Rows of a batch of many queries: several are on their way at once
 _ROWS = 16_384
 _AGAIN_S = 0.1
+_NO_COLUMNS = "over a connection, answers have no columns of data: ask for the record of each key, by get"
 
 
 #: The command for each wanted answer
@@ -467,9 +468,20 @@ class RemoteEngine:
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
         return self.submit(tags, attributes, place, unique=unique).result()
 
+    def match_data(self, *_: object) -> NoReturn:
+        raise InvalidValueError(_NO_COLUMNS)
+
     def match_many(
-        self, queries: Any, *, wanted: Wanted = Wanted.keys, channel: str | None = None, waited: float = 0.0
+        self,
+        queries: Any,
+        *,
+        wanted: Wanted = Wanted.keys,
+        channel: str | None = None,
+        waited: float = 0.0,
+        columns: Sequence[str] | None = None,
     ) -> pa.Array:
+        if columns is not None:
+            raise InvalidValueError(_NO_COLUMNS)
         if waited:
             raise InvalidValueError("over a connection, deadlines count from when the service has queries: no waited")
         command = dict(_COMMANDS[wanted]) if channel is None else {**_COMMANDS[wanted], "channel": channel}

@@ -6,7 +6,7 @@ import functools
 import threading
 import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -67,7 +67,7 @@ from tagmatch.pipeline.one import Alone, alone
 from tagmatch.pipeline.segment import Matcher
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.reasons import Asked, Reasons
-from tagmatch.records import every_record, have_sets, listed_keys, records_of, schema_of_data
+from tagmatch.records import data_beside, every_record, have_sets, listed_keys, records_of, schema_of_data
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -311,8 +311,26 @@ class LocalEngine:
         return self._pipeline.number(matcher, asked, partial(_message, *given), wanted)
 
     @_interrupted_plainly
+    def match_data(
+        self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        row, schema = tag_list(tags), self._staging.schema()
+        while True:  # until keys and data are of one snapshot
+            snapshot = self.changing.snapshot
+            keys = self.match(row, attributes, place, unique=False)
+            if self.changing.snapshot is snapshot:
+                kind = pa.large_string() if self._key_type == "string" else pa.uint64()
+                return data_beside(snapshot, pa.array(keys, kind), columns, schema).to_pylist()  # type: ignore[no-any-return]
+
+    @_interrupted_plainly
     def match_many(
-        self, queries: Any, *, wanted: Wanted = Wanted.keys, channel: str | None = None, waited: float = 0.0
+        self,
+        queries: Any,
+        *,
+        wanted: Wanted = Wanted.keys,
+        channel: str | None = None,
+        waited: float = 0.0,
+        columns: Sequence[str] | None = None,
     ) -> pa.Array:
         snapshot, _, matcher = self.changing.answering
         asked = queries_of(queries, plane=self._options.plane)
@@ -334,6 +352,8 @@ class LocalEngine:
         answers, values = matcher.keys.answers(answers, unique=wanted is Wanted.unique)
         if counted:
             return pa.array(answers.lengths().astype(np.uint64))
+        if columns is not None:
+            values = data_beside(snapshot, values, columns, self._staging.schema())
         offsets = pa.py_buffer(answers.offsets.astype(np.int32, copy=False))
         return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, offsets], children=[values])
 

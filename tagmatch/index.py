@@ -5,10 +5,10 @@ Nothing here imports Arrow, NumPy or Numba, so that `import tagmatch` and the he
 
 from __future__ import annotations
 
-from collections.abc import Mapping, ValuesView
+from collections.abc import Mapping, Sequence, ValuesView
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, get_args, overload
 
-from tagmatch.model.errors import InvalidValueError, TagMatchError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.options import Missing, Wanted
 from tagmatch.model.where.areas import NOWHERE, Place
 from tagmatch.notebook import Explanation, Stats, overview
@@ -78,7 +78,12 @@ class _Engine(Protocol):
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any: ...
     def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int: ...
     # Keys of each query, its number, or whether there are any
-    def match_many(self, queries: Any, *, wanted: Wanted, channel: str | None, waited: float) -> Any: ...
+    def match_many(
+        self, queries: Any, *, wanted: Wanted, channel: str | None, waited: float, columns: Sequence[str] | None = None
+    ) -> Any: ...
+    def match_data(
+        self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
+    ) -> list[dict[str, Any]]: ...
     def submit(
         self,
         tags: Iterable[str],
@@ -648,6 +653,7 @@ class Index(Generic[K]):
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
+    @overload
     def match(
         self,
         tags: Iterable[str],
@@ -655,7 +661,29 @@ class Index(Generic[K]):
         *,
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
-    ) -> list[K]:
+        columns: None = None,
+    ) -> list[K]: ...
+
+    @overload
+    def match(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        columns: Sequence[str],
+    ) -> list[dict[str, Any]]: ...
+
+    def match(
+        self,
+        tags: Iterable[str],
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        location: tuple[float, float] | None = None,
+        within: Circle | Box | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> list[K] | list[dict[str, Any]]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
         On the CPU, the calling thread does it all, by one call of a kernel, but where `location` or `within` is given.
@@ -674,12 +702,15 @@ class Index(Generic[K]):
         within : Circle or Box, optional
             Where the clients must be that the message is for: only keys are given whose client is within this area
             (`move` says where clients are). Where there is no `location`, a `Near` asks for no more.
+        columns : sequence of str, optional
+            Columns of data (`put`) that are wanted: each answer is then a dict of these and of `key`, with `None` where
+            the key has no value. Not over a connection yet.
 
         Raises
         ------
         TypeError, ValueError
             `tags` is not an iterable of `str`, or an attribute has a value of another type; or `location` or `within`
-            is of another type, not finite, or out of range.
+            is of another type, not finite, or out of range; or there is no such column.
 
         Examples
         --------
@@ -696,7 +727,19 @@ class Index(Generic[K]):
         [1, 2]
         >>> tm.match(["flat"], within=Circle(9.2, 45.47, 10))
         [2]
+
+        With data:
+
+        >>> tm = TagMatch(data={"email": "string"})
+        >>> tm.put(7, ["flat"], data={"email": "ana@example.org"})
+        1
+        >>> tm.consolidate()
+        ChangeCounts(added=1, already_there=0, removed=0, missing=0)
+        >>> tm.match(["flat", "new"], columns=["email"])
+        [{'key': 7, 'email': 'ana@example.org'}]
         """
+        if columns is not None:
+            return self._engine.match_data(tags, attributes, _place(location, within), _names(columns))
         found: list[K] = self._engine.match(tags, attributes, _place(location, within), unique=False)
         return found
 
@@ -724,7 +767,13 @@ class Index(Generic[K]):
         return found
 
     def match_many(
-        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
+        self,
+        queries: Any,
+        *,
+        unique: bool = False,
+        channel: str | None = None,
+        waited: float = 0.0,
+        columns: Sequence[str] | None = None,
     ) -> pa.ListArray:
         """Answers to many queries.
 
@@ -747,11 +796,13 @@ class Index(Generic[K]):
             so that threads can turn to what is more urgent in between.
         waited : float
             Seconds that have passed of the channel's deadline, where the queries were handed in earlier.
+        columns : sequence of str, optional
+            Columns of data (`put`) that are wanted beside the keys. Not over a connection yet.
 
         Returns
         -------
         pyarrow.ListArray of uint64, or of large_string where keys are strings
-            The keys of each query, in the queries' order.
+            The keys of each query, in the queries' order; with `columns`, structs of `key` and of these.
 
         Raises
         ------
@@ -778,7 +829,10 @@ class Index(Generic[K]):
         [[8], []]
         """
         wanted = Wanted.unique if unique else Wanted.keys
-        found: pa.ListArray = self._engine.match_many(queries, wanted=wanted, channel=channel, waited=waited)
+        names = None if columns is None else _names(columns)
+        found: pa.ListArray = self._engine.match_many(
+            queries, wanted=wanted, channel=channel, waited=waited, columns=names
+        )
         return found
 
     def match_count(
@@ -1518,6 +1572,13 @@ class Index(Generic[K]):
 
 def _place(location: object, within: object) -> Place:
     return NOWHERE if location is None and within is None else Place(location, within)
+
+
+def _names(columns: Sequence[str]) -> list[str]:
+    """Names of columns of data."""
+    if isinstance(columns, str):
+        raise InvalidTypeError(f"columns must be a list of names, not the string {columns!r:.80}")
+    return list(columns)
 
 
 def _is_error(missing: object) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from tagmatch.contents import tags_of_rows
 from tagmatch.model.arrays import Strings, U64Array
+from tagmatch.model.arrow import plain_array, to_strings
 from tagmatch.model.asked import DATA, data_of
-from tagmatch.model.data_types import with_columns
+from tagmatch.model.data_types import Schema, unknown_column, with_columns
 from tagmatch.model.directory import found_in, numbers_of
 from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.records import Alternative, Record
@@ -69,6 +70,39 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
     return [
         _record(key, stored[place], rows.get(place)) if place in stored else None for place, key in enumerate(named)
     ]
+
+
+def data_beside(snapshot: Snapshot, keys: pa.Array, names: Sequence[str], schema: Schema) -> pa.StructArray:
+    """Structs of keys, as `key`, and of columns of data; InvalidValueError for a column that there is not."""
+    for name in names:
+        if name not in schema:
+            raise unknown_column(name, schema)
+    encoded = keys.dictionary_encode()
+    different: Keys = to_strings(encoded.dictionary) if _are_texts(keys) else encoded.dictionary.to_numpy()
+    places, tables, rows = np.full(len(encoded.dictionary), -1), list[pa.Table](), 0
+    for segment in snapshot.segments:
+        if segment.records is None:
+            continue
+        of_records = segment.records.places_of(numbers_of(segment.keys, different))
+        wanted = np.flatnonzero((of_records >= 0) & (places < 0))
+        wanted = wanted[np.unique(found_in(segment, _some(different, wanted)).wanted)]
+        places[wanted] = rows + of_records[wanted]
+        there = segment.records.columns
+        tables.append(there.select([name for name in there.column_names if name.removeprefix(DATA) in names]))
+        rows += len(there)
+    table = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
+    at = pa.array(places, mask=places < 0).take(encoded.indices)
+    fields, columns = [pa.field("key", keys.type)], [keys]
+    for name in names:
+        is_there = f"{DATA}{name}" in table.column_names
+        column = table.column(f"{DATA}{name}").take(at) if is_there else pa.nulls(len(keys), schema[name])
+        fields.append(pa.field(name, schema[name]))
+        columns.append(plain_array(column))
+    return pa.StructArray.from_arrays(columns, fields=fields)
+
+
+def _are_texts(keys: pa.Array) -> bool:
+    return bool(pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type))
 
 
 def _record(key: Any, stored: list[_Stored], row: tuple[RecordTable, int] | None) -> Record[Any]:

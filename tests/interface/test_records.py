@@ -163,3 +163,24 @@ def test_an_index_knows_its_columns(tmp_path):
         assert [tm.get(key).data for key in (7, 8, 9)] == [{"rank": 1}, {"rank": 2}, {"rank": 3, "name": "x"}]
     with pytest.raises(InvalidTypeError, match="'rank' has the type int8, but string"):
         TagMatch(tmp_path / "index", data={"rank": "string"})
+
+
+def test_data_comes_with_answers():
+    with TagMatch(threads=1, device="cpu", key_type="string", data=DATA) as tm:
+        tm.put("a", ["x"], data=VALUES)
+        tm.consolidate()
+        tm.put("b", ["x"], data={"tenant": "other"})
+        tm.add_set(["x"], "c")
+        tm.consolidate()
+        found = tm.match_many([["x"], [], ["x"]], columns=[*DATA])
+        assert found[0].as_py() == found[2].as_py()
+        assert found[1].as_py() == []
+        nothing = dict.fromkeys(DATA)
+        expected = [{"key": "a", **VALUES}, {"key": "b", **nothing, "tenant": "other"}, {"key": "c", **nothing}]
+        assert sorted(found[0].as_py(), key=lambda each: each["key"]) == expected
+        assert sorted(tm.match(["x"], columns=["rank"]), key=lambda each: each["key"])[0] == {"key": "a", "rank": -3}
+        assert tm.match_many([["x"]], columns=[]).to_pylist()[0][0].keys() == {"key"}
+        with pytest.raises(InvalidValueError, match="no column 'emial'; is 'email' meant"):
+            tm.match(["x"], columns=["emial"])
+        with pytest.raises(InvalidTypeError, match="columns must be a list of names"):
+            tm.match_many([["x"]], columns="email")

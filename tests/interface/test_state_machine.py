@@ -27,6 +27,7 @@ from oracle import Oracle, is_condition
 from support import filters, strategies
 from support.agreement import (
     assert_agree,
+    assert_data,
     assert_highlights,
     assert_keys,
     assert_numbers,
@@ -141,6 +142,7 @@ class Index(stateful.RuleBasedStateMachine):
             assert stats["positions"] == len(self.oracle.positions)
             assert times_of(self.tm) == times
             assert_records(self.tm, self.oracle)
+            assert_data(self.tm, self.oracle, COMMON, ["rank", "name"])
             columns = self.tm.to_arrow().schema.names
             assert ("expires" in columns) == any(at is not None for at in times.values())
             assert ("where" in columns) == any(map(is_condition, chain.from_iterable(row for row, _ in times)))

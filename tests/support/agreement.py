@@ -68,6 +68,15 @@ def assert_records(tm: TagMatch[Any], oracle: Oracle) -> None:
             assert len(record.alternatives) == len(sets)
 
 
+def assert_data(tm: TagMatch[Any], oracle: Oracle, query: list[str], names: list[str]) -> None:
+    """Data that comes with answers is that of the records."""
+    data = {key: put for key, (_, _, put) in oracle.records().items()}
+    expected = [{"key": key, **{name: data[key].get(name) for name in names}} for key in oracle.match(query)]
+    (found,) = tm.match_many([query], columns=names).to_pylist()
+    assert sorted(found, key=lambda each: each["key"]) == expected
+    assert sorted(tm.match(query, columns=names), key=lambda each: each["key"]) == expected
+
+
 def _row_of(each: Alternative) -> frozenset[str]:
     return each.tags | conditions_in(each.where) | ({condition_of(each.area)} if each.area is not None else set())
 
