@@ -8,7 +8,7 @@ the segments they get as one argument (`Prepared`), and the tags of the query as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from tagmatch.model.input.places import NO_PLACE
 from tagmatch.model.input.values import NO_ATTRIBUTES
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, add, array_at
-from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
+from tagmatch.model.kernels.jit import brief_kernel, entered, kernel, with_room
 from tagmatch.model.kernels.known_tags import SHORT, look_up
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.tables import Segment
@@ -77,13 +77,16 @@ class AnswersOne(Protocol):
 #: What answers one query without a packet, and the query as it takes it
 Alone: TypeAlias = tuple[AnswersOne, Single]
 
+#: As `Single`, of a tuple, in half the time
+single: Callable[[tuple[bytes, int, bytes, bytes]], Single] = partial(tuple.__new__, Single)
+
 
 def alone(
     one: AnswersOne | None, tags: object, attributes: bytes = NO_ATTRIBUTES, place: bytes = NO_PLACE
 ) -> Alone | None:
     """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
     joined = None if one is None else joined_tags(tags)
-    return None if one is None or joined is None else (one, Single(*joined, attributes, place))
+    return None if one is None or joined is None else (one, single((*joined, attributes, place)))
 
 
 DType = type[Any]
@@ -304,6 +307,7 @@ class OneQuery:
         addresses = np.stack([segment.addresses for segment in segments])
         self._tables = np.column_stack([addresses, np.array([first_rows, first_keys], np.uint64).T])
         self._kernels = kernels
+        self._enter: Any = None  # The kernel that single queries are answered by, once one has been
 
     @property
     def parts(self) -> Sequence[OneQuery]:
@@ -317,18 +321,25 @@ class OneQuery:
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains."""
-        keys = self.brief_keys(query, unique, counts)
+        text, tag_count, *_ = query
+        if self._enter is not None and tag_count <= FEW_TAGS:  # as `brief_keys`, by one call less
+            keys = self._enter(self._tables, text, tag_count, (), unique, counts, FEW)
+        else:
+            keys = self.brief_keys(query, unique, counts)
         if keys is None:
-            keys = self._kernels.keys(self._tables, query.text, query.tag_count, (), unique, counts, ALL)
-            assert keys is not None
-        return keys
+            keys = self._kernels.keys(self._tables, text, tag_count, (), unique, counts, ALL)
+        found: U64Array = keys
+        return found
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
-        few_keys = self._kernels.few_keys
-        if few_keys is None or query.tag_count > FEW_TAGS:
+        text, tag_count, *_ = query
+        if tag_count > FEW_TAGS or self._kernels.few_keys is None:
             return None
-        return few_keys(self._tables, query.text, query.tag_count, (), unique, counts, FEW)
+        if self._enter is None:
+            self._enter = entered(self._kernels.few_keys, self._tables, text, tag_count, (), unique, counts, FEW)
+        found: U64Array | None = self._enter(self._tables, text, tag_count, (), unique, counts, FEW)
+        return found
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets that a query contains."""

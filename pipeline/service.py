@@ -203,10 +203,11 @@ class Pipeline:
         if self._intake:
             self._preprocessing.nudge()
 
-    def match(self, matcher: Matcher, asked: Alone, *, unique: bool) -> Any:
+    def match(self, matcher: Matcher, asked: Alone, unique: bool) -> Any:
         """Ask one query and wait for its keys; the calling thread does it all."""
         one, query = asked
-        return as_asked(matcher, one.keys(query, unique, self._counts.sums), unique)
+        keys = matcher.keys.listed(one.keys(query, unique, self._counts.sums))
+        return set(keys) if unique else keys
 
     def match_in_packet(self, matcher: Matcher, message: Message, *, unique: bool) -> Any:
         """The same for a query that needs a packet."""

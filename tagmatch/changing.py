@@ -327,7 +327,9 @@ class Changing:
     @property
     def answering(self) -> Answering:
         """What answers now; IndexCorruptError if its files were cut short or overwritten, ClosedError after `end`."""
-        answering = self.held
+        answering = self._answering
+        if answering is None:
+            raise ClosedError
         if (now := time.monotonic()) > self._look_at:
             try:
                 answering.snapshot.verify()

@@ -740,7 +740,8 @@ class Index(Generic[K]):
         """
         if columns is not None:
             return self._engine.match_data(tags, attributes, _place(location, within), _names(columns))
-        found: list[K] = self._engine.match(tags, attributes, _place(location, within), unique=False)
+        place = NOWHERE if location is None and within is None else Place(location, within)
+        found: list[K] = self._engine.match(tags, attributes, place, unique=False)
         return found
 
     def match_unique(
@@ -763,7 +764,8 @@ class Index(Generic[K]):
         >>> tm.match(["cat", "fr"]), tm.match_unique(["cat", "fr"])
         ([7, 7], {7})
         """
-        found: set[K] = self._engine.match(tags, attributes, _place(location, within), unique=True)
+        place = NOWHERE if location is None and within is None else Place(location, within)
+        found: set[K] = self._engine.match(tags, attributes, place, unique=True)
         return found
 
     def match_many(

@@ -65,6 +65,16 @@ def brief_kernel(function: Callable[..., Any]) -> Any:
     return kept(_compiled(function), function)
 
 
+def entered(compiled: Any, *arguments: Any) -> Any:
+    """What a kernel does with arguments of the same types as these, which it does not look at: half a microsecond less.
+
+    The kernel is compiled, if need be, and not called.
+    """
+    types = tuple(map(numba.typeof, arguments))
+    compiled.compile(types)
+    return compiled.overloads[types].entry_point
+
+
 def inlined(function: Callable[..., Any]) -> Any:
     """A helper, compiled only as part of the kernels that call it, without a call: one that gets arrays costs 50 ns."""
     return _compiled(function, nogil=True, forceinline=True)

@@ -290,9 +290,7 @@ def join_lists(parts: list[Lists], dtype: np.dtype[np.unsignedinteger], threads:
 @kernel
 def _append(ends, values, places, out):
     for i in range(len(ends) - 1):
-        for at in range(ends[i], ends[i + 1]):
-            out[places[i]] = values[at]
-            places[i] += 1
+        places[i] = copy(values, ends[i], ends[i + 1], out, places[i])
 
 
 def side_by_side(parts: Sequence[Lists], space: Callable[[int], UIntArray | None] = lambda _: None) -> Lists:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, U32Array, U64Array
 from tagmatch.model.kernels.intrinsics import arrays_at, own_array_at
-from tagmatch.model.kernels.jit import inlined, kernel, lent
+from tagmatch.model.kernels.jit import entered, inlined, kernel, lent
 from tagmatch.model.tables import Segment
 from tagmatch.pipeline.filters.asked import count_messages, verified
 from tagmatch.pipeline.filters.index import FilterIndex
@@ -294,7 +294,9 @@ class OneMessage(OneQuery):
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         text, count, attributes, _ = query
-        return self._kernels.keys(self._tables, text, count, (attributes,), unique, counts, most)
+        if self._enter is None:
+            self._enter = entered(self._kernels.keys, self._tables, text, count, (attributes,), unique, counts, most)
+        return self._enter(self._tables, text, count, (attributes,), unique, counts, most)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets with constraints that the message satisfies."""
