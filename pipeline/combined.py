@@ -35,9 +35,10 @@ from tagmatch.pipeline.segment import (
     PacketSize,
     Preprocessed,
     SegmentMatcher,
+    SegmentSets,
     added_up,
 )
-from tagmatch.pipeline.tags import Space, no_space
+from tagmatch.pipeline.tags import Space, look_up_in_all, no_space
 from tagmatch.pipeline.unique import merge_unique
 
 
@@ -329,6 +330,8 @@ class _InAllParts:
         if len(some) == 1 and some[0][1] == 0:
             keys: Lists = some[0][0].key_lookup(space, wanted=wanted)
             return keys
+        if wanted is Wanted.keys and all(isinstance(part, SegmentSets) and part.key_places is None for part, _ in some):
+            return look_up_in_all([(part.sets, part.segment.keys, first) for part, first in some], space)
         each = [_counted_from(first, part.key_lookup(wanted=wanted)) for part, first in some]
         return side_by_side(each, space)
 

@@ -7,8 +7,9 @@ one become ranks in another.
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -262,6 +263,42 @@ def as_numbers(counts: I64Array, wanted: Wanted) -> Lists:
 def _memory(count: int, table: KeyTable, space: Space) -> UIntArray:
     keys = space(count)
     return pooled(count, table.keys.values.dtype) if keys is None else keys
+
+
+@kernel
+def _copy_at(matches, table, first_key, places, out):
+    """Write the keys of each query's sets where its place is, which is then behind them."""
+    (ends, set_ids), (offsets, keys) = matches, table
+    for query in range(len(places)):
+        at = places[query]
+        for i in range(ends[query], ends[query + 1]):
+            begun = at
+            at = copy(keys, offsets[set_ids[i]], offsets[set_ids[i] + np.uint32(1)], out, at)
+            if first_key:
+                for place in range(begun, at):
+                    out[place] += first_key
+        places[query] = at
+
+
+#: Sets of each query in a segment, the segment's keys, and what these are counted from
+KeysOf: TypeAlias = tuple[Lists, KeyTable, int]
+
+
+def look_up_in_all(parts: Sequence[KeysOf], space: Space) -> Lists:
+    """Keys, uint64, of each query's set ids in all segments; each goes at once to where it stays."""
+    ends = np.zeros(len(parts[0][0]) + 1, np.int64)
+    for matches, table, _ in parts:
+        of_part = np.zeros_like(ends)
+        key_ends(matches.offsets, matches.values, table.keys.offsets, of_part)
+        ends += of_part
+    count, places = int(ends[-1]), ends[:-1].copy()
+    keys = space(count)
+    if keys is None:
+        keys = pooled(count, np.uint64)
+    for matches, table, first_key in parts:
+        sets, of_sets = (matches.offsets, matches.values), (table.keys.offsets, table.keys.values)
+        _copy_at(sets, of_sets, np.uint64(first_key), places, keys)
+    return Lists(ends, keys)
 
 
 # Up to this many of the query's ranks walking beats galloping

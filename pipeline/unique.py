@@ -24,6 +24,8 @@ _U = np.uint64
 
 # Keys that are merged at once
 _LANES = 8
+# Fewer runs are merged even where their keys are dense
+_FEW_RUNS = 8
 # More runs are not merged
 _MOST_RUNS = 64
 # Up to this many keys, comparing them beats all else
@@ -416,7 +418,7 @@ def once_each(keys, first, last, memory, out, used):
             used = _each_once(out, begun, used)
         return used
     runs = _natural_runs(keys, first, last, memory.runs)
-    if runs > _MOST_RUNS:
+    if runs > _FEW_RUNS:
         low, high = keys[first], keys[first]
         for i in range(first, last):
             low, high = min(low, keys[i]), max(high, keys[i])
