@@ -25,6 +25,17 @@ class Alternative:
     area : Circle, Box or Near, optional
     expires : datetime, optional
         When it stops matching, in UTC; `None` if it does not.
+
+    Examples
+    --------
+    >>> from tagmatch import TagMatch
+    >>> tm = TagMatch()
+    >>> tm.add_sets([["cat"], ["dog", "small"]], [7, 7])
+    2
+    >>> tm.consolidate()
+    ChangeCounts(added=2, already_there=0, removed=0, missing=0)
+    >>> sorted(sorted(each.tags) for each in tm.get(7).alternatives)
+    [['cat'], ['dog', 'small']]
     """
 
     tags: frozenset[str]

@@ -533,6 +533,7 @@ class Index(Generic[K]):
         Parameters
         ----------
         key : int or str
+            As for `add_set`.
         missing : {"ignore", "error"}
             What becomes of a key that has no sets at this time, stored or staged: `consolidate` counts it as
             `missing`; or it is an error.

@@ -29,6 +29,7 @@ from tagmatch.model.errors import (
     IndexNotFoundError,
     InputFileError,
     InvalidValueError,
+    NotStoredError,
     TagMatchError,
 )
 from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout, Order
@@ -264,6 +265,41 @@ def remove(index: cli.IndexToChange, sets: _Sets, *, reading: _Reading, missing:
             tm.remove_subscriptions(rows, missing=missing)
 
 
+@cli.with_options(reading=_Reading)
+def put(index: cli.IndexToChange, sets: _Sets, *, expires: cli.Expires = None, reading: _Reading) -> None:
+    """Give each key of a file the sets that it has there, in place of all that it had; other keys stay as they are."""
+    import pyarrow as pa
+
+    with _changed(index, reading) as tm:
+        # Rows of a key, wherever in the file they are, are alternatives: the key gets all of them
+        tables = [pa.Table.from_batches([rows]) for rows in reading.rows(tm, sets, expires)]
+        if tables:
+            tm.put_many(pa.concat_tables(tables, promote_options="default"))
+
+
+_Keys = Annotated[list[str], cli.argument("KEY", "Keys; -- before those that begin with -.")]
+
+
+def delete(index: cli.IndexToChange, keys: _Keys, *, missing: cli.MissingName = "ignore") -> None:
+    """Remove keys from all their sets."""
+    with _changed(index, _Reading()) as tm:
+        tm.delete_many(_keys_of(tm, keys), missing=missing)
+
+
+def get(index: cli.Index, keys: _Keys, snapshot: cli.SnapshotNumber = None) -> None:
+    """Write the record of each key as a line of JSON: its alternatives and its data; a key without sets is an error."""
+    from tagmatch.broker.wire import record_to_json
+
+    with TagMatch.open(index, snapshot=snapshot, device="cpu") as tm:
+        for key in _keys_of(tm, keys):
+            record = tm.get(key)
+            if record is None:
+                raise NotStoredError(f"{index}: key {key!r} has no sets")
+            found = record_to_json(record)
+            found["data"] = {name: value for name, (_, value) in found["data"].items()}
+            typer.echo(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+
+
 @contextlib.contextmanager
 def _changed(index: str, reading: _Reading) -> Iterator[TagMatch[Any]]:
     """Make one change of all that is staged within, and say what the index has before and after it."""
@@ -403,11 +439,14 @@ def _location(text: str) -> tuple[float, float]:
     return lon, lat
 
 
-def _integer(text: str) -> int:
-    """A key of an index whose keys are integers."""
-    if not (text.isascii() and text.isdigit()):
-        raise typer.BadParameter(f"{text!r} is no integer, as the keys of this index are", param_hint="--key")
-    return int(text)
+def _keys_of(tm: TagMatch[Any], texts: list[str], option: str = "KEY") -> list[Any]:
+    """Keys as the index has them: strings, or integers."""
+    if tm.stats()["key_type"] == "string":
+        return texts
+    for text in texts:
+        if not (text.isascii() and text.isdigit()):
+            raise typer.BadParameter(f"{text!r} is not an integer, as the keys of this index are", param_hint=option)
+    return [*map(int, texts)]
 
 
 def match(
@@ -521,7 +560,7 @@ def explain(
     """Write each stored set that one query contains, with its keys, as a line of JSON; or why it gets a key."""
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
         if key is not None:
-            asked: Any = key if tm.stats()["key_type"] == "string" else _integer(key)
+            (asked,) = _keys_of(tm, [key], "--key")
             reasons = tm.explain(tags, attributes, location=location, key=asked)
             typer.echo(json.dumps(reasons.to_dict(), ensure_ascii=False) if as_json else str(reasons))
             return
@@ -549,7 +588,8 @@ def warmup(
         calls.warm_up(export)
 
 
-for command in (build, add, remove, match, explain, export, info, check, backup, restore, serve, token, warmup):
+_CHANGING, _ASKING = (build, add, remove, put, delete), (get, match, explain, export, info, check)
+for command in (*_CHANGING, *_ASKING, backup, restore, serve, token, warmup):
     app.command()(command)
 # As database programs call it
 app.command("dump", help="Another name of `export`.")(export)

@@ -288,3 +288,28 @@ def test_file_uris(tmp_path):
     done("add", tmp_path / "an index", sets)
     done("export", uri, tmp_path / "out.jsonl")
     assert sorted(row["key"] for row in read(tmp_path / "out.jsonl")) == [1, 2]
+
+
+def texts_in(index: Path) -> dict[tuple[str, ...], tuple[int, ...]]:
+    return {tuple(sorted(map(str, tags))): keys for tags, keys in contents(index).items()}
+
+
+def test_records_of_keys(index, tmp_path) -> None:
+    """`put` replaces what keys had, rows of a key being alternatives; `get` writes records, `delete` ends keys."""
+    rows = [{"tags": ["d"], "key": 1}, {"tags": ["c"], "key": 7, "where": "n < 5"}, {"tags": ["e"], "key": 1}]
+    said = done("put", index, write(tmp_path / "sets.jsonl", rows))
+    assert "3 added" in said
+    assert "1 removed" in said
+    left = {("a",): (2,), ("b", "é"): (2**64 - 1,)}
+    assert texts_in(index) == {**left, ("d",): (1,), ("e",): (1,), ("c", "n < 5"): (7,)}
+    one, seven = map(json.loads, done("get", index, "1", "7").splitlines())
+    assert (one["key"], sorted(each["tags"] for each in one["alternatives"])) == (1, [["d"], ["e"]])
+    none = {"area": None, "expires": None}
+    assert seven == {"key": 7, "alternatives": [{"tags": ["c"], "where": "n < 5", **none}], "data": {}}
+    before = files_of(index)
+    assert "key 5 has no sets" in refused("get", index, "5")
+    assert "'x' is not an integer" in tagmatch("get", index, "x", code=2)
+    assert "5" in refused("delete", index, "7", "5", "--missing", "error")
+    assert files_of(index) == before
+    assert "2 removed, 1 missing" in done("delete", index, "1", "5")
+    assert texts_in(index) == {**left, ("c", "n < 5"): (7,)}

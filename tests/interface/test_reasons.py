@@ -97,7 +97,7 @@ def test_the_tree(tmp_path):
         asked = ("explain", tmp_path / "index", "a", "--attributes", '{"price": 15, "new": true}', "--key", "7")
         assert tagmatch(*asked) == f"{found}\n"
         assert json.loads(tagmatch(*asked, "--json")) == found.to_dict()
-        assert "'x' is no integer" in tagmatch(*asked[:-1], "x", code=2)
+        assert "'x' is not an integer" in tagmatch(*asked[:-1], "x", code=2)
         assert str(tm.explain([], key=8)).startswith(
             "key 8 does not match: its set fails\n  set 1 fails: 1 of 1 tests "
         )
