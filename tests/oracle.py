@@ -137,7 +137,8 @@ def values_of(attributes: Attributes, name: str) -> list[Value]:
 
 def _passes(value: Value, name: str, operands: tuple[Value, ...]) -> bool:
     """Whether one value does; what is of another type than an operand is neither equal to it nor in order with it."""
-    alike = [ordered(other) for other in operands if type_of(other) == type_of(value)]
+    # NaN is like nothing; with it, Python raises an error for a decimal
+    alike = [ordered(other) for other in operands if value == value and type_of(other) == type_of(value)]
     return OPERATORS[name].holds(ordered(value), alike)
 
 

@@ -91,8 +91,8 @@ def maps(rows: list[Any], values: pa.DataType, names: pa.DataType | None = None)
 
 
 OTHER_TYPES = [
-    pa.date32(), pa.decimal128(21, 2), pa.binary(), pa.struct({"a": pa.int8()}), pa.timestamp("s"), pa.duration("s"),
-    pa.list_(pa.date32()), pa.list_(pa.list_(pa.string())), pa.map_(pa.string(), pa.date32()),
+    pa.time32("s"), pa.binary(), pa.struct({"a": pa.int8()}), pa.timestamp("s"), pa.duration("s"),
+    pa.list_(pa.time32("s")), pa.list_(pa.list_(pa.string())), pa.map_(pa.string(), pa.timestamp("s")),
     pa.map_(pa.string(), pa.map_(pa.string(), pa.int64())),
 ]  # fmt: skip
 GREAT, NAMED = pa.list_(pa.uint64()), "column 'it'.*"

@@ -134,7 +134,6 @@ BAD: list[tuple[str, dict[str, Any], type[TagMatchError], str]] = [
     ("", {"index": "no/such/folder"}, IndexNotFoundError, "no such folder"),
     ("", {"attributes": ["cost"]}, InvalidValueError, "one column 'cost'; its columns are 'tags'"),
     (", day binary", {"attributes": "day"}, InvalidTypeError, "column 'day' is of binary"),
-    (", at timestamp", {"attributes": "at"}, InvalidTypeError, "column 'at' is of timestamp"),
     (", x int", {"attributes": ["x", "x"]}, InvalidValueError, "names, none of them 'tags'"),
     ("", {"folder": "x"}, InvalidValueError, "folder is where the index of interests is made"),
     ("", {"location": "there"}, InvalidValueError, "location: queries must have one column 'there'"),
