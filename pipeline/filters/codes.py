@@ -189,7 +189,10 @@ def _text_place(data, start, stop, first, last, text_offsets, texts):
             low = middle + 1
         else:
             high = middle
-    same = low < last and not _less(data, start, stop, texts, text_offsets[low], text_offsets[low + 1])
+    same = False
+    if low < last:
+        begin, end = text_offsets[low], text_offsets[low + 1]
+        same = _is_marked(texts, begin, end) == is_marked and not _less(data, start, stop, texts, begin, end)
     return low, same
 
 

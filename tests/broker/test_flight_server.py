@@ -116,8 +116,8 @@ def test_rows_as_tables_and_one_by_one():
             each.add_subscriptions(table)
             each.add_sets([["b"], ["c"]], [4, 5], where=["x = 1", None], area=[Near(5), None])
             each.add_sets([["d"], ["e"]], [6, 7], where="x = 1", area=Circle(1, 2, 3))
-            assert each.add_set(["f"], 8, where="x = 1 or x = 2") == 2
-            assert each.remove_set(["f"], 8, where="x = 2 or x = 1", missing="error") == 2
+            assert each.add_set(["f"], 8, where="x = 1 or y = 2") == 2
+            assert each.remove_set(["f"], 8, where="y = 2 or x = 1", missing="error") == 2
             assert each.add_set(["f"], 8) == 1
             assert each.consolidate().removed == 2
         assert dict(tm) == dict(index) == dict(alike)

@@ -7,8 +7,9 @@ import pickle
 import struct
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from ipaddress import ip_address
 from itertools import product
 from pathlib import Path
 from types import MappingProxyType
@@ -21,7 +22,7 @@ from support.agreement import index_of
 from support.index_files import contents_of
 
 import tagmatch
-from tagmatch import FilterError, IndexVersionError, InvalidTypeError, InvalidValueError, TagMatch, Where
+from tagmatch import FilterError, IndexVersionError, InvalidTypeError, InvalidValueError, TagMatch, Version, Where
 
 
 def as_dictionary(rows: list[list[str]]) -> pa.Array:
@@ -172,6 +173,16 @@ ASK: dict[str, Callable[[TagMatch, Any, Any], Any]] = {
     "submit": lambda tm, tags, attributes: tm.submit(tags, attributes).result(60),
     "amatch": lambda tm, tags, attributes: asyncio.run(tm.amatch(tags, attributes)),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("condition", ['x < "x"', 'x = "x"', 'x prefix ""', 'x >= ""', "x < 5", "x = true"])
+def test_what_has_a_type_of_its_own_is_no_text(condition: str) -> None:
+    values = [ip_address("10.1.2.3"), date(2026, 11, 28), datetime(2026, 11, 28, tzinfo=UTC), Version("1.2.3")]
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[], []], [1, 2], where=[condition, f"not {condition}"])
+        tm.consolidate()
+        assert [tm.match([], {"x": value}) for value in values] == [[2]] * len(values)
+
 
 NO_VALUE = (
     'attribute "x": a value must be a bool, a number, a str, a date, a datetime, an IP address or a Version, not '

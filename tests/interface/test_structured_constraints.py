@@ -134,7 +134,10 @@ def test_the_same_sets_as_those_of_expressions(shape: Any, rows: Any, spelling: 
         other.add_sets([list(tags) for tags, _ in rows], range(len(rows)), where=where)
         for each in (tm, other):
             each.consolidate()
-        assert dict(tm) == dict(other)
+        # Columns have no normal form: of several tests of an attribute, expressions leave out those that others imply
+        names = [[parts_of(tree)[0] for tree in tests] for tests in trees]
+        if all(len(set(each)) == len(each) for each in names):
+            assert dict(tm) == dict(other)
         for tree in [each for tests in trees for each in tests]:
             tags, attributes = data.draw(filters.messages(tree))
             assert tm.match_unique(tags, attributes) == {

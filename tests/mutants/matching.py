@@ -69,11 +69,11 @@ model/where/alternatives.py: tests/model/test_filter_constraints.py
 -(start == _ends(last) and each.lower.key == last.upper.key)
 +each.lower.key == last.upper.key
 # parts: one part too few finds a set
-pipeline/filters/parts.py: tests/interface/test_parts.py -k kept
+pipeline/filters/parts.py: tests/interface/test_at_least.py -k kept
 -[: len(tags) - least + 1]
 +[: len(tags) - least]
 # parts: a set that two parts find is two answers
-pipeline/filters/parts.py: tests/interface/test_parts.py -k kept
+pipeline/filters/parts.py: tests/interface/test_at_least.py -k kept
 -                    looked_at[number] = owner + 1
 +                    looked_at[number] = 0
 # operators: `>` is `>=`

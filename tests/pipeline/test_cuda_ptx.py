@@ -24,7 +24,7 @@ sets filters.asked Sets constraints u32 i64 halves
 trie filters.trie Trie i32 halves u64 i32 u64 u8
 cut filters.lines Buckets i32 i64 u32
 blocks filters.lines LineBlocks i64 halves i64 halves halves
-clusters rarest Clusters offsets u32 u32 offsets
+clusters clusters Clusters offsets u32 u32 offsets
 items cuda.balanced Items u32 i64 i32 u32
 signed cuda.balanced _Asked queries words u64
 runs cuda.balanced _Runs yes i64 i64 words three u8 offsets u32
