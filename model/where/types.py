@@ -71,16 +71,8 @@ class Typed:
 class Version(str):
     """A version, in the order of semantic versions: as an attribute of a message, or an operand.
 
-    Parameters
-    ----------
-    text : str
-        Numbers separated by dots (missing ones are 0), perhaps `-` and identifiers before a release, and `+` and a
-        build, which does not count.
-
-    Raises
-    ------
-    InvalidValueError
-        It is no version.
+    It is made of a text: numbers separated by dots (missing ones are 0), perhaps `-` and identifiers before a release,
+    and `+` and a build, which does not count. InvalidValueError for another text.
 
     Examples
     --------

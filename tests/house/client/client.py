@@ -35,7 +35,7 @@ def questions(tm: TagMatch, unique: bool) -> int:
     assert_type(["cat"] in tm, bool)
     tm.to_arrow()
     tm.match_many([["cat"], ["dog"]], unique=unique)
-    tm.match(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    tm.match_unique(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     return len(tm) + sum(tm.submit(["cat"]).result())
 
 
