@@ -8,7 +8,11 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, IntArray, Strings, U64Array, UIntArray
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.lists import gather_strings
 from tagmatch.model.tables import KeyTable, Segment
+
+#: Keys that are integers, or strings
+Keys = U64Array | Strings
 
 
 class Found(NamedTuple):
@@ -19,7 +23,7 @@ class Found(NamedTuple):
     pairs: I64Array  # places in the values of the key table
 
 
-def found_in(segment: Segment, keys: U64Array | Strings) -> Found:
+def found_in(segment: Segment, keys: Keys) -> Found:
     """The sets of a segment that have some keys."""
     numbers = numbers_of(segment.keys, keys)
     firsts, lasts = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
@@ -38,7 +42,7 @@ def found_in(segment: Segment, keys: U64Array | Strings) -> Found:
     return Found(*(np.delete(column, deleted) for column in found))
 
 
-def numbers_of(table: KeyTable, keys: U64Array | Strings) -> IntArray | UIntArray:
+def numbers_of(table: KeyTable, keys: Keys) -> IntArray | UIntArray:
     """The keys as a key table has them: as they are, or of strings their places among its names, -1 if not there."""
     if not isinstance(keys, Strings):
         return keys
@@ -46,6 +50,19 @@ def numbers_of(table: KeyTable, keys: U64Array | Strings) -> IntArray | UIntArra
     numbers = np.empty(len(keys), np.int64)
     _find_names(table.names.offsets, table.names.data, keys.offsets.astype(np.int64, copy=False), keys.data, numbers)
     return numbers
+
+
+def keys_at(names: Strings | None, numbers: IntArray | UIntArray) -> Keys:
+    """The keys that tables have by these numbers: the same, or those names."""
+    if names is not None:
+        return gather_strings(names, numbers.astype(np.uint32))
+    keys: U64Array = numbers.astype(np.uint64)
+    return keys
+
+
+def some_keys(keys: Keys, places: I64Array) -> Keys:
+    """The keys at these places."""
+    return gather_strings(keys, places.astype(np.uint32)) if isinstance(keys, Strings) else keys[places]
 
 
 @kernel

@@ -11,17 +11,14 @@ import pyarrow as pa
 from tagmatch.model.arrays import BoolArray, I64Array, Strings, TagLists, U64Array
 from tagmatch.model.asked import AS_GIVEN, end_to_end
 from tagmatch.model.change_counts import ALSO_PUT, DELETE, PUT, REMOVE
-from tagmatch.model.directory import found_in, numbers_of
+from tagmatch.model.directory import Keys, found_in, keys_at, numbers_of, some_keys
 from tagmatch.model.kernels.hashing import hash_strings
-from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.kernels.lists import gather
 from tagmatch.model.tables import NEVER, RecordTable, Segment, Snapshot
 from tagmatch.partitioner.local import Changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-#: Keys that are integers, or strings
-Keys = U64Array | Strings
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -52,7 +49,7 @@ def resolved(
     for segment in snapshot.segments:
         found = found_in(segment, keys)
         if len(found.rows):
-            removals.append((segment.sets(found.rows.astype(np.uint32)), _chosen(keys, found.wanted)))
+            removals.append((segment.sets(found.rows.astype(np.uint32)), some_keys(keys, found.wanted)))
             places.append(clears[firsts[found.wanted]])
     whole = staged(removals, changes) if removals else changes
     stored = np.concatenate([np.zeros(0, np.int64), *places])
@@ -77,12 +74,7 @@ def resolved(
 
 
 def _keys_of(changes: Changes, numbers: U64Array) -> Keys:
-    """Keys that changes have, by number."""
-    return gather_strings(changes.names, numbers.astype(np.uint32)) if len(changes.names) else numbers
-
-
-def _chosen(keys: Keys, places: I64Array) -> Keys:
-    return gather_strings(keys, places.astype(np.uint32)) if isinstance(keys, Strings) else keys[places]
+    return keys_at(changes.names if len(changes.names) else None, numbers)
 
 
 def _put_with(changes: Changes, owner_at: I64Array) -> I64Array:
@@ -123,9 +115,7 @@ def with_records(snapshot: Snapshot, changes: Changes, new: Segment, now: int) -
     if not old and changes.asked is None:
         return new
     numbers = np.unique(new.keys.keys.values)
-    keys: Keys = numbers.astype(np.uint64)
-    if new.keys.names is not None:
-        keys = gather_strings(new.keys.names, numbers)
+    keys = keys_at(new.keys.names, numbers)
     places, tables, rows = np.full(len(numbers), -1), list[pa.Table](), 0
     replaced = np.zeros(len(numbers), np.bool_)
     if changes.owners is not None:
@@ -139,10 +129,10 @@ def with_records(snapshot: Snapshot, changes: Changes, new: Segment, now: int) -
             rows = len(table)
     for segment, records in old:
         wanted = np.flatnonzero(~replaced & (places < 0))
-        of_segment = numbers_of(segment.keys, _chosen(keys, wanted))
+        of_segment = numbers_of(segment.keys, some_keys(keys, wanted))
         found = records.places_of(of_segment)
         wanted, found = wanted[found >= 0], found[found >= 0]
-        sets = found_in(segment, _chosen(keys, wanted))
+        sets = found_in(segment, some_keys(keys, wanted))
         lasts = sets.wanted if segment.keys.expires is None else sets.wanted[segment.keys.expires[sets.pairs] > now]
         has_sets = np.unique(lasts)
         places[wanted[has_sets]] = rows + found[has_sets]

@@ -16,15 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.contents import tags_and_tests, take_lists
-from tagmatch.highlights import Whereabouts, metres_of
+from tagmatch.highlights import Whereabouts, metres_of, of_sets_found
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, frozen, offsets_of
 from tagmatch.model.asked import DATA
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.input.places import locations_of
 from tagmatch.model.kernels.tag_table import has_reserved
 from tagmatch.model.names import near_match
 from tagmatch.model.options import MatchOptions
-from tagmatch.model.parallel import even_ranges, run
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.best import Best
@@ -152,13 +150,10 @@ def best_of(
     """The best keys of each message, each once, the best first: by which order, and how many at most."""
     order, limit = wanted
 
-    def some(rows: TagLists, first: int, last: int) -> Lists:
-        locations, ids = locations_of(rows, first, last), matcher.set_ids(rows, first, last)
-        asked = None if locations is None else Whereabouts(locations, clients, options.plane)
+    def some(ids: Lists, asked: Whereabouts | None) -> Lists:
         return _best(snapshot, ids, asked, order, limit)
 
-    parts = [(rows, *ends) for rows in chunks for ends in even_ranges(len(rows), 1 + len(rows) // _MESSAGES)]
-    found = run(lambda part: some(*part), parts, options.threads)
+    found = of_sets_found(some, matcher, clients, chunks, options, _MESSAGES)
     ranks = np.concatenate([np.zeros(0, np.uint32), *(each.values for each in found)])
     ends = offsets_of(np.concatenate([np.zeros(0, np.int64), *(each.lengths() for each in found)])).astype(np.int32)
     keys = order.keys.take(pa.array(ranks))

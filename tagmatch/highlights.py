@@ -6,8 +6,9 @@ single keys of a set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,8 @@ from tagmatch.model.where.constraints import Where
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.segment import Matcher
 
+Result = TypeVar("Result")
+
 # Messages of a packet, and tags of one array of lists
 _MESSAGES, _MOST_TAGS = 1024, 2**31 - 1
 
@@ -42,18 +45,33 @@ def highlights_of(
 ) -> pa.ListArray:
     """The keys of each message with the tags and tests of their sets; ResultTooLargeError."""
 
-    def some(rows: TagLists, first: int, last: int) -> pa.ListArray:
-        locations, ids = locations_of(rows, first, last), matcher.set_ids(rows, first, last)
-        asked = None if locations is None else Whereabouts(locations, clients, options.plane)
+    def some(ids: Lists, asked: Whereabouts | None) -> pa.ListArray:
         return _highlighted(snapshot, ids, asked)
 
-    parts = [(rows, *ends) for rows in chunks for ends in even_ranges(len(rows), 1 + len(rows) // _MESSAGES)]
-    found = run(lambda part: some(*part), parts, options.threads)
+    found = of_sets_found(some, matcher, clients, chunks, options, _MESSAGES)
     if sum(len(each.values.field(name).values) for each in found for name in ("tags", "tests")) > _MOST_TAGS:
         raise ResultTooLargeError(
             f"highlights have at most {_MOST_TAGS:,} tags and tests; ask with fewer queries at a time"
         )
     return pa.concat_arrays(found) if found else pa.array([], highlight_type(_key_type(snapshot)))
+
+
+def of_sets_found(
+    do: Callable[[Lists, Whereabouts | None], Result],
+    matcher: Matcher,
+    clients: Clients,
+    chunks: Sequence[TagLists],
+    options: MatchOptions,
+    size: int,
+) -> list[Result]:
+    """What a function returns for some messages at once: for the ids of the sets of each, and where they are."""
+
+    def some(part: tuple[TagLists, int, int]) -> Result:
+        locations, ids = locations_of(*part), matcher.set_ids(*part)
+        return do(ids, None if locations is None else Whereabouts(locations, clients, options.plane))
+
+    parts = [(rows, *ends) for rows in chunks for ends in even_ranges(len(rows), 1 + len(rows) // size)]
+    return run(some, parts, options.threads)
 
 
 def _key_type(snapshot: Snapshot) -> pa.DataType:

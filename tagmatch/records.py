@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.contents import tags_of_rows
-from tagmatch.model.arrays import Strings, U64Array
-from tagmatch.model.arrow import plain_array, to_strings
+from tagmatch.model.arrays import Strings
+from tagmatch.model.arrow import from_strings, plain_array, to_strings
 from tagmatch.model.asked import DATA, data_of
 from tagmatch.model.data_types import Schema, unknown_column, with_columns
-from tagmatch.model.directory import found_in, numbers_of
-from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.directory import Keys, found_in, keys_at, numbers_of, some_keys
+from tagmatch.model.kernels.lists import gather
 from tagmatch.model.records import Alternative, Record
-from tagmatch.model.tables import NEVER, RecordTable, Segment, Snapshot
+from tagmatch.model.tables import NEVER, RecordTable, Snapshot
 from tagmatch.model.where.constraints import AREA_TAGS, Constraint, Where
 from tagmatch.model.where.values import is_reserved
 from tagmatch.partitioner.replacing import number_of_sets
-
-Keys = U64Array | Strings
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _AT_ONCE = 1 << 12
@@ -85,7 +82,7 @@ def data_beside(snapshot: Snapshot, keys: pa.Array, names: Sequence[str], schema
             continue
         of_records = segment.records.places_of(numbers_of(segment.keys, different))
         wanted = np.flatnonzero((of_records >= 0) & (places < 0))
-        wanted = wanted[np.unique(found_in(segment, _some(different, wanted)).wanted)]
+        wanted = wanted[np.unique(found_in(segment, some_keys(different, wanted)).wanted)]
         places[wanted] = rows + of_records[wanted]
         there = segment.records.columns
         tables.append(there.select([name for name in there.column_names if name.removeprefix(DATA) in names]))
@@ -138,11 +135,8 @@ def _time(expires: int) -> datetime | None:
 
 
 def _listed(keys: Keys) -> list[Any]:
-    if not isinstance(keys, Strings):
-        listed: list[Any] = keys.tolist()
-        return listed
-    data, ends = keys.data.tobytes(), keys.offsets.tolist()
-    return [data[begin:end].decode() for begin, end in pairwise(ends)]
+    listed: list[Any] = from_strings(keys).to_pylist() if isinstance(keys, Strings) else keys.tolist()
+    return listed
 
 
 def have_sets(snapshot: Snapshot, keys: Keys) -> bool:
@@ -162,11 +156,11 @@ def every_key(snapshot: Snapshot) -> Iterator[Keys]:
             end = int(table.keys.values[order[last - 1]])
             while last < len(order) and table.keys.values[order[last]] == end:
                 last += 1
-            keys = _keys_at(segment, np.unique(table.keys.values[order[first:last]]))
-            keys = _some(keys, np.unique(found_in(segment, keys).wanted))
+            keys = keys_at(segment.keys.names, np.unique(table.keys.values[order[first:last]]))
+            keys = some_keys(keys, np.unique(found_in(segment, keys).wanted))
             for earlier in snapshot.segments[:place]:
                 there = np.unique(found_in(earlier, keys).wanted)
-                keys = _some(keys, np.setdiff1d(np.arange(len(keys)), there))
+                keys = some_keys(keys, np.setdiff1d(np.arange(len(keys)), there))
             if len(keys):
                 yield keys
             first = last
@@ -184,14 +178,3 @@ def listed_keys(snapshot: Snapshot) -> Iterator[Any]:
     """All keys, each once."""
     for keys in every_key(snapshot):
         yield from _listed(keys)
-
-
-def _keys_at(segment: Segment, numbers: Any) -> Keys:
-    if segment.keys.names is not None:
-        return gather_strings(segment.keys.names, numbers)
-    keys: U64Array = numbers.astype(np.uint64)
-    return keys
-
-
-def _some(keys: Keys, places: Any) -> Keys:
-    return gather_strings(keys, places.astype(np.uint32)) if isinstance(keys, Strings) else keys[places]
