@@ -88,6 +88,8 @@ _BY_TASKS = Target(60_000)
 _P99_AT_HALF_LOAD = Target(2, at_most=True)
 _ONE_CALLER = Target(2)
 _AGAINST_KERNELS = Target(0.9)
+#: Times the throughput of one thread, by threads
+_MORE_THREADS = {2: Target(1.9), 16: Target(12)}
 
 
 def threads(bench: Bench) -> Result:
@@ -104,7 +106,7 @@ def threads(bench: Bench) -> Result:
         runs from when a query was due. Targets are for small answers (`--keys 1`). Then single messages of the
         workloads of PCM and CLCB, whose answers are small: `submit` and `amatch`, beside `match`, by one caller.""",
     )
-    by_threads(bench, result, (RAREST, BALANCED))
+    by_threads(bench, result, (RAREST, BALANCED), _MORE_THREADS)
     _beside_kernels(bench, result)
     _by_callers(bench, result)
     _by_tasks(bench, result)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any
 
 from tagmatch_bench.figures import published
 from tagmatch_bench.harness.bench import Bench, Rate
 from tagmatch_bench.harness.data import Workload, extend
 from tagmatch_bench.harness.report import percent
-from tagmatch_bench.harness.results import Answers, Panel, Result, Row
+from tagmatch_bench.harness.results import Answers, Panel, Result, Row, Target
 from tagmatch_bench.harness.timing import alternate
 from tagmatch_bench.systems.catalogue import (
     BALANCED,
@@ -191,8 +192,13 @@ def fig5(bench: Bench) -> Result:
     return result
 
 
-def by_threads(bench: Bench, result: Result, systems: Sequence[str]) -> None:
-    """Add panels for `match`, `match-unique` and speed-ups with 1, 2, 4 ... threads, on the full database."""
+def by_threads(
+    bench: Bench, result: Result, systems: Sequence[str], targets: Mapping[int, Target] = MappingProxyType({})
+) -> None:
+    """Add panels for `match`, `match-unique` and speed-ups with 1, 2, 4 ... threads, on the full database.
+
+    `targets`: of the speed-up, by threads.
+    """
     most = bench.options.threads
     counts = sorted({most, *(2**i for i in range(most.bit_length()))})
     workload = bench.workload(bench.sets())
@@ -206,6 +212,11 @@ def by_threads(bench: Bench, result: Result, systems: Sequence[str]) -> None:
     speed_up.add_ratios(match, base)
     if base == _PAPER_BASE:
         speed_up.published = published.FIG5_SPEED_UP
+    rates = {(row.what, row.x): row.value for row in match.rows}
+    for (name, count), rate in rates.items():
+        if count in targets:
+            what = f"{name}: {count:.0f} threads against one"
+            result.add(what, rate / rates[name, 1], "times", targets[int(count)])
 
 
 def _with_threads(name: str, threads: int) -> Build:
