@@ -45,6 +45,7 @@ from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
+from tagmatch.model.data_types import some_columns, text_of_type
 from tagmatch.model.errors import (
     DeadlineMissed,
     InvalidTypeError,
@@ -108,6 +109,7 @@ def _info(call: Call) -> Body:
         "plane": service.plane,
         "max_batch_rows": service.config.server.max_batch_rows,
         "max_message_bytes": service.config.server.max_message_bytes,
+        "data": {name: text_of_type(kind) for name, kind in call.index._engine.schema().items()},
         "user": call.user.name,
         "role": call.user.role,
     }
@@ -127,12 +129,13 @@ def _explain(
     location: list[Any] | None = None,
     within: dict[str, Any] | None = None,
     key: int | str | None = None,
+    only: str | None = None,
 ) -> Body:
     area: Any = area_of(within, "explain: within")
     place: Any = None if location is None else tuple(location)
     if key is not None:
-        return call.index.explain(tags or [], attributes, location=place, within=area, key=key).to_dict()
-    found = call.index.explain(tags or [], attributes, location=place, within=area)
+        return call.index.explain(tags or [], attributes, location=place, within=area, key=key, only=only).to_dict()
+    found = call.index.explain(tags or [], attributes, location=place, within=area, only=only)
     sets = ((*apart(stored), keys) for stored, keys in found)
     return {
         "sets": [
@@ -140,6 +143,10 @@ def _explain(
             for plain, conditions, keys in sets
         ]
     }
+
+
+def _has_key(call: Call, *, key: int | str | None = None) -> Body:
+    return {"has_key": key is not None and key in call.index.records}
 
 
 def _get(call: Call, *, key: int | str | None = None) -> Body:
@@ -191,9 +198,12 @@ ACTIONS: dict[str, Action] = {
     "stats": Action("read", "Figures of the index, as `TagMatch.stats` gives them.", lambda call: call.index.stats()),
     "contains": Action("read", "Whether exactly a set is stored: `tags`, and `where`, a list.", _contains),
     "explain": Action(
-        "read", "Which sets a message matches, or why `key` does: `tags`, `attributes`, `location`, `within`.", _explain
+        "read",
+        "Which sets a message matches, or why `key` does: `tags`, `attributes`, `location`, `within`, `only`.",
+        _explain,
     ),
     "get": Action("read", "The record of a key: `key`.", _get),
+    "has_key": Action("read", "Whether a key has sets: `key`.", _has_key),
     "sessions": Action(
         "read",
         "One's own sessions of notifications; for an admin, those of all users.",
@@ -411,10 +421,14 @@ class Matching(Exchange):
         # The channel of the messages. Those that are not answered in time have nulls for keys, in a batch whose
         # metadata is the error; the stream goes on.
         channel: str | None = None,
+        columns: list[Any] | None = None,  # Of data, which are wanted beside the keys
+        only: str | None = None,
     ) -> None:
         super().__init__(call, incoming)
         self._wanted = _ONCE[wanted] if unique else wanted
         self._plain, self._coalesce, self._channel = plain, coalesce, channel
+        self._columns = None if columns is None else some_columns(columns, call.index._engine.schema())
+        self._only = {} if only is None else {"only": only}
         self._came: SimpleQueue[Batch | None] = SimpleQueue()  # `None`: nothing more comes
         self._next: Batch | None = None  # it has come, and is not among those that were taken last
         self._row = 0
@@ -424,7 +438,8 @@ class Matching(Exchange):
         check_schema(given)
         place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
-        return self._answered(pa.schema([*ids, answer_field(self._wanted, self._service.key_type)]))
+        self._answers = answer_field(self._wanted, self._service.key_type, self._columns)
+        return self._answered(pa.schema([*ids, self._answers]))
 
     def _obey(self, batch: pa.RecordBatch) -> None:
         plane = self._service.plane
@@ -495,7 +510,8 @@ class Matching(Exchange):
     def _ask(self, queries: Queries, waited: float) -> pa.Array:
         method, given = _ASK[self._wanted]
         timed = {} if self._channel is None else {"channel": self._channel, "waited": waited}
-        return getattr(self._service.index, method)(queries, **given, **timed)
+        ask = partial(getattr(self._call.index, method), queries, **given, **timed, **self._only)
+        return ask() if self._columns is None else ask(columns=[*self._columns]).cast(self._answers.type)
 
     def _batch(self, ids: pa.Array | None, answers: pa.Array, metadata: bytes = b"") -> Iterator[bytes]:
         columns = [answers] if ids is None else [ids, answers]
@@ -514,12 +530,13 @@ class MatchingBest(Matching):
         order_by: str = "",
         plain: bool = False,
         coalesce: bool = False,
+        only: str | None = None,
     ) -> None:
-        super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce)
+        super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce, only=only)
         self._limit, self._order_by = limit, order_by
 
     def _ask(self, queries: Queries, waited: float) -> pa.Array:  # noqa: ARG002 - there is no channel
-        return self._service.index.match_best(queries, limit=self._limit, order_by=self._order_by)
+        return self._call.index.match_best(queries, limit=self._limit, order_by=self._order_by, **self._only)
 
 
 # -- notifications and publications ------------------------------------------------------------------------------------
@@ -631,10 +648,10 @@ Stream = Callable[..., Iterable[bytes]]
 EXCHANGES: dict[str, tuple[Role, Stream]] = {
     "match": ("read", partial(Matching, wanted=Wanted.keys)),
     "match_unique": ("read", partial(Matching, wanted=Wanted.keys, unique=True)),
-    "match_counts": ("read", partial(Matching, wanted=Wanted.counts)),
-    "match_exists": ("read", partial(Matching, wanted=Wanted.exists, unique=False)),
+    "match_counts": ("read", partial(Matching, wanted=Wanted.counts, columns=None)),
+    "match_exists": ("read", partial(Matching, wanted=Wanted.exists, unique=False, columns=None)),
     "match_best": ("read", MatchingBest),
-    "match_highlights": ("read", partial(Matching, wanted=Wanted.highlights, unique=False, channel=None)),
+    "match_highlights": ("read", partial(Matching, wanted=Wanted.highlights, unique=False, channel=None, columns=None)),
     "notify": ("read", Notifying),
 }
 PUTS: dict[str, tuple[Role, Stream]] = {

@@ -10,9 +10,10 @@ import threading
 import time
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, NamedTuple, NoReturn, Self
+from typing import Any, Generic, NamedTuple, NoReturn, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -37,6 +38,7 @@ from tagmatch.model.arrow import as_table, from_strings, from_tag_lists
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.clock import TIME, expiry_times
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.data_types import some_columns, type_named
 from tagmatch.model.errors import (
     ClosedError,
     InvalidTypeError,
@@ -60,8 +62,10 @@ _MOST_IN_FLIGHT = PipelineOptions().max_queries
 # Rows of a batch of many queries: several are on their way at once
 _ROWS = 16_384
 _AGAIN_S = 0.1
-_NO_COLUMNS = "over a connection, answers have no columns of data: ask for the record of each key, by get"
-
+# Streams for single messages with an expression of `only`, of which the oldest one ends for another one
+_MOST_ONLY = 16
+# Whether answers are sets, the channel, how many columns there are, and the expression of `only`
+_Kind: TypeAlias = tuple[bool, str | None, int, str | None]
 
 #: The command for each wanted answer
 _COMMANDS: Mapping[Wanted, Mapping[str, Any]] = {
@@ -362,7 +366,7 @@ class RemoteEngine:
     """Lets a service do the work of an index; `Index` says what methods do."""
 
     def __init__(self, connection: Connection, wait: float) -> None:
-        self.connection, self._closed = connection, False
+        self.connection, self._ended, self._only = connection, threading.Event(), dict[str, Any]()
         until = time.monotonic() + wait
         while True:
             try:
@@ -377,7 +381,14 @@ class RemoteEngine:
         self._most_rows, self._most_bytes = int(info["max_batch_rows"]), int(info["max_message_bytes"])
         self._lock = threading.Lock()
         # What asks single messages: lists or sets, of each channel, with so many columns, by a stream for each
-        self._singles: dict[tuple[bool, str | None, int], Pipelined] = {}
+        self._singles: dict[_Kind, Pipelined] = {}
+
+    def only(self, expression: object) -> Self:
+        if not isinstance(expression, str):
+            raise InvalidTypeError(f"only must be a string, not {shown(expression)}")
+        own = copy(self)
+        own._only = {"only": expression}
+        return own
 
     def stage_one(
         self,
@@ -443,7 +454,7 @@ class RemoteEngine:
         return None if found is None else record_of_json(found)
 
     def has_key(self, key: object) -> bool:
-        return self.get(key) is not None
+        return bool(self.act("has_key", {"key": KEY_CHECKS[self.key_type].one(key, "key")})["has_key"])
 
     def every_key(self) -> Iterator[Any]:
         return (record.key for record in self.every_record())
@@ -468,8 +479,13 @@ class RemoteEngine:
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
         return self.submit(tags, attributes, place, unique=unique).result()
 
-    def match_data(self, *_: object) -> NoReturn:
-        raise InvalidValueError(_NO_COLUMNS)
+    def match_data(
+        self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
+    ) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.match_many(self._batch_of(tags, attributes, place), columns=columns)[
+            0
+        ].as_py()
+        return found
 
     def match_many(
         self,
@@ -480,12 +496,10 @@ class RemoteEngine:
         waited: float = 0.0,
         columns: Sequence[str] | None = None,
     ) -> pa.Array:
-        if columns is not None:
-            raise InvalidValueError(_NO_COLUMNS)
         if waited:
             raise InvalidValueError("over a connection, deadlines count from when the service has queries: no waited")
         command = dict(_COMMANDS[wanted]) if channel is None else {**_COMMANDS[wanted], "channel": channel}
-        return self._stream_of(queries, command, wanted)
+        return self._stream_of(queries, command if columns is None else {**command, "columns": [*columns]}, wanted)
 
     def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray:
         return self._stream_of(queries, {"command": "match_best", "limit": limit, "order_by": order_by}, Wanted.keys)
@@ -495,16 +509,23 @@ class RemoteEngine:
         self.check_open()
         table = table_of(queries, None, "queries")
         batches = split(table.to_batches(min(self._most_rows, _ROWS)), self._most_bytes)
-        kind = answer_field(wanted, self.key_type).type
+        names, data = command.get("columns"), None
+        if names is not None and not len(table):  # else the answers have their types
+            known = {name: type_named(text) for name, text in self.act("info")["data"].items()}
+            data = some_columns(names, known)
+        kind = answer_field(wanted, self.key_type, data).type
         return match_stream(partial(self._matching, table.schema, command), list(batches), kind)
 
     def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int:
+        return int(self.match_many(self._batch_of(tags, attributes, place), wanted=wanted)[0].as_py())
+
+    def _batch_of(self, tags: Iterable[str], attributes: object, place: Place) -> pa.RecordBatch:
+        """One message as a batch."""
         row, others = tag_list(tags), self._others(attributes, place)
         schema = _columns_for(others)
-        batch = pa.record_batch(
+        return pa.record_batch(
             [pa.array([each], kind) for each, kind in zip([row, *others], schema.types, strict=True)], schema=schema
         )
-        return int(self.match_many(batch, wanted=wanted)[0].as_py())
 
     def submit(
         self,
@@ -517,17 +538,29 @@ class RemoteEngine:
         channel: str | None = None,
     ) -> Future[Any]:
         row, others = tag_list(tags), self._others(attributes, place)
-        kind = (unique, channel, len(others))
-        if (singles := self._singles.get(kind)) is None:
-            with self._lock:
+        while True:
+            singles = self._singles_of((unique, channel, len(others), self._only.get("only")), _columns_for(others))
+            try:
+                return singles.submit(row, others, timeout)
+            except ClosedError:  # another thread has let them go just now, or this connection is closed
                 self.check_open()
-                command = dict(_COMMANDS[Wanted.unique if unique else Wanted.keys])
-                command |= {} if channel is None else {"channel": channel}
-                open_stream = partial(self._matching, command=command)
-                schema = _columns_for(others)
-                singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
-                singles = self._singles.setdefault(kind, singles)
-        return singles.submit(row, others, timeout)
+
+    def _singles_of(self, kind: _Kind, schema: pa.Schema) -> Pipelined:
+        """What asks single messages of a kind."""
+        if (known := self._singles.get(kind)) is not None:
+            return known
+        unique, channel, _, only = kind
+        with self._lock:
+            self.check_open()
+            limited = [each for each in self._singles if each[-1] is not None]
+            if only is not None and len(limited) >= _MOST_ONLY:
+                gone = self._singles.pop(limited[0])
+                threading.Thread(target=gone.close, kwargs={"drain": True}, name="tagmatch-close", daemon=True).start()
+            command = dict(_COMMANDS[Wanted.unique if unique else Wanted.keys])
+            command |= {} if channel is None else {"channel": channel}
+            open_stream = partial(self._matching, command=command)
+            singles = Pipelined(open_stream, schema, unique=unique, most_rows=self._most_rows, most=_MOST_IN_FLIGHT)
+            return self._singles.setdefault(kind, singles)
 
     def _others(self, attributes: object, place: Place) -> list[Any]:
         """The columns of a message besides its tags, in order; none if it has only tags."""
@@ -565,7 +598,7 @@ class RemoteEngine:
         location: Any = place.location
         within: Any = place.within
         packed_place(location, within, plane=self._plane)
-        return {
+        return self._only | {
             "tags": tag_list(tags),
             "attributes": None if attributes is None else {name: for_json(each) for name, each in attributes.items()},
             "location": None if location is None else [float(each) for each in location],
@@ -614,9 +647,9 @@ class RemoteEngine:
 
     def close(self, *, drain: bool = True) -> None:
         with self._lock:
-            if self._closed:
+            if self._ended.is_set():
                 return
-            self._closed = True
+            self._ended.set()
         if any(each.is_at_work() for each in self._singles.values()):
             threading.Thread(target=self._end, args=[drain], name="tagmatch-close", daemon=True).start()
         else:
@@ -628,14 +661,14 @@ class RemoteEngine:
         self.connection.close()
 
     def check_open(self) -> None:
-        if self._closed:
+        if self._ended.is_set():
             raise ClosedError("this connection is closed; connect again")
 
     def leave(self, *, failed: bool) -> None:
         self.close(drain=not failed)
 
     def described(self) -> str:
-        return f"<RemoteTagMatch at {self.connection.url!r}{', closed' if self._closed else ''}>"
+        return f"<RemoteTagMatch at {self.connection.url!r}{', closed' if self._ended.is_set() else ''}>"
 
     def act(self, name: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Ask for an action."""
@@ -652,7 +685,7 @@ class RemoteEngine:
         return self.connection.put({"command": command, **(options or {})}, table, self._most_rows)
 
     def _matching(self, schema: pa.Schema, command: Mapping[str, Any]) -> MessageStream:
-        return self.connection.open_stream(schema, {**command, "plain": True, "coalesce": True})
+        return self.connection.open_stream(schema, {**command, **self._only, "plain": True, "coalesce": True})
 
 
 def _stored(tags: Iterable[str], where: Iterable[Where], keys: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:

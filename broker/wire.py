@@ -27,7 +27,7 @@ from tagmatch.model.arrays import TagLists
 from tagmatch.model.arrow import without_extensions
 from tagmatch.model.asked import column_of
 from tagmatch.model.columns import repeated
-from tagmatch.model.data_types import as_json, type_named
+from tagmatch.model.data_types import Schema, as_json, type_named
 from tagmatch.model.errors import (
     AccessError,
     InvalidTypeError,
@@ -87,12 +87,16 @@ def apart(tags: Iterable[str]) -> tuple[list[str], list[Where]]:
     return [tag for tag in listed if not isinstance(tag, Where)], [tag for tag in listed if isinstance(tag, Where)]
 
 
-def answer_field(wanted: Wanted, key_type: KeyType) -> pa.Field:
-    """The column of answers."""
+def answer_field(wanted: Wanted, key_type: KeyType, data: Schema | None = None) -> pa.Field:
+    """The column of answers, with columns of data beside the keys if they are given."""
+    key = pa.large_string() if key_type == "string" else pa.uint64()
+    if data is not None:
+        plain = {name: kind.value_type if pa.types.is_dictionary(kind) else kind for name, kind in data.items()}
+        return pa.field("keys", pa.list_(pa.struct({"key": key, **plain})))
     if wanted in (Wanted.keys, Wanted.unique):
-        return pa.field("keys", pa.list_(pa.large_string() if key_type == "string" else pa.uint64()))
+        return pa.field("keys", pa.list_(key))
     if wanted is Wanted.highlights:
-        return pa.field("highlights", highlight_type(pa.large_string() if key_type == "string" else pa.uint64()))
+        return pa.field("highlights", highlight_type(key))
     return pa.field("exists", pa.bool_()) if wanted is Wanted.exists else pa.field("count", pa.uint64())
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -113,6 +113,16 @@ def unknown_column(name: object, schema: Schema) -> InvalidValueError:
     if not schema:
         return InvalidValueError(f"data: there is no column {shown(name)}: give the columns as data= of TagMatch")
     return InvalidValueError(f"data: there is no column {shown(name)}{near_match(str(name), [*schema])}")
+
+
+def some_columns(names: Iterable[object], schema: Schema) -> dict[str, pa.DataType]:
+    """The types of some columns; InvalidValueError for one that there is not."""
+    found = {}
+    for name in names:
+        if not isinstance(name, str) or name not in schema:
+            raise unknown_column(name, schema)
+        found[name] = schema[name]
+    return found
 
 
 def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:

@@ -119,7 +119,7 @@ def held_in(segment: Segment, rows: U32Array) -> HeldSets:
     ranks, known = gather(segment.tagsets.ranks, rows), segment.vocabulary
     used, numbers = np.unique(ranks.values, return_inverse=True)
     tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
-    return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), _only_these(segment.keys.of_sets(rows)))
+    return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_names_of(segment.keys.of_sets(rows)))
 
 
 def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) -> U32Array:
@@ -471,7 +471,7 @@ def _tight(table: KeyTable, threads: int) -> KeyTable:
     return replace(table, keys=Lists(offsets, values), names=names)
 
 
-def _only_these(table: KeyTable) -> KeyTable:
+def only_names_of(table: KeyTable) -> KeyTable:
     """A key table without the names that do not occur in it; takes as long as it is, however many names there are."""
     if table.names is None:
         return table

@@ -6,12 +6,15 @@ import functools
 import threading
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import compress
-from typing import Any, ParamSpec, Self, TypeVar, get_args
+from typing import Any, ParamSpec, Self, TypeAlias, TypeVar, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +54,7 @@ from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.values import is_reserved
+from tagmatch.only import DataTest, Restricted
 from tagmatch.partitioner.consolidation import (
     StagedChanges,
     count_tags,
@@ -72,8 +76,14 @@ from tagmatch.records import data_beside, every_record, have_sets, listed_keys, 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
 
+#: Expressions of `only` whose keys an index has ready, those that were asked for last
+MOST_READY = 64
+
 # More changes take memory that is worth giving back
 _MANY_CHANGES = 100_000
+
+#: What answers one message, the message as that takes it alone, if it need not be in a packet, and its parts
+Asking: TypeAlias = tuple[Matcher, Alone | None, tuple[Iterable[str], bytes, bytes]]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,6 +139,12 @@ class LocalEngine:
         self.changing = Changing(
             location, snapshot, self._staging, layout_options, options, staging.keep_snapshots, self.clients
         )
+        # What reads: of all keys, or, of an engine that `only` returns, of some
+        self._reading: Changing | Restricted = self.changing
+        self._restricted: OrderedDict[str, Self] = OrderedDict()
+        self.expression = ""  # That of `only`
+        self._restricting = threading.Lock()
+        renew_in_forks(self, "_restricting")
         self._pipeline, self._rankings = Pipeline(options), Rankings()
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
@@ -174,7 +190,28 @@ class LocalEngine:
 
     @property
     def snapshot(self) -> Snapshot:
-        return self.changing.snapshot
+        return self._reading.snapshot
+
+    def only(self, expression: object) -> Self:
+        """What reads keys alone whose data satisfies an expression; errors are those of `DataTest`."""
+        known = self._restricted.get(expression) if isinstance(expression, str) else None
+        if known is not None:
+            with suppress(KeyError):  # another thread has let it go
+                self._restricted.move_to_end(known.expression)
+            return known
+        test = DataTest(expression, self.schema())
+        own = copy(self)
+        own._reading = Restricted(self._reading, test, self._options, self.clients)
+        own._rankings, own._restricted, own.expression = Rankings(), OrderedDict(), test.text
+        with self._restricting:
+            own = self._restricted.setdefault(test.text, own)
+            while len(self._restricted) > MOST_READY:
+                self._restricted.popitem(last=False)
+        return own
+
+    def schema(self) -> dict[str, pa.DataType]:
+        """The columns of data that keys have, or may have."""
+        return {**schema_of_data(self.changing.snapshot), **self._staging.schema()}
 
     # -- changes -----------------------------------------------------------------------------------------------------
 
@@ -263,9 +300,6 @@ class LocalEngine:
         self._staging.extend([no_tags(len(own))], own, removed=DELETE, is_single=is_single, check=checked)
         return len(own)
 
-    def schema(self) -> dict[str, pa.DataType]:
-        return self._staging.schema()
-
     def _check_of(self, chunks: list[TagLists], keys: U64Array | Strings) -> Check:
         """What raises an error, before rows are removed, unless all of them are there."""
 
@@ -298,16 +332,19 @@ class LocalEngine:
     def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
         try:  # as `_interrupted_plainly`, whose call takes a fifteenth of the time of a message
             if attributes is None and place is NOWHERE:  # as below, by fewer calls
-                matcher, joined = self.changing.answering.matcher, joined_tags(tags)
+                matcher, joined = self._reading.answering.matcher, joined_tags(tags)
                 if joined is not None and (one := matcher.one_query) is not None:
                     return self._pipeline.match(matcher, (one, single((*joined, NO_ATTRIBUTES, NO_PLACE))), unique)
-            matcher, asked, given = self._asking(tags, attributes, place)
-            if asked is not None:
-                return self._pipeline.match(matcher, asked, unique)
-            return self._pipeline.match_in_packet(matcher, _message(*given), unique=unique)
+            return self._matched(self._asking(tags, attributes, place), unique=unique)
         except SystemError as error:
             _raise_interrupt(error)
             raise
+
+    def _matched(self, asking: Asking, *, unique: bool) -> Any:
+        matcher, asked, given = asking
+        if asked is not None:
+            return self._pipeline.match(matcher, asked, unique)
+        return self._pipeline.match_in_packet(matcher, _message(*given), unique=unique)
 
     @_interrupted_plainly
     def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int:
@@ -318,13 +355,11 @@ class LocalEngine:
     def match_data(
         self, tags: Iterable[str], attributes: object, place: Place, columns: Sequence[str]
     ) -> list[dict[str, Any]]:
-        row, schema = tag_list(tags), self._staging.schema()
-        while True:  # until keys and data are of one snapshot
-            snapshot = self.changing.snapshot
-            keys = self.match(row, attributes, place, unique=False)
-            if self.changing.snapshot is snapshot:
-                kind = pa.large_string() if self._key_type == "string" else pa.uint64()
-                return data_beside(snapshot, pa.array(keys, kind), columns, schema).to_pylist()  # type: ignore[no-any-return]
+        snapshot, _, matcher = self._reading.answering
+        keys = self._matched(self._asking(tags, attributes, place, matcher), unique=False)
+        kind = pa.large_string() if self._key_type == "string" else pa.uint64()
+        found: list[dict[str, Any]] = data_beside(snapshot, pa.array(keys, kind), columns, self.schema()).to_pylist()
+        return found
 
     @_interrupted_plainly
     def match_many(
@@ -336,7 +371,7 @@ class LocalEngine:
         waited: float = 0.0,
         columns: Sequence[str] | None = None,
     ) -> pa.Array:
-        snapshot, _, matcher = self.changing.answering
+        snapshot, _, matcher = self._reading.answering
         asked = queries_of(queries, plane=self._options.plane)
         if wanted is Wanted.highlights:
             return highlights_of(snapshot, matcher, self.clients, asked.chunks, self._options)
@@ -357,16 +392,15 @@ class LocalEngine:
         if counted:
             return pa.array(answers.lengths().astype(np.uint64))
         if columns is not None:
-            values = data_beside(snapshot, values, columns, self._staging.schema())
+            values = data_beside(snapshot, values, columns, self.schema())
         offsets = pa.py_buffer(answers.offsets.astype(np.int32, copy=False))
         return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, offsets], children=[values])
 
     @_interrupted_plainly
     def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray:
-        snapshot, _, matcher = self.changing.answering
+        snapshot, _, matcher = self._reading.answering
         asked, checked = queries_of(queries, plane=self._options.plane), limit_of(limit)
-        schema = {**schema_of_data(snapshot), **self.schema()}
-        order = self._rankings.of(snapshot, schema, order_by)
+        order = self._rankings.of(snapshot, self.schema(), order_by)
         return best_of(snapshot, matcher, self.clients, asked.chunks, self._options, (order, checked))
 
     @_interrupted_plainly
@@ -394,7 +428,7 @@ class LocalEngine:
     @_interrupted_plainly
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
         """Matching sets with their keys."""
-        snapshot, parts, matcher = self.changing.answering
+        snapshot, parts, matcher = self._reading.answering
         given = NO_ATTRIBUTES if attributes is None else packed(attributes)
         packed_at = packed_place(place.location, place.within, plane=self._options.plane)
         asked = alone(matcher.one_query, tags, given, packed_at)
@@ -414,7 +448,7 @@ class LocalEngine:
     @_interrupted_plainly
     def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons:
         """Why the key is an answer to a message, or is not."""
-        snapshot, checks, plane = self.changing.snapshot, KEY_CHECKS[self._key_type], self._options.plane
+        snapshot, checks, plane = self._reading.snapshot, KEY_CHECKS[self._key_type], self._options.plane
         value = checks.one(key, "key")
         if attributes is not None:
             packed(attributes)
@@ -458,11 +492,9 @@ class LocalEngine:
             save_positions(self._files, self.clients.positions(), plane=self._options.plane)
             self._positions_saved = version
 
-    def _asking(
-        self, tags: Iterable[str], attributes: object, place: Place
-    ) -> tuple[Matcher, Alone | None, tuple[Iterable[str], bytes, bytes]]:
+    def _asking(self, tags: Iterable[str], attributes: object, place: Place, matcher: Matcher | None = None) -> Asking:
         """What answers one message, the message as that takes it alone, if it need not be in a packet, and in parts."""
-        matcher, packed_at = self.changing.answering.matcher, NO_PLACE
+        matcher, packed_at = self._reading.answering.matcher if matcher is None else matcher, NO_PLACE
         given = NO_ATTRIBUTES if attributes is None else packed(attributes)
         if place is not NOWHERE:
             packed_at = packed_place(place.location, place.within, plane=self._options.plane)
@@ -484,7 +516,7 @@ class LocalEngine:
 
     @_interrupted_plainly
     def contains(self, tags: object) -> bool:
-        snapshot, query = self.changing.snapshot, tag_list(tags)
+        snapshot, query = self._reading.snapshot, tag_list(tags)
         wanted = [query]
         if Where in map(type, query):
             wanted = alternatives(query, None, plane=self._options.plane)
@@ -518,7 +550,7 @@ class LocalEngine:
     # -- the object --------------------------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        snapshot, parts, matcher = self.changing.answering
+        snapshot, parts, matcher = self._reading.answering
         segments, options, about = snapshot.segments, snapshot.segments[0].options, matcher.about()
         return {
             "sets": len(snapshot),
@@ -584,7 +616,7 @@ class LocalEngine:
 
     def described(self) -> str:
         try:
-            snapshot = self.changing.held.snapshot
+            snapshot = self._reading.held.snapshot
         except ClosedError:
             return "<TagMatch, closed>"
         where = "in memory" if self._location is None else f"at {str(self._location)!r}"

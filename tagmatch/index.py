@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         location: tuple[float, float] | None
         within: Circle | Box | None
         channel: str | None
+        only: str | None
 
     class SubmitOptions(AwaitOptions, total=False):
         """Keyword arguments of `Index.submit`."""
@@ -97,6 +98,8 @@ class _Engine(Protocol):
     def awaited(
         self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool, channel: str | None
     ) -> Awaitable[Any]: ...
+    # What reads keys alone whose data satisfies an expression
+    def only(self, expression: object) -> _Engine: ...
     def explain(
         self, tags: Iterable[str], attributes: object, place: Place
     ) -> Iterable[tuple[frozenset[str], Any]]: ...
@@ -663,6 +666,7 @@ class Index(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         columns: None = None,
+        only: str | None = None,
     ) -> list[K]: ...
 
     @overload
@@ -674,6 +678,7 @@ class Index(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         columns: Sequence[str],
+        only: str | None = None,
     ) -> list[dict[str, Any]]: ...
 
     def match(
@@ -684,6 +689,7 @@ class Index(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         columns: Sequence[str] | None = None,
+        only: str | None = None,
     ) -> list[K] | list[dict[str, Any]]:
         """Keys of all stored sets contained in `tags`, in no particular order; a key once per set that carries it.
 
@@ -705,13 +711,21 @@ class Index(Generic[K]):
             (`move` says where clients are). Where there is no `location`, a `Near` asks for no more.
         columns : sequence of str, optional
             Columns of data (`put`) that are wanted: each answer is then a dict of these and of `key`, with `None` where
-            the key has no value. Not over a connection yet.
+            the key has no value.
+        only : str, optional
+            An expression as `where` has it, about columns of data instead of attributes, such as
+            `tenant = "acme" and channel in {"mail"}`: only keys are given whose data satisfies it. The first call with
+            an expression lays their sets out, where there are many others; later ones are as fast as an index that
+            has only these keys. The 64 expressions that were asked for last are kept ready, and follow changes.
 
         Raises
         ------
         TypeError, ValueError
             `tags` is not an iterable of `str`, or an attribute has a value of another type; or `location` or `within`
-            is of another type, not finite, or out of range; or there is no such column.
+            is of another type, not finite, or out of range; or there is no such column. `only` names a column that
+            there is not, or compares one with values of a type that it never has.
+        FilterError
+            There is a mistake in `only`; the message names the place in it, and what was expected there.
 
         Examples
         --------
@@ -738,11 +752,14 @@ class Index(Generic[K]):
         ChangeCounts(added=1, already_there=0, removed=0, missing=0)
         >>> tm.match(["flat", "new"], columns=["email"])
         [{'key': 7, 'email': 'ana@example.org'}]
+        >>> tm.match(["flat", "new"], only='email suffix "@example.com"')
+        []
         """
         if columns is not None:
-            return self._engine.match_data(tags, attributes, _place(location, within), _names(columns))
+            return self._of(only).match_data(tags, attributes, _place(location, within), _names(columns))
         place = NOWHERE if location is None and within is None else Place(location, within)
-        found: list[K] = self._engine.match(tags, attributes, place, unique=False)
+        engine = self._engine if only is None else self._engine.only(only)  # here, by one call fewer
+        found: list[K] = engine.match(tags, attributes, place, unique=False)
         return found
 
     def match_unique(
@@ -752,6 +769,7 @@ class Index(Generic[K]):
         *,
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
+        only: str | None = None,
     ) -> set[K]:
         """Keys of all stored sets contained in `tags`; arguments and errors as `match`.
 
@@ -766,7 +784,8 @@ class Index(Generic[K]):
         ([7, 7], {7})
         """
         place = NOWHERE if location is None and within is None else Place(location, within)
-        found: set[K] = self._engine.match(tags, attributes, place, unique=True)
+        engine = self._engine if only is None else self._engine.only(only)
+        found: set[K] = engine.match(tags, attributes, place, unique=True)
         return found
 
     def match_many(
@@ -777,6 +796,7 @@ class Index(Generic[K]):
         channel: str | None = None,
         waited: float = 0.0,
         columns: Sequence[str] | None = None,
+        only: str | None = None,
     ) -> pa.ListArray:
         """Answers to many queries.
 
@@ -800,7 +820,9 @@ class Index(Generic[K]):
         waited : float
             Seconds that have passed of the channel's deadline, where the queries were handed in earlier.
         columns : sequence of str, optional
-            Columns of data (`put`) that are wanted beside the keys. Not over a connection yet.
+            Columns of data (`put`) that are wanted beside the keys. Over a connection, a dictionary's are strings.
+        only : str, optional
+            As for `match`: which keys, by their data. Errors are the same.
 
         Returns
         -------
@@ -833,7 +855,7 @@ class Index(Generic[K]):
         """
         wanted = Wanted.unique if unique else Wanted.keys
         names = None if columns is None else _names(columns)
-        found: pa.ListArray = self._engine.match_many(
+        found: pa.ListArray = self._of(only).match_many(
             queries, wanted=wanted, channel=channel, waited=waited, columns=names
         )
         return found
@@ -846,6 +868,7 @@ class Index(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         unique: bool = False,
+        only: str | None = None,
     ) -> int:
         """How many keys `match` gives, without making many of them; or `match_unique`, if `unique`.
 
@@ -863,8 +886,8 @@ class Index(Generic[K]):
         """
         place = _place(location, within)
         if unique:
-            return len(self._engine.match(tags, attributes, place, unique=True))
-        return self._engine.number(tags, attributes, place, wanted=Wanted.counts)
+            return len(self._of(only).match(tags, attributes, place, unique=True))
+        return self._of(only).number(tags, attributes, place, wanted=Wanted.counts)
 
     def match_exists(
         self,
@@ -873,6 +896,7 @@ class Index(Generic[K]):
         *,
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
+        only: str | None = None,
     ) -> bool:
         """Whether `match` gives a key; arguments and errors are the same.
 
@@ -886,10 +910,16 @@ class Index(Generic[K]):
         >>> tm.match_exists(["cat", "fr"]), tm.match_exists(["dog"])
         (True, False)
         """
-        return bool(self._engine.number(tags, attributes, _place(location, within), wanted=Wanted.exists))
+        return bool(self._of(only).number(tags, attributes, _place(location, within), wanted=Wanted.exists))
 
     def match_counts(
-        self, queries: Any, *, unique: bool = False, channel: str | None = None, waited: float = 0.0
+        self,
+        queries: Any,
+        *,
+        unique: bool = False,
+        channel: str | None = None,
+        waited: float = 0.0,
+        only: str | None = None,
     ) -> pa.UInt64Array:
         """How many keys `match_many` gives to each query, without making them, unless `unique`.
 
@@ -912,10 +942,12 @@ class Index(Generic[K]):
         [1, 0]
         """
         wanted = Wanted.unique_counts if unique else Wanted.counts
-        found: pa.UInt64Array = self._engine.match_many(queries, wanted=wanted, channel=channel, waited=waited)
+        found: pa.UInt64Array = self._of(only).match_many(queries, wanted=wanted, channel=channel, waited=waited)
         return found
 
-    def match_exists_many(self, queries: Any, *, channel: str | None = None, waited: float = 0.0) -> pa.BooleanArray:
+    def match_exists_many(
+        self, queries: Any, *, channel: str | None = None, waited: float = 0.0, only: str | None = None
+    ) -> pa.BooleanArray:
         """Whether `match_many` gives a key to each query; arguments and errors are the same.
 
         Returns
@@ -932,10 +964,12 @@ class Index(Generic[K]):
         >>> tm.match_exists_many([["cat", "fr"], ["dog"]]).to_pylist()
         [True, False]
         """
-        found: pa.BooleanArray = self._engine.match_many(queries, wanted=Wanted.exists, channel=channel, waited=waited)
+        found: pa.BooleanArray = self._of(only).match_many(
+            queries, wanted=Wanted.exists, channel=channel, waited=waited
+        )
         return found
 
-    def match_best(self, queries: Any, *, limit: int, order_by: str) -> pa.ListArray:
+    def match_best(self, queries: Any, *, limit: int, order_by: str, only: str | None = None) -> pa.ListArray:
         """The best keys of each query by a column of data, each once, without making its other keys.
 
         Parameters
@@ -948,6 +982,8 @@ class Index(Generic[K]):
             A column of `data`, and `asc` (the default) or `desc`, as in `"priority desc"`. Keys without a value come
             last, and keys with equal values in their own order. The keys of a snapshot are put in order when a column
             is first asked for.
+        only : str, optional
+            As for `match`: which keys, by their data.
 
         Returns
         -------
@@ -969,9 +1005,9 @@ class Index(Generic[K]):
         >>> tm.match_best([["cat", "fr"], ["dog"]], limit=2, order_by="priority desc").to_pylist()
         [[8, 9], []]
         """
-        return self._engine.best(queries, limit, order_by)
+        return self._of(only).best(queries, limit, order_by)
 
-    def match_highlights(self, queries: Any) -> pa.ListArray:
+    def match_highlights(self, queries: Any, *, only: str | None = None) -> pa.ListArray:
         """The keys of each query, each with the tags and tests of its set, all of which held.
 
         Arguments and errors are those of `match_many`. An expression with `or` is stored as several sets: those that
@@ -999,7 +1035,7 @@ class Index(Generic[K]):
         >>> tm.match_highlights(pa.table({"tags": [["cat", "fr"]], "price": [9]})).to_pylist()
         [[{'key': 7, 'tags': ['cat'], 'tests': ['price < 10']}]]
         """
-        found: pa.ListArray = self._engine.match_many(queries, wanted=Wanted.highlights, channel=None, waited=0.0)
+        found: pa.ListArray = self._of(only).match_many(queries, wanted=Wanted.highlights, channel=None, waited=0.0)
         return found
 
     @overload
@@ -1043,6 +1079,7 @@ class Index(Generic[K]):
         block: bool = True,
         timeout: float | None = None,
         channel: str | None = None,
+        only: str | None = None,
     ) -> Future[Any]:
         """`match`, or `match_unique` when `unique`, as a future, which can be cancelled until its matching begins.
 
@@ -1059,6 +1096,8 @@ class Index(Generic[K]):
             Seconds to wait at most.
         channel : str, optional
             Name of the channel that the query is of, one of those that `channels` gave. Its deadline counts from now.
+        only : str, optional
+            As for `match`: which keys, by their data.
 
         Raises
         ------
@@ -1089,7 +1128,7 @@ class Index(Generic[K]):
         1
         """
         place = _place(location, within)
-        return self._engine.submit(
+        return self._of(only).submit(
             tags, attributes, place, unique=bool(unique), timeout=timeout if block else 0.0, channel=channel
         )
 
@@ -1132,6 +1171,7 @@ class Index(Generic[K]):
         within: Circle | Box | None = None,
         unique: bool = False,
         channel: str | None = None,
+        only: str | None = None,
     ) -> list[K] | set[K]:
         """`match`, or `match_unique` when `unique`, for asyncio; raises `Overloaded` at once instead of waiting.
 
@@ -1151,7 +1191,7 @@ class Index(Generic[K]):
         >>> asyncio.run(both())
         [[7], {8}]
         """
-        found: list[K] | set[K] = await self._engine.awaited(
+        found: list[K] | set[K] = await self._of(only).awaited(
             tags, attributes, _place(location, within), unique=bool(unique), channel=channel
         )
         return found
@@ -1165,6 +1205,7 @@ class Index(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         key: None = None,
+        only: str | None = None,
     ) -> list[tuple[frozenset[str], tuple[K, ...]]]: ...
 
     @overload
@@ -1176,6 +1217,7 @@ class Index(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         key: K,
+        only: str | None = None,
     ) -> Reasons: ...
 
     def explain(
@@ -1186,6 +1228,7 @@ class Index(Generic[K]):
         location: tuple[float, float] | None = None,
         within: Circle | Box | None = None,
         key: K | None = None,
+        only: str | None = None,
     ) -> Any:
         """Every matching set with its keys, ascending; its conditions are `Where` among the tags. Errors as `match`.
 
@@ -1215,8 +1258,12 @@ class Index(Generic[K]):
             fails  price < 10: price is 12
         """
         if key is not None:
-            return self._engine.reasons(tags, attributes, _place(location, within), key)
-        return Explanation(self._engine.explain(tags, attributes, _place(location, within)))
+            return self._of(only).reasons(tags, attributes, _place(location, within), key)
+        return Explanation(self._of(only).explain(tags, attributes, _place(location, within)))
+
+    def _of(self, only: str | None) -> _Engine:
+        """What reads all keys, or those alone whose data satisfies an expression."""
+        return self._engine if only is None else self._engine.only(only)
 
     # -- clients -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from tagmatch.contents import tags_of_rows
 from tagmatch.model.arrays import Strings
 from tagmatch.model.arrow import from_strings, plain_array, to_strings
 from tagmatch.model.asked import DATA, data_of
-from tagmatch.model.data_types import Schema, unknown_column, with_columns
+from tagmatch.model.data_types import Schema, some_columns, with_columns
 from tagmatch.model.directory import Keys, found_in, keys_at, numbers_of, some_keys
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.records import Alternative, Record
@@ -71,9 +71,7 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
 
 def data_beside(snapshot: Snapshot, keys: pa.Array, names: Sequence[str], schema: Schema) -> pa.StructArray:
     """Structs of keys, as `key`, and of columns of data; InvalidValueError for a column that there is not."""
-    for name in names:
-        if name not in schema:
-            raise unknown_column(name, schema)
+    types = some_columns(names, schema)
     encoded = keys.dictionary_encode()
     different: Keys = to_strings(encoded.dictionary) if _are_texts(keys) else encoded.dictionary.to_numpy()
     places, tables, rows = np.full(len(encoded.dictionary), -1), list[pa.Table](), 0
@@ -90,10 +88,10 @@ def data_beside(snapshot: Snapshot, keys: pa.Array, names: Sequence[str], schema
     table = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
     at = pa.array(places, mask=places < 0).take(encoded.indices)
     fields, columns = [pa.field("key", keys.type)], [keys]
-    for name in names:
+    for name, kind in types.items():
         is_there = f"{DATA}{name}" in table.column_names
-        column = table.column(f"{DATA}{name}").take(at) if is_there else pa.nulls(len(keys), schema[name])
-        fields.append(pa.field(name, schema[name]))
+        column = table.column(f"{DATA}{name}").take(at) if is_there else pa.nulls(len(keys), kind)
+        fields.append(pa.field(name, kind))
         columns.append(plain_array(column))
     return pa.StructArray.from_arrays(columns, fields=fields)
 

@@ -397,6 +397,10 @@ class Oracle:
             records[key] = put.given if is_same else None, sets, put.data
         return records
 
+    def data_of(self, key: Key) -> Mapping[str, Any]:
+        """The columns of data in which a key that has sets has a value."""
+        return self._records[key].data if key in self._records else {}
+
     def move(self, clients: Iterable[Key], lon: Iterable[float | None], lat: Iterable[float | None]) -> None:
         for client, x, y in zip(clients, lon, lat, strict=True):
             self.positions.pop(client, None)
@@ -419,13 +423,16 @@ class Oracle:
         return bool(self.match(*message, **at))
 
     def explain(
-        self, tags: Iterable[str], attributes: Attributes = NONE, **at: Any
+        self, tags: Iterable[str], attributes: Attributes = NONE, only: Tree | None = None, **at: Any
     ) -> list[tuple[Row, tuple[Any, ...]]]:
+        """Sets with those keys that a message is for; with `only`, of these those whose data satisfies it."""
         query, now, found = frozenset(tags), self._now(), []
         for row, keys in self._sets.items():
             if _tags(row) <= query:
                 live = [key for key, until in keys.items() if _lasts(until, now)]
                 some = [key for key in live if self._is_for(key, row, query, attributes, **at)]
+                if only is not None:
+                    some = [key for key in some if evaluate(only, (), self.data_of(key))]
                 found += [(row, tuple(sorted(some)))] if some else []
         return found
 

@@ -8,7 +8,7 @@ values, and each test may hold for another one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
@@ -64,6 +64,19 @@ def every(parts: Sequence[Expression]) -> Expression:
 def one_of(parts: Sequence[Expression]) -> Expression:
     """What holds if a part does."""
     return parts[0] if len(parts) == 1 else Gate(1, tuple(parts))
+
+
+def terms_in(expression: Expression) -> Iterator[Term]:
+    """The tags and tests of an expression, in order."""
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Not):
+            waiting.append(part.part)
+        elif isinstance(part, Gate):
+            waiting += reversed(part.parts)
+        else:
+            yield part
 
 
 def rows_for(expression: Expression) -> list[Row]:

@@ -26,14 +26,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
-from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, every, one_of, rows_for
+from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, Term, every, one_of, rows_for, terms_in
 from tagmatch.model.where.areas import KINDS
 from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, span_for
 from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
@@ -82,6 +82,11 @@ def rows_of(text: str) -> list[Row]:
     tagmatch.FilterError: where: column 9: expected a value (a number, "text", true or false), found "and"
     """
     return rows_for(_parse(text))
+
+
+def terms_of(text: str) -> Iterator[Term]:
+    """The tags and tests of an expression as they are written, in order; errors as `rows_of`."""
+    return terms_in(_parse(text))
 
 
 # -- grammar -----------------------------------------------------------------------------------------------------------

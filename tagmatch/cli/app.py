@@ -484,6 +484,10 @@ def match(
     order_by: Annotated[
         str | None, cli.option('A column of data, and the order: "priority desc".', metavar="COLUMN")
     ] = None,
+    only: Annotated[
+        str | None,
+        cli.option("Only keys whose data satisfies this, as 'tenant = \"acme\"'.", metavar="EXPRESSION"),
+    ] = None,
     snapshot: cli.SnapshotNumber = None,
     skip_invalid: cli.SkipInvalid = False,
     exact: Annotated[
@@ -510,11 +514,12 @@ def match(
     if limit is not None and order_by is not None:
         name, ask = "keys", partial(TagMatch.match_best, limit=limit, order_by=order_by)
     elif exists:
-        name, ask = "exists", TagMatch.match_exists_many
+        name, ask = "exists", partial(TagMatch.match_exists_many)
     elif count:
         name, ask = "count", partial(TagMatch.match_counts, unique=unique)
     else:
         name, ask = "keys", partial(TagMatch.match_many, unique=unique)
+    ask = partial(ask, only=only)
     with contextlib.suppress(OSError):
         if os.path.isfile(output) and os.path.samefile(queries, output):
             raise TagMatchError(f"{output}: the queries are in this file; give another one for the answers")

@@ -352,3 +352,15 @@ def test_numbers_in_place_of_keys(tmp_path):
         assert tagmatch("match", index, path, *asked, "--output-format", "csv").splitlines() == lines
     assert "CSV cannot hold" in tagmatch("match", index, path, "--output-format", "csv", code=1)
     assert "give one of the two" in tagmatch("match", index, path, "--count", "--exists", code=2)
+
+
+def test_only_keys_with_some_data(tmp_path):
+    index, path = tmp_path / "index", write(tmp_path / "q.jsonl", [{"tags": ["a", "b"]}, {"tags": ["c"]}])
+    with TagMatch(index, device="cpu", data={"tenant": "string"}) as tm:
+        for key, tenant in ((7, "acme"), (8, "bob"), (9, "acme")):
+            tm.put(key, ["a"], data={"tenant": tenant})
+        tm.consolidate()
+    only = "--only", 'tenant = "acme"'
+    assert from_json_lines(tagmatch("match", index, path, *only)) == [{"id": 0, "keys": [7, 9]}, {"id": 1, "keys": []}]
+    assert [row["count"] for row in from_json_lines(tagmatch("match", index, path, *only, "--count"))] == [2, 0]
+    assert "is 'tenant' meant" in tagmatch("match", index, path, "--only", 'tenannt = "acme"', code=1)

@@ -16,6 +16,7 @@ from copy import deepcopy
 from datetime import timedelta
 from itertools import chain, product
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple, get_args
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings, stateful
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, invariant, multiple, precondition, rule
-from oracle import Oracle, is_condition
+from oracle import Oracle, Test, is_condition
 from support import filters, strategies
 from support.agreement import (
     assert_agree,
@@ -31,6 +32,7 @@ from support.agreement import (
     assert_highlights,
     assert_keys,
     assert_numbers,
+    assert_only,
     assert_reasons,
     assert_records,
 )
@@ -59,6 +61,8 @@ WHERE = st.none() | st.builds(Expression.of, filters.trees, filters.spellings)
 COLUMNS = st.sampled_from([
     list, lambda where: pa.array(where, pa.string()), lambda where: pa.array(where, pa.string()).dictionary_encode(),
 ])  # fmt: skip
+#: Which keys alone are asked for, by their data
+ONLY = st.builds(Expression.of, filters.data_trees, filters.spellings)
 #: From now until a key expires; some have been past when they are added
 SECONDS = st.none() | st.integers(-3, 12)
 #: Set while threads in the background may drop keys; else they would hide that something else does not, as it has to
@@ -111,7 +115,7 @@ class Index(stateful.RuleBasedStateMachine):
         # Of the changes that are staged, so many outlast the object
         self.lasting = 0
         self.crashes = 0
-        self.message = Message(COMMON, {})
+        self.message, self.only = Message(COMMON, {}), Expression.of(Test("rank", ">=", (0,)), Random(0))
         self.tm, self.reader, self.read = None, None, None
 
     @stateful.initialize(
@@ -143,6 +147,8 @@ class Index(stateful.RuleBasedStateMachine):
             assert times_of(self.tm) == times
             assert_records(self.tm, self.oracle)
             assert_data(self.tm, self.oracle, COMMON, ["rank", "name"])
+            for message in (Message(COMMON, {}), self.message):  # also of what was asked before the last change
+                assert_only(self.tm, self.oracle, self.only, message)
             columns = self.tm.to_arrow().schema.names
             assert ("expires" in columns) == any(at is not None for at in times.values())
             assert ("where" in columns) == any(map(is_condition, chain.from_iterable(row for row, _ in times)))
@@ -335,6 +341,11 @@ class Index(stateful.RuleBasedStateMachine):
     def match(self, queries, query, one, data):
         self.message = message_for(data, one, query)
         assert_agree(self.tm, self.oracle, [*queries, query + one.tags, self.message])
+
+    @rule(only=ONLY, one=subscriptions, at=ATS)
+    def ask_for_only_some(self, only, one, at):
+        self.only = only
+        assert_only(self.tm, self.oracle, only, Message([*COMMON, *one.tags], {}), **at._asdict())
 
     @rule(some=st.lists(subscriptions, max_size=4), data=st.data(), unique=st.booleans(), awaits=st.booleans())
     def submit(self, some, data, unique, awaits):

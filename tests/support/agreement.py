@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 from oracle import Oracle
-from support.conditions import Message, condition_of, conditions_in, in_tables
+from support.conditions import Expression, Message, condition_of, conditions_in, in_tables
 
 from tagmatch import TagMatch, Where
 from tagmatch.model.records import Alternative
@@ -75,6 +75,37 @@ def assert_data(tm: TagMatch[Any], oracle: Oracle, query: list[str], names: list
     (found,) = tm.match_many([query], columns=names).to_pylist()
     assert sorted(found, key=lambda each: each["key"]) == expected
     assert sorted(tm.match(query, columns=names), key=lambda each: each["key"]) == expected
+
+
+def assert_only(tm: Any, oracle: Oracle, only: Expression, message: Message, **at: Any) -> None:
+    """Every way to ask for only some of the keys gives the oracle's answer."""
+    query = message if message.attributes else message[:1]
+    found = oracle.explain(*message, only=only.tree, **at)
+    expected = sorted(key for _, keys in found for key in keys)
+    assert sorted(tm.match(*query, only=only, **at)) == expected
+    assert tm.match_unique(*query, only=only, **at) == set(expected)
+    assert_numbers(tm, expected, *query, only=only, **at)
+    assert dict(tm.explain(*query, only=only, **at)) == dict(found)
+    assert sorted(tm.submit(*query, only=only, **at).result(60)) == expected
+    for key in expected[:1]:
+        assert tm.explain(*query, only=only, key=key, **at).matches
+    if not message.attributes and not at:
+        assert_only_many(tm, oracle, only, message.tags)
+
+
+def assert_only_many(tm: Any, oracle: Oracle, only: Expression, tags: list[str]) -> None:
+    """The same of the calls that take many messages."""
+    expected = oracle.match(tags, only=only.tree)
+    assert [sorted(keys) for keys in tm.match_many([tags, tags], only=only).to_pylist()] == [expected, expected]
+    assert tm.match_many([tags], unique=True, only=only).to_pylist() == [sorted(set(expected))]
+    assert tm.match_counts([tags], only=only).to_pylist() == [len(expected)]
+    assert tm.match_counts([tags], unique=True, only=only).to_pylist() == [len(set(expected))]
+    assert tm.match_exists_many([tags], only=only).to_pylist() == [bool(expected)]
+    (highlights,) = tm.match_highlights([tags], only=only).to_pylist()
+    assert sorted(each["key"] for each in highlights) == expected
+    ranks = {key: oracle.data_of(key).get("rank") for key in expected}
+    best = sorted(ranks, key=lambda key: (ranks[key] is None, ranks[key] or 0, key))
+    assert tm.match_best([tags], limit=3, order_by="rank", only=only).to_pylist() == [best[:3]]
 
 
 def _row_of(each: Alternative) -> frozenset[str]:

@@ -287,3 +287,25 @@ def messages(draw: st.DrawFn, tree: Tree | None = None) -> tuple[set[str], dict[
     several = st.lists(st.none() | value, max_size=3)
     attributes = {name: draw(value | value | st.none() | several | several.map(tuple)) for name in names}
     return draw(st.sets(tags)), {name: attributes[name] for name in names if draw(st.integers(0, 5))}
+
+
+# -- expressions about data --------------------------------------------------------------------------------------------
+
+_NAMES = st.sampled_from(["", "a", "ana", "é", "z"])
+_RANKS = st.integers(-3, 3)
+
+
+def _of(name: str, operators: list[str], *operands: Drawn) -> Drawn:
+    return st.builds(Test, st.just(name), st.sampled_from(operators), st.tuples(*operands))
+
+
+#: About columns `name` of texts and `rank` of integers
+data_trees = st.recursive(
+    _of("name", ["=", "!=", "<", ">=", "prefix", "contains", "suffix"], _NAMES)
+    | _of("rank", ["=", "!=", "<", "<=", ">", "in", "not in"], _RANKS)
+    | _of("rank", ["between"], _RANKS, _RANKS).map(in_order)
+    | _of("name", ["in"], _NAMES, _NAMES)
+    | st.builds(Test, st.sampled_from(["name", "rank"]), st.just("exists"), st.just(())),
+    _joined,
+    max_leaves=4,
+)

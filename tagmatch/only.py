@@ -1,0 +1,222 @@
+"""Only some of the subscriptions: those of keys whose data satisfies an expression, as an index of their own.
+
+The expression is matched with the data, a message for each different row of the columns that it names. What it means is
+so what it means in `where`: a column without a value is an attribute without one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from tagmatch.background import renew_in_forks
+from tagmatch.changing import Answering, Changing
+from tagmatch.model import clock
+from tagmatch.model.arrays import BoolArray, I64Array
+from tagmatch.model.asked import DATA
+from tagmatch.model.columns import rows_of_tags
+from tagmatch.model.data_types import Schema, text_of_type, unknown_column
+from tagmatch.model.errors import FilterError, InvalidTypeError
+from tagmatch.model.input.messages import queries_in
+from tagmatch.model.layouts import empty_segment
+from tagmatch.model.options import LayoutOptions, MatchOptions
+from tagmatch.model.parallel import even_ranges, run
+from tagmatch.model.tables import Segment, Snapshot
+from tagmatch.model.where.alternatives import Term
+from tagmatch.model.where.constraints import CONTAINS, RANGES, SUFFIX, Constraint, name_text
+from tagmatch.model.where.language import stored_rows, terms_of
+from tagmatch.model.where.types import Network
+from tagmatch.model.where.values import key_of, type_of
+from tagmatch.partitioner.choosing import Chosen, chosen_of
+from tagmatch.partitioner.consolidation import StagedChanges, consolidated
+from tagmatch.pipeline.areas.positions import Clients
+from tagmatch.pipeline.devices import matcher_of, parts_for
+
+# Messages of a packet
+_MESSAGES = 1 << 13
+# Of numbers of keys and of rows, so many times as many as there are keys are looked up in a table
+_SPARSE = 8
+
+
+class DataTest:
+    """An expression about columns of data; InvalidTypeError, InvalidValueError and FilterError say what is wrong."""
+
+    def __init__(self, text: object, schema: Schema, what: str = "only") -> None:
+        if not isinstance(text, str):
+            raise InvalidTypeError(f"{what} must be a string, not {type(text).__name__} {text!r:.80}")
+        try:
+            terms, rows = list(terms_of(text)), stored_rows(text, plane=False)
+        except FilterError as error:
+            raise FilterError(f"{what}: {str(error).removeprefix('where: ')}") from None
+        for term in terms:
+            _check(term, schema, what)
+        self.text, self.names = text, sorted({term.attribute for term in terms if isinstance(term, Constraint)})
+        options, staged = LayoutOptions(), StagedChanges()
+        staged.extend([rows_of_tags(rows)], np.zeros(len(rows), np.uint64), removed=False)
+        snapshot, _ = consolidated(Snapshot((empty_segment(options, "integer"),)), staged.changes(), options, now=0)
+        self._matcher = matcher_of(parts_for(snapshot, MatchOptions(device="cpu")))
+
+    def chosen(self, segment: Segment, threads: int) -> BoolArray:
+        """Whether the data of each key in a segment's key table satisfies this, by the keys' places."""
+        numbers, records = segment.keys.keys.values, segment.records
+        columns = (
+            [] if records is None else [name for name in self.names if DATA + name in records.columns.schema.names]
+        )
+        if records is None or not columns:
+            return np.full(len(numbers), self._hold(pa.table({self.names[0]: pa.nulls(1)}), 1)[0])
+        holds = self.of_rows(records.columns, threads)
+        # The last one is of keys without a record
+        holds = np.append(holds, self._hold(pa.table({self.names[0]: pa.nulls(1)}), 1))
+        last = int(records.keys[-1])
+        if last >= _SPARSE * len(numbers):
+            return holds[records.places_of(numbers)]
+        by_number = np.full(last + 2, holds[-1])
+        by_number[records.keys] = holds[:-1]
+        found: BoolArray = by_number[np.minimum(numbers, last + 1)]
+        return found
+
+    def of_rows(self, table: pa.Table, threads: int = 1) -> BoolArray:
+        """Whether each row of a table of records satisfies this."""
+        found = {name: _plain(table.column(DATA + name)) for name in self.names if DATA + name in table.schema.names}
+        codes, firsts = _different(list(found.values()), len(table))
+        different = pa.table({name: column.take(pa.array(firsts)) for name, column in found.items()})
+        return self._hold(different, threads)[codes]
+
+    def _hold(self, values: pa.Table, threads: int) -> BoolArray:
+        """Whether each row of attributes satisfies this."""
+        given = pa.StructArray.from_arrays([each.combine_chunks() for each in values.columns], values.schema.names)
+        messages = queries_in(pa.table({"attributes": pa.chunked_array([given])}), plane=False)
+
+        def some(part: tuple[int, int]) -> BoolArray:
+            found: BoolArray = self._matcher.set_ids(messages[0], *part).lengths() > 0
+            return found
+
+        count = len(values)
+        parts = even_ranges(count, -(-count // _MESSAGES))
+        return np.concatenate([np.zeros(0, np.bool_), *run(some, parts, threads)])
+
+
+def _check(term: Term, schema: Schema, what: str) -> None:
+    """See that a test can be of data, and that of its column a value may satisfy it."""
+    if not isinstance(term, Constraint) or not term.attribute:
+        raise FilterError(
+            f"{what}: tags and areas are of sets, and this asks for data: {_text(term)} cannot stand here"
+        )
+    kind = schema.get(term.attribute)
+    if kind is None:
+        raise unknown_column(term.attribute, schema)
+    name, own, wanted = name_text(term.attribute), _type_of_values(kind), _wanted_types(term)
+    if own is None:
+        raise InvalidTypeError(f"{what}: column {name} is of {text_of_type(kind)}: without a zone, times have no order")
+    for each in wanted:
+        if each != own:
+            raise InvalidTypeError(
+                f"{what}: column {name} is of {text_of_type(kind)}, and no value of it is a {each}: {_text(term)}"
+            )
+
+
+def _text(term: Term) -> str:
+    return term.text if isinstance(term, Constraint) else f'tags {{"{term}"}}'
+
+
+def _wanted_types(test: Constraint) -> Iterator[str]:
+    """What types of values a test asks for."""
+    if test.kind in (SUFFIX, CONTAINS):
+        yield "text"
+    elif test.kind == RANGES:
+        for _, operands in test.tests:
+            for value in operands:
+                yield "IP address" if isinstance(value, Network) else type_of(key_of(value))
+
+
+def _type_of_values(kind: pa.DataType) -> str | None:
+    """What messages call the values of a column; `None` if none can be asked for."""
+    if pa.types.is_boolean(kind):
+        return "bool"
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return "number"
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return None if pa.types.is_timestamp(kind) and kind.tz is None else "time"
+    return "text"
+
+
+def _plain(column: pa.ChunkedArray) -> pa.Array:
+    """A column as attributes have it."""
+    if pa.types.is_uint64(column.type):  # of which attributes have only half
+        column = column.cast(pa.decimal128(20, 0))
+    return column.unify_dictionaries().combine_chunks()
+
+
+def _different(columns: Sequence[pa.Array], count: int) -> tuple[I64Array, I64Array]:
+    """Of each row, which of the different rows it is; and of each of these, where it first is."""
+    codes, firsts = np.zeros(count, np.int64), np.zeros(min(count, 1), np.int64)
+    for column in columns:
+        encoded = column.dictionary_encode() if not pa.types.is_dictionary(column.type) else column
+        size = len(encoded.dictionary) + 1
+        codes = codes * size + encoded.indices.cast(pa.int64()).fill_null(size - 1).to_numpy()
+        most = len(firsts) * size
+        if most <= 2 * count:  # else sorting takes no longer than such a table
+            first = np.full(most, -1)
+            first[codes[::-1]] = np.arange(count)[::-1]
+            there = np.flatnonzero(first >= 0)
+            firsts, numbers = first[there], np.empty(most, np.int64)
+            numbers[there] = np.arange(len(there))
+            codes = numbers[codes]
+        else:
+            _, firsts, codes = np.unique(codes, return_index=True, return_inverse=True)
+    return codes, firsts
+
+
+class Restricted:
+    """Of a changing snapshot, what answers for keys whose data satisfies a test; any number of threads may share it."""
+
+    def __init__(self, whole: Changing | Restricted, test: DataTest, options: MatchOptions, clients: Clients) -> None:
+        self._whole, self._test, self._options, self._clients = whole, test, options, clients
+        self._lock = threading.Lock()
+        renew_in_forks(self, "_lock")
+        self._known: tuple[Answering | None, Answering | None, list[Chosen]] = (None, None, [])
+
+    @property
+    def answering(self) -> Answering:
+        """As `Changing` has it."""
+        return self._of(self._whole.answering)
+
+    @property
+    def layout_options(self) -> LayoutOptions:
+        """As `Changing` has it."""
+        return self._whole.layout_options
+
+    @property
+    def held(self) -> Answering:
+        """As `Changing` has it."""
+        return self._of(self._whole.held)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """As `Changing` has it."""
+        return self.answering.snapshot
+
+    def _of(self, whole: Answering) -> Answering:
+        of, known, _ = self._known
+        if of is whole and known is not None:
+            return known
+        with self._lock:
+            of, known, chosen = self._known
+            if of is whole and known is not None:
+                return known
+            threads, options = self._options.threads, self._whole.layout_options
+            with whole.snapshot.verified():
+                snapshot, chosen = chosen_of(
+                    whole.snapshot, self._choose, options, chosen, now=clock.now_us(), threads=threads
+                )
+            earlier = [*whole.parts, *(() if known is None else known.parts)]
+            parts = parts_for(snapshot, self._options, earlier, self._clients)
+            known = Answering(snapshot, parts, matcher_of(parts))
+            self._known = (whole, known, chosen)
+            return known
+
+    def _choose(self, segment: Segment) -> BoolArray:
+        return self._test.chosen(segment, self._options.threads)
