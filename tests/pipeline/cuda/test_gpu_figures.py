@@ -52,6 +52,7 @@ def test_command(tmp_path: Path) -> None:
     assert systems == {
         "end to end": compared,
         "subset match alone": [*OURS, "GPU scan, batched"],
+        f"{OURS[0]}, in other calls": ["match", "unique", "calls of 8"],
         "one match, called again and again": [each for name in OURS for each in (name, f"{name}, CPU")],
     }
     assert all(value["value"] > 0 for panel in found["panels"] for value in [*panel["values"], *found["lines"]])
