@@ -182,7 +182,8 @@ class Restricted:
     @property
     def answering(self) -> Answering:
         """As `Changing` has it."""
-        return self._of(self._whole.answering)
+        whole, (of, known, _) = self._whole.answering, self._known
+        return known if of is whole and known is not None else self._of(whole)
 
     @property
     def layout_options(self) -> LayoutOptions:
@@ -200,9 +201,6 @@ class Restricted:
         return self.answering.snapshot
 
     def _of(self, whole: Answering) -> Answering:
-        of, known, _ = self._known
-        if of is whole and known is not None:
-            return known
         with self._lock:
             of, known, chosen = self._known
             if of is whole and known is not None:

@@ -75,6 +75,19 @@ def test_cpu(tmp_path: Path) -> None:
     assert not any("growth" in what for what in measured("cpu", tmp_path, *options, "--no-growth").lines)
 
 
+def test_records(tmp_path: Path) -> None:
+    found = measured("records", tmp_path, "--sets", 300, "--queries", 50, "--threads", 2, "--rounds", 1)
+    assert {row["system"] for row in found.answers} == {"tagmatch"}
+    assert len(found.answers) == 10
+    ratios = [what for what in found.lines if "rate of an index of only these" in what]
+    assert len(ratios) == 9
+    assert all(
+        found.value(what) > 0 for what in (*ratios, "get", "put: rate of add_set", "match_counts: rate of match_many")
+    )
+    alone = measured("records", tmp_path, "--sets", 300, "--rounds", 1, "--part", "counts")
+    assert [*alone.lines] == ["match_counts: rate of match_many"]
+
+
 def test_host(tmp_path: Path) -> None:
     options = ("--sets", 300, "--threads", 2, "--rounds", 2, "--seconds", 0.001)
     found = measured("host", tmp_path, *options)

@@ -214,6 +214,15 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.seconds(0.5), opt.SEED,
         ),
     ),
+    "records": _Paper(
+        "Subscriptions as records: get, put, data, the best keys, counts, k of n, and only some keys.",
+        "records:records",
+        None,
+        (
+            opt.sets(100_000), opt.queries(5_000), opt.part(PARTS["records"]), opt.rounds(9), opt.THREADS, opt.SEED,
+        ),
+        {"keys_per_set": 1},
+    ),
     "qos": _Paper(
         'Messages with deadlines in a simulator: Table 1 and Figures 6 to 12 of "Pub/Sub on Stream", beside EDF.',
         "qos:qos",
