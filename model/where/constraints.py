@@ -148,8 +148,8 @@ _REMEMBERED = 1 << 14
 _TAG = re.compile(rf"{RESERVED}([+-])([rsctap])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
 _CUT = re.compile(rb"([\[\]^])(\d+):")
 _LENGTH = re.compile(rb"(\d{1,9}):")
-# Parts of parts that are read, and one more than expressions have
-_MOST_PARTS_DEEP = 102
+#: Parts of parts that are read, and one more than expressions have
+MOST_PARTS_DEEP = 102
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 #: What ends the bytes of a cut: nothing, the least byte, and one that UTF-8 does not have
 _ENDS = {"[": b"", "]": b"\x00", "^": b"\xff"}
@@ -273,7 +273,7 @@ class Constraint:
         constraint = cls(attribute, cast(Kind, kind), intervals, payload, sign == "-", area, plane)
         if constraint.tag != tag or (kind == AREA and not constraint._is_sound_area):
             raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
-        if kind == PARTS and (constraint.negated or attribute or not _are_sound_parts(payload, _MOST_PARTS_DEEP)):
+        if kind == PARTS and (constraint.negated or attribute or not _are_sound_parts(payload, MOST_PARTS_DEEP)):
             raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
         return constraint
 

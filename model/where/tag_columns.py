@@ -423,6 +423,59 @@ def _copy(data, places, offsets, out):
         copy(data, places[i, 0], places[i, 1], out, offsets[i])
 
 
+class WrittenParts(NamedTuple):
+    """Parts of some tags."""
+
+    least: I64Array  # of each tag, how many parts must hold
+    sizes: I64Array  # of each tag, how many parts there are; 0 for one that does not stand for parts
+    sound: BoolArray  # whether each is what it begins like
+    places: I64Array  # [n, 2], of all parts
+
+
+@inlined
+def _number_at(data, at, end):
+    """The number that a colon ends, and where what follows begins; -1 if there is none."""
+    number, begin = np.int64(0), at
+    while at < end and data[at] != _COLON and number <= end:
+        digit = np.int64(data[at]) - _ZERO
+        number = 10 * number + digit if 0 <= digit <= 9 else end + 1
+        at += 1
+    return (number, at + 1) if begin < at < end and number <= end else (np.int64(-1), at)
+
+
+@kernel
+def _parts(offsets, data, are_parts, least, sizes, places):
+    """Write the places of parts if there is room; how many there are."""
+    used = np.int64(0)
+    for i in range(len(are_parts)):
+        least[i], sizes[i] = 0, 0
+        if not are_parts[i]:
+            continue
+        start, end = np.int64(offsets[i]), np.int64(offsets[i + 1])
+        least[i], at = _number_at(data, start + _HEAD, end)
+        length, before = np.int64(0), used
+        while at < end and length >= 0:
+            length, at = _number_at(data, at, end)
+            if used < len(places):
+                places[used, 0], places[used, 1] = at, min(at + length, end)
+            at += length
+            used += 1
+        sizes[i] = used - before
+        if data[start + 1] != _PLUS or data[start + 3] != 0 or at != end or not 0 < least[i] <= sizes[i]:
+            used, least[i], sizes[i] = before, 0, 0
+    return used
+
+
+def parts_in(tags: Strings, are_parts: BoolArray) -> WrittenParts:
+    """The parts of the tags that stand for such, by how they begin; other tags have none."""
+    least, sizes = np.empty(len(tags), np.int64), np.empty(len(tags), np.int64)
+    places = np.empty((0, 2), np.int64)
+    for _ in range(2):
+        used = _parts(tags.offsets, tags.data, are_parts, least, sizes, places)
+        places = np.empty((used, 2), np.int64) if used > len(places) else places
+    return WrittenParts(least, sizes, ~are_parts | (sizes > 0), places)
+
+
 def parts_of(data: U8Array, places: I64Array) -> Strings:
     """The strings between these places of some bytes."""
     offsets = offsets_of(places[:, 1] - places[:, 0])

@@ -1,66 +1,84 @@
-"""Finds sets that ask for so many of some parts, as `at least 2 of {…}` does: a verified remainder.
+"""Finds sets that ask for so many of some parts, as `at least 2 of {…}` does.
 
-If `k` of `n` parts hold, one of any `n - k + 1` parts does. So a set is found by each of its `n - k + 1` least likely
-parts, as a set that asks for this part alone would be. For the messages that find it, a program over all parts, in
-postfix order, is then evaluated.
+If `k` of `n` parts hold, one of any `n - k + 1` parts does: a set is reached by each of its `n - k + 1` least likely
+parts. Such a part is a conjunction of tags and tests, which many sets may share. A message's conjunctions are found
+once, by its tags or in an index, and counted for each set that has them. What is left of each set that has one is then
+verified: a program in postfix order. If the parts are tags and tests, or conjunctions of them, those that were counted
+need not be looked at again, and only `k - 1` are left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from tagmatch.model.arrays import I64Array, Lists, U32Array, offsets_of
-from tagmatch.model.arrow import from_strings
-from tagmatch.model.columns import strings_of
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.arrays import (
+    BoolArray,
+    I64Array,
+    IntArray,
+    Lists,
+    Strings,
+    U32Array,
+    U64Array,
+    bytes_of,
+    offsets_of,
+)
+from tagmatch.model.arrow import from_strings, to_strings
 from tagmatch.model.kernels.hashing import hash_strings
-from tagmatch.model.kernels.jit import kernel, lent
-from tagmatch.model.kernels.lists import gather, sort_values
-from tagmatch.model.kernels.tag_table import areas_among, constraints_among
+from tagmatch.model.kernels.intrinsics import ones
+from tagmatch.model.kernels.jit import kernel, lent, with_room
+from tagmatch.model.kernels.lists import gather, gather_strings
+from tagmatch.model.kernels.tag_table import constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
-from tagmatch.model.where.constraints import NO_TAG, PARTS, Constraint
-from tagmatch.model.where.tag_columns import parsed
-from tagmatch.model.where.values import is_reserved
+from tagmatch.model.where.constraints import MOST_PARTS_DEEP, PARTS
+from tagmatch.model.where.tag_columns import Parsed, parsed, parts_in, parts_of
 from tagmatch.pipeline.filters.asked import COMPLEX, TAG, Asked, Requirements, requirements_of
-from tagmatch.pipeline.filters.index import FilterIndex, index_of
+from tagmatch.pipeline.filters.index import FilterIndex, encoder_of, index_of
 from tagmatch.pipeline.filters.messages import MessageTable, messages_of
+from tagmatch.pipeline.filters.trie import bit_of
 from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
-from tagmatch.pipeline.tags import QueryBatch
+from tagmatch.pipeline.tags import TagIndex
 
-#: Stands in a program for parts that are counted
-COUNTED = TAG
-# Rows that there may be for a candidate, if they are marked
-_FEW = 16
+#: Stand in a program for parts that are counted: those before, and those that were counted while the set was reached
+COUNTED, WITH_FOUND = COMPLEX - np.uint32(1), COMPLEX - np.uint32(2)
+# Counts of what is found of a set end here
+_MOST = 255
+# The number of no conjunction
+_NONE = np.uint32(0xFFFFFFFF)
 
-_U32 = np.uint32
+_U, _U32 = np.uint64, np.uint32
 
 
 class Programs(NamedTuple):
-    """What is left to be verified of each row, as kernels take it."""
+    """What is left to be verified of each set, as kernels take it."""
 
     rows: U32Array  # the segment's
-    offsets: I64Array  # Row number `i` has the steps from `offsets[i]` to `offsets[i + 1]`
-    # [n, 3]: a record of a constraint (see `Sets`); or `COUNTED`, how many results before are counted, and how many of
-    # these must hold
+    offsets: I64Array  # Set number `i` has the steps from `offsets[i]` to `offsets[i + 1]`
+    # [n, 3]: a record of a tag or a constraint (see `Sets`); or `COUNTED` or `WITH_FOUND`, how many results before are
+    # counted, and how many of these must hold
     steps: U32Array
+    # A bit for each tag that is left to be verified, if the program is `WITH_FOUND` of tags and tests: fewer bits are
+    # missing than parts were counted, if it holds
+    signatures: U64Array
+    most: int  # steps of a set
 
 
-class _Cover(NamedTuple):
-    """Constraints such that all of one alternative hold wherever a part does."""
+class Reached(NamedTuple):
+    """Which sets have each conjunction, by the number of the set; kernels take it."""
 
-    chance: float  # How likely messages have one, about
-    alternatives: list[tuple[int, ...]]
+    of_tags: U32Array  # the conjunction of each tag alone, by its rank, or `_NONE`
+    offsets: I64Array  # Conjunction `i` is one of the sets from `offsets[i]` to `offsets[i + 1]`
+    sets: U32Array
 
 
 class PartsFinder(Finder):
     """Finds sets that ask for parts."""
 
-    def __init__(self, index: FilterIndex, row_of: U32Array, programs: Programs, constraints: tuple[Any, ...]) -> None:
-        self._index, self._row_of, self._programs, self._constraints = index, row_of, programs, constraints
+    def __init__(self, tags: Vocabulary, index: FilterIndex, reached: Reached, programs: Programs) -> None:
+        self._tags, self._index, self._reached, self._programs = TagIndex(tags), index, reached, programs
 
     def __len__(self) -> int:
         return len(self._programs.rows)
@@ -68,35 +86,34 @@ class PartsFinder(Finder):
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        arrays = (self._row_of, *self._programs, *self._constraints)
-        found: int = self._index.nbytes + sum(each.nbytes for each in arrays)
-        return found
+        return self._tags.nbytes + self._index.nbytes + bytes_of(*self._reached, *self._programs)
 
     def prepare(self, messages: SegmentMessages) -> MessageTable:
-        """Codes of messages; tags are attributes here, and have no ranks."""
-        without = QueryBatch(np.zeros(len(messages) + 1, np.int64), np.zeros(0, np.uint32))
-        table = messages_of(without, messages.tags, messages.first, messages.last, self._index.attributes)
+        """Messages as ranks of the tags that parts have, and codes."""
+        ranks = self._tags.ranks(messages.tags, messages.first, messages.last)
+        table = messages_of(ranks, messages.tags, messages.first, messages.last, self._index.attributes)
         self._index.seen.count(len(messages), table.attributes)
         return table
 
     def find(self, prepared: MessageTable) -> RowsFound:
         """As `Finder` says."""
-        candidates, rejected, _ = self._index.rows_found(prepared)
-        offsets, values = candidates.offsets.astype(np.int64, copy=False), candidates.values
-        first_codes = np.zeros(self._index.attributes.count, np.uint32)
-        ends = np.zeros(len(offsets), np.int64)
-        messages = (prepared.offsets, prepared.attributes, prepared.codes, first_codes)
-        found = (offsets, np.asarray(values, np.uint32), self._row_of)
-        rows = _verified(found, messages, tuple(self._programs), self._constraints, ends)
-        return RowsFound(Lists(ends, rows), rejected + len(values) - len(rows))
+        rows, rejected, _ = self._index.rows_found(prepared)
+        ends, room = np.zeros(len(prepared.offsets), np.int64), np.zeros(self._index.attributes.count, np.uint32)
+        found = (rows.offsets.astype(np.int64, copy=False), rows.values.astype(np.uint32, copy=False))
+        constraints = self._index.constraints.arrays
+        kept, looked_at = _verified(prepared, found, self._reached, self._programs, constraints, room, ends)
+        return RowsFound(Lists(ends, kept), rejected + looked_at - len(kept))
 
     def one_query(self, segment: Segment, tags: Any) -> None:
         """None: a single message is a packet."""
 
 
 @lent
-def _holds(attribute, low, span, message, first_codes, several, constraints):
-    """Whether a message satisfies the constraint of a step."""
+def _holds(step, message, first_codes, several, has_tag, constraints):
+    """Whether a message satisfies the tag or the constraint of a step."""
+    attribute, low, span = step
+    if attribute == TAG:
+        return has_tag[low] != 0
     attributes, codes, begin, end = message
     if attribute != COMPLEX:
         code = first_codes[attribute]
@@ -114,228 +131,355 @@ def _holds(attribute, low, span, message, first_codes, several, constraints):
     return negated[low]
 
 
+@lent
+def _count(conjunction, reached, counts, candidates, used):
+    """Count a conjunction for each set that has it; those that had none yet are candidates."""
+    _, offsets, sets = reached
+    for i in range(offsets[conjunction], offsets[conjunction + _U32(1)]):
+        number = sets[i]
+        count = counts[number]
+        candidates[used] = number
+        used += np.int64(count == 0)
+        counts[number] = count + np.uint8(count < _MOST)
+    return used
+
+
 @kernel
-def _verified(found, messages, programs, constraints, ends):
-    """The rows whose program holds for a message, and where those of each message end."""
-    offsets, candidates, row_of = found
-    message_offsets, attributes, codes, first_codes = messages
-    rows, step_offsets, steps = programs
-    kept, used, most = np.empty(len(candidates), np.uint32), np.int64(0), np.int64(0)
-    for row in range(len(rows)):
-        most = max(most, step_offsets[row + 1] - step_offsets[row])
-    results = np.empty(most + 1, np.uint8)
-    # The message that looked at a row last; if there are few candidates, these are sorted
-    marked = len(candidates) >= len(rows) // _FEW
-    looked_at, numbers = np.zeros(len(rows) if marked else 0, np.int64), np.empty(len(candidates), np.uint32)
-    for i in range(len(candidates)):
-        numbers[i] = row_of[candidates[i]]
-    for owner in range(len(offsets) - 1):
-        first, last = offsets[owner], offsets[owner + 1]
-        begin, end = message_offsets[owner], message_offsets[owner + 1]
-        if first < last:
-            message, several = (attributes, codes, begin, end), False
-            if not marked:
-                sort_values(numbers, first, last)
+def _verified(messages, found, reached, programs, constraints, first_codes, ends):
+    """The rows whose program holds for a message, and where those of each message end; how many were looked at."""
+    rank_offsets, ranks, message_offsets, attributes, codes = messages
+    found_offsets, conjunctions = found
+    rows, step_offsets, steps, signatures, most = programs
+    of_tags, looked_at, total = reached[0], np.int64(0), np.int64(0)
+    results, kept = np.empty(most, np.uint8), np.empty(0, np.uint32)
+    has_tag, counts = np.zeros(len(of_tags), np.uint8), np.zeros(len(rows), np.uint8)
+    # One more is written before it is known that it is none
+    candidates = np.empty(len(rows) + 1, np.uint32)
+    for owner in range(len(ends) - 1):
+        ranks_begin, ranks_end, used = rank_offsets[owner], rank_offsets[owner + 1], np.int64(0)
+        for i in range(ranks_begin, ranks_end):
+            if of_tags[ranks[i]] != _NONE:
+                used = _count(of_tags[ranks[i]], reached, counts, candidates, used)
+        for i in range(found_offsets[owner], found_offsets[owner + 1]):
+            used = _count(conjunctions[i], reached, counts, candidates, used)
+        own = _U(0)
+        for i in range(ranks_begin, ranks_end):
+            own |= bit_of(ranks[i])
+        looked_at += used
+        left = np.int64(0)
+        for i in range(used):
+            number = candidates[i]
+            candidates[left] = number
+            is_left = ones(signatures[number] & ~own) < _U(counts[number])
+            left += np.int64(is_left)
+            counts[number] *= np.uint8(is_left)
+        if left:
+            begin, end, several = message_offsets[owner], message_offsets[owner + 1], False
+            message = (attributes, codes, begin, end)
             for i in range(begin, end):
                 several |= first_codes[attributes[i]] != 0
                 first_codes[attributes[i]] = codes[i]
-            for i in range(first, last):
-                number = numbers[i]
-                if marked:
-                    if looked_at[number] == owner + 1:
-                        continue
-                    looked_at[number] = owner + 1
-                elif i > first and number == numbers[i - 1]:
-                    continue
-                top = 0
-                for step in range(step_offsets[number], step_offsets[number + _U32(1)]):
-                    attribute, low, span = steps[step, 0], steps[step, 1], steps[step, 2]
-                    if attribute == COUNTED:
-                        held = _U32(0)
-                        for _ in range(low):
+            for i in range(ranks_begin, ranks_end):
+                has_tag[ranks[i]] = 1
+            kept = with_room(kept, total, left)
+            for i in range(left):
+                number, top = candidates[i], 0
+                for place in range(step_offsets[number], step_offsets[number + _U32(1)]):
+                    step = (steps[place, 0], steps[place, 1], steps[place, 2])
+                    if step[0] == COUNTED or step[0] == WITH_FOUND:
+                        held = _U32(counts[number]) if step[0] == WITH_FOUND else _U32(0)
+                        for _ in range(step[1]):
                             top -= 1
                             held += _U32(results[top])
-                        results[top] = held >= span
+                        results[top] = held >= step[2]
                     else:
-                        results[top] = _holds(attribute, low, span, message, first_codes, several, constraints)
+                        results[top] = _holds(step, message, first_codes, several, has_tag, constraints)
                     top += 1
-                kept[used] = rows[number]
-                used += np.int64(results[0])
+                counts[number] = 0
+                kept[total] = rows[number]
+                total += np.int64(results[0])
             for i in range(begin, end):
                 first_codes[attributes[i]] = 0
-        ends[owner + 1] = used
-    return kept[:used].copy()
+            for i in range(ranks_begin, ranks_end):
+                has_tag[ranks[i]] = 0
+        ends[owner + 1] = total
+    return kept[:total].copy(), looked_at
 
 
 # -- made --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row of the segment: the parts of which it asks so many, and what else it asks."""
-
-    number: int
-    parts: list[Constraint]
-    others: list[str]
-
-
 def parts_of_sets(segment: Segment) -> PartsFinder | None:
     """What finds the sets of a segment that ask for parts; `None` if none does."""
-    tags = segment.vocabulary.tags
-    are_parts = constraints_among(tags)
-    # These have four bytes or more
-    are_parts[are_parts] = tags.data[tags.offsets[:-1][are_parts].astype(np.int64) + 2] == ord(PARTS)
+    are_parts = _are_parts(segment.vocabulary.tags)
     if not are_parts.any():
         return None
-    rows = _rows_with(segment, are_parts)
-    leaves = _Leaves()
-    for row in rows:
-        for each in row.others:
-            leaves.number(each)
-        for part in row.parts:
-            leaves.steps(part.tag)
-    if not rows:
-        return None
-    required = leaves.required(rows)
-    cover = _Covers(leaves, required)
-    steps, sizes, row_of, asked = [], [], [], []
-    for number, row in enumerate(rows):
-        own = [step for part in row.parts for step in leaves.steps(part.tag)]
-        if len(row.parts) > 1:
-            own.append((int(COUNTED), len(row.parts), len(row.parts)))
-        steps += own
-        sizes.append(len(own))
-        others = [leaves.number(each) for each in row.others]
-        for alternative in min(cover.of(part.tag) for part in row.parts).alternatives:
-            row_of.append(number)
-            asked.append(sorted({*others, *alternative}))
-    programs = Programs(
-        np.array([row.number for row in rows], np.uint32),
-        offsets_of(np.array(sizes, np.int64)),
-        _records(np.array(steps, np.int64).reshape(-1, 3), required.tests.records),
-    )
-    index = index_of(cover.asking(asked))
-    return PartsFinder(index, np.array(row_of, np.uint32), programs, index.constraints.arrays)
-
-
-def _records(steps: I64Array, of_constraints: U32Array) -> U32Array:
-    """Steps with the records of their constraints in place of the numbers."""
-    counted = steps[:, 0] == int(COUNTED)
-    records = steps.astype(np.uint32)
-    records[~counted] = of_constraints[steps[~counted, 0]]
-    return records
-
-
-def _rows_with(segment: Segment, are_parts: np.ndarray) -> list[_Row]:
-    """The rows that ask for parts, without those whose tags no expression has made."""
     ranks = segment.tagsets.ranks
     owners = np.repeat(np.arange(len(ranks)), ranks.lengths())
-    numbers = np.unique(owners[are_parts[ranks.values]])
-    of_rows = gather(ranks, numbers.astype(np.uint64))
+    rows = np.unique(owners[are_parts[ranks.values]]).astype(np.uint32)
+    of_rows = gather(ranks, rows.astype(np.uint64))
     used, places = np.unique(of_rows.values, return_inverse=True)
-    tags = from_strings(segment.vocabulary.tags).take(used).to_pylist()
-    is_area = areas_among(segment.vocabulary.tags)
-    rows = []
-    for place, number in enumerate(numbers.tolist()):
-        begin, end = int(of_rows.offsets[place]), int(of_rows.offsets[place + 1])
-        own = [tags[at] for at in places[begin:end].tolist()]
-        parts = [each for each in own if are_parts_tag(each)]
-        try:
-            sound = [Constraint.of_tag(each) for each in parts]
-            others = [each for each in own if not are_parts_tag(each)]
-            for each in filter(is_reserved, others):
-                Constraint.of_tag(each)
-        except InvalidValueError:
-            continue
-        if not is_area[of_rows.values[begin:end]].any():
-            rows.append(_Row(number, sound, others))
-    return rows
+    tree = _tree_of(gather_strings(segment.vocabulary.tags, used.astype(np.uint64)), of_rows.offsets, places)
+    return _Plan(tree).finder(rows) if tree.sound[tree.first_row :].any() else None
 
 
-def are_parts_tag(tag: str) -> bool:
-    """Whether a tag stands for parts."""
-    return is_reserved(tag) and tag[2:3] == PARTS
+def _are_parts(tags: Strings) -> BoolArray:
+    """Which tags stand for parts."""
+    found = constraints_among(tags)
+    # These have four bytes or more
+    found[found] = tags.data[tags.offsets[:-1][found].astype(np.int64) + 2] == ord(PARTS)
+    return found
 
 
-class _Leaves:
-    """The different tags and tests of all parts, as constraints by number: a tag is one that asks for it."""
+class _Tree(NamedTuple):
+    """What some rows ask: different tags and tests, then those that stand for parts, then the rows themselves."""
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._steps: dict[str, list[tuple[int, int, int]]] = {}
-
-    def number(self, tag: str) -> int:
-        """The number of the constraint that this tag stands for, or of the plain tag."""
-        if not is_reserved(tag):
-            tag = Constraint("", NO_TAG, payload=tag).tag
-        return self._numbers.setdefault(tag, len(self._numbers))
-
-    def steps(self, tag: str) -> list[tuple[int, int, int]]:
-        """The program of a part."""
-        if not are_parts_tag(tag):
-            return [(self.number(tag), 0, 0)]
-        known = self._steps.get(tag)
-        if known is None:
-            least, tags = Constraint.of_tag(tag).parts
-            known = [step for each in tags for step in self.steps(each)]
-            known.append((int(COUNTED), len(tags), least))
-            self._steps[tag] = known
-        return known
-
-    def required(self, rows: Sequence[_Row]) -> Requirements:
-        """What all rows ask in all their parts; what they ask is taken to be as likely as it is asked for often."""
-        tags = strings_of(self._numbers)
-        found = parsed(tags, np.ones(len(tags), np.bool_))
-        assert len(found) == len(tags)
-        each = [
-            sorted(
-                {*(self.number(tag) for tag in row.others)}
-                | {step[0] for part in row.parts for step in self.steps(part.tag) if step[0] != COUNTED}
-            )
-            for row in rows
-        ]
-        vocabulary = Vocabulary(tags, hash_strings(tags), np.ones(len(tags), np.uint32))
-        return requirements_of(_asked(each), found, vocabulary)
+    leaves: Strings  # tags and tests
+    found: Parsed  # the tests
+    first_row: int  # Rows are numbered from here on
+    least: I64Array  # of each, how many of its parts must hold
+    parts: Lists  # of each, by number; a leaf has none
+    heights: I64Array  # of each, how many parts are within each other
+    sound: BoolArray  # of each: whether an expression may have made it
 
 
-def _asked(of_rows: Sequence[Sequence[int]]) -> Asked:
-    numbers = np.array([number for row in of_rows for number in row], np.int64)
-    owners = np.repeat(np.arange(len(of_rows)), [len(row) for row in of_rows])
-    return Asked(np.arange(len(of_rows)), owners, numbers.astype(np.uint32), numbers)
+def _tree_of(tags: Strings, row_offsets: IntArray, of_rows: I64Array) -> _Tree:
+    """The tree of rows that have some of these different tags, by number."""
+    terms, read, parts = from_strings(tags).cast(pa.large_binary()), 0, []
+    places = [np.zeros(0, np.int64)]
+    for _ in range(MOST_PARTS_DEEP):
+        new, read = to_strings(terms[read:]), len(terms)
+        parts.append(parts_in(new, _are_parts(new)))
+        own = from_strings(parts_of(new.data, parts[-1].places)).cast(pa.large_binary())
+        encoded = pa.concat_arrays([terms, own]).dictionary_encode()
+        terms = encoded.dictionary
+        places.append(encoded.indices[read:].to_numpy())
+        if len(terms) == read:
+            break
+    least, sizes, sound = (np.concatenate(each) for each in list(zip(*parts, strict=True))[:3])
+    # Terms that are too deep to be read are leaves, and no sound ones
+    least, sizes, sound = (np.append(each, np.zeros(len(terms) - read, each.dtype)) for each in (least, sizes, sound))
+    order = np.argsort(sizes > 0, kind="stable").astype(np.uint64)
+    number = np.empty(len(terms), np.int64)
+    number[order] = np.arange(len(terms))
+    gathered = gather(Lists(offsets_of(sizes), number[np.concatenate(places)].astype(np.uint32)), order)
+    leaves = gather_strings(to_strings(terms), order[: np.count_nonzero(sizes == 0)])
+    is_test = constraints_among(leaves)
+    found = parsed(leaves, is_test)
+    sound, row_sizes = sound[order], np.diff(row_offsets).astype(np.int64)
+    sound[np.flatnonzero(is_test)] = False
+    sound[found.ranks] = True
+    all_parts = Lists(
+        offsets_of(np.concatenate([gathered.lengths(), row_sizes])),
+        np.concatenate([gathered.values, number[of_rows].astype(np.uint32)]),
+    )
+    sound = np.append(sound, np.ones(len(row_sizes), np.bool_))
+    heights, owners = np.zeros(len(sound), np.int64), np.repeat(np.arange(len(sound)), all_parts.lengths())
+    while True:  # A part is shorter than what it is a part of
+        before = heights.copy()
+        np.maximum.at(heights, owners, heights[all_parts.values] + 1)
+        np.logical_and.at(sound, owners, sound[all_parts.values])
+        if (before == heights).all():
+            break
+    return _Tree(leaves, found, len(terms), np.append(least[order], row_sizes), all_parts, heights, sound)
 
 
-class _Covers:
-    """By which of its parts each set is found."""
+class _Pool:
+    """Arrays of different lengths, one after the other; more can be added."""
 
-    def __init__(self, leaves: _Leaves, required: Requirements) -> None:
-        self._leaves, self._required = leaves, required
-        count = len(required.constraints)
-        self._chances, self._has_token = np.ones(count), np.zeros(count, np.bool_)
-        self._chances[required.asked.numbers] = required.likely.chances
-        self._has_token[required.asked.numbers] = required.likely.has_token
-        self._known: dict[str, _Cover] = {}
+    def __init__(self, sizes: I64Array, values: Any) -> None:
+        self._offsets, self.values = offsets_of(sizes), values
 
-    def of(self, tag: str) -> _Cover:
-        """That of a part."""
-        if not are_parts_tag(tag):
-            number = self._leaves.number(tag)
-            return _Cover(float(self._chances[number]), [(number,)])
-        known = self._known.get(tag)
-        if known is None:
-            least, tags = Constraint.of_tag(tag).parts
-            least_likely = sorted(map(self.of, tags))[: len(tags) - least + 1]
-            alternatives = [each for cover in least_likely for each in cover.alternatives]
-            if least == len(tags):
-                every = tuple(self._leaves.number(each) for each in tags if not are_parts_tag(each))
-                alternatives = [(*each, *every) for each in alternatives]
-            known = _Cover(sum(cover.chance for cover in least_likely), alternatives)
-            self._known[tag] = known
-        return known
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
 
-    def asking(self, of_rows: Sequence[Sequence[int]]) -> Requirements:
-        """The requirements of sets that ask for these constraints."""
-        asked = _asked(of_rows)
-        has_token, chances = self._has_token[asked.numbers], self._chances[asked.numbers]
-        return replace(
-            self._required, asked=asked, likely=replace(self._required.likely, has_token=has_token, chances=chances)
+    def add(self, sizes: I64Array, values: Any) -> None:
+        """Add arrays, which are numbered from the length on."""
+        self._offsets = np.append(self._offsets, self._offsets[-1] + np.cumsum(sizes))
+        self.values = np.concatenate([self.values, values])
+
+    def of(self, numbers: I64Array) -> tuple[I64Array, Any]:
+        """The lengths of some, and their values."""
+        begins, sizes = self._offsets[numbers], self._offsets[numbers + 1] - self._offsets[numbers]
+        return sizes, self.values[np.repeat(begins - offsets_of(sizes)[:-1], sizes) + np.arange(int(sizes.sum()))]
+
+
+class _Level(NamedTuple):
+    """Some of a tree, and all parts of each, the least likely first."""
+
+    numbers: I64Array
+    least: I64Array
+    sizes: I64Array
+    owners: I64Array  # of each part, the place in `numbers`
+    parts: I64Array
+    is_leaf: BoolArray  # of each part
+    reaches: BoolArray  # of each part: whether what it is a part of is reached by it
+
+    @property
+    def all_hold(self) -> BoolArray:
+        """Of which all parts must hold."""
+        found: BoolArray = self.least == self.sizes
+        return found
+
+    def counts(self, chosen: BoolArray) -> I64Array:
+        """How many parts of each are chosen."""
+        return np.bincount(self.owners[chosen], minlength=len(self.numbers))
+
+
+class _Plan:
+    """By which conjunctions sets are reached, and what is left to be verified."""
+
+    def __init__(self, tree: _Tree) -> None:
+        self._tree, leaves, count = tree, len(tree.leaves), len(tree.sound)
+        self._of_leaf = np.full(leaves, -1)  # the number of the constraint, for a test
+        self._of_leaf[tree.found.ranks] = np.arange(len(tree.found))
+        self._required = self._requirements()
+        things, likely = self._required.asked.ranks, self._required.likely
+        self._has_token, self._chances = np.zeros(leaves, np.bool_), np.full(count, np.inf)
+        self._has_token[things], self._chances[things] = likely.has_token, likely.chances
+        is_test, one = self._of_leaf >= 0, np.ones(leaves, np.int64)
+        steps = np.zeros((leaves, 3), np.uint32)
+        steps[:, 0], steps[:, 1] = TAG, np.arange(leaves)
+        steps[is_test] = self._required.tests.records[self._of_leaf[is_test]]
+        self._conjunctions = _Pool(one, np.arange(leaves))  # as leaves
+        self._alternatives, self._programs = _Pool(one, np.arange(leaves)), _Pool(one, steps)
+        # Where those of each of the tree are; and the programs that need what was counted
+        self._reached_by, self._program, self._short = np.arange(count), np.arange(count), np.arange(count)
+        # What holds if and only if its one conjunction does
+        self._is_conjunction = np.arange(count) < leaves
+        for height in range(1, int(tree.heights.max())):
+            of_height = tree.sound & (tree.heights == height)
+            of_height[tree.first_row :] = False
+            self._add(self._level(of_height))
+
+    def finder(self, rows: U32Array) -> PartsFinder:
+        """What finds the rows."""
+        tree, is_row = self._tree, self._tree.sound.copy()
+        is_row[: tree.first_row] = False
+        level = self._level(is_row)
+        sizes, conjunctions = self._reach(level)
+        gates = level.parts[~level.is_leaf]
+        several = level.counts(~level.is_leaf) > 1
+        # What was counted is of use if it was of the row's only part that is no leaf
+        whole = several | level.is_leaf[level.reaches]
+        own = np.where(whole[level.owners[~level.is_leaf]], self._program[gates], self._short[gates])
+        lengths, steps = self._with_count(level, ~level.is_leaf, own, several, np.full(len(several), COUNTED))
+        offsets = offsets_of(lengths)
+        numbers = rows[level.numbers - tree.first_row]
+        programs = Programs(numbers, offsets, steps, _signatures(offsets, steps), int(lengths.max()))
+        index, reached = self._reached(np.repeat(np.arange(len(sizes)), sizes), conjunctions)
+        tags = Vocabulary(tree.leaves, hash_strings(tree.leaves), np.ones(len(tree.leaves), np.uint32))
+        return PartsFinder(tags, index, reached, programs)
+
+    def _requirements(self) -> Requirements:
+        """What all rows ask in all their parts, taken to be as likely as it is asked for often."""
+        tree, weights = self._tree, np.zeros(len(self._tree.sound), np.int64)
+        weights[tree.first_row :] = tree.sound[tree.first_row :]
+        owners = np.repeat(np.arange(len(weights)), tree.parts.lengths())
+        for height in range(int(tree.heights.max()), 0, -1):
+            chosen = tree.heights[owners] == height
+            np.add.at(weights, tree.parts.values[chosen], weights[owners[chosen]])
+        rows, of_leaves = np.flatnonzero(weights[tree.first_row :]), weights[: len(tree.leaves)]
+        things = np.repeat(np.arange(len(of_leaves)), of_leaves)
+        # Which row asks for what makes no difference here
+        asked = Asked(rows, np.zeros_like(things), things.astype(np.uint32), self._of_leaf[things])
+        vocabulary = Vocabulary(tree.leaves, hash_strings(tree.leaves), of_leaves.astype(np.uint32))
+        return requirements_of(asked, tree.found, vocabulary)
+
+    def _level(self, chosen: BoolArray) -> _Level:
+        numbers, count = np.flatnonzero(chosen), len(chosen)
+        own = gather(self._tree.parts, numbers.astype(np.uint64))
+        sizes, least = own.lengths(), self._tree.least[numbers]
+        owners = np.repeat(np.arange(len(numbers)), sizes)
+        by_chance, rank = np.argsort(self._chances, kind="stable"), np.empty(count, np.int64)
+        rank[by_chance] = np.arange(count)
+        parts = by_chance[np.sort(owners * count + rank[own.values]) % count]
+        reaches = np.arange(len(parts)) - offsets_of(sizes)[owners] <= (sizes - least)[owners]
+        return _Level(numbers, least, sizes, owners, parts, parts < len(self._tree.leaves), reaches)
+
+    def _reach(self, level: _Level) -> tuple[I64Array, I64Array]:
+        """How many conjunctions reach each, and which ones."""
+        by, count = level.owners[level.reaches], len(level.numbers)
+        sizes, found = self._alternatives.of(self._reached_by[level.parts[level.reaches]])
+        owners = np.repeat(by, sizes)
+        # If all must hold, tags and tests are looked at together
+        joined = (level.all_hold & (level.sizes > 1) & (level.counts(level.is_leaf) > 0))[owners]
+        some = np.arange(np.count_nonzero(joined))
+        leaves = _Pool(level.counts(level.is_leaf), level.parts[level.is_leaf]).of(owners[joined])
+        both = (leaves, self._conjunctions.of(found[joined]))
+        pairs: I64Array = np.unique(np.concatenate([np.repeat(some, own) << 32 | values for own, values in both]))
+        found[joined] = len(self._conjunctions) + some
+        self._conjunctions.add(np.bincount(pairs >> 32, minlength=len(some)), pairs & 0xFFFFFFFF)
+        return np.bincount(owners, minlength=count), found
+
+    def _add(self, level: _Level) -> None:
+        """Add what stands for parts."""
+        numbers, count = level.numbers, len(level.numbers)
+        sizes, conjunctions = self._reach(level)
+        self._reached_by[numbers] = len(self._alternatives) + np.arange(count)
+        self._alternatives.add(sizes, conjunctions)
+        self._chances[numbers] = np.bincount(
+            level.owners[level.reaches], self._chances[level.parts[level.reaches]], count
         )
+        self._is_conjunction[numbers] = level.all_hold & (level.counts(~level.is_leaf) == 0)
+        countable = ~level.all_hold & (level.least <= _MOST)
+        countable &= level.counts(~self._is_conjunction[level.parts]) == 0
+        for places, counted in ((self._program, np.zeros(count, np.bool_)), (self._short, countable)):
+            left = ~(counted[level.owners] & level.reaches)
+            own = self._program[level.parts[left]]
+            kinds = np.where(counted, WITH_FOUND, COUNTED)
+            steps = self._with_count(level, left, own, np.ones(count, np.bool_), kinds)
+            places[numbers] = len(self._programs) + np.arange(count)
+            self._programs.add(*steps)
+
+    def _with_count(
+        self, level: _Level, chosen: BoolArray, programs: I64Array, counted: BoolArray, kinds: U32Array
+    ) -> tuple[I64Array, U32Array]:
+        """The programs of parts that are chosen; behind them, a step that counts, of each that has to be counted."""
+        sizes, values = self._programs.of(programs)
+        lengths = np.bincount(level.owners[chosen], sizes, len(level.numbers)).astype(np.int64) + counted
+        ends = offsets_of(lengths)[1:]
+        steps = np.empty((int(lengths.sum()), 3), np.uint32)
+        counts = level.counts(chosen)
+        # Of a row, all that is no tag and no test must hold
+        least = np.where(level.numbers < self._tree.first_row, level.least, counts)
+        is_count = np.zeros(len(steps), np.bool_)
+        is_count[ends[counted] - 1] = True
+        steps[is_count] = np.stack([kinds, counts, least], axis=1)[counted]
+        steps[~is_count] = values
+        return lengths, steps
+
+    def _reached(self, sets: I64Array, conjunctions: I64Array) -> tuple[FilterIndex, Reached]:
+        """What finds conjunctions that are more than a tag; and the sets that have each."""
+        pairs = np.sort(conjunctions << 32 | sets)
+        of_each = np.bincount(conjunctions, minlength=len(self._conjunctions))
+        of_tags = np.full(len(self._of_leaf), _NONE)
+        alone = np.flatnonzero((self._of_leaf < 0) & (of_each[: len(self._of_leaf)] > 0))
+        of_tags[alone] = alone
+        of_each_left = of_each > 0
+        of_each_left[alone] = False
+        numbers = np.flatnonzero(of_each_left)
+        sizes, things = self._conjunctions.of(numbers)
+        owners = np.repeat(np.arange(len(numbers)), sizes)
+        asked = Asked(numbers, owners, things.astype(np.uint32), self._of_leaf[things])
+        likely = replace(self._required.likely, has_token=self._has_token[things], chances=self._chances[things])
+        required = replace(self._required, asked=asked, likely=likely)
+        index = index_of(required) if len(numbers) else encoder_of(required)
+        return index, Reached(of_tags, offsets_of(of_each), (pairs & 0xFFFFFFFF).astype(np.uint32))
+
+
+def _signatures(offsets: I64Array, steps: U32Array) -> U64Array:
+    """See `Programs`; 0 of a set for which more than tags and tests is left."""
+    last = steps[offsets[1:] - 1]
+    simple = (last[:, 0] == WITH_FOUND) & (last[:, 1] == np.diff(offsets) - 1)
+    owners = np.repeat(np.arange(len(last)), np.diff(offsets))
+    chosen = simple[owners] & (steps[:, 0] == TAG)
+    signatures = np.zeros(len(last), np.uint64)
+    _add_bits(owners[chosen], steps[chosen, 1], signatures)
+    return signatures
+
+
+@kernel
+def _add_bits(owners, tags, signatures):
+    for i in range(len(owners)):
+        signatures[owners[i]] |= bit_of(tags[i])
