@@ -210,6 +210,8 @@ Placement = Literal["auto", "replicate", "split"]
 Durability = Literal["fsync", "os", "none"]
 #: What becomes of a removal of what is neither stored nor staged: it changes nothing, or is an error
 Missing = Literal["ignore", "error"]
+#: Engines whose documents are taken as subscriptions
+Source = Literal["elasticsearch", "vespa", "rules"]
 
 MAX_THREADS = 1024
 MAX_PARTITION_SIZE = 2**32 - 1

@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 import tagmatch
+import tagmatch.importing
 import tagmatch.spark
 from tagmatch.broker.client import RemoteTagMatch, Subscriber
 from tagmatch.cli.app import app, partition
@@ -34,7 +35,7 @@ _COMMANDS = {"tagmatch": app, "tagmatch-partition": _partition, "tagmatch-worklo
 def public() -> list[str]:
     """All lines, sorted."""
     lines: list[str] = []
-    for module in (tagmatch, tagmatch.spark):
+    for module in (tagmatch, tagmatch.importing, tagmatch.spark):
         for name in module.__all__:
             lines += _described(f"{module.__name__}.{name}", getattr(module, name))
     for name, kind in _RETURNED.items():

@@ -32,12 +32,13 @@ from tagmatch.model.errors import (
     NotStoredError,
     TagMatchError,
 )
-from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, Layout, Order
+from tagmatch.model.options import LAYOUT_DEFAULTS, MAX_PARTITION_SIZE, KeyType, Layout, Order, Source
 from tagmatch.model.where.constraints import Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tagmatch.importing import Documents
     from tagmatch.model.storage.copies import Copied
 
 
@@ -189,7 +190,13 @@ class _Reading:
     threads: cli.Threads = None
 
     def rows(
-        self, tm: TagMatch[Any], sets: str, expires: datetime | None = None, *, to_add: bool = True
+        self,
+        tm: TagMatch[Any],
+        sets: str,
+        expires: datetime | None = None,
+        *,
+        to_add: bool = True,
+        row_of: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows, without optional columns that have no value; those to add expire then, if they do not say when."""
         import pyarrow as pa
@@ -198,7 +205,7 @@ class _Reading:
         from tagmatch.model.clock import TIME
 
         stats = tm.stats()
-        options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all}
+        options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all, "row_of": row_of}
         with (
             cli.invalid_rows(skip=self.skip_invalid) as invalid,
             cli.other_columns(self.ignore_columns or ()) as others,
@@ -268,13 +275,82 @@ def remove(index: cli.IndexToChange, sets: _Sets, *, reading: _Reading, missing:
 @cli.with_options(reading=_Reading)
 def put(index: cli.IndexToChange, sets: _Sets, *, expires: cli.Expires = None, reading: _Reading) -> None:
     """Give each key of a file the sets that it has there, in place of all that it had; other keys stay as they are."""
+    with _changed(index, reading) as tm:
+        _put(tm, reading.rows(tm, sets, expires))
+
+
+def _put(tm: TagMatch[Any], batches: Iterator[pa.RecordBatch]) -> None:
+    """Rows of a key, wherever in the file they are, are alternatives: the key gets all of them."""
     import pyarrow as pa
 
-    with _changed(index, reading) as tm:
-        # Rows of a key, wherever in the file they are, are alternatives: the key gets all of them
-        tables = [pa.Table.from_batches([rows]) for rows in reading.rows(tm, sets, expires)]
-        if tables:
-            tm.put_many(pa.concat_tables(tables, promote_options="default"))
+    if tables := [pa.Table.from_batches([rows]) for rows in batches]:
+        tm.put_many(pa.concat_tables(tables, promote_options="default"))
+
+
+@dataclass(frozen=True, slots=True)
+class _Translating:
+    """How documents of other engines become rows, as options say."""
+
+    mapping: Annotated[
+        Path | None,
+        cli.option("JSON of the mapping of fields, as Elasticsearch gives it: types and analyzers (elasticsearch)."),
+    ] = None
+    tags: Annotated[
+        str | None, cli.option("A field whose words are the tags of messages (elasticsearch).", metavar="FIELD")
+    ] = None
+    field: Annotated[
+        str | None,
+        cli.option(
+            "Where in a document the query is.",
+            default="the field of the type percolator, or `query`; fields.target (vespa); conditions (rules)",
+            metavar="PATH",
+        ),
+    ] = None
+    key: Annotated[
+        str | None,
+        cli.option(
+            "Where in a document its key is.",
+            default="_id or id (elasticsearch), put or id (vespa), name or id (rules)",
+            metavar="PATH",
+        ),
+    ] = None
+
+    def documents(self, source: Source, key_type: KeyType) -> Documents:
+        """What makes rows of documents."""
+        from tagmatch.files.json import read_json
+        from tagmatch.importing import Documents
+
+        mapping = None
+        if self.mapping is not None:
+            mapping = read_json(self.mapping.read_bytes(), str(self.mapping))
+        return Documents(source, mapping=mapping, tags=self.tags, key=self.key, field=self.field, key_type=key_type)
+
+
+@cli.with_options(translating=_Translating)
+def import_(
+    source: Annotated[Source, cli.argument("SOURCE", "What the documents are of: elasticsearch, vespa or rules.")],
+    documents: Annotated[
+        str, cli.argument("DOCUMENTS", "JSON Lines, one document on a line, or - for standard input.")
+    ],
+    index: cli.IndexToChange,
+    *,
+    key_type: cli.KeyTypeName = "string",
+    expires: cli.Expires = None,
+    translating: _Translating,
+    form: cli.InputFormat = None,
+    skip_invalid: cli.SkipInvalid = False,
+    threads: cli.Threads = None,
+) -> None:
+    """Put the queries of a percolator, the predicates of Vespa or the rules of a rule engine into an index.
+
+    Each key gets what its document asks for, in place of all that it had. What cannot be taken is refused by its path
+    in the document. An index that is not there is made, with keys of the KEY_TYPE.
+    """
+    reading = _Reading(form=form, skip_invalid=skip_invalid, threads=threads)
+    with _changed(index, reading, key_type) as tm:
+        translated = translating.documents(source, tm.stats()["key_type"])
+        _put(tm, reading.rows(tm, documents, expires, row_of=translated.row))
+    typer.echo(f"{documents}: {translated.report()}")
 
 
 _Keys = Annotated[list[str], cli.argument("KEY", "Keys; -- before those that begin with -.")]
@@ -301,12 +377,19 @@ def get(index: cli.Index, keys: _Keys, snapshot: cli.SnapshotNumber = None) -> N
 
 
 @contextlib.contextmanager
-def _changed(index: str, reading: _Reading) -> Iterator[TagMatch[Any]]:
-    """Make one change of all that is staged within, and say what the index has before and after it."""
-    try:
-        tm = TagMatch.open(index, device="cpu", threads=reading.threads, plane=reading.plane, durability="none")
-    except IndexNotFoundError as error:
-        raise IndexNotFoundError(f"{error}; `tagmatch build` makes a new index") from None
+def _changed(index: str, reading: _Reading, new: KeyType | None = None) -> Iterator[TagMatch[Any]]:
+    """Make one change of all that is staged within, and say what the index has before and after it.
+
+    An index that is not there is made if the type of its keys is given.
+    """
+    options: Any = {"device": "cpu", "threads": reading.threads, "plane": reading.plane, "durability": "none"}
+    if new is not None and not cli.located(index).has_index():
+        tm = TagMatch[Any](index, key_type=new, **options)
+    else:
+        try:
+            tm = TagMatch.open(index, **options)
+        except IndexNotFoundError as error:
+            raise IndexNotFoundError(f"{error}; `tagmatch build` makes a new index") from None
     with tm:
         before = _size(tm.stats())
         yield tm
@@ -596,6 +679,7 @@ def warmup(
 _CHANGING, _ASKING = (build, add, remove, put, delete), (get, match, explain, export, info, check)
 for command in (*_CHANGING, *_ASKING, backup, restore, serve, token, warmup):
     app.command()(command)
+app.command("import")(import_)
 # As database programs call it
 app.command("dump", help="Another name of `export`.")(export)
 

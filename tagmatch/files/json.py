@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,7 +25,7 @@ from tagmatch.files.columns import ATTRIBUTES, FileColumn, OtherColumns, refuse_
 from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
 from tagmatch.model.clock import TIME
-from tagmatch.model.errors import InputFileError, InvalidValueError
+from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.model.parallel import threads_of_arrow
 
 #: How deep arrays and objects may be nested
@@ -160,6 +160,10 @@ _PLAIN_LIST = r"^\[[^\[\]{}\n\r]*\]$"
 _CONTROL = r"[\x00-\x1f]"
 
 
+#: Makes a row, its values by column, of an object
+Translate = Callable[[dict[str, Any]], dict[str, Any]]
+
+
 class JsonLines:
     """Rows as JSON objects; with the same methods as `CsvLines`."""
 
@@ -216,11 +220,7 @@ class JsonLines:
 
     def record(self, row: bytes, line: int, place: str) -> dict[str, Any]:  # noqa: ARG002 - of CSV, for messages
         """The values by column of a row, with attributes in one column; ValueError says why these bytes are none."""
-        if row.lstrip().startswith(b"["):
-            raise ValueError("list where an object must be; of a file that is one list, `jq -c '.[]'` makes JSON Lines")
-        record, has_repeated = parsed(row)
-        if not isinstance(record, dict):
-            raise ValueError(f"{type(record).__name__} where an object must be")
+        record, has_repeated = object_of(row)
         own = self._others.attributes_in(record)
         for name in record.keys() & {*self._names, *own} if has_repeated else ():
             if isinstance(record, Repeated) and name in record.names:
@@ -236,6 +236,40 @@ class JsonLines:
         except InvalidValueError as error:
             raise InputFileError(f"{place}: {error}") from None
         return {**record, ATTRIBUTES.name: {**(given or {}), **attributes}}
+
+
+class TranslatedLines:
+    """Rows that are made of JSON objects, one by one; with the same methods as `JsonLines`."""
+
+    name: str = JsonLines.name
+    ids: type | None = None
+
+    def __init__(self, row_of: Translate) -> None:
+        self._row_of = row_of
+
+    def batch(self, data: bytes, schema: pa.Schema) -> pa.RecordBatch:  # noqa: ARG002 - as `JsonLines`
+        """Arrow's readers read none of these rows."""
+        raise pa.ArrowInvalid("documents are read one by one")
+
+    def record(self, row: bytes, line: int, place: str) -> dict[str, Any]:  # noqa: ARG002 - as `JsonLines`
+        """What is made of an object; InputFileError if it cannot be taken, ValueError says why these bytes are none."""
+        document, has_repeated = object_of(row)
+        if has_repeated:
+            refuse_repeated(document)
+        try:
+            return self._row_of(document)
+        except TagMatchError as error:
+            raise InputFileError(f"{place}: {error}") from None
+
+
+def object_of(row: bytes) -> tuple[dict[str, Any], bool]:
+    """The object that a line is, and whether there may be `Repeated` ones in it; ValueError for another value."""
+    if row.lstrip().startswith(b"["):
+        raise ValueError("list where an object must be; of a file that is one list, `jq -c '.[]'` makes JSON Lines")
+    record, has_repeated = parsed(row)
+    if not isinstance(record, dict):
+        raise ValueError(f"{type(record).__name__} where an object must be")
+    return record, has_repeated
 
 
 def _whole_lines(read: Read) -> Iterator[bytes]:

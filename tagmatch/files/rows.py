@@ -34,7 +34,16 @@ from tagmatch.files.columns import (
     with_all_tags,
 )
 from tagmatch.files.csv import CsvLines, csv_blocks, csv_cells, header_of
-from tagmatch.files.json import JsonLines, concatenated, json_blocks, json_values, object_lines, text_of
+from tagmatch.files.json import (
+    JsonLines,
+    Translate,
+    TranslatedLines,
+    concatenated,
+    json_blocks,
+    json_values,
+    object_lines,
+    text_of,
+)
 from tagmatch.model.arrays import BoolArray
 from tagmatch.model.arrow import without_extensions
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
@@ -61,7 +70,12 @@ class TextReader:
     """
 
     def __init__(
-        self, path: str, form: CsvLines | JsonLines, columns: tuple[FileColumn, ...], invalid: InvalidRows, row: int
+        self,
+        path: str,
+        form: CsvLines | JsonLines | TranslatedLines,
+        columns: tuple[FileColumn, ...],
+        invalid: InvalidRows,
+        row: int,
     ) -> None:
         self._path, self._form, self._columns, self._invalid = path, form, columns, invalid
         self._ids = form.ids
@@ -191,6 +205,7 @@ class _Reading(NamedTuple):
     columns: tuple[FileColumn, ...]
     invalid: InvalidRows
     others: OtherColumns
+    row_of: Translate | None = None  # Makes rows of the objects of JSON Lines, if these are others
 
     def rows(self, path: str, form: str | None) -> Iterator[FileRows]:
         """The rows of a file, a folder of files, or a stream."""
@@ -206,6 +221,8 @@ class _Reading(NamedTuple):
         name, columns = formats.input_name(path), self.columns
         if not (formats.is_stream(path) or Path(path).exists()):
             raise InputFileError(f"{name}: no such file")
+        if self.row_of is not None and form.kind != formats.Kind.json_lines:
+            raise InputFileError(f"{name}: documents are JSON Lines, one object on a line; this is {form.kind}")
         if form.kind == formats.Kind.parquet:
             return (yield from self._parquet(path, name, first_row))
         try:
@@ -225,7 +242,8 @@ class _Reading(NamedTuple):
                     blocks = chain(first_blocks, blocks)
                 else:
                     blocks = json_blocks(read)
-                    reader = TextReader(name, JsonLines(columns, self.others), columns, self.invalid, first_row)
+                    lines = JsonLines(columns, self.others) if self.row_of is None else TranslatedLines(self.row_of)
+                    reader = TextReader(name, lines, columns, self.invalid, first_row)
                 yield from reader.rows(blocks)
                 return reader.row
         except OSError as error:
@@ -293,10 +311,14 @@ def read_sets(
     expires: bool = False,
     plane: bool = False,
     match_all: bool = False,
+    row_of: Translate | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated."""
+    """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated.
+
+    `row_of` makes a row, its values by column, of each object of JSON Lines that is no row itself.
+    """
     columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all)
-    reading = _Reading(columns, invalid or InvalidRows(), others or OtherColumns((), EVERY_OTHER))
+    reading = _Reading(columns, invalid or InvalidRows(), others or OtherColumns((), EVERY_OTHER), row_of)
     return (rows.batch for rows in reading.rows(path, form))
 
 

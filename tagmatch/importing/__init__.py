@@ -1,0 +1,201 @@
+"""Subscriptions of other engines, in our language: what `tagmatch import` reads."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tagmatch.importing import json_rules, percolator, predicates
+from tagmatch.importing.conditions import ALWAYS, NEVER, Condition, NotTakenError, Place
+from tagmatch.importing.fields import Fields
+from tagmatch.model.errors import FilterError, InvalidValueError
+from tagmatch.model.options import KeyType, Source
+from tagmatch.model.where.language import stored_rows
+
+__all__ = ["NotTakenError", "elasticsearch", "rules", "vespa"]
+
+
+class Documents:
+    """Makes rows, as `TagMatch.put_many` takes them, of documents of one source, and counts what kinds they have."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        mapping: Mapping[str, Any] | None = None,
+        tags: str | None = None,
+        key: str | None = None,
+        field: str | None = None,
+        key_type: KeyType = "string",
+    ) -> None:
+        if source != "elasticsearch" and (mapping is not None or tags is not None):
+            raise InvalidValueError(f"a mapping, and a field of tags, are of Elasticsearch, not of {source}")
+        self._seen: list[str] = []
+        fields = Fields(mapping, tags)
+        made: tuple[tuple[str, ...], str, Callable[[Any, Place], Condition]]
+        if source == "elasticsearch":
+            reader = percolator.Reader(fields, self._seen.append)
+            made = percolator.KEYS, fields.query, reader.condition
+        else:
+            module = predicates if source == "vespa" else json_rules
+            made = module.KEYS, module.FIELD, lambda given, place: module.condition(given, place, self._seen.append)
+        names, query, self._condition = made
+        self._keys, self._field = (key,) if key else names, field or query
+        self._key_type = key_type
+        self.taken, self.refused = Counter[str](), Counter[str]()
+
+    def row(self, document: Any) -> dict[str, Any]:
+        """The key, the tags and the condition of a document; NotTakenError, by the path of what cannot be taken."""
+        self._seen.clear()
+        try:
+            found = self._row(document)
+        except NotTakenError as error:
+            self.refused[error.kind] += 1
+            raise
+        self.taken.update(dict.fromkeys(self._seen, 1))
+        return found
+
+    def report(self) -> str:
+        """How many documents were taken with each kind of query, and how many refused for one."""
+        return "; ".join(
+            f"{what}: {', '.join(f'{kind} {count}' for kind, count in counts.most_common()) or 'none'}"
+            for what, counts in (("taken", self.taken), ("refused", self.refused))
+        )
+
+    def _row(self, document: Any) -> dict[str, Any]:
+        root = Place("")
+        given = root.object_of(document)
+        if isinstance(given.get("_source"), dict):  # as exports and answers have it
+            given = {**given["_source"], **{name: each for name, each in given.items() if name.startswith("_")}}
+        place = Place(self._field)
+        query = _member(given, self._field)
+        if query is None:
+            raise place.refused(f"there is no such field; the document has {', '.join(given) or 'none'}")
+        condition = self._condition(query, place)
+        if condition is NEVER:
+            raise place.refused("no message can satisfy it")
+        row: dict[str, Any] = {"key": self._key(given), "tags": [], "where": None}
+        if condition is not ALWAYS:
+            row["where"] = condition.text
+            try:
+                stored_rows(condition.text, plane=False)
+            except FilterError as error:
+                raise place.refused(f"{error}, in {condition.text!r:.200}") from None
+        return row
+
+    def _key(self, given: Mapping[str, Any]) -> Any:
+        name, key = next(((name, key) for name in self._keys if (key := _member(given, name)) is not None), ("", None))
+        if key is None:
+            raise Place(self._keys[0], "key").refused("there is no key")
+        if isinstance(key, bool) or not isinstance(key, str | int):
+            raise Place(name, "key").refused(f"a key must be here, not {key!r:.60}")
+        if self._key_type == "string":
+            return str(key)
+        if isinstance(key, str) and not (key.isascii() and key.isdigit()):
+            raise Place(name, "key").refused(f"{key!r:.60} is no integer, as the keys of this index are")
+        return int(key)
+
+
+def _member(given: Any, path: str) -> Any:
+    """A member of an object, or of one within it; `None` if it is missing."""
+    if isinstance(given, Mapping) and path not in given:
+        first, _, rest = path.partition(".")
+        return _member(given.get(first), rest) if rest else None
+    return given[path] if isinstance(given, Mapping) else None
+
+
+def elasticsearch(document: Mapping[str, Any], *, mapping: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What `put` takes for a query of a percolator of Elasticsearch or OpenSearch.
+
+    Parameters
+    ----------
+    document
+        The document that holds the query, with its `_id`, or `id`: as it was indexed, or as exports have it, in
+        `_source`. The query is in the field that has the type `percolator` in the mapping, else in `query`.
+    mapping
+        The mapping of the index. Without it, fields have the types of what they are compared with.
+
+    Returns
+    -------
+    dict
+        `key`, `tags`, which is empty, and `where`.
+
+    Raises
+    ------
+    NotTakenError
+        The query cannot be taken; the message begins with the path of the part that is the reason.
+
+    Examples
+    --------
+    >>> from tagmatch import TagMatch, importing
+    >>> query = {"bool": {"filter": [{"range": {"price": {"lt": 900}}}], "must_not": {"term": {"city": "Nice"}}}}
+    >>> importing.elasticsearch({"_id": "ana", "query": query})
+    {'key': 'ana', 'tags': [], 'where': 'price < 900 and not city = "Nice"'}
+    >>> tm = TagMatch(key_type="string")
+    >>> tm.put(**importing.elasticsearch({"_id": "ana", "query": query}))
+    1
+    >>> importing.elasticsearch({"_id": "bo", "query": {"nested": {"path": "rooms"}}})
+    Traceback (most recent call last):
+    tagmatch.importing.conditions.NotTakenError: query.nested: queries 'nested' are not taken
+    >>> tm.close()
+    """
+    return Documents("elasticsearch", mapping=mapping).row(document)
+
+
+def vespa(document: Mapping[str, Any], *, field: str = predicates.FIELD) -> dict[str, Any]:
+    """What `put` takes for a document of Vespa with a predicate field.
+
+    Parameters
+    ----------
+    document
+        As it is fed: `{"put": "id:ads:ad::1", "fields": {"target": "age in [20..30]"}}`. The key is the id.
+    field : str
+        The path of the predicate.
+
+    Returns
+    -------
+    dict
+        As `elasticsearch`.
+
+    Raises
+    ------
+    NotTakenError
+        The predicate has a mistake, or no message can satisfy it.
+
+    Examples
+    --------
+    >>> from tagmatch import importing
+    >>> predicate = "gender not in ['male'] and age in [20..30]"
+    >>> importing.vespa({"put": "id:ads:ad::1", "fields": {"target": predicate}})["where"]
+    'not gender = "male" and age between 20 and 30'
+    """
+    return Documents("vespa", field=field).row(document)
+
+
+def rules(rule: Mapping[str, Any]) -> dict[str, Any]:
+    """What `put` takes for a rule of json-rules-engine, or one in the same JSON.
+
+    Parameters
+    ----------
+    rule
+        The rule, whose `name` is the key.
+
+    Returns
+    -------
+    dict
+        As `elasticsearch`.
+
+    Raises
+    ------
+    NotTakenError
+        The rule has facts with params or an operator of a program's own.
+
+    Examples
+    --------
+    >>> from tagmatch import importing
+    >>> fouls = {"fact": "fouls", "operator": "greaterThanInclusive", "value": 5}
+    >>> importing.rules({"name": "out", "conditions": {"all": [fouls]}})["where"]
+    'fouls >= 5'
+    """
+    return Documents("rules").row(rule)

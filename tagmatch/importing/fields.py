@@ -1,0 +1,274 @@
+"""Fields of Elasticsearch: their types, of a mapping, their values as ours, equality and ranges."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from tagmatch.importing.conditions import NEVER, Condition, Place, some
+from tagmatch.importing.dates import DEFAULT_FORMAT, Instant, instant, time_of
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.where.types import Version, network_of, typed_of
+from tagmatch.model.where.values import quoted
+
+TEXT = "text"
+GEO_POINT = "geo_point"
+PERCOLATOR = "percolator"
+_WORDS = frozenset({TEXT, "match_only_text"})
+_WHOLE = frozenset({"keyword", "constant_keyword", "wildcard", "flattened"})
+_INTEGERS = frozenset({"long", "integer", "short", "byte", "unsigned_long"})
+_FLOATS = frozenset({"double", "float", "half_float", "scaled_float"})
+_DATES = frozenset({"date", "date_nanos"})
+_OTHERS = frozenset({"boolean", "ip", "version"})
+_LOOKS_LIKE_DATE = re.compile(r"\d{4}-\d\d(-\d\d.*)?|.*\|\|.*|now.*", re.DOTALL)
+_WORD = re.compile(r"\w+(?:['’.]\w+)*")
+#: Analyzers and the words that they make of a text
+_ANALYZERS: Mapping[str, Callable[[str], list[str]]] = {
+    "standard": lambda text: _WORD.findall(text.lower()),
+    "whitespace": str.split,
+    "keyword": lambda text: [text],
+    "simple": lambda text: re.findall(r"[^\W\d_]+", text.lower()),
+}
+_EXACT = 2**53
+_NETWORKS = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Field(NamedTuple):
+    """A field: what messages call it, its type if a mapping tells it, and what else the mapping says."""
+
+    name: str
+    type: str | None = None
+    options: Mapping[str, Any] = {}
+    is_tags: bool = False  # its words are the tags of messages
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it has words, not one value."""
+        return self.type in _WORDS
+
+    @property
+    def takes_texts(self) -> bool:
+        """Whether its values are texts."""
+        return self.type is None or self.type in _WORDS | _WHOLE
+
+    def words(self, text: str, place: Place) -> list[str]:
+        """The words that the analyzer of the field makes of a text."""
+        name = self.options.get("search_analyzer", self.options.get("analyzer", "standard"))
+        if name not in _ANALYZERS:
+            raise place.refused(
+                f"field {self.name!r} has the analyzer {name!r}; those taken are {', '.join(_ANALYZERS)}"
+            )
+        return _ANALYZERS[name](text)
+
+    def equal(self, given: Any, place: Place) -> Condition:
+        """A value of the field equals the given one, as a term."""
+        if self.is_tags:
+            return Condition(f"tags {{{quoted(place.text_of(given))}}}")
+        if self.type in _DATES:
+            return self.between({"gte": given, "lte": given}, place)
+        operand = self._operand(given, place)
+        return place.test(self.name, "in" if isinstance(operand, _NETWORKS) else "=", operand)
+
+    def equals_some(self, given: list[Any], place: Place) -> Condition:
+        """A value of the field equals one of the given ones."""
+        if len(given) < 2 or self.type in _DATES:
+            return some([self.equal(*each) for each in place.list_of(given)])
+        if self.is_tags:
+            texts = [quoted(at.text_of(each)) for each, at in place.list_of(given)]
+            return Condition(f"any of tags {{{', '.join(texts)}}}")
+        return place.test(self.name, "in", *(self._operand(*each) for each in place.list_of(given)))
+
+    def _operand(self, given: Any, place: Place) -> Any:
+        """A value, or a network of IP addresses."""
+        if self.type == "ip" and "/" in str(given):
+            try:
+                return network_of(str(given))
+            except InvalidValueError as error:
+                raise place.refused(str(error)) from None
+        return self.value(given, place)
+
+    def value(self, given: Any, place: Place) -> Any:
+        """A value as messages have it."""
+        if given is None or isinstance(given, dict | list):
+            raise place.refused(f"a value must be here, not {given!r:.60}")
+        if self.options.get("normalizer"):
+            raise place.refused(f"field {self.name!r} has a normalizer, which is not taken")
+        kind = self.type
+        if kind is None:
+            return given
+        if kind in _WORDS | _WHOLE:
+            return str(given).lower() if isinstance(given, bool) else str(given)
+        if kind in _INTEGERS | _FLOATS:
+            return _number(given, place)
+        if kind == "boolean":
+            if given in (True, "true"):
+                return True
+            if given in (False, "false", ""):
+                return False
+            raise place.refused(f"field {self.name!r} is boolean, and {given!r:.60} is not")
+        if kind not in _OTHERS:
+            raise place.refused(f"field {self.name!r} has the type {kind!r}, which is not taken")
+        try:
+            return Version(str(given)) if kind == "version" else typed_of(kind, str(given))
+        except InvalidValueError as error:
+            raise place.refused(str(error)) from None
+
+    def between(self, body: Mapping[str, Any], place: Place) -> Condition:
+        """A value of the field lies within bounds `gt`, `gte`, `lt` and `lte`; some may be missing or null."""
+        given = {name: body[name] for name in ("gte", "gt", "lte", "lt") if body.get(name) is not None}
+        if self.is_tags:
+            raise place.refused(f"field {self.name!r} is tags of messages, which have no order")
+        if len({name[0] for name in given}) < len(given):
+            raise place.refused("a range has one lower and one upper bound: gt or gte, lt or lte")
+        if not given:
+            return place.test(self.name, "exists")
+        is_date = self.type in _DATES
+        if self.type is None:
+            is_date = all(isinstance(each, str) and _LOOKS_LIKE_DATE.fullmatch(each) for each in given.values())
+        bound = _date_bound if is_date else _bound
+        lower, upper = (
+            next((bound(self, name, each, body, place) for name, each in given.items() if name[0] == side), None)
+            for side in "gl"
+        )
+        made = time_of if is_date else self._made
+        if lower is None or upper is None:
+            only, sign = (lower, ">") if lower is not None else (upper, "<")
+            assert only is not None
+            return place.test(self.name, sign + "=" * only.is_included, made(only.value))
+        low = lower.value if lower.is_included else _next(lower.value, self, place, up=True)
+        high = upper.value if upper.is_included else _next(upper.value, self, place, up=False)
+        if low is None or high is None or _is_after(low, high, place):
+            return NEVER
+        if low == high:
+            return place.test(self.name, "=", made(low))
+        return place.test(self.name, "between", made(low), made(high))
+
+    def _made(self, value: Any) -> Any:
+        return typed_of("ip", str(value)) if self.type == "ip" else value
+
+
+class _Bound(NamedTuple):
+    value: Any
+    is_included: bool
+
+
+def _bound(field: Field, name: str, given: Any, body: Mapping[str, Any], place: Place) -> _Bound:
+    value = field.value(given, place.at(name))
+    if body.get("format") or body.get("time_zone"):
+        raise place.refused(f"format and time_zone are of dates, but no mapping says that {field.name!r} is one")
+    return _Bound(ipaddress.ip_address(str(given)) if field.type == "ip" else value, name.endswith("e"))
+
+
+def _date_bound(field: Field, name: str, given: Any, body: Mapping[str, Any], place: Place) -> _Bound:
+    """`gt` and `lte` mean the end of a day, or of another unit, `gte` and `lt` its begin."""
+    form, zone = body.get("format") or field.options.get("format") or DEFAULT_FORMAT, body.get("time_zone")
+    first, last = (instant(given, form, zone, place.at(name), up=up) for up in (False, True))
+    if name in ("gte", "lt"):
+        return _Bound(first, name == "gte")
+    return _Bound(last, name == "lte")
+
+
+def _number(given: Any, place: Place) -> int | float:
+    for made in (int, float) if isinstance(given, str) else ():
+        with contextlib.suppress(ValueError):
+            given = made(given)
+            break
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise place.refused(f"a number must be here, not {given!r:.60}")
+    return given
+
+
+def _next(value: Any, field: Field, place: Place, *, up: bool) -> Any:
+    """The value just after another, or before it; `None` if that is no address."""
+    step = 1 if up else -1
+    if isinstance(value, ipaddress.IPv4Address | ipaddress.IPv6Address):
+        try:
+            return value + step
+        except ipaddress.AddressValueError:
+            return None
+    if isinstance(value, str) and not isinstance(value, Version) and up:
+        return value + "\0"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise place.refused("a value just before this one cannot be named: give the bound with lte or gte")
+    if field.type in _INTEGERS:
+        return (math.floor(value) if up else math.ceil(value)) + step
+    if isinstance(value, Instant) or (isinstance(value, int) and abs(value) >= _EXACT):
+        return type(value)(value + step)
+    return math.nextafter(value, step * math.inf)
+
+
+def _is_after(low: Any, high: Any, place: Place) -> bool:
+    try:
+        # Versions are compared by their parts, not as texts, where the test is made
+        return not isinstance(low, Version) and bool(low > high)
+    except TypeError:
+        raise place.refused(f"both bounds must be of one type, not {low} and {high}") from None
+
+
+# -- mappings ----------------------------------------------------------------------------------------------------------
+
+
+class Fields:
+    """The fields that a mapping tells, and the others, whose types are those of the values given."""
+
+    def __init__(self, mapping: Mapping[str, Any] | None = None, tags: str | None = None) -> None:
+        self._tags = tags
+        self._known: dict[str, Mapping[str, Any]] = {}
+        if mapping is not None:
+            self._add(_properties_of(mapping), "", within_nested=False)
+
+    def _add(self, properties: Any, prefix: str, *, within_nested: bool) -> None:
+        for name, options in Place("mapping").object_of(properties).items():
+            own = Place(f"mapping.{prefix}{name}").object_of(options)
+            nested = within_nested or own.get("type") == "nested"
+            self._known[prefix + name] = {**own, "type": "nested"} if nested else own
+            for inside in ("properties", "fields"):
+                self._add(own.get(inside) or {}, f"{prefix}{name}.", within_nested=nested)
+
+    def field(self, name: str, place: Place) -> Field:
+        """The field of this name; the query is refused if the mapping has none of it, or one that is not taken."""
+        if name == self._tags:
+            return Field(name, self._known.get(name, {}).get("type"), self._known.get(name, {}), is_tags=True)
+        own = self._known.get(name)
+        if own is None:
+            if self._known:
+                raise place.refused(f"the mapping has no field {name!r}")
+            return Field(name)
+        if own.get("type") == "alias":
+            return self.field(str(own.get("path")), place)
+        if own.get("type") == "nested":
+            raise place.of("nested").refused(f"field {name!r} is nested, which is not taken")
+        if "properties" in own:
+            raise place.refused(f"field {name!r} is an object; give the field within it")
+        return Field(name, str(own.get("type", TEXT)), own)
+
+    def within(self, name: str) -> list[str]:
+        """The fields that an object has, or only this one if it is a plain field."""
+        if "properties" not in self._known.get(name, {}):
+            return [name]
+        return [
+            each
+            for each, own in self._known.items()
+            if each.startswith(f"{name}.") and "properties" not in own and own.get("type") not in ("nested", "alias")
+        ]
+
+    @property
+    def query(self) -> str:
+        """The name of the field in which queries are."""
+        return next((name for name, own in self._known.items() if own.get("type") == PERCOLATOR), "query")
+
+
+def _properties_of(mapping: Mapping[str, Any]) -> Any:
+    """The properties of a mapping, alone, of the body that makes an index, or as an index tells it."""
+    place = Place("mapping")
+    found: Any = place.object_of(mapping)
+    if "properties" not in found and "mappings" not in found and len(found) == 1:
+        found = place.object_of(next(iter(found.values())))
+    found = place.object_of(found.get("mappings", found))
+    if "properties" not in found:
+        raise place.refused("there are no properties, as Elasticsearch gives them for GET index/_mapping")
+    return found["properties"]

@@ -1,0 +1,102 @@
+"""The command `import` puts what documents ask for, and says what it took and refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command import done, ended, refused
+
+from tagmatch import TagMatch
+
+pytestmark = pytest.mark.slow
+
+DATA = Path(__file__).parent / "data"
+
+
+def written(path: Path, *documents: Any) -> Path:
+    lines = (each if isinstance(each, str) else json.dumps(each) for each in documents)
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def where_of(index: Path) -> dict[Any, str | None]:
+    with TagMatch.open(index) as tm:
+        return {key: record.where for key, record in tm.records.items()}
+
+
+CITY = {"_id": "1", "query": {"term": {"city": "Nice"}}}
+
+
+def test_all_queries_of_a_mapping(tmp_path):
+    index = tmp_path / "index"
+    arguments = ("elasticsearch", DATA / "percolator.jsonl", index, "--mapping", DATA / "mapping.json")
+    said = refused("import", *arguments)
+    assert "percolator.jsonl: line 214 (row 213): query.nested: queries 'nested' are not taken" in said
+    assert not index.exists()
+    ran = ended("import", *arguments, "--skip-invalid")
+    assert ran.returncode == 0
+    assert "skipped 66 invalid rows; the first: " in ran.stderr
+    assert "taken: " in ran.stdout
+    assert "match_phrase 3" in ran.stdout
+    assert "refused: query 3" in ran.stdout or "nested 3" in ran.stdout
+    kept = where_of(index)
+    assert len(kept) == 213
+    # Once more, it changes nothing
+    assert " already there" in ended("import", *arguments, "--skip-invalid").stdout
+    assert where_of(index) == kept
+
+
+def test_documents_replace_what_keys_have(tmp_path):
+    index = tmp_path / "index"
+    done("import", "elasticsearch", written(tmp_path / "a.jsonl", CITY), index)
+    exported = {"_index": "x", "_id": "1", "_score": 1.0, "_source": {"query": {"term": {"city": "Lyon"}}}}
+    done("import", "elasticsearch", written(tmp_path / "b.jsonl", exported), index)
+    done("import", "vespa", written(tmp_path / "c.jsonl", {"put": "id:a", "fields": {"target": "age in [1..]"}}), index)
+    rule = {"event": {"params": {"id": "r"}}, "conditions": {"any": [{"fact": "a", "operator": "equal", "value": 1}]}}
+    done("import", "rules", written(tmp_path / "d.jsonl", rule), index, "--key", "event.params.id")
+    assert where_of(index) == {"1": 'city = "Lyon"', "id:a": "age >= 1", "r": "a = 1"}
+
+
+def test_integers_as_keys_and_tags(tmp_path):
+    index, file = tmp_path / "index", tmp_path / "a.jsonl"
+    query = {"bool": {"filter": [{"match": {"text": {"query": "Bonsai Tree", "operator": "and"}}}, CITY["query"]]}}
+    done("import", "elasticsearch", written(file, {"id": 7, "alert": query}), index, "--key-type", "integer",
+         "--tags", "text", "--field", "alert", "--expires", "30d")  # fmt: skip
+    with TagMatch.open(index) as tm:
+        assert tm.match(["bonsai", "tree"], {"city": "Nice"}) == [7]
+        assert tm.get(7).expires is not None
+    assert "query: there is no such field" in refused("import", "elasticsearch", written(file, {"id": 7}), index)
+    said = refused("import", "elasticsearch", written(file, {"id": "a", "query": CITY["query"]}), index)
+    assert said.endswith("a.jsonl: line 1 (row 0): id: 'a' is no integer, as the keys of this index are\n")
+    assert "_id: there is no key" in refused("import", "elasticsearch", written(file, {"query": CITY["query"]}), index)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[1]", "list where an object must be"),
+        ('{"_id": 1, "_id": 2}', 'an object has "_id" more than once'),
+        ("{", "Expecting property name"),
+        ("7", "int where an object must be"),
+    ],
+)
+def test_lines_that_are_no_documents(tmp_path, line, said):
+    file, index = written(tmp_path / "a.jsonl", CITY, line, {**CITY, "_id": "2"}), tmp_path / "index"
+    assert (
+        f"a.jsonl: line 2 (row 1) is not a JSON object: {said}" in refused("import", "elasticsearch", file, index)
+        or said == "is not a JSON object"
+    )
+    ran = ended("import", "elasticsearch", file, index, "--skip-invalid")
+    assert (ran.returncode, sorted(where_of(index))) == (0, ["1", "2"])
+
+
+def test_other_mistakes(tmp_path):
+    file, index = written(tmp_path / "a.jsonl", CITY), tmp_path / "index"
+    assert "documents are JSON Lines" in refused("import", "elasticsearch", file, index, "--format", "csv")
+    mapping = written(tmp_path / "m.json", {"settings": {}})
+    assert "mapping: there are no properties" in refused("import", "elasticsearch", file, index, "--mapping", mapping)
+    assert "are of Elasticsearch" in refused("import", "rules", file, index, "--tags", "text")
+    assert ended("import", "solr", file, index).returncode == 2
+    assert "no such file" in refused("import", "elasticsearch", tmp_path / "none.jsonl", index)
+    assert not index.exists()

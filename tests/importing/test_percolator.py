@@ -1,0 +1,163 @@
+"""Queries of a percolator find what the documentation of Elasticsearch says, and are refused by their path."""
+
+import ipaddress
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.percolator import Percolator, words
+
+from tagmatch import TagMatch, Version, importing
+
+DATA = Path(__file__).parent / "data"
+MAPPING = json.loads((DATA / "mapping.json").read_text())
+PROPERTIES = MAPPING["flats"]["mappings"]["properties"]
+DOCUMENTS = [json.loads(line) for line in (DATA / "percolator.jsonl").read_text().splitlines()]
+TAKEN = [document for document in DOCUMENTS if "refused" not in document]
+REFUSED = [document for document in DOCUMENTS if "refused" in document]
+ORACLE = Percolator(PROPERTIES)
+
+
+def some(*values: Any) -> st.SearchStrategy[Any]:
+    """No value, one or several."""
+    one = st.sampled_from(values)
+    return st.one_of(st.none(), one, st.lists(one, max_size=3))
+
+
+TIMES = [
+    datetime.fromisoformat(f"{text}+00:00")
+    for text in (
+        "2026-03-15T00:00:00", "2026-03-15T10:30:00", "2026-03-15T10:30:00.250", "2026-03-15T10:30:00.251",
+        "2026-03-14T23:59:59.999", "2026-03-15T23:59:59.999", "2026-03-16T00:00:00", "2026-03-01T00:00:00",
+        "2026-03-01T12:00:00", "2026-03-31T23:59:59.999", "2026-04-01T00:00:00", "2026-04-30T00:00:00",
+        "2025-03-15T08:00:00", "2026-02-01T23:59:59.999", "2026-02-02T00:00:00", "2026-01-01T05:00:00",
+        "2026-01-02T00:00:00", "2026-03-29T00:30:00", "2026-03-29T22:30:00", "2026-03-28T23:00:00",
+        "2026-03-22T23:59:59.999", "2026-03-23T00:00:00", "2026-03-14T22:30:00", "2026-03-14T22:29:59.999",
+        "2026-03-15T11:00:00", "2026-03-15T10:59:59.999", "2026-03-14T23:59:30", "2026-03-14T23:59:29.999",
+    )
+]  # fmt: skip
+PLACES = [(4.83, 45.76), (4.9, 45.8), (4.845, 45.765), (2.35, 48.86), (7.26, 43.7), (7.2, 43.68), (-179.0, 10.0)]
+FIELDS = {
+    "title": some("Sunny flat", "flat, new: garden!", "a house", "SUNNY garden house", "Flat Sunny", ""),
+    "body": some("Sunny flat", "sunny flat", "flat garden"),
+    "city": some("Nice", "Lyon", "Paris", "London", "New York", "5", "nice"),
+    "labels": some("new", "sunny", "old", "big", "true", "a"),
+    "code": some("AB-12", "XAB-123", "A*B", "12"),
+    "rooms": some(0, 1, 2, 3, 4, 5),
+    "views": some(9007199254740992, 9007199254740993, 9007199254740994, 1),
+    "price": some(450.0, 450.00000000000006, 899.5, 899.4999999999999, 900.0, 12.5),
+    "rating": some(1.0, 2.5, 4.5, 5.0),
+    "sold": some(True, False),
+    "posted": some(*TIMES),
+    "updated": some(*TIMES),
+    "ip": some("10.0.0.7", "10.0.0.8", "10.0.0.9", "10.0.1.0", "192.168.3.4", "2001:db8::1", "10.0.0.0"),
+    "release": some("1.9.0", "1.10.0", "2.0.0", "1.10"),
+    "seller": st.fixed_dictionaries({}, optional={"name": some("ana", "bo"), "age": some(17, 18, 30, 64, 65)}),
+    "place": st.one_of(st.none(), st.sampled_from([{"lon": lon, "lat": lat} for lon, lat in PLACES])),
+}
+
+
+def message_of(document: dict[str, Any]) -> tuple[dict[str, Any], Any]:
+    """The attributes and the place of a document, as the page "Coming from Elasticsearch" has them."""
+    found: dict[str, Any] = {}
+    made: dict[str, Any] = {"ip": ipaddress.ip_address, "version": Version}
+
+    def add(name: str, value: Any) -> None:
+        own = ORACLE.types[name]
+        values = [each for each in (value if isinstance(value, list) else [value]) if each is not None]
+        if own["type"] == "text":
+            found[name] = [word for text in values for word in words(text, own)]
+        elif values:
+            found[name] = [made.get(own["type"], lambda value: value)(value) for value in values]
+        for inner in own.get("fields", {}):
+            found[f"{name}.{inner}"] = values
+
+    for name, value in document.items():
+        if name == "seller":
+            for inner, each in value.items():
+                add(f"seller.{inner}", each)
+        elif name != "place":
+            add(name, value)
+    place = document.get("place")
+    return found, None if place is None else (place["lon"], place["lat"])
+
+
+class Raw(Percolator):
+    """Where multi-fields have the values of their fields."""
+
+    def values(self, name: str, document: dict[str, Any]) -> list[Any]:
+        if name == "title.raw":
+            name_of, document = "city", {"city": document.get("title")}
+            return super().values(name_of, document)
+        return super().values(name, document)
+
+
+@pytest.fixture(scope="module")
+def index():
+    with TagMatch(key_type="string") as tm:
+        for document in TAKEN:
+            tm.put(**importing.elasticsearch(document, mapping=MAPPING))
+        tm.consolidate()
+        yield tm
+
+
+def test_there_are_as_many_as_the_issue_asks_for():
+    assert len(TAKEN) >= 200
+    assert len({document["_id"] for document in DOCUMENTS}) == len(DOCUMENTS)
+
+
+@given(st.fixed_dictionaries({}, optional=FIELDS))
+def test_the_same_queries_match(index, document):
+    attributes, place = message_of(document)
+    found = index.match_unique([], attributes, location=place)
+    oracle = Raw(PROPERTIES)
+    assert found == {each["_id"] for each in TAKEN if oracle.matches(each["query"], document)}
+
+
+def test_each_query_matches_a_document_and_not_another():
+    """Of documents with one value of each field, so that the others are no empty promise."""
+    oracle, held = Raw(PROPERTIES), dict[str, set[bool]]()
+    title = ["Sunny flat", "flat, new: garden!", "a house", "SUNNY garden house"]
+    for number in range(400):
+        document: dict[str, Any] = {
+            "title": title[number % 4], "body": ["Sunny flat", "sunny"][number % 2],
+            "city": ["Nice", "Lyon", "Paris", "London", "New York", "5"][number % 6],
+            "labels": [["new", "sunny"], ["old", "new", "big"], ["true"], ["a", "sunny"]][number // 2 % 4],
+            "code": ["AB-12", "XAB-123", "A*B", "12"][number % 4], "rooms": number // 6 % 6,
+            "views": 9007199254740992 + number % 3, "price": [450.0, 450.00000000000006, 899.5, 900.0][number % 4],
+            "rating": [1.0, 4.5][number % 2], "sold": number % 3 == 0, "posted": TIMES[number % len(TIMES)],
+            "updated": TIMES[number % len(TIMES)],
+            "ip": ["10.0.0.7", "10.0.0.8", "192.168.3.4", "2001:db8::1", "10.0.1.0"][number % 5],
+            "release": ["1.9.0", "1.10.0", "2.0.0"][number % 3], "seller": {"name": "ana", "age": 17 + number % 60},
+            "place": dict(zip(("lon", "lat"), PLACES[number % 7], strict=True)),
+        }  # fmt: skip
+        if number % 3 == 1:
+            del document["sold"]
+        if number % 11 == 0:
+            document = {"rooms": [1, 2, 3][: number % 4]}
+        for each in TAKEN:
+            held.setdefault(each["_id"], set()).add(oracle.matches(each["query"], document))
+    always = {name for name, answers in held.items() if answers == {True}}
+    assert always == {"match_all-1", "match_all-2", "function_score-2", "match-8", "bool-37"}
+    assert {name for name, answers in held.items() if answers == {False}} == set()
+
+
+@pytest.mark.parametrize("document", REFUSED, ids=lambda document: document["_id"])
+def test_others_are_refused_by_their_path(document):
+    with pytest.raises(importing.NotTakenError) as error:
+        importing.elasticsearch(document, mapping=MAPPING)
+    assert str(error.value).partition(": ")[0] == document["refused"]
+
+
+def test_times_of_the_oracle():
+    """A few that the documentation names."""
+    assert ORACLE.matches(
+        {"range": {"posted": {"gt": "2014-11-18||/M"}}}, {"posted": datetime(2014, 12, 1, tzinfo=UTC)}
+    )
+    last = datetime(2014, 12, 1, tzinfo=UTC) - timedelta(milliseconds=1)
+    assert not ORACLE.matches({"range": {"posted": {"gt": "2014-11-18||/M"}}}, {"posted": last})
+    assert ORACLE.matches({"range": {"posted": {"lte": "2014-11-18||/M"}}}, {"posted": last})
