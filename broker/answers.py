@@ -662,3 +662,9 @@ PUTS: dict[str, tuple[Role, Stream]] = {
     "move": ("write", _move),
     "publish": ("write", _publish),
 }
+#: What users with a filter may ask for: calls that see, and change, only their keys, and `consolidate`
+LIMITED = frozenset((
+    "ready", "info", "stats", "contains", "explain", "get", "has_key", "consolidate", "match", "match_unique",
+    "match_counts", "match_exists", "match_best", "match_highlights", "put", "delete", "get_schema", "get_flight_info",
+    "list_flights", "list_actions",
+))  # fmt: skip

@@ -13,7 +13,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
-from tagmatch.model.errors import ConfigError, InvalidTypeError, InvalidValueError, TagMatchError
+from tagmatch.model.errors import ConfigError, FilterError, InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.options import Channel, Order, check_integer, check_one_of, check_seconds, seconds_of
 
 Role = Literal["read", "write", "admin"]
@@ -182,6 +182,7 @@ class IndexOptions:
     plane: bool = False
     durability: Literal["fsync", "os", "none"] | None = None
     keep_snapshots: int | None = None
+    data: dict[str, str] | None = None  # Columns of data that keys may have, by name, with their types
     order: Order = "fifo"  # In which order messages of channels, the sections [[channel]], are matched
 
     @property
@@ -240,8 +241,18 @@ class User:
     token_sha256: str  # What `tagmatch token` prints, in hexadecimal digits; the token itself is nowhere
     role: Role = "read"
     expires: datetime | None = None  # From when on the token is refused
+    filter: str | None = None  # An expression about data: the user sees, and changes, only keys whose data satisfies it
 
     def __post_init__(self) -> None:
+        if self.filter is not None:
+            if self.role == "admin":
+                raise InvalidValueError("filter goes with the roles read and write: an admin sees everything")
+            from tagmatch.model.where.language import terms_of
+
+            try:
+                list(terms_of(self.filter))
+            except FilterError as error:
+                raise InvalidValueError(f"filter: {str(error).removeprefix('where: ')}") from None
         if not self.name or not self.name.isprintable():
             raise InvalidValueError(f"name must be a text that can be printed, not {self.name!r}")
         if not _SHA256.fullmatch(self.token_sha256):

@@ -127,7 +127,7 @@ def _typed(value: object, hint: Any) -> Any:
             return value
         if kind is float and type(value) is int and abs(value) < 2**64:
             return float(value)
-        if type(value) is kind:
+        if type(value) is (get_origin(kind) or kind):
             return value
     raise ConfigError(f"must be {' or '.join(map(_NAMES.__getitem__, kinds))}, not {str(value)[:60]!r}")
 

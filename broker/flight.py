@@ -280,8 +280,8 @@ class Call:
 
     @property
     def index(self) -> TagMatch[Any]:
-        """The index that is served."""
-        return self.service.index
+        """The index that is served, of which the user may see all, or some keys."""
+        return self.service.index_of(self.user)
 
     def __iter__(self) -> Iterator[bytes]:
         """All messages that come; GoneError if the client goes."""

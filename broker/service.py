@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,8 +19,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tagmatch.broker import wire
-from tagmatch.broker.answers import ACTIONS, CONTENTS, EXCHANGES, PUTS, Stream, options_of
-from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions
+from tagmatch.broker.answers import ACTIONS, CONTENTS, EXCHANGES, LIMITED, PUTS, Stream, options_of
+from tagmatch.broker.config import ChannelOptions, Config, MetricsOptions, Role, ServerOptions, User
 from tagmatch.broker.config_file import check_files
 from tagmatch.broker.flight import RESERVED, Call, Method, Transport, UserLimits, require, user_of
 from tagmatch.broker.hub import Subscribers
@@ -30,6 +31,7 @@ from tagmatch.model.errors import (
     AccessError,
     ClosedError,
     ConfigError,
+    FilterError,
     IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,
@@ -48,6 +50,7 @@ class Service:
         stats, server = index.stats(), config.server
         self.index, self.config, self._span = index, config, span
         self.key_type, self.plane = stats["key_type"], bool(stats["plane"])
+        self._limited = {user.name: _limited(index, user) for user in config.users if user.filter is not None}
         self.limits = UserLimits(server)
         self.is_draining = False
         self._draining = threading.Lock()
@@ -95,7 +98,7 @@ class Service:
             name = _content_in(wire.read_ticket(call.only()), "ticket")
             with self._counted(call, "read", "get"):
                 self.limits.admit(call.user.name, 1)
-                schema, batches = CONTENTS[name](self.index)
+                schema, batches = CONTENTS[name](call.index)
                 outgoing = wire.OutgoingStream(schema)
                 yield outgoing.begin()
                 for batch in batches:
@@ -123,22 +126,22 @@ class Service:
         return (wire.action_type(name, each.description) for name, each in ACTIONS.items())
 
     def _schema(self, call: Call) -> Iterator[bytes]:
-        yield flight.SchemaResult(self._columns(wire.read_descriptor(call.only()).command)).serialize()
+        yield flight.SchemaResult(self._columns(call, wire.read_descriptor(call.only()).command)).serialize()
 
     def _info(self, call: Call) -> Iterator[bytes]:
-        yield self._described(wire.read_descriptor(call.only()).command)
+        yield self._described(call, wire.read_descriptor(call.only()).command)
 
-    def _infos(self, _: Call) -> Iterator[bytes]:
-        return (self._described(write_json({"get": name})) for name in CONTENTS)
+    def _infos(self, call: Call) -> Iterator[bytes]:
+        return (self._described(call, write_json({"get": name})) for name in CONTENTS)
 
-    def _described(self, command: bytes) -> bytes:
+    def _described(self, call: Call, command: bytes) -> bytes:
         """What a descriptor asks for is given, at the same place, for it as a ticket; its length is not known."""
         descriptor, endpoint = flight.FlightDescriptor.for_command(command), flight.FlightEndpoint(command, [])
-        info: bytes = flight.FlightInfo(self._columns(command), descriptor, [endpoint], -1, -1).serialize()
+        info: bytes = flight.FlightInfo(self._columns(call, command), descriptor, [endpoint], -1, -1).serialize()
         return info
 
-    def _columns(self, command: bytes) -> pa.Schema:
-        schema, _ = CONTENTS[_content_in(command, "descriptor")](self.index)
+    def _columns(self, call: Call, command: bytes) -> pa.Schema:
+        schema, _ = CONTENTS[_content_in(command, "descriptor")](call.index)
         return schema
 
     @contextlib.contextmanager
@@ -176,6 +179,8 @@ class Service:
         """See that the user may do what is asked, as soon as that is known, and count and log it."""
         if role is not None:
             require(call.user, role, name)
+            if call.user.filter is not None and name not in LIMITED:
+                raise AccessError(f"{name} is not for users with a filter, as {call.user.name!r} has")
         call.role, call.what, call.check = role or "read", name, call.require
         began, who = time.perf_counter(), {"user": call.user.name, "peer": call.peer}
         self.metrics.calls.labels(name).inc()
@@ -183,6 +188,10 @@ class Service:
             yield
         seconds = round(time.perf_counter() - began, 6)
         LOG.debug("call", extra={"fields": {"call": name, **who, "seconds": seconds}})
+
+    def index_of(self, user: User) -> TagMatch[Any]:
+        """The index, of which a user with a filter sees, and changes, some keys."""
+        return self.index if user.filter is None else self._limited[user.name]
 
     def _has_ended(self, call: Call, error: TagMatchError) -> None:
         self.metrics.cancelled.inc()
@@ -217,6 +226,16 @@ class Service:
             self._transport.stop()
             self.limits.wait_until_idle(_LAST_S)
         return self._was_answered
+
+
+def _limited(index: TagMatch[Any], user: User) -> TagMatch[Any]:
+    """The index with what a user may see and change; ConfigError if the filter is none for its data."""
+    own = copy(index)
+    try:
+        own._engine = index._engine.limited(user.filter or "")
+    except (InvalidTypeError, InvalidValueError, FilterError) as error:
+        raise ConfigError(f"filter of user {user.name!r}: {error}") from None
+    return own
 
 
 def _content_in(request: bytes, what: str) -> str:

@@ -10,7 +10,7 @@ Keys that have expired go the same way: `now`, in microseconds since 1970, UTC, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
@@ -33,8 +33,9 @@ from tagmatch.model.arrays import (
 )
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.asked import NOTHING_ASKED, Asked, AskedRows, joined
-from tagmatch.model.change_counts import DELETE, REMOVE, ChangeCounts
+from tagmatch.model.change_counts import DELETE, PUT, REMOVE, ChangeCounts
 from tagmatch.model.columns import rows_of_tags, strings_of
+from tagmatch.model.directory import keys_at, some_keys
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.lists import ascending_known, gather, gather_strings, relabel
@@ -405,6 +406,21 @@ class StagedChanges:
                 row, key, removed, expires, _ = staged.single[place]
                 found.append(row, key, removed=removed, expires=expires)
         return found
+
+    def puts_of(self, keys: Keys) -> Iterator[tuple[Keys, I64Array | None, pa.Table | None]]:
+        """Those of these changes that put some keys: these keys, and of each the row of a table of records, or -1."""
+        staged = self._staged
+        parts = [] if staged.given is None else [staged.given]
+        for changes in (*parts, *(staged.changes_of(block) for block in staged.blocks)):
+            own = keys_at(changes.names if isinstance(keys, Strings) else None, changes.keys)
+            chosen = np.flatnonzero((changes.kinds == PUT) & _are_among(own, keys))
+            yield some_keys(own, chosen), None if changes.records is None else changes.records[chosen], changes.asked
+        single = [(key, asked) for _, key, kind, _, asked in staged.single if kind == PUT]
+        if single:
+            records, table = AskedRows.of([asked for _, asked in single])
+            own = _column([key for key, _ in single])
+            chosen = np.flatnonzero(_are_among(own, keys))
+            yield some_keys(own, chosen), None if records is None else records[chosen], table
 
     def extend_some(self, changes: Changes, keys: Keys) -> None:
         """Stage those of other changes that are of some keys."""

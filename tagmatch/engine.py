@@ -24,7 +24,7 @@ from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import absent_text, every_set, explained, missing_text, pairs, schema_of, sets_with
 from tagmatch.highlights import highlights_of
 from tagmatch.model import clock
-from tagmatch.model.arrays import Lists, Strings, TagLists, U64Array, give_back
+from tagmatch.model.arrays import Lists, Strings, TagLists, U8Array, U64Array, give_back
 from tagmatch.model.asked import AskedRows
 from tagmatch.model.change_counts import DELETE, PUT, ChangeCounts
 from tagmatch.model.clock import expiry_time
@@ -53,7 +53,7 @@ from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.values import is_reserved
-from tagmatch.only import DataTest, Restricted
+from tagmatch.only import DataTest, Restricted, Rights
 from tagmatch.partitioner.consolidation import (
     StagedChanges,
     count_tags,
@@ -142,6 +142,7 @@ class LocalEngine:
         self._reading: Changing | Restricted = self.changing
         self._restricted: OrderedDict[str, Self] = OrderedDict()
         self.expression = ""  # That of `only`
+        self._rights: Rights | None = None  # What may be changed; `None`: everything
         self._restricting = threading.Lock()
         renew_in_forks(self, "_restricting")
         self._pipeline, self._rankings = Pipeline(options), Rankings()
@@ -210,6 +211,13 @@ class LocalEngine:
                 self._restricted.popitem(last=False)
         return own
 
+    def limited(self, expression: str) -> Self:
+        """As `only`; keys that are put must satisfy the expression, and no others change: else an AccessError."""
+        own = copy(self.only(expression))
+        assert isinstance(own._reading, Restricted)
+        own._rights = Rights(self.changing, own._reading)
+        return own
+
     def schema(self) -> dict[str, pa.DataType]:
         """The columns of data that keys have, or may have."""
         return {**schema_of_data(self.changing.snapshot), **self._staging.schema()}
@@ -260,15 +268,22 @@ class LocalEngine:
         checks = KEY_CHECKS[self._key_type]
         value = checks.one(key, "key")
         time = NEVER if expires is None else expiry_time(expires, clock.now_us())
-        if len(rows) == 1:
+        if len(rows) == 1 and self._rights is None:
             self._staging.append(rows[0], value, removed=PUT, expires=time, asked=asked)
         else:
             keys, records = checks.many([value] * len(rows), "keys"), AskedRows.of([asked, *[None] * (len(rows) - 1)])
             times, kinds = np.full(len(rows), time), kinds_of_put(len(rows))
+            check = self._right_to_put(keys, kinds, records)
             self._staging.extend(
-                [rows_of_tags(rows)], keys, removed=kinds, expires=times, records=records, is_single=True
+                [rows_of_tags(rows)], keys, removed=kinds, expires=times, records=records, is_single=True, check=check
             )
         return len(rows)
+
+    def _right_to_put(self, keys: U64Array | Strings, kinds: U8Array, records: AskedRows) -> Check | None:
+        if self._rights is None or not len(keys):
+            return None
+        own = None if records.records is None else records.records[kinds == PUT]
+        return self._rights.check_of(keys, AskedRows(own, records.table))
 
     @_interrupted_plainly
     def put_table(self, table: Any, *, match_all: bool) -> int:
@@ -280,7 +295,8 @@ class LocalEngine:
         rows, kinds, records = rows_to_put(
             columns, data, self._key_type, schema, plane=options.plane, threads=options.threads
         )
-        self._staging.extend(rows.chunks, rows.keys, removed=kinds, expires=rows.expires, records=records)
+        check = self._right_to_put(rows.keys, kinds, records)
+        self._staging.extend(rows.chunks, rows.keys, removed=kinds, expires=rows.expires, records=records, check=check)
         return len(rows.keys)
 
     @_interrupted_plainly
@@ -290,14 +306,20 @@ class LocalEngine:
         checks = KEY_CHECKS[self._key_type]
         own = checks.many([checks.one(keys, "key")], "keys") if is_single else checks.many(keys, "keys")
 
+        right = None if self._rights is None else self._rights.check_of(own)
+
         def check(staged: StagedChanges) -> None:
+            if right is not None:
+                right(staged)
+            if not must_exist:
+                return
             snapshot, threads = self.changing.snapshot, self._options.threads
             with snapshot.verified():
                 gone = keys_without_sets(snapshot, staged, own, now=clock.now_us(), threads=threads)
             if len(gone):
                 raise NotStoredError(absent_text(own, gone))
 
-        checked = check if must_exist and len(own) else None
+        checked = check if len(own) and (must_exist or right is not None) else None
         self._staging.extend([no_tags(len(own))], own, removed=DELETE, is_single=is_single, check=checked)
         return len(own)
 

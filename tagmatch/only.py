@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
-from tagmatch.changing import Answering, Changing
+from tagmatch.changing import Answering, Changing, Check
 from tagmatch.model import clock
-from tagmatch.model.arrays import BoolArray, I64Array
-from tagmatch.model.asked import DATA
+from tagmatch.model.arrays import BoolArray, I64Array, Strings
+from tagmatch.model.arrow import from_strings
+from tagmatch.model.asked import DATA, AskedRows
+from tagmatch.model.change_counts import DELETE, REMOVE
 from tagmatch.model.columns import rows_of_tags
 from tagmatch.model.data_types import Schema, text_of_type, unknown_column
-from tagmatch.model.errors import FilterError, InvalidTypeError
+from tagmatch.model.directory import Keys, found_in, keys_at, some_keys
+from tagmatch.model.errors import AccessError, FilterError, InvalidTypeError
 from tagmatch.model.input.messages import queries_in
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import LayoutOptions, MatchOptions
@@ -66,10 +70,9 @@ class DataTest:
             [] if records is None else [name for name in self.names if DATA + name in records.columns.schema.names]
         )
         if records is None or not columns:
-            return np.full(len(numbers), self._hold(pa.table({self.names[0]: pa.nulls(1)}), 1)[0])
-        holds = self.of_rows(records.columns, threads)
+            return np.full(len(numbers), self.of_nothing())
         # The last one is of keys without a record
-        holds = np.append(holds, self._hold(pa.table({self.names[0]: pa.nulls(1)}), 1))
+        holds = np.append(self.of_rows(records.columns, threads), self.of_nothing())
         last = int(records.keys[-1])
         if last >= _SPARSE * len(numbers):
             return holds[records.places_of(numbers)]
@@ -81,9 +84,15 @@ class DataTest:
     def of_rows(self, table: pa.Table, threads: int = 1) -> BoolArray:
         """Whether each row of a table of records satisfies this."""
         found = {name: _plain(table.column(DATA + name)) for name in self.names if DATA + name in table.schema.names}
+        if not found:
+            return np.full(len(table), self.of_nothing())
         codes, firsts = _different(list(found.values()), len(table))
         different = pa.table({name: column.take(pa.array(firsts)) for name, column in found.items()})
         return self._hold(different, threads)[codes]
+
+    def of_nothing(self) -> bool:
+        """Whether a key without data satisfies this."""
+        return bool(self._hold(pa.table({self.names[0]: pa.nulls(1)}), 1)[0])
 
     def _hold(self, values: pa.Table, threads: int) -> BoolArray:
         """Whether each row of attributes satisfies this."""
@@ -174,7 +183,7 @@ class Restricted:
     """Of a changing snapshot, what answers for keys whose data satisfies a test; any number of threads may share it."""
 
     def __init__(self, whole: Changing | Restricted, test: DataTest, options: MatchOptions, clients: Clients) -> None:
-        self._whole, self._test, self._options, self._clients = whole, test, options, clients
+        self._whole, self.test, self._options, self._clients = whole, test, options, clients
         self._lock = threading.Lock()
         renew_in_forks(self, "_lock")
         self._known: tuple[Answering | None, Answering | None, list[Chosen]] = (None, None, [])
@@ -217,4 +226,55 @@ class Restricted:
             return known
 
     def _choose(self, segment: Segment) -> BoolArray:
-        return self._test.chosen(segment, self._options.threads)
+        return self.test.chosen(segment, self._options.threads)
+
+
+class Rights:
+    """What one may change who may see only keys whose data satisfies a test: these, and keys that nobody has."""
+
+    def __init__(self, whole: Changing, own: Restricted) -> None:
+        self._whole, self._own, self._test = whole, own, own.test
+
+    def check_of(self, keys: Keys, puts: AskedRows | None = None) -> Check:
+        """A check of earlier changes before such keys are changed, which raises AccessError.
+
+        `puts` has the records of those that are put, which are looked at now.
+        """
+        if puts is not None and not self._hold(puts.records, puts.table).all():
+            raise AccessError(f"data that is put must satisfy {self._test.text}, which is all that this user may see")
+
+        def check(staged: StagedChanges) -> None:
+            stored = [found_in(segment, keys).wanted for segment in self._whole.snapshot.segments]
+            own = [found_in(segment, keys).wanted for segment in self._own.snapshot.segments]
+            foreign = np.setdiff1d(np.concatenate(stored), np.concatenate(own))
+            if len(foreign) or self._are_staged_by_others(staged, keys, np.concatenate(own)):
+                raise AccessError(f"a key is another one's: its data does not satisfy {self._test.text}")
+
+        return check
+
+    def _are_staged_by_others(self, staged: StagedChanges, keys: Keys, stored: I64Array) -> bool:
+        """Whether a key will have other data, or sets and no data, by what is staged; `stored` are one's own."""
+        own = [some_keys(keys, stored)]
+        for put, records, table in staged.puts_of(keys):
+            if len(put) and not self._hold(records, table).all():
+                return True
+            own.append(put)
+        if self._test.of_nothing():
+            return False
+        changes = staged.of_keys(keys).changes()
+        added = changes.keys[(changes.kinds != REMOVE) & (changes.kinds != DELETE)]
+        given = keys_at(changes.names if isinstance(keys, Strings) else None, added)
+        known = {each for part in own for each in _listed(part)}
+        return any(each not in known for each in _listed(given))
+
+    def _hold(self, records: I64Array | None, table: pa.Table | None) -> BoolArray:
+        """Whether the data of keys satisfies the test: their rows of a table, -1 for no data; `None`: none has any."""
+        if records is None or table is None:
+            return np.array([self._test.of_nothing()])
+        found: BoolArray = np.append(self._test.of_rows(table), self._test.of_nothing())[records]
+        return found
+
+
+def _listed(keys: Keys) -> list[Any]:
+    listed: list[Any] = from_strings(keys).to_pylist() if isinstance(keys, Strings) else keys.tolist()
+    return listed
