@@ -166,7 +166,7 @@ def test_filters_that_cannot_be(tmp_path):
     for text, message in (
         ('filter = \'tenant = "a"\'\nrole = "admin"', "toml:4: filter goes with the roles"),
         ("filter = 'tenant = '", "toml:4: filter: column 10"),
-        ("filter = 7", "toml:4: filter must be a string"),
+        ("filter = 7", "toml:4: filter must be a text"),
     ):
         path.write_text(f'[[users]]\nname = "u"\ntoken_sha256 = "{token}"\n{text}\n')
         with pytest.raises(ConfigError, match=message):
