@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.model.arrays import Strings, TagLists, U8Array
-from tagmatch.model.arrow import from_strings, from_tag_lists, plain_array
+from tagmatch.model.arrow import from_strings, from_tag_lists, plain_array, plain_strings
 from tagmatch.model.asked import AS_GIVEN, DATA, Asked, AskedRows
 from tagmatch.model.change_counts import ALSO_PUT, PUT
 from tagmatch.model.clock import is_missing
@@ -147,13 +147,15 @@ def _column(name: str, values: Any, schema: Schema) -> pa.Array:
     if kind is None:
         raise unknown_column(name, schema)
     column = plain_array(values)
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-    why = ""
+    refusal = f"data: column {name!r} takes values of {text_of_type(kind)}, not {column.type}"
+    if pa.types.is_string(plain):
+        column = plain_strings(column, refusal)
+    elif pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
     if pa.types.is_null(column.type) or family_of(column.type) == family_of(plain):
         try:
             return column.cast(plain).cast(kind)
         except pa.ArrowException as error:
-            why = f": {error}"
-    raise InvalidTypeError(f"data: column {name!r} takes values of {text_of_type(kind)}, not {column.type}{why}")
+            refusal += f": {error}"
+    raise InvalidTypeError(refusal)

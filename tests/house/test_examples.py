@@ -75,9 +75,9 @@ def test_page_runs(newcomer: Newcomer, tmp_path: Path, page: str) -> None:
 # -- a web service by two workers --------------------------------------------------------------------------------------
 
 
-def block(words: str) -> str:
-    """The one block of the tutorial that has these words."""
-    (found,) = (each.code for each in blocks_in(ROOT / "docs/tutorials/entitlements.md") if words in each.code)
+def block(words: str, page: str = "entitlements") -> str:
+    """The one block of a tutorial that has these words."""
+    (found,) = (each.code for each in blocks_in(ROOT / f"docs/tutorials/{page}.md") if words in each.code)
     return found
 
 
@@ -128,6 +128,46 @@ def test_two_workers_start_again(tmp_path: Path) -> None:
             time.sleep(0.05)
     with served(tmp_path) as port:
         assert {tuple(documents(port)) for _ in range(8)} == {("handbook",)}
+
+
+def asked(port: int, method: str, path: str, body: Any = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    headers = {"token": "a1", "content-type": "application/json"}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data, headers, method=method)
+    with urllib.request.urlopen(request, timeout=600) as answer:
+        return json.load(answer)
+
+
+@contextlib.contextmanager
+def service(folder: Path) -> Iterator[None]:
+    """The service that the page starts, which is killed at the end."""
+    subprocess.run(["bash", "-e", "-c", block("tagmatch serve", "alerts")], cwd=folder, check=True)
+    try:
+        yield
+    finally:
+        os.kill(int((folder / "service.pid").read_text()), signal.SIGKILL)
+
+
+def test_my_alerts_by_two_workers_that_are_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both see at once what one of them was told, and what was answered is there after all were killed."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "first.py").write_text(block('TagMatch("flats.index"', "alerts").partition("sorted(")[0])
+    (tmp_path / "app.py").write_text(block("app = FastAPI()", "alerts"))
+    subprocess.run([sys.executable, "first.py"], cwd=tmp_path, check=True)
+    offer = {"tags": ["lyon", "flat"], "attributes": {"price": 850, "rooms": 1}}
+    with service(tmp_path), served(tmp_path) as port:
+        for number in range(8):
+            asked(port, "PUT", f"/alerts/{number}", {"tags": ["lyon"], "where": f"price < {1000 + number}"})
+            assert asked(port, "GET", f"/alerts/{number}")["where"] == f"price < {1000 + number}"
+            asked(port, "PUT", f"/alerts/{number}", {"tags": ["lyon"], "where": f"price < {900 + number}"})
+        asked(port, "DELETE", "/alerts/0")
+    with service(tmp_path), served(tmp_path) as port:
+        expected = ["ana/centre", *(f"ana/{number}" for number in range(1, 8))]
+        for _ in range(8):
+            assert asked(port, "POST", "/flats", offer) == sorted(expected)
+        assert asked(port, "GET", "/alerts/7") == {"tags": ["lyon"], "where": "price < 907"}
+        offer["attributes"] = {"price": 906}
+        assert any("price is 906" in line for line in asked(port, "POST", "/alerts/6/why", offer))
 
 
 # -- files in examples/ ------------------------------------------------------------------------------------------------

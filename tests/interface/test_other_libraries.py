@@ -59,6 +59,46 @@ def test_tables_of_any_library() -> None:
             assert len(tm) == 0
 
 
+RECORDS = SUBSCRIPTIONS.append_column("email", [["ana@x", "bo@x"]]).append_column("rank", [[1, 2]])
+BOTH = pa.table({"tags": [["flat"]], "price": [850.5], "rooms": [7]})
+
+
+def test_records_and_answers_of_any_library() -> None:
+    """Each call that takes a table, with data of all that hold texts."""
+    options: Any = {"data": {"email": "string", "rank": "int64"}}
+    with TagMatch(**options) as here, remote(TagMatch(**options)) as (_, there):
+        for tm, made in product((here, there), LIBRARIES):
+            tm.put_many(made(RECORDS))
+            tm.consolidate()
+            assert tm.get(2).data == {"email": "bo@x", "rank": 2}
+            # pandas has an index of the name `rooms`, which is no column
+            assert tm.match_counts(made(BOTH)).to_pylist() == [2]
+            assert tm.match_exists_many(made(BOTH)).to_pylist() == [True]
+            assert tm.match_best(made(BOTH), limit=1, order_by="rank desc").to_pylist() == [[2]]
+            assert {each["key"] for each in tm.match_highlights(made(BOTH)).to_pylist()[0]} == {1, 2}
+            found = tm.match_many(made(BOTH), columns=["email"]).to_pylist()[0]
+            assert {each["key"]: each["email"] for each in found} == {1: "ana@x", 2: "bo@x"}
+            tm.delete_many(RECORDS["key"])
+            tm.consolidate()
+            assert not tm.records
+
+
+@pytest.mark.parametrize(
+    "emails",
+    [pl.Series(["a", None], dtype=pl.Categorical), pd.Series(["a", None], dtype="category"), pl.Series(["a", None])],
+)
+@pytest.mark.parametrize("kind", ["string", "dictionary"])
+def test_texts_of_data_of_any_library(emails: Any, kind: str) -> None:
+    library = pl if isinstance(emails, pl.Series) else pd
+    frame: Any = library.DataFrame({"key": [1, 2], "where": ["a = 1", "a = 2"], "email": emails})
+    with TagMatch(data={"email": kind}) as tm:
+        tm.put_many(frame)
+        tm.consolidate()
+        assert (tm.get(1).data, tm.get(2).data) == ({"email": "a"}, {})
+        with pytest.raises(InvalidTypeError, match=f"column 'email' takes values of {kind}, not int64"):
+            tm.put_many(library.DataFrame({"key": [1], "where": ["a = 1"], "email": [1]}))
+
+
 def test_columns_of_any_library() -> None:
     with index_of(pl.Series([["a"], ["b"]]), pd.Series([1, 2])) as tm:
         assert tm.match_many(pl.Series([["a"], ["b"]])).to_pylist() == [[1], [2]]
