@@ -436,7 +436,8 @@ class RemoteEngine:
     def put_table(self, table: Any, *, match_all: bool) -> int:
         given = as_table(table)
         names = [] if given is None else [name for name in given.schema.names if name not in COLUMNS]
-        columns = columns_of(table, match_all=match_all, data=names)
+        # A stream gives its rows once
+        columns = columns_of(table if given is None else given, match_all=match_all, data=names)
         sent = change_table(columns, self.key_type)
         for name in names:
             sent = sent.append_column(name, columns[name])

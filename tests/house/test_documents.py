@@ -82,6 +82,7 @@ def test_every_page_says_how_to_install_what_it_needs() -> None:
     installed = [line for block in how_to_install() for line in block.code.splitlines()]
     assert any(re.match(r"pip install \.$", line) for line in installed), installed
     assert {page: needed_for(page) for page in PAGES if needed_for(page)} == {
+        "docs/tutorials/alerts.md": ["pip install '.[serve]'", "pip install fastapi httpx2 uvicorn"],
         "docs/tutorials/entitlements.md": ["pip install fastapi httpx2 uvicorn"],
         "docs/tutorials/serving.md": ["pip install '.[serve]'"],
         "docs/tutorials/spark.md": ["pip install '.[spark]'"],
