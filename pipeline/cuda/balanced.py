@@ -11,6 +11,7 @@ and 64 rows, and items of 128 queries, as then most blocks fit a multiprocessor.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numba.cuda
@@ -62,8 +63,11 @@ _AT_ONCE = 4
 ITEM_QUERIES = _EACH_QUERIES * ITEM_THREADS
 BLOCK_ROWS = _EACH_ROWS * ITEM_THREADS
 
+# Of each thread. With 85, as many as the compiler would take, fewer blocks fit a multiprocessor: a tenth slower
+_REGISTERS = 72
+
 # Candidates that wait for verification, for which there is shared memory; with more than half they are verified
-_STAGE = 160
+_STAGE = 256
 
 #: Bits of a query, of which each rank has one; and the 64-bit words that they take
 CHECK_BITS = 256
@@ -90,7 +94,7 @@ class _Asked(NamedTuple):
 
     queries: QueryArrays
     not_queries: Any
-    checks: Any  # The bits that verification begins with
+    checks: Any  # The bits that candidates are tested by first
 
 
 class _Runs(NamedTuple):
@@ -108,14 +112,11 @@ class _Runs(NamedTuple):
 
 @inlined
 def _contained(query, row, asked, known):
-    """Whether a query has the tags of a row; the bit of its rarest turns most others away without their ranks."""
-    query, row = np.uint32(query), np.uint32(row)
+    """Whether a query, by its place in the item, has the tags of a row."""
+    asked, numbers = asked
+    query, row = numbers[query], np.uint32(row)
     if not known.exact:
         return True, query, row
-    bit = np.int64(known.checks[row])
-    word = asked.checks[np.int64(query) * CHECK_WORDS + (bit >> 6)]
-    if (word >> _U(bit & 63)) & _U(1) == _U(0):
-        return False, query, row
     queries, offsets = asked.queries, known.offsets
     begin = queries.offsets[query]
     end = begin + queries.counts[query]
@@ -126,7 +127,7 @@ def _contained(query, row, asked, known):
 _stage, _flush = staging(_contained)
 
 
-@kernel
+@partial(kernel, max_registers=_REGISTERS)
 def match_items(items, asked, known, out):
     """Match each item's queries with its run of rows; append (query, row) pairs.
 
@@ -147,8 +148,10 @@ def match_items(items, asked, known, out):
     mine = cuda.local.array((_EACH_QUERIES, SIGNATURE_WORDS), np.uint64)
     rows = cuda.local.array((_EACH_ROWS, SIGNATURE_WORDS), np.uint64)
     missing = cuda.local.array((_AT_ONCE, _EACH_ROWS), np.uint64)
+    bits = cuda.local.array(_EACH_ROWS, np.int64)
 
     waiting = staged, candidates, candidate_rows, place
+    taken = asked, numbers
     first_words, second_words, third_words = known.words
     thread, item = cuda.threadIdx.x, cuda.blockIdx.x
     run = items.runs[item]
@@ -167,6 +170,7 @@ def match_items(items, asked, known, out):
 
     turn = 0
     survivors = 0
+    turned_away = 0
     row = known.first_rows[run] + thread
     end = known.first_rows[run + np.uint32(1)]
     for block in range(known.first_blocks[run], known.first_blocks[run + np.uint32(1)]):
@@ -180,10 +184,12 @@ def match_items(items, asked, known, out):
         for r in range(_EACH_ROWS):
             # What is no row has all bits, which only few queries have
             rows[r, 0] = rows[r, 1] = rows[r, 2] = ~_U(0)
+            bits[r] = 0
             if row + r * ITEM_THREADS < end:
                 rows[r, 0] = first_words[row + r * ITEM_THREADS]
                 rows[r, 1] = second_words[row + r * ITEM_THREADS]
                 rows[r, 2] = third_words[row + r * ITEM_THREADS]
+                bits[r] = np.int64(known.checks[row + r * ITEM_THREADS])
         cuda.syncthreads()
         count = passed[turn]
         turn = 1 - turn
@@ -202,15 +208,23 @@ def match_items(items, asked, known, out):
                 for u in range(_AT_ONCE):
                     for r in range(_EACH_ROWS):
                         if missing[u, r] == _U(0) and first + u < count and row + r * ITEM_THREADS < end:
-                            candidate = np.uint32(row + r * ITEM_THREADS)
-                            _stage(numbers[ids[first + u]], candidate, waiting, asked, known, out)
+                            # The bit of its rarest tag turns most away that do not match, before they wait
+                            query, bit = ids[first + u], bits[r]
+                            word = asked.checks[np.int64(numbers[query]) * CHECK_WORDS + (bit >> 6)]
+                            if known.exact and (word >> _U(bit & 63)) & _U(1) == _U(0):
+                                turned_away += 1
+                            else:
+                                _stage(query, np.uint32(row + r * ITEM_THREADS), waiting, taken, known, out)
         cuda.syncthreads()
         row += BLOCK_ROWS
         if staged[0] > _STAGE // 2:
-            _flush(waiting, asked, known, out)
-    _flush(waiting, asked, known, out)
+            _flush(waiting, taken, known, out)
+    _flush(waiting, taken, known, out)
+    cuda.atomic.add(staged, 0, turned_away)
+    cuda.syncthreads()
     if thread == 0:
         cuda.atomic.add(out.counters, PASSED, survivors)
+        cuda.atomic.add(out.counters, REJECTED, staged[0])
 
 
 _ROUTING_BLOCK = 256
@@ -350,7 +364,7 @@ _FIRST_ROOM = 1 << 17
 
 @kernel
 def _sign(count, asked, hashes):
-    """One thread a query: write its signature, with all bits inverted, and the bits that verification begins with."""
+    """One thread a query: write its signature, with all bits inverted, and the bits that are tested after it."""
     i = cuda.grid(1)
     if i < count:
         (offsets, counts, ranks, _), not_queries, checks = asked

@@ -69,11 +69,11 @@ def _cache_class() -> Any:
     return type("Cache", (KeptByCode, dispatcher.CUDACache), {"_impl_class": files})
 
 
-def kernel(function: Callable[..., Any]) -> Any:
-    """Compile on first use, and cache on disk; any number of threads may be the first."""
-    compiled = cuda.jit(function)
-    if _numba_config.ENABLE_CUDASIM:
-        return compiled
+def kernel(function: Callable[..., Any], **options: int) -> Any:
+    """Compile on first use, with Numba's options, and cache on disk; any number of threads may be the first."""
+    if _numba_config.ENABLE_CUDASIM:  # which knows no options
+        return cuda.jit(function)
+    compiled = cuda.jit(**options)(function)
     if cache_folder() is not None:
         compiled._cache = _cache_class()(function)
     return Kernel(compiled)
