@@ -340,13 +340,12 @@ def has_tables_for(have: LayoutOptions, want: LayoutOptions) -> bool:
 def empty_segment(options: LayoutOptions, key_type: KeyType = "integer") -> Segment:
     """The segment that holds no set."""
     no_offsets = np.zeros(1, np.int32)
-    no_hashes: U64Array = np.zeros(0, np.uint64)
     no_ranks = Lists(no_offsets, np.zeros(0, np.uint32))
     strings = Strings(no_offsets, np.zeros(0, np.uint8))
     signatures, partitions = rules_of(options).of_nothing()
     return Segment(
         options,
-        Vocabulary(strings, no_hashes, np.zeros(0, np.uint32)),
+        Vocabulary(strings),
         TagsetTable(signatures, no_ranks),
         KeyTable(no_ranks, Strings(np.zeros(1, np.int64), strings.data) if key_type == "string" else None),
         partitions,
@@ -359,8 +358,10 @@ def empty_segment(options: LayoutOptions, key_type: KeyType = "integer") -> Segm
 def check_bounds(segment: Segment, rows: int, tags: int) -> None:
     """See that no number in the tables of a segment with so many rows and tags points out of them."""
     vocabulary, tagsets, keys = segment.vocabulary, segment.tagsets, segment.keys
-    _check_length("vocabulary", "hashes", vocabulary.hashes, tags)
-    _check_length("vocabulary", "frequencies", vocabulary.frequencies, tags)
+    if vocabulary.kept_hashes is not None:
+        _check_length("vocabulary", "hashes", vocabulary.kept_hashes, tags)
+    if vocabulary.frequencies is not None:
+        _check_length("vocabulary", "frequencies", vocabulary.frequencies, tags)
     _check_strings("vocabulary", vocabulary.tags, tags)
     _check_offsets("tagset table", tagsets.ranks, rows)
     _check_largest("tagset table", tagsets.ranks.values, tags)
@@ -464,7 +465,7 @@ def _check_largest(table: str, numbers: UIntArray, limit: int) -> None:
 def check_segment(segment: Segment, *, threads: int = 1) -> None:
     """Verify the invariants of all tables (design: `tagmatch.model.tables`)."""
     check_bounds(segment, len(segment), len(segment.vocabulary))
-    _check_vocabulary(segment.vocabulary, segment.tagsets.ranks, threads)
+    _check_vocabulary(segment, threads)
     _check_tagsets(segment.tagsets, segment.vocabulary, threads)
     _check_keys(segment)
     rules = rules_of(segment.options)
@@ -474,10 +475,11 @@ def check_segment(segment: Segment, *, threads: int = 1) -> None:
     rules.check(segment)
 
 
-def _check_vocabulary(vocabulary: Vocabulary, ranks: Lists, threads: int) -> None:
-    name = "vocabulary"
-    tags, hashes, frequencies = vocabulary.tags, vocabulary.hashes, vocabulary.frequencies
-    require(hash_strings(tags, seed=vocabulary.seed, threads=threads) == hashes, name, "hash is not XXH64 of the tag")
+def _check_vocabulary(segment: Segment, threads: int) -> None:
+    name, vocabulary, ranks = "vocabulary", segment.vocabulary, segment.tagsets.ranks
+    tags, frequencies = vocabulary.tags, segment.frequencies
+    hashes = hash_strings(tags, seed=vocabulary.seed, threads=threads)
+    require(hashes == vocabulary.hashes, name, "hash is not XXH64 of the tag")
     order, repeated = grouped_by_hash(tags, hashes)
     if repeated.any():
         fail(name, int(order[np.argmax(repeated)]), "the tag stands in another row, too")

@@ -30,8 +30,10 @@ from tagmatch.model.arrays import (
 )
 from tagmatch.model.arrow import from_strings
 from tagmatch.model.errors import TagMatchError
+from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.kernels.lists import gather, gather_strings, group_by, sort_hashes
+from tagmatch.model.kernels.known_tags import KnownTags, known_tags
+from tagmatch.model.kernels.lists import count_values, gather, gather_strings, group_by, sort_hashes
 from tagmatch.model.kernels.tag_table import build_slots, constraints_among
 from tagmatch.model.options import KeyType, LayoutOptions
 
@@ -124,14 +126,40 @@ class Vocabulary(Table):
     """Every stored tag; the row number is the tag's *rank*: rarest first, equal frequencies by hash, then by bytes."""
 
     tags: Strings  # Tag strings, UTF-8
-    hashes: U64Array  # XXH64 of each tag with `seed`. Different tags may have one hash: they differ in their bytes.
-    frequencies: UIntArray  # Stored sets that contain the tag; ascending, never 0
+    # XXH64 of each tag with `seed`. Different tags may have one hash: they differ in their bytes. `None` in a segment
+    # that was built in the layout `rarest`, which does not match by them; they are made when it is saved.
+    kept_hashes: U64Array | None = None
+    # Stored sets that contain the tag; ascending, never 0. `None` in a segment that was built (`Segment.frequencies`)
+    frequencies: UIntArray | None = None
     seed: int = 0  # 0, but for indexes of older versions, which took another seed where tags had one hash
     _slots: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
     _slots_of_queries: list[U64Array] = field(default_factory=list, init=False, repr=False, compare=False)
+    _known: list[tuple[KnownTags, bool]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
-        return len(self.hashes)
+        return len(self.tags)
+
+    @property
+    def hashes(self) -> U64Array:
+        """The hash of each tag, made if none is kept."""
+        return hash_strings(self.tags, seed=self.seed) if self.kept_hashes is None else self.kept_hashes
+
+    def hashes_of(self, ranks: U32Array) -> U64Array:
+        """The hashes of some tags."""
+        if self.kept_hashes is None:
+            return hash_strings(gather_strings(self.tags, ranks), seed=self.seed)
+        return self.kept_hashes[ranks]
+
+    @property
+    def known(self) -> tuple[KnownTags, bool]:
+        """Where queries look tags up on the CPU, and whether all are there, which those of constraints are not.
+
+        No query has these, and where each differs they are nearly all. Made when first asked for, and kept.
+        """
+        if not self._known:
+            numbers = np.flatnonzero(~constraints_among(self.tags)).astype(np.uint32)
+            self._known.append((known_tags(self.tags, numbers), len(numbers) == len(self)))
+        return self._known[0]
 
     @property
     def slots(self) -> U64Array:
@@ -148,7 +176,7 @@ class Vocabulary(Table):
             others = np.flatnonzero(~is_constraint).astype(np.uint32)
             some = is_constraint.any()
             self._slots_of_queries.append(
-                build_slots(self.tags, self.hashes[others], numbers=others) if some else self.slots
+                build_slots(self.tags, self.hashes_of(others), numbers=others) if some else self.slots
             )
         return self._slots_of_queries[0]
 
@@ -359,6 +387,12 @@ class Segment(Table):
     def live(self) -> int:
         """Rows that are not deleted."""
         return len(self) - (0 if self.deletions is None else self.deletions.count)
+
+    @property
+    def frequencies(self) -> UIntArray:
+        """How many sets of the tables contain each tag."""
+        counted = self.vocabulary.frequencies
+        return count_values(self.tagsets.ranks.values, len(self.vocabulary)) if counted is None else counted
 
     @property
     def live_keys(self) -> int:

@@ -28,6 +28,7 @@ from tagmatch.model.change_counts import REMOVE, ChangeCounts
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of
 from tagmatch.model.kernels.jit import kernel
+from tagmatch.model.kernels.known_tags import look_up
 from tagmatch.model.kernels.lists import (
     count_values,
     equal_to_previous,
@@ -118,7 +119,7 @@ def held_in(segment: Segment, rows: U32Array) -> HeldSets:
     """The sets in some rows of a segment, with only the tags and names that they have: takes as long as these are."""
     ranks, known = gather(segment.tagsets.ranks, rows), segment.vocabulary
     used, numbers = np.unique(ranks.values, return_inverse=True)
-    tags = Vocabulary(gather_strings(known.tags, used), known.hashes[used], known.frequencies[used], known.seed)
+    tags = Vocabulary(gather_strings(known.tags, used), seed=known.seed)
     return HeldSets(tags, Lists(ranks.offsets, numbers.astype(np.uint32)), only_names_of(segment.keys.of_sets(rows)))
 
 
@@ -274,13 +275,19 @@ def _number_tags(known: Sequence[Vocabulary], more: Strings, threads: int) -> tu
 def ranks_of(tags: Strings, vocabulary: Vocabulary, *, threads: int = 1) -> U32Array:
     """The rank of each tag in a vocabulary; UNKNOWN where it has none."""
     ranks = np.empty(len(tags), np.uint32)
-    known, slots = vocabulary.tags, vocabulary.slots
+    known, (table, has_all) = vocabulary.tags, vocabulary.known
 
-    def look_up(first: int, last: int) -> None:
-        hashes = hash_strings(tags, seed=vocabulary.seed, first=first, last=last)
-        find_all(hashes, tags.offsets, tags.data, first, slots, known.offsets, known.data, ranks[first:last])
+    def look_some_up(first: int, last: int) -> None:
+        some = ranks[first:last]
+        if has_all:
+            look_up(tags.offsets, tags.data, first, tuple(table), known.offsets, known.data, some)
+        else:
+            hashes = hash_strings(tags, seed=vocabulary.seed, first=first, last=last)
+            find_all(hashes, tags.offsets, tags.data, first, vocabulary.slots, known.offsets, known.data, some)
 
-    run_evenly(look_up, len(tags), threads)
+    if not has_all:
+        vocabulary.slots  # noqa: B018, made once before threads take it
+    run_evenly(look_some_up, len(tags), threads)
     return ranks
 
 
@@ -320,7 +327,8 @@ class Rows(HeldSets):
 def by_rarest_tag(options: LayoutOptions, rows: Rows, threads: int) -> Segment:  # noqa: ARG001
     """Lay sets out in the layout `rarest`, in whose order they are."""
     clusters = ClusterTable(narrow_offsets(rows.first_rows[1:]))
-    return Segment(options, rows.vocabulary, TagsetTable(None, rows.ranks), rows.keys, clusters)
+    vocabulary = Vocabulary(rows.vocabulary.tags, seed=rows.vocabulary.seed)
+    return Segment(options, vocabulary, TagsetTable(None, rows.ranks), rows.keys, clusters)
 
 
 def by_signature(options: LayoutOptions, rows: Rows, threads: int) -> Segment:
@@ -333,7 +341,7 @@ def by_signature(options: LayoutOptions, rows: Rows, threads: int) -> Segment:
     )
     return Segment(
         options,
-        rows.vocabulary,
+        replace(rows.vocabulary, frequencies=None),
         TagsetTable(signatures, gather(rows.ranks, order, threads=threads)),
         rows.keys.of_sets(order, threads=threads),
         partitions,

@@ -15,9 +15,9 @@ import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
 from tagmatch.model.kernels.jit import copy, inlined, kernel
-from tagmatch.model.kernels.known_tags import known_tags, look_up
+from tagmatch.model.kernels.known_tags import look_up
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, spread
-from tagmatch.model.kernels.tag_table import UNKNOWN, constraints_among
+from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.options import Wanted
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, KeyTable, Vocabulary, is_deleted
@@ -42,9 +42,7 @@ class TagIndex:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.vocabulary = vocabulary
-        # Without the tags of constraints: no query has these, and where each differs they are nearly all
-        numbers = np.flatnonzero(~constraints_among(vocabulary.tags)).astype(np.uint32)
-        self.known = tuple(known_tags(vocabulary.tags, numbers))  # a named tuple's type takes longer to find
+        self.known = tuple(vocabulary.known[0])  # a named tuple's type takes longer to find
         self._translating = threading.Lock()
         self._translation: Translation | None = None
 

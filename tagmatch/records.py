@@ -53,7 +53,7 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
         if not len(found.rows):
             continue
         times, ranks = segment.keys.expires, gather(segment.tagsets.ranks, found.rows.astype(np.uint32))
-        numbers = number_of_sets(segment.vocabulary.hashes[ranks.values], ranks.offsets).tolist()
+        numbers = number_of_sets(segment.vocabulary.hashes_of(ranks.values), ranks.offsets).tolist()
         expires = [NEVER] * len(numbers) if times is None else times[found.pairs].tolist()
         wanted = found.wanted.tolist()
         for place, each in zip(

@@ -398,11 +398,11 @@ def write_deletions(deletions: Deletions, rows: int, file: Path) -> Entry:
 def tables_of(segment: Segment) -> Iterator[tuple[str, pa.Table]]:
     """The tables as they are written, by the names of their files."""
     vocabulary, tagsets = segment.vocabulary, segment.tagsets
-    tags, hashes = from_strings(vocabulary.tags), pa.array(vocabulary.hashes)
-    yield "vocabulary", table_of(tag=tags, hash=hashes, frequency=pa.array(vocabulary.frequencies))
+    tags, hashes = from_strings(vocabulary.tags), vocabulary.hashes
+    yield "vocabulary", table_of(tag=tags, hash=pa.array(hashes), frequency=pa.array(segment.frequencies))
     signatures = tagsets.signatures
     if signatures is None:
-        signatures = signatures_of(tagsets.ranks, vocabulary.hashes)
+        signatures = signatures_of(tagsets.ranks, hashes)
     yield "tagsets", table_of(signature=from_words(signatures), ranks=from_lists(tagsets.ranks))
     yield "keys", table_of(keys=from_lists(segment.keys.keys))
     if segment.keys.names is not None:

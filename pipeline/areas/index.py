@@ -288,7 +288,7 @@ def areas_of(
     required = None
     if len(contents.asked):
         seen = [index.filters.seen for index in before if index is not None and index.filters is not None]
-        required = requirements_of(contents.asked, found, segment.vocabulary, seen)
+        required = requirements_of(contents.asked, found, tags, segment.frequencies, seen)
     groups = _groups(segment, asked, contents, required, likely)
     rows = asked.rows.astype(np.uint32)
     return AreaIndex(

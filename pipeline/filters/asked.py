@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Array, U64Array, offsets_of
+from tagmatch.model.arrays import BoolArray, F64Array, I64Array, Strings, U32Array, U64Array, UIntArray, offsets_of
 from tagmatch.model.input.values import NO_PLACES
 from tagmatch.model.kernels.intrinsics import leading_zeros
 from tagmatch.model.kernels.jit import inlined, kernel
-from tagmatch.model.tables import Segment, Vocabulary
+from tagmatch.model.tables import Segment
 from tagmatch.model.where.tag_columns import Parsed
 from tagmatch.pipeline.filters.attributes import Attributes, Constraints, Names, attributes_of
 from tagmatch.pipeline.filters.codes import LEAST
@@ -491,14 +491,16 @@ def cells_of(required: Requirements) -> tuple[TokenCells, U32Array, int]:
     return TokenCells(first_cells, bits, levels, tokens, first_tag), tokens[places], len(order)
 
 
-def requirements_of(asked: Asked, found: Parsed, vocabulary: Vocabulary, before: Sequence[Seen] = ()) -> Requirements:
+def requirements_of(
+    asked: Asked, found: Parsed, tags: Strings, frequencies: UIntArray, before: Sequence[Seen] = ()
+) -> Requirements:
     """What sets ask, which `found` are the constraints of; `before` has seen messages, such as are expected."""
-    attributes, constraints = attributes_of(vocabulary.tags, found)
+    attributes, constraints = attributes_of(tags, found)
     seen = Seen(attributes.names, before)
     # Where nothing is known of messages, they are taken to be as sets are
     presence = presence_among(asked, constraints, attributes.count)
     learned = seen.presence
     presence[: len(learned)] = np.where(np.isnan(learned), presence[: len(learned)], learned)
-    likely = likelihoods(asked, constraints, attributes, presence, vocabulary.frequencies)
+    likely = likelihoods(asked, constraints, attributes, presence, frequencies)
     tests = tests_of(constraints, attributes.constants.last_codes)
-    return Requirements(asked, attributes, constraints, tests, likely, len(vocabulary.tags), seen)
+    return Requirements(asked, attributes, constraints, tests, likely, len(tags), seen)

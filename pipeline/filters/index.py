@@ -113,9 +113,11 @@ def filter_index(segment: Segment, before: Sequence[Seen] = (), path: Path | Non
 
     `before` has seen messages, such as are expected.
     """
-    is_constraint = constraints_among(segment.vocabulary.tags)
-    found = parsed(segment.vocabulary.tags, is_constraint)
-    return index_of(requirements_of(asked_in(segment, found, is_constraint), found, segment.vocabulary, before), path)
+    tags = segment.vocabulary.tags
+    is_constraint = constraints_among(tags)
+    found = parsed(tags, is_constraint)
+    asked = asked_in(segment, found, is_constraint)
+    return index_of(requirements_of(asked, found, tags, segment.frequencies, before), path)
 
 
 def index_of(required: Requirements, path: Path | None = None) -> FilterIndex:

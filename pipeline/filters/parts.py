@@ -27,7 +27,6 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.arrow import from_strings, to_strings
-from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.intrinsics import ones
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import gather, gather_strings
@@ -368,7 +367,7 @@ class _Plan:
         numbers = rows[level.numbers - tree.first_row]
         programs = Programs(numbers, offsets, steps, _signatures(offsets, steps), int(lengths.max()))
         index, reached = self._reached(np.repeat(np.arange(len(sizes)), sizes), conjunctions)
-        tags = Vocabulary(tree.leaves, hash_strings(tree.leaves), np.ones(len(tree.leaves), np.uint32))
+        tags = Vocabulary(tree.leaves)
         return PartsFinder(tags, index, reached, programs)
 
     def _requirements(self) -> Requirements:
@@ -383,8 +382,7 @@ class _Plan:
         things = np.repeat(np.arange(len(of_leaves)), of_leaves)
         # Which row asks for what makes no difference here
         asked = Asked(rows, np.zeros_like(things), things.astype(np.uint32), self._of_leaf[things])
-        vocabulary = Vocabulary(tree.leaves, hash_strings(tree.leaves), of_leaves.astype(np.uint32))
-        return requirements_of(asked, tree.found, vocabulary)
+        return requirements_of(asked, tree.found, tree.leaves, of_leaves.astype(np.uint32))
 
     def _level(self, chosen: BoolArray) -> _Level:
         numbers, count = np.flatnonzero(chosen), len(chosen)

@@ -99,7 +99,7 @@ def meeting_of(index: InPlace, number: int) -> Meeting:
     segment = index.snapshot.segments[number]
     if not index.is_constrained(number):
         return Meeting(hashes_of(index, segment))
-    tags, frequencies = segment.vocabulary.tags, segment.vocabulary.frequencies
+    tags, frequencies = segment.vocabulary.tags, segment.frequencies
     index.fetch_all(tags.offsets, tags.data, segment.vocabulary.hashes, frequencies)
     hashes = hashes_of(index, segment)
     is_constraint = constraints_among(tags)
@@ -211,8 +211,8 @@ def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int)
     """The same where there are no constraints. No more sets are met by a tag than have it."""
     index.fetch_sets(segment, 0, min(1, len(segment)))
     has_empty = segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
-    index.fetch_all(segment.vocabulary.frequencies)
-    first = int(np.searchsorted(segment.vocabulary.frequencies, few, "right"))  # they ascend
+    index.fetch_all(segment.frequencies)
+    first = int(np.searchsorted(segment.frequencies, few, "right"))  # they ascend
     if first == len(segment.vocabulary):
         return np.zeros(0, np.uint64), np.zeros(0, np.int64), (), has_empty
     rules = rules_of(segment.options)

@@ -184,12 +184,14 @@ def test_rows_of_the_rarest_layout_are_in_lexicographic_rank_order(monkeypatch, 
     with index_of(sets, range(len(sets))) as tm:
         segment = tm.snapshot.only
     vocabulary = segment.vocabulary
+    assert vocabulary.kept_hashes is None  # 12 bytes a tag fewer in memory
+    assert vocabulary.frequencies is None
     text = vocabulary.tags.data.tobytes()
     ends = vocabulary.tags.offsets.tolist()
     tags = [text[a:b].decode() for a, b in itertools.pairwise(ends)]
     counts = {tag: sum(tag in one for one in set(sets)) for tag in set().union(*sets)}
-    assert dict(zip(tags, vocabulary.frequencies.tolist(), strict=True)) == counts
-    order = list(zip(vocabulary.frequencies.tolist(), vocabulary.hashes.tolist(), strict=True))
+    assert dict(zip(tags, segment.frequencies.tolist(), strict=True)) == counts
+    order = list(zip(segment.frequencies.tolist(), vocabulary.hashes.tolist(), strict=True))
     assert order == sorted(order)
     ranks = segment.tagsets.ranks
     rows = [values.tolist() for values in np.split(ranks.values, ranks.offsets[1:-1])]
