@@ -30,7 +30,17 @@ from tagmatch.model.options import LayoutOptions, MatchOptions
 from tagmatch.model.parallel import even_ranges, run
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.model.where.alternatives import Term
-from tagmatch.model.where.constraints import CONTAINS, RANGES, SUFFIX, Constraint, name_text
+from tagmatch.model.where.comparisons import NOW
+from tagmatch.model.where.constraints import (
+    COMPARED,
+    CONTAINS,
+    LIKE,
+    MATCHES,
+    RANGES,
+    SUFFIX,
+    Constraint,
+    name_text,
+)
 from tagmatch.model.where.language import stored_rows, terms_of
 from tagmatch.model.where.types import Network
 from tagmatch.model.where.values import key_of, type_of
@@ -57,7 +67,8 @@ class DataTest:
             raise FilterError(f"{what}: {str(error).removeprefix('where: ')}") from None
         for term in terms:
             _check(term, schema, what)
-        self.text, self.names = text, sorted({term.attribute for term in terms if isinstance(term, Constraint)})
+        tests = [term for term in terms if isinstance(term, Constraint)]
+        self.text, self.names = text, sorted({name for test in tests for name in test.attributes})
         options, staged = LayoutOptions(), StagedChanges()
         staged.extend([rows_of_tags(rows)], np.zeros(len(rows), np.uint64), removed=False)
         snapshot, _ = consolidated(Snapshot((empty_segment(options, "integer"),)), staged.changes(), options, now=0)
@@ -114,10 +125,13 @@ def _check(term: Term, schema: Schema, what: str) -> None:
         raise FilterError(
             f"{what}: tags and areas are of sets, and this asks for data: {_text(term)} cannot stand here"
         )
-    kind = schema.get(term.attribute)
-    if kind is None:
-        raise unknown_column(term.attribute, schema)
-    name, own, wanted = name_text(term.attribute), _type_of_values(kind), _wanted_types(term)
+    if NOW in term.attributes:
+        raise FilterError(f"{what}: data does not change with the time, and {_text(term)} does: write the time itself")
+    for attribute in term.attributes:
+        if attribute not in schema:
+            raise unknown_column(attribute, schema)
+    kind = schema[term.attribute]
+    name, own, wanted = name_text(term.attribute), _type_of_values(kind), _wanted_types(term, schema)
     if own is None:
         raise InvalidTypeError(f"{what}: column {name} is of {text_of_type(kind)}: without a zone, times have no order")
     for each in wanted:
@@ -131,10 +145,12 @@ def _text(term: Term) -> str:
     return term.text if isinstance(term, Constraint) else f'tags {{"{term}"}}'
 
 
-def _wanted_types(test: Constraint) -> Iterator[str]:
+def _wanted_types(test: Constraint, schema: Schema) -> Iterator[str]:
     """What types of values a test asks for."""
-    if test.kind in (SUFFIX, CONTAINS):
+    if test.kind in (SUFFIX, CONTAINS, LIKE, MATCHES):
         yield "text"
+    elif test.kind == COMPARED:
+        yield from filter(None, (_type_of_values(schema[each]) for each in test.attributes[1:]))
     elif test.kind == RANGES:
         for _, operands in test.tests:
             for value in operands:

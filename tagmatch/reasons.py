@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import product
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +18,21 @@ from tagmatch.model.columns import tag_list
 from tagmatch.model.input.places import area_has, checked_location
 from tagmatch.model.kernels.sphere import EARTH
 from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
-from tagmatch.model.where.constraints import AREA, CONTAINS, NO_TAG, PARTS, RANGES, SUFFIX, Constraint, Where, name_text
+from tagmatch.model.where.automata import finds
+from tagmatch.model.where.comparisons import NOW, Comparison
+from tagmatch.model.where.constraints import (
+    AREA,
+    COMPARED,
+    LIKE,
+    MATCHES,
+    NO_TAG,
+    PARTS,
+    RANGES,
+    SUFFIX,
+    Constraint,
+    Where,
+    name_text,
+)
 from tagmatch.model.where.language import rows_of
 from tagmatch.model.where.values import NAN, TEXTS, is_reserved, key_of, literal, quoted, type_of, value_of
 
@@ -176,11 +192,29 @@ class Asked(NamedTuple):
             return self._area(constraint)
         if constraint.kind == PARTS:
             return self._parts(constraint)
-        given = self.attributes.get(constraint.attribute)
-        keys = [key_of(each) for each in (given if isinstance(given, _SEVERAL) else [given]) if each is not None]
+        if constraint.kind == COMPARED:
+            return self._compared(constraint)
+        keys = self._keys(constraint.attribute)
         holds = any(_satisfies(constraint, key) for key in keys) != constraint.negated
         has = ", ".join(sorted(map(_shown, keys))) or None
         return Test("condition", constraint.text, holds, has, None if holds else _why(constraint, keys, has))
+
+    def _keys(self, attribute: str) -> list[str]:
+        """The keys of the values that an attribute has; the message's time is now, if it has no other one."""
+        given = self.attributes.get(attribute)
+        keys = [key_of(each) for each in (given if isinstance(given, _SEVERAL) else [given]) if each is not None]
+        return [key_of(datetime.now(UTC))] if attribute == NOW and not keys else keys
+
+    def _compared(self, constraint: Constraint) -> Test:
+        own = Comparison.in_payload(constraint.attribute, constraint.payload)
+        sides = {name: self._keys(name) for name in (own.left, own.right)}
+        pairs = product(*(sides[name] for name in (own.left, own.right)))
+        holds = any(own.holds(*pair) for pair in pairs) != constraint.negated
+        names = {name: NOW if name == NOW else name_text(name) for name in sides}
+        there = [f"{names[name]} is {', '.join(sorted(map(_shown, keys)))}" for name, keys in sides.items() if keys]
+        missing = [f"the message has no attribute {names[name]}" for name, keys in sides.items() if not keys]
+        why = ", ".join(missing or there)
+        return Test("condition", constraint.text, holds, ", ".join(there) or None, None if holds else why)
 
     def _parts(self, constraint: Constraint) -> Test:
         least, tags = constraint.parts
@@ -237,6 +271,8 @@ def _satisfies(constraint: Constraint, key: str) -> bool:
     if key[0] != TEXTS[0]:
         return False
     text = key[1:]
+    if constraint.kind in (LIKE, MATCHES):
+        return finds(constraint.payload, text, is_like=constraint.kind == LIKE)
     return text.endswith(constraint.payload) if constraint.kind == SUFFIX else constraint.payload in text
 
 
@@ -255,7 +291,7 @@ def _why(constraint: Constraint, keys: list[str], has: str | None) -> str:
 
 def _types_of(constraint: Constraint) -> list[str]:
     """The types of values that can satisfy a test; none if all can."""
-    if constraint.kind in (SUFFIX, CONTAINS):
+    if constraint.kind != RANGES:
         return ["text"]
     lowest = [interval.lower.key for interval in constraint.intervals]
     return sorted(set(map(type_of, lowest))) if all(lowest) else []

@@ -6,11 +6,13 @@ Subscriptions are in a dict, and each message is held against all of them.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 from support.distances import Around, Place, surely_has
@@ -33,7 +35,7 @@ class Operator(NamedTuple):
 
     holds: Callable[[Any, list[Any]], bool]  # gets the operands that are of the value's type
     operands: Literal["none", "one", "two", "list"]
-    takes: Literal["values", "ordered", "texts"] = "values"
+    takes: Literal["values", "ordered", "texts", "like", "expressions"] = "values"
 
 
 def _any(test: Callable[[Any, Any], bool]) -> Callable[[Any, list[Any]], bool]:
@@ -49,6 +51,25 @@ def _no(value: Any, operands: list[Any]) -> bool:
     return not any(_is(value, operand) for operand in operands)
 
 
+def _finds(pattern: re.Pattern[str], text: bytes) -> bool:
+    return pattern.search(text.decode()) is not None
+
+
+@lru_cache
+def _of_like(pattern: bytes) -> re.Pattern[str]:
+    found = re.findall(r"\\(.)|([%_])|(.)", pattern.decode(), re.DOTALL)
+    parts = [{"%": ".*", "_": "."}.get(sign) or re.escape(escaped or plain) for escaped, sign, plain in found]
+    return re.compile(rf"\A{''.join(parts)}\Z", re.DOTALL)
+
+
+@lru_cache
+def _of_expression(pattern: bytes) -> re.Pattern[str]:
+    """As Python has it, of whose patterns the tests use those that are the same but for the end of the text."""
+    text = pattern.decode()
+    own = text if "(?m)" in text else text.replace("$", r"\Z")
+    return re.compile(own.replace(r"\z", r"\Z"), 0 if "(?i)" in text else re.ASCII)
+
+
 #: All that there are, in the order in which messages name them; texts are compared as bytes
 OPERATORS: Mapping[str, Operator] = {
     "=": Operator(_any(operator.eq), "one"), "!=": Operator(_no, "one"),
@@ -59,6 +80,8 @@ OPERATORS: Mapping[str, Operator] = {
     "prefix": Operator(_any(bytes.startswith), "one", "texts"),
     "suffix": Operator(_any(bytes.endswith), "one", "texts"),
     "contains": Operator(_any(operator.contains), "one", "texts"),
+    "like": Operator(_any(lambda text, pattern: _finds(_of_like(pattern), text)), "one", "like"),
+    "matches": Operator(_any(lambda text, pattern: _finds(_of_expression(pattern), text)), "one", "expressions"),
     "exists": Operator(lambda *_: True, "none"),
 }  # fmt: skip
 
@@ -72,6 +95,16 @@ class Test:
     attribute: str
     operator: str
     operands: tuple[Value, ...]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both sides are attributes, of which `now()` is the message's time; the right one is so much later."""
+
+    left: str
+    operator: str
+    right: str
+    later: timedelta = timedelta()
 
 
 @dataclass(frozen=True)
@@ -125,6 +158,9 @@ def evaluate(tree: Tree, tags: Collection[str], attributes: Attributes, there: A
             return held
         case Test(attribute, name, operands):
             return any(_passes(value, name, operands) for value in values_of(attributes, attribute))
+        case Compared(left, name, right, later):
+            pairs = product(values_of(attributes, left), values_of(attributes, right))
+            return any(_relates(value, name, other, later) for value, other in pairs)
     raise AssertionError(tree)
 
 
@@ -133,6 +169,17 @@ def values_of(attributes: Attributes, name: str) -> list[Value]:
     given = attributes.get(name)
     several = given if isinstance(given, list | tuple | set | frozenset) else [given]
     return [value for value in several if value is not None]
+
+
+def _relates(value: Value, name: str, other: Value, later: timedelta) -> bool:
+    """Whether a value does to another one; only times have a distance, and bools have no order."""
+    if later:
+        if type_of(other) != "time" or type_of(value) != "time":
+            return False
+        return OPERATORS[name].holds(ordered(value), [ordered(other) + later])
+    if type_of(value) == "bool" and OPERATORS[name].takes == "ordered":
+        return False
+    return _passes(value, name, (other,) if other == other else ())
 
 
 def _passes(value: Value, name: str, operands: tuple[Value, ...]) -> bool:

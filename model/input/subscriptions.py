@@ -54,7 +54,18 @@ from tagmatch.model.names import check_names
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.alternatives import NO_AREAS, check_areas
 from tagmatch.model.where.areas import Near
-from tagmatch.model.where.constraints import MANY, OPERATORS, PARTS_TAG, RANGES, Constraint, Where
+from tagmatch.model.where.constraints import (
+    AREA_TAGS,
+    LIKE,
+    MANY,
+    MATCHES,
+    OPERATORS,
+    PARTS,
+    RANGES,
+    VERIFIED,
+    Constraint,
+    Where,
+)
 from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
 from tagmatch.model.where.types import DECIMAL, TYPES
@@ -303,27 +314,33 @@ def with_conditions(
             for chunk, first, last in _ranges(chunks)
         ]
     if where is not None:
-        conditions = conditions_of(where, rows, plane=plane)
-        if areas is not None:
-            _check_areas(conditions, np.ones(rows, np.bool_) if is_area(areas) else _are_there(column))
-        chunks, sources = _with_alternatives(chunks, conditions)
+        chunks, sources = _with_alternatives(chunks, conditions_of(where, rows, plane=plane))
+    first = 0
+    for chunk in chunks if where is not None or (constraints is not None and areas is not None) else ():
+        row = _with_area_and_verified(chunk)
+        if row is not None:
+            raise FilterError(f"where: row {first + row if sources is None else sources[first + row]}: {NO_AREAS}")
+        first += len(chunk)
     return chunks, sources
 
 
-def _are_there(column: pa.ChunkedArray | list[Any]) -> BoolArray:
-    """Which rows have an area."""
-    if isinstance(column, list):
-        return np.array([each is not None for each in column], np.bool_)
-    there: BoolArray = column.is_valid().to_numpy()
-    return there
-
-
-def _check_areas(conditions: Conditions, has_area: BoolArray) -> None:
-    """FilterError for the first row with an area whose condition has parts."""
-    have_parts = [any(tag.startswith(PARTS_TAG) for row in rows for tag in row) for rows in conditions.rows]
-    both = has_area & np.array(have_parts, np.bool_)[conditions.number]
-    if both.any():
-        raise FilterError(f"where: row {int(np.argmax(both))}: {NO_AREAS}")
+def _with_area_and_verified(rows: TagLists) -> int | None:
+    """The first row with an area, and with a test that is verified beside it."""
+    tags = rows.tags
+    numbers = np.flatnonzero(np.diff(tags.offsets) > _RESERVED_BYTES)
+    begins = tags.offsets[numbers].astype(np.int64)
+    are_reserved = (tags.data[begins] == 0) & np.isin(tags.data[begins + 1], _SIGN_BYTES)
+    numbers, begins = numbers[are_reserved], begins[are_reserved]
+    kinds = tags.data[begins + 2]
+    if not (kinds == _AREA_BYTE).any() or not np.isin(kinds, _VERIFIED_BYTES).any():
+        return None
+    both = np.ones(len(rows), np.bool_)
+    for some in (kinds == _AREA_BYTE, np.isin(kinds, _VERIFIED_BYTES)):
+        chosen = np.zeros(len(tags), np.int64)
+        chosen[numbers[some]] = 1
+        counts = offsets_of(chosen if rows.indices is None else chosen[rows.indices])
+        both &= np.diff(counts[rows.offsets]) > 0
+    return int(np.argmax(both)) if both.any() else None
 
 
 def _ranges(chunks: list[TagLists]) -> Iterator[tuple[TagLists, int, int]]:
@@ -403,6 +420,11 @@ _NEEDED = {
 }
 # Of operators by number, whether they have two ends, between which there must be a value
 _HAS_ENDS = np.array([own.count == 2 for own in OPERATORS.values()])
+# Bytes with which the tags of constraints begin: U+0000, the sign, the kind, and more
+_RESERVED_BYTES, _SIGN_BYTES, _AREA_BYTE = 3, [*b"+-"], ord(AREA_TAGS[0][2])
+_VERIFIED_BYTES = [ord(each) for each in (*VERIFIED, PARTS)]
+# And whether their operand is a pattern, which may have mistakes
+_HAS_PATTERN = np.array([own.kind in (LIKE, MATCHES) for own in OPERATORS.values()])
 # Bytes of a tag that is no range of values, but its attribute
 _AROUND_NAME = len(Constraint("", RANGES).tag)
 
@@ -429,6 +451,9 @@ def constraint_rows(
     if not sound.all():
         raise read.mistake(int(np.argmin(sound)), columns)
     tags = constraint_tags(columns, threads)
+    patterns = np.flatnonzero(_HAS_PATTERN[columns.operators])
+    if len(patterns):
+        tags = read.with_patterns(tags, patterns, columns)
     empty = _empty_ranges(columns, tags)
     if empty.any():
         raise read.mistake(int(np.argmax(empty)), columns)
@@ -542,7 +567,7 @@ class _Read:
         for field in (ATTRIBUTE, OPERATOR):
             if not self._fields[field][number].is_valid:
                 return NullError(f"{place}: field {field!r} is null; each constraint needs one")
-        attribute, operator = (self._fields[field][number].as_py() for field in (ATTRIBUTE, OPERATOR))
+        operator = self._fields[OPERATOR][number].as_py()
         if operator not in OPERATORS:
             return InvalidValueError(
                 f"{place}: there is no operator {shown(operator)}; there are {' '.join(OPERATORS)}"
@@ -557,14 +582,31 @@ class _Read:
             return InvalidValueError(f"{place}: {operator} needs {_NEEDED[count]}")
         if any((one == SEVERAL).any() for one in (*given, members)):
             return InvalidValueError(f"{place}: there are several values where one must be; leave others null")
-        operands = [
-            value_of(columns.data[begin:end].tobytes().decode()) for begin, end in (*given, *members) if end > 0
-        ]
         try:
-            Constraint.of(attribute, operator, operands)
+            self._constraint(number, columns)
         except TagMatchError as error:
-            return type(error)(f"{place}: {error}")
+            return error
         raise AssertionError(place)
+
+    def with_patterns(self, tags: Strings, numbers: I64Array, columns: Columns) -> Strings:
+        """The tags, of constraints with these numbers as an expression has them; errors name the place."""
+        own = [self._constraint(number, columns).tag for number in numbers.tolist()]
+        mask = np.zeros(len(tags), np.bool_)
+        mask[numbers] = True
+        found = from_strings(tags).cast(pa.large_string())
+        return to_strings(pc.replace_with_mask(found, pa.array(mask), pa.array(own, pa.large_string())))
+
+    def _constraint(self, number: int, columns: Columns) -> Constraint:
+        """A constraint, as an expression has it; errors name its place."""
+        attribute, operator = (self._fields[field][number].as_py() for field in (ATTRIBUTE, OPERATOR))
+        members = columns.members[columns.lists[number] : columns.lists[number + 1]]
+        places = (columns.values[number], columns.uppers[number], *members)
+        operands = [value_of(columns.data[begin:end].tobytes().decode()) for begin, end in places if end > 0]
+        try:
+            return Constraint.of(attribute, operator, operands)
+        except TagMatchError as error:
+            kind = InvalidTypeError if isinstance(error, InvalidTypeError) else InvalidValueError
+            raise kind(f"{self._place(number)}: {error}") from None
 
 
 def _moved(keys: _Keys, start: int) -> I64Array:

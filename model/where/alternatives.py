@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
 from tagmatch.model.errors import FilterError
-from tagmatch.model.where.constraints import AREA, AREA_TAGS, NO_TAG, PARTS, PARTS_TAG, RANGES, Constraint, Interval
+from tagmatch.model.where.constraints import AREA, AREA_TAGS, NO_TAG, PARTS, RANGES, Constraint, Interval, is_verified
 from tagmatch.model.where.values import is_reserved
 
 #: Said where an area meets parts
 NO_AREAS = (
-    "an area cannot stand with `at least`, nor with more alternatives than a condition may have sets: write it with "
-    "`or`, or with fewer alternatives"
+    "an area cannot stand with `at least`, `like`, `matches`, another attribute or now(), nor with more alternatives "
+    "than a condition may have sets: write it with `or`, `prefix`, `contains`, or with fewer alternatives"
 )
 #: Most rows that are stored for one expression
 MAX_CONJUNCTIONS = 1024
@@ -128,7 +128,7 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
 def check_areas(rows: Iterable[Iterable[str]]) -> None:
     """FilterError if a row of tags has an area and parts, which no finder looks for together."""
     for row in rows:
-        if any(tag.startswith(PARTS_TAG) for tag in row) and any(tag.startswith(AREA_TAGS) for tag in row):
+        if any(map(is_verified, row)) and any(tag.startswith(AREA_TAGS) for tag in row):
             raise FilterError(f"where: {NO_AREAS}")
 
 

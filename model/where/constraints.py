@@ -14,6 +14,9 @@ kind  attribute           what it is compared with
                           bytes, `:` and the key
 `s`   its name            the suffix
 `c`   its name            the text that is contained
+`l`   its name            the pattern of `like` (see `tagmatch.model.where.patterns`)
+`m`   its name            the regular expression that is found
+`o`   its name            another attribute, or the message's time (see `tagmatch.model.where.comparisons`)
 `t`   none                a tag, always negated: the message does not have it
 `a`   none                an area, as `tagmatch.model.where.areas` writes it: the message is within it
 `p`   none                how many parts must hold, `:`, and the parts in order: the length of each's tag in bytes,
@@ -35,6 +38,9 @@ from typing import Literal, NamedTuple, Self, cast
 
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import Area, Near, area_in, check, payload_of, text_of
+from tagmatch.model.where.automata import automaton_of
+from tagmatch.model.where.comparisons import NOW, Comparison, duration_text
+from tagmatch.model.where.patterns import like_parts
 from tagmatch.model.where.types import Network, Version, ends_of_network, network_between
 from tagmatch.model.where.values import (
     NAN,
@@ -52,14 +58,20 @@ from tagmatch.model.where.values import (
 )
 
 Side = Literal["[", "]", "^"]
-#: Kinds of constraints: ranges of values, the end of a text, a part of it, a tag that must not be there, an area
-Kind = Literal["r", "s", "c", "t", "a", "p"]
+#: Kinds of constraints: ranges of values, the end of a text, a part of it, two kinds of patterns, comparisons with
+#: another attribute, a tag that must not be there, an area, parts
+Kind = Literal["r", "s", "c", "l", "m", "o", "t", "a", "p"]
 RANGES: Kind = "r"
 SUFFIX: Kind = "s"
 CONTAINS: Kind = "c"
+LIKE: Kind = "l"
+MATCHES: Kind = "m"
+COMPARED: Kind = "o"
 NO_TAG: Kind = "t"
 AREA: Kind = "a"
 PARTS: Kind = "p"
+#: Kinds that are verified, after what they imply was found
+VERIFIED = (LIKE, MATCHES, COMPARED)
 
 #: Where a cut may be: before all values of the operand's type, after them, at the operand, at the second operand
 BEGIN, END, OPERAND, SECOND = "bevw"
@@ -122,9 +134,18 @@ _TABLE = (
     Operator("between", "lies between both, or equals one; `v` is at most `w`", 2, "ordered", _cuts("[v]w")),
     Operator("in", "equals one of them", MANY, cuts=_cuts("[v]v")),
     Operator("not in", "equals none of them", MANY, cuts=_cuts("[v]v"), is_other=True),
-    Operator("prefix", "is a text that begins with it", 1, "texts", _cuts("[v^v"), elsewhere=("like", "startswith")),
+    Operator("prefix", "is a text that begins with it", 1, "texts", _cuts("[v^v"), elsewhere=("startswith",)),
     Operator("suffix", "is a text that ends with it", 1, "texts", kind=SUFFIX, elsewhere=("endswith",)),
     Operator("contains", "is a text that contains it", 1, "texts", kind=CONTAINS),
+    Operator("like", "is a text as it says: `%` is any text, `_` any character", 1, "texts", kind=LIKE),
+    Operator(
+        "matches",
+        "is a text in which this regular expression is found",
+        1,
+        "texts",
+        kind=MATCHES,
+        elsewhere=("regexp", "rlike", "similar"),
+    ),
     Operator("exists", "is any, even NaN", 0, is_other=True),
     Operator("not exists", "(there is no value)", 0, is_other=True, negated=True),
 )
@@ -135,8 +156,6 @@ OPERATORS = {operator.name: operator for operator in _TABLE}
 
 #: How the tags of areas begin
 AREA_TAGS = (f"{RESERVED}+{AREA}{RESERVED}", f"{RESERVED}-{AREA}{RESERVED}")
-#: How the tags of parts begin
-PARTS_TAG = f"{RESERVED}+{PARTS}{RESERVED}"
 #: Words of the language, which are names of attributes only in backquotes
 KEYWORDS = frozenset(
     chain(("and", "false", "or", "tags", "true", "within"), *(name.split() for name in OPERATORS if name[0].isalpha()))
@@ -145,12 +164,14 @@ KEYWORDS = frozenset(
 # As many conditions as are often shown again and again
 _REMEMBERED = 1 << 14
 
-_TAG = re.compile(rf"{RESERVED}([+-])([rsctap])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
+_TAG = re.compile(rf"{RESERVED}([+-])([rsclmotap])([^{RESERVED}]*){RESERVED}(.*)", re.DOTALL)
 _CUT = re.compile(rb"([\[\]^])(\d+):")
 _LENGTH = re.compile(rb"(\d{1,9}):")
 #: Parts of parts that are read, and one more than expressions have
 MOST_PARTS_DEEP = 102
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# Patterns of `like` for which there is an operator
+_LIKE_ALONE = {"": "=", "…": "=", "%": "prefix", "…%": "prefix", "%…": "suffix", "%…%": "contains"}
 #: What ends the bytes of a cut: nothing, the least byte, and one that UTF-8 does not have
 _ENDS = {"[": b"", "]": b"\x00", "^": b"\xff"}
 
@@ -203,7 +224,7 @@ class Constraint:
     attribute: str  # its name; empty for the kinds `t` and `a`
     kind: Kind
     intervals: tuple[Interval, ...] = ()  # of the kind `r`: disjoint and ascending; none, if no value satisfies it
-    payload: str = ""  # of the kinds `s`, `c` and `t`
+    payload: str = ""  # of kinds without intervals and area
     negated: bool = False
     area: Area | None = None
     plane: bool = False  # whether the area is one of the plane
@@ -227,9 +248,15 @@ class Constraint:
         """
         check_name(attribute)
         own = OPERATORS[operator]
+        if own.kind == LIKE and isinstance(operands[0], str):
+            operator, operands = _simpler(operands[0])
+            own = OPERATORS[operator]
         spans = [span_for(own, operand) for operand in operands]
         if own.kind != RANGES:
-            return cls(attribute, own.kind, payload=cast(str, operands[0]), negated=own.negated)
+            text = cast(str, operands[0])
+            if own.kind in (LIKE, MATCHES):
+                automaton_of(text, is_like=own.kind == LIKE)
+            return cls(attribute, own.kind, payload=text, negated=own.negated)
         intervals = _intervals(own, spans)
         if own.count == 2 and not intervals:
             low, high = map(literal, operands)
@@ -239,6 +266,12 @@ class Constraint:
                 f"no value is between {low} and {high}: the lesser one comes first, as in between {high} and {low}"
             )
         return cls(attribute, RANGES, intervals, negated=own.negated)
+
+    @classmethod
+    def compared(cls, left: str, operator: str, right: str, later: int = 0) -> Constraint:
+        """A comparison of two attributes, of which the right one is so many nanoseconds later; errors as `of`."""
+        own = Comparison.of(left, operator, right, later)
+        return cls(own.left, COMPARED, payload=own.payload)
 
     @classmethod
     def without_tag(cls, tag: str) -> Constraint:
@@ -273,9 +306,17 @@ class Constraint:
         constraint = cls(attribute, cast(Kind, kind), intervals, payload, sign == "-", area, plane)
         if constraint.tag != tag or (kind == AREA and not constraint._is_sound_area):
             raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
+        if kind in VERIFIED and cls._verified(attribute, kind, payload) != replace(constraint, negated=False):
+            raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
         if kind == PARTS and (constraint.negated or attribute or not _are_sound_parts(payload, MOST_PARTS_DEEP)):
             raise InvalidValueError(f"no constraint has the tag {quoted(tag)}")
         return constraint
+
+    @classmethod
+    def _verified(cls, attribute: str, kind: str, payload: str) -> Constraint:
+        if kind == COMPARED:
+            return cls.compared(*Comparison.in_payload(attribute, payload))
+        return cls.of(attribute, _OF_TEXTS[cast(Kind, kind)].name, [payload])
 
     @property
     def _is_sound_area(self) -> bool:
@@ -295,6 +336,13 @@ class Constraint:
     def parts(self) -> tuple[int, list[str]]:
         """How many parts of the kind `p` must hold, and their tags."""
         return _parts_in(self.payload)
+
+    @property
+    def attributes(self) -> list[str]:
+        """The attributes of whose values it is a test, of which the message's time may be one."""
+        if self.kind != COMPARED:
+            return [self.attribute] if self.attribute else []
+        return [self.attribute, Comparison.in_payload(self.attribute, self.payload).right]
 
     @property
     def negation(self) -> Constraint:
@@ -319,6 +367,8 @@ class Constraint:
             test = f"at least {least} of {{{', '.join(map(_text_of_part, tags))}}}"
         elif self.area is not None:
             test = f"within {text_of(self.area)}"
+        elif self.kind == COMPARED:
+            test = _text_of_comparison(Comparison.in_payload(self.attribute, self.payload))
         else:
             tests = [own.written(name_text(self.attribute), list(map(literal, given))) for own, given in self.tests]
             test = tests[0] if len(tests) == 1 else f"({' or '.join(tests)})"
@@ -401,6 +451,26 @@ class Where(str):
 
     def __hash__(self) -> int:
         return hash((Where, str.__hash__(self)))
+
+
+def is_verified(tag: str) -> bool:
+    """Whether a tag stands for a test that is verified, or for parts."""
+    return is_reserved(tag) and tag[2:3] in (*VERIFIED, PARTS)
+
+
+def _simpler(pattern: str) -> tuple[str, list[Value]]:
+    """The operator that says the same as `like` with a pattern, and its operand."""
+    parts = like_parts(pattern)
+    signs = "".join(text if is_sign else "…" for is_sign, text in parts)
+    if signs not in _LIKE_ALONE:
+        return "like", [pattern]
+    return _LIKE_ALONE[signs], ["".join(text for is_sign, text in parts if not is_sign)]
+
+
+def _text_of_comparison(own: Comparison) -> str:
+    names = [NOW if name == NOW else name_text(name) for name in (own.left, own.right)]
+    later = f" {'+' if own.later > 0 else '-'} {duration_text(abs(own.later))}" if own.later else ""
+    return f"{names[0]} {own.operator} {names[1]}{later}"
 
 
 def _negated(tag: str) -> str:

@@ -9,6 +9,8 @@ test                                       holds for a message that
 `any of tags {"x", …}`                     has one of these tags, or several
 `at least 2 of {test, …}`                  satisfies so many tests, or more, of which each may be an expression
 `at least 2 of tags {"x", …}`              has so many of these tags, or more
+`a < b`, `a = b + 2 hours`, …              has values of both attributes for which this holds
+`a >= now() - 7 days`                      has a value for which this holds at the message's time
 `within circle(lon, lat, metres)`          is in this circle
 `within box(west, south, east, north)`     is in this box
 `within near(metres)`                      is at most so far from the subscriber
@@ -35,6 +37,7 @@ from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_a
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, Term, every, one_of, rows_for, terms_in
 from tagmatch.model.where.areas import KINDS
+from tagmatch.model.where.comparisons import DURATION, MIRRORED, NOW, nanoseconds_in
 from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, span_for
 from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
 from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved, quoted
@@ -77,9 +80,9 @@ def rows_of(text: str) -> list[Row]:
     ...     print(row.tags, *row.constraints)
     ['new'] not price < 10
     ['sale'] not price < 10
-    >>> rows_of("price < and")
+    >>> rows_of("price in {and")
     Traceback (most recent call last):
-    tagmatch.FilterError: where: column 9: expected a value (a number, "text", true or false), found "and"
+    tagmatch.FilterError: where: column 11: expected a value (a number, "text", true or false), found "and"
     """
     return rows_for(_parse(text))
 
@@ -112,6 +115,18 @@ _BY_RULE = {f"operator{number}": own for number, own in enumerate(OPERATORS.valu
 _SIGNS = {f"_{rule.upper()}": own.name for rule, own in _BY_RULE.items() if own.is_symbol}
 _RULES = [f"{_rule(f'_{rule.upper()}', own)} -> {rule}" for rule, own in _BY_RULE.items()]
 
+# Those by which attributes are compared; a name alone stands on the left in both kinds of rules
+_COMPARED = {f"{rule}_of_two": own.name for rule, own in _BY_RULE.items() if own.name in MIRRORED}
+_SIDES = (
+    f"{_NAME} SIGN _later", f"{_NAME} DURATION+ SIGN _later", "NOW DURATION* SIGN _later",
+    f"{_NAME} MINUS ({_NAME} | NOW) SIGN DURATION+", f"NOW MINUS {_NAME} SIGN DURATION+",
+)  # fmt: skip
+_RULES += [
+    f"{side.replace('SIGN', '_' + rule.removesuffix('_of_two').upper())} -> {rule}"
+    for rule in _COMPARED
+    for side in _SIDES
+]
+
 _GRAMMAR = (
     r"""
 ?any: all ("or" all)*
@@ -127,6 +142,7 @@ _GRAMMAR = (
      | "within" BOX "(" NUMBER "," NUMBER "," NUMBER "," NUMBER ")" -> within
      | "within" NEAR "(" NUMBER ")"              -> within
      | OPERATORS
+_later: (NAME | QUOTED_NAME | NOW) DURATION*
 typed: TYPE (TEXT | "(" TEXT ")")
 network: CIDR (TEXT | "(" TEXT ")")
 SIGNS
@@ -135,6 +151,9 @@ _ALL_OF.1: /all\s+of(?=\s+tags\b)/
 _ANY_OF.1: /any\s+of(?=\s+tags\b)/
 TYPE.1: /(?:TYPES)(?=\s*(?:\(\s*)?")/
 CIDR.1: /cidr(?=\s*(?:\(\s*)?")/
+DURATION.1: /SPAN/
+NOW.1: /now\s*\(\s*\)/
+MINUS: "-"
 TRUE: "true"
 FALSE: "false"
 CIRCLE.1: /circle(?=\s*\()/
@@ -148,6 +167,7 @@ SPACE: /\s+/
 %ignore SPACE
 """.replace("OPERATORS", "\n     | ".join(_RULES))
     .replace("SIGNS", "\n".join(f'{terminal}: "{sign}"' for terminal, sign in _SIGNS.items()))
+    .replace("SPAN", DURATION)
     .replace("TYPES", "|".join((*TYPES, DECIMAL)))
 )
 
@@ -160,19 +180,25 @@ _LONGEST_FOUND = 40
 
 _BETWEEN = [own for own in _BY_RULE.values() if own.count]
 _VALUES = {"NUMBER", "TEXT", "TYPE", "TRUE", "FALSE"}
+_TIME_WRITTEN = "the message's time is written now(), and an attribute of this name in backquotes"
+_VALUE_WORDS = 'a value (a number, "text", true or false)'
 #: What several terminals are together, in words; greater sets first
 _EXPECTED = (
-    ({own.name.split()[0].upper() for own in _BETWEEN if not own.is_symbol} | {*_SIGNS},
+    ({own.name.split()[0].upper() for own in _BETWEEN if not own.is_symbol} | {*_SIGNS, "DURATION", "MINUS"},
      f"an operator ({', '.join(own.name for own in _BETWEEN[:-1])} or {_BETWEEN[-1].name})"),
-    ({"NAME", "QUOTED_NAME", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN", "_ALL_OF", "_ANY_OF", "AT_LEAST"},
+    ({*_SIGNS} & {f"_{rule.removesuffix('_of_two').upper()}" for rule in _COMPARED}, f"one of {' '.join(MIRRORED)}"),
+    ({"NAME", "QUOTED_NAME", "NOW", "NOT", "LPAR", "EXISTS", "TAGS", "WITHIN", "_ALL_OF", "_ANY_OF", "AT_LEAST"},
      "a test, such as price < 10"),
-    (_VALUES | {"CIDR"}, 'a value (a number, "text", true or false)'),
-    (_VALUES, 'a value (a number, "text", true or false)'),
+    (_VALUES | {"NAME", "QUOTED_NAME", "NOW"}, f"{_VALUE_WORDS} or an attribute"),
+    (_VALUES | {"CIDR"}, _VALUE_WORDS),
+    (_VALUES, _VALUE_WORDS),
     ({"CIRCLE", "BOX", "NEAR"},
      "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"),
+    ({"NAME", "QUOTED_NAME", "NOW"}, "the name of an attribute or now()"),
     ({"NAME", "QUOTED_NAME"}, "the name of an attribute"),
     ({"TEXT"}, "a text in double quotes"), ({"NUMBER"}, "a number"),
     ({"LPAR"}, '"("'), ({"LBRACE", "CIDR"}, '"{"'), ({"LBRACE"}, '"{"'), ({"COMMA"}, '","'), ({"RBRACE"}, '"}"'),
+    ({"DURATION", "AND"}, '"and"'), ({"DURATION", "RPAR"}, '")"'), ({"DURATION"}, "a duration, such as 7 days"),
     ({"AND"}, '"and"'), ({"OR"}, '"or"'), ({"IN"}, '"in"'), ({"RPAR"}, '")"'), ({"$END"}, "the end"),
 )  # fmt: skip
 #: What other languages write, in small letters, and what is written here
@@ -246,6 +272,8 @@ def _instead(text: str, position: int, accepted: set[str]) -> str:
         return "; texts stand in double quotes"
     if character in ("(", "[") and "LBRACE" in accepted:
         return "; values stand in braces"
+    if there.isidentifier() and there not in KEYWORDS and ("NUMBER" in accepted or {"DURATION", "AND"} <= accepted):
+        return "; texts stand in double quotes"
     if character.isalpha() and not character.isascii():
         return "; a name that is no plain word stands in backquotes"
     return ""
@@ -328,6 +356,32 @@ def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:
     return test
 
 
+def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
+    def compared(tokens: list[Token]) -> Constraint:
+        names = [token for token in tokens if token.type not in ("DURATION", "MINUS")]
+        is_difference = tokens[1].type == "MINUS"
+        second, later = tokens.index(names[1], 1), 0
+        for place, token in enumerate(tokens):
+            if token.type == "DURATION":
+                if token[0].isdigit() and (not is_difference or place > second + 1):
+                    raise _MistakeError(_start(token), f"expected + or - before the duration {_shown(token)}")
+                try:
+                    later += nanoseconds_in(token) * (1 if place > second else -1)
+                except InvalidValueError as error:
+                    raise _MistakeError(_start(token), str(error)) from None
+        for name in names:
+            instead = f"; {_TIME_WRITTEN}" if name == "now" else _instead(name, 0, set())
+            if name.type == "NAME" and instead:  # as `True` and `null`
+                raise _MistakeError(_start(name), f"expected {_VALUE_WORDS}, found {_shown(name)}{instead}")
+        left, right = (NOW if name.type == "NOW" else _attribute(name) for name in names)
+        try:
+            return Constraint.compared(left, operator, right, later)
+        except InvalidValueError as error:
+            raise _MistakeError(_start(names[1]), str(error)) from None
+
+    return compared
+
+
 def _wrong(own: Operator, tokens: list[Token], values: list[Value]) -> Token:
     """Which token is wrong of those of a test that an operator does not take, the last one if they are so together."""
     try:
@@ -388,4 +442,6 @@ def _tag(token: Token) -> str:
 _READER = _Reader()
 for _rule_name, _operator in _BY_RULE.items():
     setattr(_READER, _rule_name, _test_of(_operator))
+for _rule_name, _sign in _COMPARED.items():
+    setattr(_READER, _rule_name, _comparison_of(_sign))
 _PARSER = Lark(_GRAMMAR, start="any", parser="lalr", lexer="basic", transformer=_READER)

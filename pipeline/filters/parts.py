@@ -1,4 +1,6 @@
-"""Finds sets that ask for so many of some parts, as `at least 2 of {…}` does.
+"""Finds sets that ask for so many of some parts, as `at least 2 of {…}` does, or for tests that are computed.
+
+A test that is computed (see `tagmatch.pipeline.filters.computed`) is a tag here, which messages have if it holds.
 
 If `k` of `n` parts hold, one of any `n - k + 1` parts does: a set is reached by each of its `n - k + 1` least likely
 parts. Such a part is a conjunction of tags and tests, which many sets may share. A message's conjunctions are found
@@ -32,9 +34,10 @@ from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.kernels.tag_table import constraints_among
 from tagmatch.model.tables import Segment, Vocabulary
-from tagmatch.model.where.constraints import MOST_PARTS_DEEP, PARTS
+from tagmatch.model.where.constraints import MOST_PARTS_DEEP, PARTS, VERIFIED
 from tagmatch.model.where.tag_columns import Parsed, parsed, parts_in, parts_of
 from tagmatch.pipeline.filters.asked import COMPLEX, TAG, Asked, Requirements, requirements_of
+from tagmatch.pipeline.filters.computed import ComputedTests, are_of_kinds, as_tags
 from tagmatch.pipeline.filters.index import FilterIndex, encoder_of, index_of
 from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.filters.trie import bit_of
@@ -76,8 +79,16 @@ class Reached(NamedTuple):
 class PartsFinder(Finder):
     """Finds sets that ask for parts."""
 
-    def __init__(self, tags: Vocabulary, index: FilterIndex, reached: Reached, programs: Programs) -> None:
+    def __init__(
+        self,
+        tags: Vocabulary,
+        index: FilterIndex,
+        reached: Reached,
+        programs: Programs,
+        computed: ComputedTests | None,
+    ) -> None:
         self._tags, self._index, self._reached, self._programs = TagIndex(tags), index, reached, programs
+        self._computed = computed
 
     def __len__(self) -> int:
         return len(self._programs.rows)
@@ -85,14 +96,15 @@ class PartsFinder(Finder):
     @property
     def nbytes(self) -> int:
         """As `Finder` says."""
-        return self._tags.nbytes + self._index.nbytes + bytes_of(*self._reached, *self._programs)
+        own = self._tags.nbytes + self._index.nbytes + bytes_of(*self._reached, *self._programs)
+        return own + (0 if self._computed is None else self._computed.nbytes)
 
     def prepare(self, messages: SegmentMessages) -> MessageTable:
         """Messages as ranks of the tags that parts have, and codes."""
         ranks = self._tags.ranks(messages.tags, messages.first, messages.last)
         table = messages_of(ranks, messages.tags, messages.first, messages.last, self._index.attributes)
         self._index.seen.count(len(messages), table.attributes)
-        return table
+        return table if self._computed is None else self._computed.with_held(table, messages)
 
     def find(self, prepared: MessageTable) -> RowsFound:
         """As `Finder` says."""
@@ -209,8 +221,8 @@ def _verified(messages, found, reached, programs, constraints, first_codes, ends
 
 
 def parts_of_sets(segment: Segment) -> PartsFinder | None:
-    """What finds the sets of a segment that ask for parts; `None` if none does."""
-    are_parts = _are_parts(segment.vocabulary.tags)
+    """What finds the sets of a segment that ask for parts, or for tests that are computed; `None` if none does."""
+    are_parts = are_of_kinds(segment.vocabulary.tags, (PARTS, *VERIFIED))
     if not are_parts.any():
         return None
     ranks = segment.tagsets.ranks
@@ -220,14 +232,6 @@ def parts_of_sets(segment: Segment) -> PartsFinder | None:
     used, places = np.unique(of_rows.values, return_inverse=True)
     tree = _tree_of(gather_strings(segment.vocabulary.tags, used.astype(np.uint64)), of_rows.offsets, places)
     return _Plan(tree).finder(rows) if tree.sound[tree.first_row :].any() else None
-
-
-def _are_parts(tags: Strings) -> BoolArray:
-    """Which tags stand for parts."""
-    found = constraints_among(tags)
-    # These have four bytes or more
-    found[found] = tags.data[tags.offsets[:-1][found].astype(np.int64) + 2] == ord(PARTS)
-    return found
 
 
 class _Tree(NamedTuple):
@@ -240,6 +244,7 @@ class _Tree(NamedTuple):
     parts: Lists  # of each, by number; a leaf has none
     heights: I64Array  # of each, how many parts are within each other
     sound: BoolArray  # of each: whether an expression may have made it
+    computed: tuple[str, ...]  # tests that are tags here
 
 
 def _tree_of(tags: Strings, row_offsets: IntArray, of_rows: I64Array) -> _Tree:
@@ -248,7 +253,7 @@ def _tree_of(tags: Strings, row_offsets: IntArray, of_rows: I64Array) -> _Tree:
     places = [np.zeros(0, np.int64)]
     for _ in range(MOST_PARTS_DEEP):
         new, read = to_strings(terms[read:]), len(terms)
-        parts.append(parts_in(new, _are_parts(new)))
+        parts.append(parts_in(new, are_of_kinds(new, (PARTS,))))
         own = from_strings(parts_of(new.data, parts[-1].places)).cast(pa.large_binary())
         encoded = pa.concat_arrays([terms, own]).dictionary_encode()
         terms = encoded.dictionary
@@ -263,11 +268,13 @@ def _tree_of(tags: Strings, row_offsets: IntArray, of_rows: I64Array) -> _Tree:
     number[order] = np.arange(len(terms))
     gathered = gather(Lists(offsets_of(sizes), number[np.concatenate(places)].astype(np.uint32)), order)
     leaves = gather_strings(to_strings(terms), order[: np.count_nonzero(sizes == 0)])
+    leaves, computed, are_none = as_tags(leaves)
     is_test = constraints_among(leaves)
     found = parsed(leaves, is_test)
     sound, row_sizes = sound[order], np.diff(row_offsets).astype(np.int64)
     sound[np.flatnonzero(is_test)] = False
     sound[found.ranks] = True
+    sound[are_none] = False
     all_parts = Lists(
         offsets_of(np.concatenate([gathered.lengths(), row_sizes])),
         np.concatenate([gathered.values, number[of_rows].astype(np.uint32)]),
@@ -280,7 +287,7 @@ def _tree_of(tags: Strings, row_offsets: IntArray, of_rows: I64Array) -> _Tree:
         np.logical_and.at(sound, owners, sound[all_parts.values])
         if (before == heights).all():
             break
-    return _Tree(leaves, found, len(terms), np.append(least[order], row_sizes), all_parts, heights, sound)
+    return _Tree(leaves, found, len(terms), np.append(least[order], row_sizes), all_parts, heights, sound, computed)
 
 
 class _Pool:
@@ -362,13 +369,16 @@ class _Plan:
         # What was counted is of use if it was of the row's only part that is no leaf
         whole = several | level.is_leaf[level.reaches]
         own = np.where(whole[level.owners[~level.is_leaf]], self._program[gates], self._short[gates])
-        lengths, steps = self._with_count(level, ~level.is_leaf, own, several, np.full(len(several), COUNTED))
+        # Without any, what it was reached by is all, and none is counted
+        counted = level.counts(~level.is_leaf) != 1
+        lengths, steps = self._with_count(level, ~level.is_leaf, own, counted, np.full(len(counted), COUNTED))
         offsets = offsets_of(lengths)
         numbers = rows[level.numbers - tree.first_row]
         programs = Programs(numbers, offsets, steps, _signatures(offsets, steps), int(lengths.max()))
         index, reached = self._reached(np.repeat(np.arange(len(sizes)), sizes), conjunctions)
         tags = Vocabulary(tree.leaves)
-        return PartsFinder(tags, index, reached, programs)
+        computed = ComputedTests(tree.computed, tree.leaves, index.attributes) if tree.computed else None
+        return PartsFinder(tags, index, reached, programs, computed)
 
     def _requirements(self) -> Requirements:
         """What all rows ask in all their parts, taken to be as likely as it is asked for often."""

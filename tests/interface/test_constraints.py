@@ -107,7 +107,7 @@ ERRORS = (TypeError, ValueError)
 #: What the language says of them; tests of the model have many more
 EXPRESSIONS = [
     ("", "column 1: expected a test, such as price < 10, found the end"),
-    ("x == 5", 'column 4: expected a value (a number, "text", true or false), found "="'),
+    ("x == 5", 'column 4: expected a value (a number, "text", true or false) or an attribute, found "="'),
     ('tags {"\0+a"}', "column 7: a tag must not begin with U+0000 and +, - or =, as constraints do"),
     ("at least 3 of {a = 1, b = 1}", "column 1: there is no 3 of 2: the number is from 1 to 2 here"),
 ]

@@ -34,6 +34,7 @@ _TEST = "a test, such as price < 10"
 *_NAMES, _LAST = (name for name, own in OPERATORS.items() if own.operands != "none")
 _OPERATOR = f"an operator ({', '.join(_NAMES)} or {_LAST})"
 _VALUE = 'a value (a number, "text", true or false)'
+_SIDE = f"{_VALUE} or an attribute"
 _TEXT = "a text in double quotes"
 _AREA = "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"
 _NAME = "the name of an attribute"
@@ -44,7 +45,7 @@ _ORDER = "has no order: compare it with = or !="
 MISTAKES = [
     ("", 1, f"expected {_TEST}, found the end"), (" \n ", "line 2, column 2", f"expected {_TEST}, found the end"),
     ("price", 6, f"expected {_OPERATOR}, found the end"), ("price 10", 7, f'expected {_OPERATOR}, found "10"'),
-    ("price < and", 9, f'expected {_VALUE}, found "and"'),
+    ("price < and", 9, f'expected {_SIDE}, found "and"'),
     ("price < 10 price", 12, 'expected "and", "or" or the end, found "price"'),
     ("price < 10 AND new = true", 12, 'expected "and", "or" or the end, found "AND"; "AND" is written "and" here'),
     ("price < 10 or", 14, f"expected {_TEST}, found the end"),
@@ -53,14 +54,14 @@ MISTAKES = [
     ("a = 1 && b = 1", 7, 'expected "and", "or" or the end, found "&"; "&&" is written "and" here'),
     ("a = 1 || b = 1", 7, 'expected "and", "or" or the end, found "|"; "||" is written "or" here'),
     ("!(a = 1)", 1, f'expected {_TEST}, found "!"; "!" is written "not" here'),
-    ("a <> 1", 4, f'expected {_VALUE}, found ">"; "<>" is written "!=" here'),
+    ("a <> 1", 4, f'expected {_SIDE}, found ">"; "<>" is written "!=" here'),
     ("a = True", 5, f'expected {_VALUE}, found "True"; "True" is written "true" here'),
-    ('a LIKE "b%"', 3, f'expected {_OPERATOR}, found "LIKE"; "LIKE" is written "prefix" here'),
+    ('a LIKE "b%"', 3, f'expected {_OPERATOR}, found "LIKE"; "LIKE" is written "like" here'),
     ("a is null", 3, f'expected {_OPERATOR}, found "is"; a value that is missing is found with not exists(name)'),
     ("a in (1, 2)", 6, 'expected "{", found "("; values stand in braces'),
-    ("a == 1", 4, f'expected {_VALUE}, found "="; "==" is written "=" here'),
+    ("a == 1", 4, f'expected {_SIDE}, found "="; "==" is written "=" here'),
     ("a = null", 5, f'expected {_VALUE}, found "null"; a value that is missing is found with not exists(name)'),
-    ("a = 'b'", 5, f'expected {_VALUE}, found "\'"; texts stand in double quotes'),
+    ("a = 'b'", 5, f'expected {_SIDE}, found "\'"; texts stand in double quotes'),
     ("a = 1)", 6, 'expected "and", "or" or the end, found ")"'),
     ("(a = 1", 7, 'expected "and", "or" or ")", found the end'),
     ("(a = 1 b", 8, 'expected "and", "or" or ")", found "b"'), ("()", 2, f'expected {_TEST}, found ")"'),
@@ -72,8 +73,31 @@ MISTAKES = [
     ("exists(a, b)", 9, 'expected ")", found ","'), ("tags {a}", 7, f'expected {_TEXT}, found "a"'),
     ("10 < a", 1, f'expected {_TEST}, found "10"'), ('"a" = 1', 1, f'expected {_TEST}, found "a"'),
     ("é = 1", 1, f'expected {_TEST}, found "é"; a name that is no plain word stands in backquotes'),
-    ("a = 1 and b =\n= 2", "line 2, column 1", f'expected {_VALUE}, found "="'),
+    ("a = 1 and b =\n= 2", "line 2, column 1", f'expected {_SIDE}, found "="'),
     ("a = 1\nand b = 2\nand c", "line 3, column 6", f"expected {_OPERATOR}, found the end"),
+    # Attributes on both sides, and times
+    ("a < b c", 7, 'expected "and", "or" or the end, found "c"; texts stand in double quotes'),
+    ("a in {b}", 7, f'expected {_VALUE}, found "b"; texts stand in double quotes'),
+    ("a < null", 5, f'expected {_VALUE}, found "null"; a value that is missing is found with not exists(name)'),
+    ("a < now", 5, f'expected {_VALUE}, found "now"; the message\'s time is written now(), and an attribute of this '
+     "name in backquotes"),
+    ("now()", 6, "expected one of = != < <= > >= or a duration, such as 7 days, found the end"),
+    ("now() < 5", 9, f'expected {_NAME} or now(), found "5"'),
+    ("now() < now()", 9, "now() is compared with itself: compare an attribute with it"),
+    ("a < b 5 days", 7, 'expected + or - before the duration "5 days"'),
+    ("a - b < 5", 9, 'expected a duration, such as 7 days, found "5"'),
+    ("a < b - 1.00000000001 seconds", 7, "a duration must be at most 10,000 years, in whole nanoseconds"),
+    ("a < b - 6000 weeks - 520000 weeks", 5, "a duration must be at most 10,000 years"),
+    ("a >= now() - 2 years", 12, 'expected "and", "or" or the end, found "-"'),
+    # Patterns
+    (r'a like "b\\"', 8,
+     r"character 2 of the pattern: a backslash says that % _ or \ stands for itself: write it twice"),
+    ('a matches "b("', 11, r"character 2 of the pattern: nothing closes this (: write \( for a parenthesis"),
+    (r'a matches "(b)\\1"', 11, "character 4 of the pattern: a reference to a group takes longer than its text"),
+    ('a matches "b(?!c)"', 11, "character 2 of the pattern: looking ahead or behind takes longer than its text: write "
+     "it with `and`, `not`"),
+    ('a matches "(x|y){500}.{500}"', 11, "the pattern would have an automaton of more than 1000 states: count fewer "
+     "repetitions, begin it with ^, or write it as several that are joined by `and` or `or`"),
     # Areas
     ("within", 7, f"expected {_AREA}, found the end"), ("within = 3", 8, f'expected {_AREA}, found "="'),
     ("within circle", 8, f'expected {_AREA}, found "circle"'),
@@ -90,7 +114,8 @@ MISTAKES = [
     (f"within circle(1{'0' * 5000}, 1, 3)", 15, "lon must be finite, not inf"),
     ("a = 1 and\nwithin box(1, 5,\n2, 3)", "line 2, column 15", "south must be at most north, which is 3.0, not 5.0"),
     # Texts and names
-    ('a = "b', 5, 'expected a " that closes this text, found the end'), ('a = b"', 5, f'expected {_VALUE}, found "b"'),
+    ('a = "b', 5, 'expected a " that closes this text, found the end'),
+    ('a = b"', 6, 'expected a " that closes this text, found the end'),
     ('a = "b\\"', 5, 'expected a " that closes this text, found the end'),
     ("`a = 1", 1, "expected a ` that closes this name, found the end"),
     ("b = 1 or `` = 1", 10, "the name of an attribute must not be empty"),
@@ -113,8 +138,8 @@ MISTAKES = [
      'no value is between "b" and "a": the lesser one comes first, as in between "a" and "b"'),
     ("a between 1 and true", 17, f"true {_ORDER}"),
     ('a between 1 and "b"', 17, 'between needs two values of one type: 1 and "b" have no order'),
-    ("a = - 1", 5, f'expected {_VALUE}, found "-"'), ("a = 1.5.5", 8, 'expected "and", "or" or the end, found ".5"'),
-    ("a = 0x10", 6, 'expected "and", "or" or the end, found "x10"'), ("a = ١", 5, f'expected {_VALUE}, found "١"'),
+    ("a = - 1", 5, f'expected {_SIDE}, found "-"'), ("a = 1.5.5", 8, 'expected "and", "or" or the end, found ".5"'),
+    ("a = 0x10", 6, 'expected "and", "or" or the end, found "x10"'), ("a = ١", 5, f'expected {_SIDE}, found "١"'),
 ]  # fmt: skip
 
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from datetime import timedelta
 from decimal import Decimal
 from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from oracle import OPERATORS, And, AtLeast, Not, Or, Oracle, Tags, Test, Tree, Within, type_of, values_of
+from oracle import OPERATORS, And, AtLeast, Compared, Not, Or, Oracle, Tags, Test, Tree, Within, type_of, values_of
 from support.expressions import text_of
 from support.filters import in_order, of_python
 
 from tagmatch import Where
-from tagmatch.model.where.constraints import NO_TAG, PARTS, Constraint
+from tagmatch.model.where.comparisons import Comparison
+from tagmatch.model.where.constraints import COMPARED, NO_TAG, PARTS, Constraint
 from tagmatch.model.where.language import rows_of
 from tagmatch.model.where.values import is_reserved
 
@@ -47,6 +49,10 @@ def _tree_of(constraint: Constraint) -> Tree:
         return AtLeast(
             least, tuple(_tree_of(Constraint.of_tag(part)) if is_reserved(part) else Tags((part,)) for part in parts)
         )
+    if constraint.kind == COMPARED:
+        own = Comparison.in_payload(constraint.attribute, constraint.payload)
+        compared = Compared(own.left, own.operator, own.right, timedelta(microseconds=own.later // 1000))
+        return Not(compared) if constraint.negated else compared
     tests: list[Tree] = [Within(constraint.area)]
     if constraint.area is None:
         tests = [

@@ -7,12 +7,12 @@ import math
 import random
 import re
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from oracle import OPERATORS, And, AtLeast, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
+from oracle import OPERATORS, And, AtLeast, Compared, Not, Or, Tags, Test, Tree, Value, Within, ordered, type_of
 
 
 def precedes(value: Value, other: Value) -> bool:
@@ -58,6 +58,8 @@ def _words(tree: Tree, choices: random.Random, binding: int) -> list[str]:
             own, words = 2, ["tags", *_braces(tags, choices)]
         case Test(attribute, operator, operands):
             own, words = 2, _test_words(attribute, operator, operands, choices)
+        case Compared():
+            own, words = 2, _comparison_words(tree, choices)
         case Within(area):
             own, words = 2, ["within", *_area_words(area)]
         case _:
@@ -86,6 +88,28 @@ def _test_words(attribute: str, operator: str, operands: tuple[Value, ...], choi
             return [name, *operator.split(), *_braces(operands, choices)]
     literals = [each for operand in operands for each in ("and", literal_of(operand, choices))]
     return [name, operator, *literals[1:]]
+
+
+def _comparison_words(test: Compared, choices: random.Random) -> list[str]:
+    """With either side first, and the duration at one of them, or alone beside their difference."""
+    mirrored = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+    left, operator, right, later = test.left, test.operator, test.right, test.later
+    if choices.random() < 0.5:
+        left, operator, right, later = right, mirrored.get(operator, operator), left, -later
+    sides = ["now()" if name == "now()" else name_of(name, choices) for name in (left, right)]
+    if choices.random() < 0.3:
+        return [sides[0], "-", sides[1], operator, *_duration(later, choices)]
+    if later and choices.random() < 0.3:
+        return [sides[0], *_duration(-later, choices), operator, sides[1]]
+    return [sides[0], operator, sides[1], *(_duration(later, choices) if later else [])]
+
+
+def _duration(length: timedelta, choices: random.Random) -> list[str]:
+    unit, size = choices.choice([("second", 1), ("minute", 60), ("hour", 3600), ("day", 86_400), ("week", 604_800)])
+    count = Decimal(abs(length) // timedelta(microseconds=1)) / (size * 10**6)
+    if count * size * 10**6 != abs(length) // timedelta(microseconds=1):  # it has no end
+        unit, count = "second", Decimal(abs(length) // timedelta(microseconds=1)) / 10**6
+    return ["-" if length < timedelta(0) else "+", f"{count:f}", unit + choices.choice(["", "s"])]
 
 
 def _area_words(area: Any) -> list[str]:

@@ -5,6 +5,7 @@ import random
 from collections.abc import Collection
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Context, Decimal
+from functools import partial
 from ipaddress import ip_address, ip_network
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from oracle import OPERATORS, Attributes, Operator, Tree
 from oracle import And as And
 from oracle import AtLeast as AtLeast
+from oracle import Compared as Compared
 from oracle import Not as Not
 from oracle import Or as Or
 from oracle import Tags as Tags
@@ -27,7 +29,20 @@ from support.expressions import tests_of
 from support.expressions import text_of as text_of
 
 from tagmatch.model.where.alternatives import Row
-from tagmatch.model.where.constraints import CONTAINS, NO_TAG, PARTS, RANGES, SUFFIX, Constraint, Cut
+from tagmatch.model.where.automata import finds
+from tagmatch.model.where.comparisons import Comparison
+from tagmatch.model.where.constraints import (
+    COMPARED,
+    CONTAINS,
+    LIKE,
+    MATCHES,
+    NO_TAG,
+    PARTS,
+    RANGES,
+    SUFFIX,
+    Constraint,
+    Cut,
+)
 from tagmatch.model.where.types import Typed, Version
 from tagmatch.model.where.values import is_reserved, key_of
 
@@ -53,6 +68,10 @@ def holds(constraint: Constraint, tags: Collection[str], attributes: Attributes)
         assert not constraint.negated
         return sum(held) >= least
     values = values_of(attributes, constraint.attribute)
+    if constraint.kind == COMPARED:
+        own = Comparison.in_payload(constraint.attribute, constraint.payload)
+        others = list(map(key_of, values_of(attributes, own.right)))
+        return any(own.holds(key_of(value), other) for value in values for other in others) != constraint.negated
     if constraint.kind == RANGES:
         assert not constraint.payload
         keys = [key_of(value) for value in values]
@@ -64,6 +83,9 @@ def holds(constraint: Constraint, tags: Collection[str], attributes: Attributes)
     else:
         assert not constraint.intervals
         texts = [value for value in values if type_of(value) == "text"]
+        likes = partial(finds, constraint.payload, is_like=constraint.kind == LIKE)
+        if constraint.kind in (LIKE, MATCHES):
+            return any(map(likes, texts)) != constraint.negated
         found = any(
             {SUFFIX: text.endswith, CONTAINS: text.__contains__}[constraint.kind](constraint.payload) for text in texts
         )
@@ -181,7 +203,7 @@ def any_test(names: Drawn, numbers: Drawn, texts: Drawn) -> Drawn:
         drawn = st.builds(Test, names, st.just(name), operands)
         return drawn.map(in_order) if own.operands == "two" else drawn
 
-    return st.one_of(*(tests(name, own) for name, own in OPERATORS.items()))
+    return st.one_of(*(tests(name, own) for name, own in OPERATORS.items() if own.takes in of_types))
 
 
 _tests = any_test(attribute_names, all_numbers, texts)
@@ -198,7 +220,7 @@ tests = _any_tests()
 leaves = tests | st.builds(Tags, st.lists(tags, min_size=1, max_size=3).map(tuple))
 
 
-def _joined(parts: Drawn) -> Drawn:
+def joined(parts: Drawn) -> Drawn:
     several = st.lists(parts, min_size=2, max_size=3).map(tuple)
     return st.builds(Not, parts) | st.builds(And, several) | st.builds(Or, several)
 
@@ -207,11 +229,11 @@ def _counted(parts: Drawn) -> Drawn:
     several = st.lists(parts, min_size=1, max_size=5).flatmap(
         lambda drawn: st.builds(AtLeast, st.integers(1, len(drawn)), st.just(tuple(drawn)))
     )
-    return _joined(parts) | several
+    return joined(parts) | several
 
 
 #: At most nine tests, of which fewer than 1,024 conjunctions come
-trees = st.recursive(leaves, _joined, max_leaves=9)
+trees = st.recursive(leaves, joined, max_leaves=9)
 #: With `at least`
 counting_trees = st.recursive(leaves, _counted, max_leaves=12)
 spellings = st.integers(0, 2**32 - 1).map(random.Random)
@@ -306,6 +328,6 @@ data_trees = st.recursive(
     | _of("rank", ["between"], _RANKS, _RANKS).map(in_order)
     | _of("name", ["in"], _NAMES, _NAMES)
     | st.builds(Test, st.sampled_from(["name", "rank"]), st.just("exists"), st.just(())),
-    _joined,
+    joined,
     max_leaves=4,
 )

@@ -1,0 +1,214 @@
+"""Patterns, and attributes that are compared with others and with the message's time."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from oracle import Test, evaluate
+from support import filters, verified
+from support.conditions import Expression, Message, in_tables
+from support.constrained import table_of
+
+from tagmatch import Box, FilterError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.model.options import Layout
+from tagmatch.model.where import automata, patterns
+from tagmatch.model.where.automata import NEVER, automaton_of, finds, needed
+from tagmatch.model.where.constraints import Constraint
+from tagmatch.model.where.language import rows_of
+from tagmatch.model.where.values import is_reserved
+
+_TREES = st.lists(st.tuples(st.sets(filters.tags, max_size=1), verified.trees), min_size=1, max_size=5)
+
+
+@given(verified.expressions, st.lists(verified.searched, min_size=1, max_size=8))
+def test_expressions_are_those_of_python(pattern: str, texts: list[str]) -> None:
+    for text in texts:
+        found = evaluate(Test("a", "matches", (pattern,)), (), {"a": text})
+        assert finds(pattern, text, is_like=False) == found
+        own = needed(pattern, is_like=False)
+        assert not found or any(evaluate(Test("a", own.operator, (each,)), (), {"a": text}) for each in own.texts)
+
+
+@given(verified.likes, st.lists(verified.searched, min_size=1, max_size=8))
+def test_like_is_that_of_sql(pattern: str, texts: list[str]) -> None:
+    for text in texts:
+        found = evaluate(Test("a", "like", (pattern,)), (), {"a": text})
+        assert finds(pattern, text, is_like=True) == found
+        own = needed(pattern, is_like=True)
+        assert not found or any(evaluate(Test("a", own.operator, (each,)), (), {"a": text}) for each in own.texts)
+
+
+@given(verified.trees, filters.spellings, st.data())
+def test_rows_mean_what_the_expression_does(tree: Any, spelling: Any, data: st.DataObject) -> None:
+    rows = rows_of(filters.text_of(tree, spelling))
+    for row in rows:
+        for constraint in row.constraints:
+            assert Constraint.of_tag(constraint.tag) == constraint
+            ((again,),) = ([*each.constraints] for each in rows_of(constraint.text))
+            assert again == constraint
+            assert is_reserved(constraint.tag)
+    tags, attributes = data.draw(verified.messages(tree))
+    assert any(filters.satisfies(row, tags, attributes) for row in rows) == evaluate(tree, tags, attributes)
+
+
+@given(stored=_TREES, data=st.data())
+def test_any_condition(layout: Layout, stored: list[tuple[set[str], Any]], data: st.DataObject) -> None:
+    spelling = data.draw(filters.spellings)
+    expressions = [Expression.of(tree, spelling) for _, tree in stored]
+    messages = [
+        Message(sorted(tags), found) for tags, found in (data.draw(verified.messages(tree)) for _, tree in stored)
+    ]
+    with TagMatch(layout=layout, device="cpu", threads=1) as tm:
+        tm.add_sets([own for own, _ in stored], range(len(stored)), where=expressions)
+        tm.consolidate()
+        expected = [
+            {key for key, (own, tree) in enumerate(stored) if own <= {*tags} and evaluate(tree, tags, attributes)}
+            for tags, attributes in messages
+        ]
+        for (tags, attributes), wanted in zip(messages, expected, strict=True):
+            assert tm.match_unique(tags, attributes) == wanted
+            for key in range(len(stored)):
+                assert tm.explain(tags, attributes, key=key).matches == (key in wanted)
+        found = tm.match_many(table_of([(list(tags), attributes) for tags, attributes in messages]), unique=True)
+        assert [set(each) for each in found.to_pylist()] == expected
+        for numbers, table in in_tables(messages):
+            doubled = pa.concat_tables([table, table]).combine_chunks()[1:]
+            found = tm.match_many(doubled, unique=True).to_pylist()
+            assert [set(each) for each in found] == [expected[number] for number in (numbers + numbers)[1:]]
+        for key, ((own, _), expression) in enumerate(zip(stored, expressions, strict=True)):
+            if key % 2:
+                tm.remove_set(own, key, where=expression)
+        for row, keys in list(tm):
+            for key in keys:
+                if key % 2 == 0:
+                    tm.remove_set(row, key)
+        tm.consolidate()
+        assert len(tm) == 0
+
+
+def test_a_tag_is_not_taken_for_a_test_that_holds() -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_sets([[], []], [1, 2], where=["a <= b", "not a <= b"])
+        tm.consolidate()
+        for tag in ("\0+oa\0<=0:b", "\0-oa\0<=0:b"):
+            assert tm.match([tag], {"a": 2, "b": 1}) == [2]
+            assert tm.match([tag], {"a": 1, "b": 1}) == [1]
+
+
+def test_the_time_is_that_of_the_call_unless_a_message_has_its_own() -> None:
+    now = datetime.now(UTC)
+    with TagMatch(device="cpu") as tm:
+        tm.add_set([], 1, where="posted >= now() - 7 days")
+        tm.add_set([], 2, where="now() - posted > 7 days")
+        tm.add_set([], 3, where="now() < posted")
+        tm.consolidate()
+        for days, wanted in ((-6, [1]), (-8, [2]), (1, [1, 3]), (-7.001, [2]), (-6.999, [1])):
+            assert sorted(tm.match([], {"posted": now + timedelta(days=days)})) == wanted
+        times = pa.array([now, now, None], pa.timestamp("us", "UTC"))
+        columns = {"tags": [[]] * 3, "posted": times, "now()": [now - timedelta(1), None, now]}
+        assert [sorted(each) for each in tm.match_many(pa.table(columns)).to_pylist()] == [[1, 3], [1], []]
+        ((test,),) = (each.tests for each in tm.explain([], {"posted": now - timedelta(8)}, key=1).alternatives)
+        assert test.why.startswith(f'posted is timestamp "{now - timedelta(8):%Y-%m-%dT%H:%M:%S}')
+        assert ', now() is timestamp "' in test.why
+
+
+def test_explained() -> None:
+    with TagMatch(device="cpu") as tm:
+        tm.add_set([], 1, where='price <= budget and name matches "^IB"')
+        tm.consolidate()
+        assert str(tm.explain([], {"price": [3, 4], "budget": 2, "name": "HAL"}, key=1)).splitlines()[2:] == [
+            '    fails  name matches "^IB": name is "HAL"',
+            "    fails  price <= budget: price is 3, 4, budget is 2",
+        ]
+        assert str(tm.explain([], {"price": 3, "name": 5}, key=1)).splitlines()[2:] == [
+            '    fails  name matches "^IB": name is 5, of type number; the test is of type text',
+            "    fails  price <= budget: the message has no attribute budget",
+        ]
+        assert tm.explain([], {"price": 3, "budget": 3, "name": "IB"}, key=1).matches
+        columns = {"tags": [[]], "price": [3], "budget": [3.0], "name": ["IBM"]}
+        ((found,),) = tm.match_highlights(pa.table(columns)).to_pylist()
+        assert sorted(found["tests"]) == ['name matches "^IB"', "price <= budget"]
+
+
+STRUCTURES: list[tuple[dict[str, Any], str]] = [
+    ({"attr": "a", "op": "like", "value": "b%c_"}, 'a like "b%c_"'),
+    ({"attr": "a", "op": "like", "value": "b%"}, 'a prefix "b"'),
+    ({"attr": "a", "op": "matches", "value": "b|c"}, 'a matches "b|c"'),
+]
+
+
+@pytest.mark.parametrize(("struct", "text"), STRUCTURES, ids=range(len(STRUCTURES)))
+def test_in_columns(struct: dict[str, Any], text: str) -> None:
+    with TagMatch(device="cpu") as tm:
+        other = {"attr": "d", "op": "=", "value": "b%"}
+        tm.add_subscriptions(pa.table({"key": [1], "tags": [["x"]], "constraints": [[other, struct]]}))
+        tm.consolidate()
+        ((row, _),) = tm
+        assert {*map(str, row)} == {"x", 'd = "b%"', text}
+        assert tm.match(["x"], {"a": "b c!", "d": "b%"}) == [1]
+        tm.remove_set(["x"], 1, where=f'd = "b%" and {text}')
+        assert tm.consolidate().removed == 1
+
+
+WRONG = [
+    ({"attr": "a", "op": "matches", "value": "b("}, InvalidValueError, "character 2 of the pattern: nothing closes"),
+    ({"attr": "a", "op": "like", "value": "b\\"}, InvalidValueError, "character 2 of the pattern: a backslash says"),
+    ({"attr": "a", "op": "like", "int": 5}, InvalidTypeError, "like needs a text, not 5"),
+]
+
+
+@pytest.mark.parametrize(("struct", "error", "message"), WRONG, ids=range(len(WRONG)))
+def test_mistakes_in_columns(struct: dict[str, Any], error: type[Exception], message: str) -> None:
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises(error, match=f"^constraints: row 1, constraint 0: {message}"):
+            tm.add_subscriptions(pa.table({"key": [1, 2], "tags": [["x"], []], "constraints": [[], [struct]]}))
+        assert tm.stats()["staged"] == 0
+
+
+WAYS = [
+    lambda tm, where: tm.add_set([], 1, where=where, area=Box(1, 1, 2, 2)),
+    lambda tm, where: tm.add_set([], 1, where=f"{where} and within box(1, 1, 2, 2)"),
+    lambda tm, where: tm.add_sets([["", "x"], ["y"]], [1, 2], where=[None, where], area=[None, Box(1, 1, 2, 2)]),
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=range(len(WAYS)))
+@pytest.mark.parametrize("where", ["a < b", 'a like "b_"', 'not a matches "b"', "a < now()"])
+def test_areas_are_for_sets_without_such_tests(way: Any, where: str) -> None:
+    with TagMatch(device="cpu") as tm:
+        with pytest.raises(FilterError, match=r"^where: (row 1: )?an area cannot stand with `at least`, `like`, "):
+            way(tm, where)
+        assert tm.stats()["staged"] == 0
+
+
+def test_a_structure_with_an_area() -> None:
+    struct = {"attr": "a", "op": "like", "value": "b_"}
+    areas = pa.array([None, {"metres": 5.0}])
+    table = pa.table({"key": [1, 2], "constraints": [[struct], [struct]], "area": areas})
+    with TagMatch(device="cpu") as tm, pytest.raises(FilterError, match=r"^where: row 1: an area cannot stand with "):
+        tm.add_subscriptions(table)
+
+
+def test_stored_and_opened_again(tmp_path: Path, layout: Layout) -> None:
+    """Many at once, of which each message finds some, in two segments; of one pattern each."""
+    wheres = [f'a matches "^x{at}[0-9]+$"' for at in range(50)] + [f"a{at} <= b{at}" for at in range(50)]
+    with TagMatch(tmp_path / "index", layout=layout, device="cpu") as tm:
+        tm.add_sets([[]] * 50, range(50), where=wheres[:50])
+        tm.consolidate()
+        tm.add_sets([[]] * 50, range(50, 100), where=wheres[50:])
+        tm.consolidate()
+    with TagMatch.open(tmp_path / "index", device="cpu") as tm:
+        assert sorted(tm.match([], {"a": "x123", "a7": 1, "b7": 1.5, "a8": 2, "b8": 1})) == [1, 12, 57]
+
+
+def test_automata_are_bounded() -> None:
+    with pytest.raises(InvalidValueError, match="an automaton of more than 1000 states: count fewer repetitions"):
+        automaton_of("(a|b)*a(a|b){12}", is_like=False)
+    own = automaton_of("^ab", is_like=False)
+    assert own.steps[(own.first * (max(own.classes) + 1)) + own.classes[ord("b")]] == NEVER
+    assert automata.MOST_STATES == 1000
+    assert patterns.like_parts("a%%_") == [(False, "a"), (True, "%"), (True, "_")]
