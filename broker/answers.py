@@ -45,7 +45,7 @@ from tagmatch.contents import pairs
 from tagmatch.contents import schema_of as schema_of_rows
 from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
-from tagmatch.model.data_types import some_columns, text_of_type
+from tagmatch.model.data_types import count_type, some_columns, text_of_type
 from tagmatch.model.errors import (
     DeadlineMissed,
     InvalidTypeError,
@@ -438,8 +438,12 @@ class Matching(Exchange):
         check_schema(given)
         place = -1 if self._plain else given.get_field_index(ID)
         ids = [(ID, given.types[place])] if place >= 0 else []
-        self._answers = answer_field(self._wanted, self._service.key_type, self._columns)
+        self._answers = self._field()
         return self._answered(pa.schema([*ids, self._answers]))
+
+    def _field(self) -> pa.Field:
+        """The column of answers."""
+        return answer_field(self._wanted, self._service.key_type, self._columns)
 
     def _obey(self, batch: pa.RecordBatch) -> None:
         plane = self._service.plane
@@ -507,15 +511,45 @@ class Matching(Exchange):
         for each in some if len(some) <= _MOST_OBSERVED else (some[0], some[-1]):
             metrics.latency.observe(now - each.arrived)
 
-    def _ask(self, queries: Queries, waited: float) -> pa.Array:
+    def _ask(self, queries: Queries, waited: float, **more: str) -> pa.Array:
         method, given = _ASK[self._wanted]
         timed = {} if self._channel is None else {"channel": self._channel, "waited": waited}
-        ask = partial(getattr(self._call.index, method), queries, **given, **timed, **self._only)
+        ask = partial(getattr(self._call.index, method), queries, **given, **timed, **self._only, **more)
         return ask() if self._columns is None else ask(columns=[*self._columns]).cast(self._answers.type)
 
     def _batch(self, ids: pa.Array | None, answers: pa.Array, metadata: bytes = b"") -> Iterator[bytes]:
         columns = [answers] if ids is None else [ids, answers]
         return self._outgoing.batch(pa.RecordBatch.from_arrays(columns, schema=self._schema), metadata)
+
+
+class Counting(Matching):
+    """Messages, and how many keys each has, by the values of a column of data if one is given."""
+
+    def __init__(
+        self,
+        call: Call,
+        incoming: IncomingStream,
+        *,
+        unique: bool = False,
+        plain: bool = False,
+        coalesce: bool = False,
+        channel: str | None = None,
+        only: str | None = None,
+        count_by: str | None = None,
+    ) -> None:
+        super().__init__(
+            call, incoming, Wanted.counts, unique=unique, plain=plain, coalesce=coalesce, channel=channel, only=only
+        )
+        self._count_by = {} if count_by is None else {"count_by": count_by}
+
+    def _field(self) -> pa.Field:
+        if not self._count_by:
+            return Matching._field(self)
+        ((_, kind),) = some_columns(self._count_by.values(), self._call.index._engine.schema()).items()
+        return pa.field("counts", count_type(kind))
+
+    def _ask(self, queries: Queries, waited: float, **_: str) -> pa.Array:
+        return super()._ask(queries, waited, **self._count_by)
 
 
 class MatchingBest(Matching):
@@ -527,16 +561,17 @@ class MatchingBest(Matching):
         incoming: IncomingStream,
         *,
         limit: int = 0,
-        order_by: str = "",
+        order_by: str | None = None,
+        score: str | None = None,
         plain: bool = False,
         coalesce: bool = False,
         only: str | None = None,
     ) -> None:
         super().__init__(call, incoming, Wanted.keys, plain=plain, coalesce=coalesce, only=only)
-        self._limit, self._order_by = limit, order_by
+        self._best: dict[str, Any] = {"limit": limit, "order_by": order_by, "score": score, **self._only}
 
-    def _ask(self, queries: Queries, waited: float) -> pa.Array:  # noqa: ARG002 - there is no channel
-        return self._call.index.match_best(queries, limit=self._limit, order_by=self._order_by, **self._only)
+    def _ask(self, queries: Queries, waited: float, **_: str) -> pa.Array:  # noqa: ARG002 - there is no channel
+        return self._call.index.match_best(queries, **self._best)
 
 
 # -- notifications and publications ------------------------------------------------------------------------------------
@@ -648,7 +683,7 @@ Stream = Callable[..., Iterable[bytes]]
 EXCHANGES: dict[str, tuple[Role, Stream]] = {
     "match": ("read", partial(Matching, wanted=Wanted.keys)),
     "match_unique": ("read", partial(Matching, wanted=Wanted.keys, unique=True)),
-    "match_counts": ("read", partial(Matching, wanted=Wanted.counts, columns=None)),
+    "match_counts": ("read", Counting),
     "match_exists": ("read", partial(Matching, wanted=Wanted.exists, unique=False, columns=None)),
     "match_best": ("read", MatchingBest),
     "match_highlights": ("read", partial(Matching, wanted=Wanted.highlights, unique=False, channel=None, columns=None)),

@@ -38,7 +38,7 @@ from tagmatch.model.arrow import as_table, from_strings, from_tag_lists
 from tagmatch.model.change_counts import ChangeCounts
 from tagmatch.model.clock import TIME, expiry_times
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
-from tagmatch.model.data_types import some_columns, type_named
+from tagmatch.model.data_types import count_type, some_columns, type_named
 from tagmatch.model.errors import (
     ClosedError,
     InvalidTypeError,
@@ -502,18 +502,26 @@ class RemoteEngine:
         command = dict(_COMMANDS[wanted]) if channel is None else {**_COMMANDS[wanted], "channel": channel}
         return self._stream_of(queries, command if columns is None else {**command, "columns": [*columns]}, wanted)
 
-    def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray:
-        return self._stream_of(queries, {"command": "match_best", "limit": limit, "order_by": order_by}, Wanted.keys)
+    def best(self, queries: Any, limit: object, order_by: object, score: object) -> pa.ListArray:
+        by = {"limit": limit, "order_by": order_by, "score": score}
+        given = {name: own for name, own in by.items() if own is not None}
+        return self._stream_of(queries, {"command": "match_best", **given}, Wanted.keys)
+
+    def counts_by(self, queries: Any, column: object, *, unique: bool) -> pa.ListArray:
+        wanted = Wanted.unique_counts if unique else Wanted.counts
+        return self._stream_of(queries, {**_COMMANDS[wanted], "count_by": column}, wanted)
 
     def _stream_of(self, queries: Any, command: dict[str, Any], wanted: Wanted) -> pa.Array:
         """The answers to many queries, which the command asks for."""
         self.check_open()
         table = table_of(queries, None, "queries")
         batches = split(table.to_batches(min(self._most_rows, _ROWS)), self._most_bytes)
-        names, data = command.get("columns"), None
-        if names is not None and not len(table):  # else the answers have their types
+        names, by, data = command.get("columns"), command.get("count_by"), None
+        if (names is not None or by is not None) and not len(table):  # else the answers have their types
             known = {name: type_named(text) for name, text in self.act("info")["data"].items()}
-            data = some_columns(names, known)
+            data = some_columns([by] if names is None else names, known)
+        if by is not None and data is not None:
+            return pa.array([], count_type(data[by]))
         kind = answer_field(wanted, self.key_type, data).type
         return match_stream(partial(self._matching, table.schema, command), list(batches), kind)
 

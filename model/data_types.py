@@ -125,6 +125,12 @@ def some_columns(names: Iterable[object], schema: Schema) -> dict[str, pa.DataTy
     return found
 
 
+def count_type(kind: pa.DataType) -> pa.DataType:
+    """The type of counts by the values of a column of a type."""
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.list_(pa.struct({"value": plain, "count": pa.uint64()}))
+
+
 def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
     """The type of a column, as it is written, and a value of it as JSON has it."""
     kind = schema.get(name)

@@ -1,10 +1,10 @@
-"""The best of each message's keys: those with the least ranks, kept in heaps while rows are looked up."""
+"""The best of each message's keys: those with the least ranks, kept in heaps; and how many keys are of each group."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, U32Array
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import sort_values
 
@@ -76,3 +76,66 @@ class Best:
         ends, out = np.zeros(len(self._sizes) + 1, np.int64), np.empty(int(self._sizes.sum()), np.uint32)
         _in_order(self._heaps, self._sizes, ends, out)
         return Lists(ends, out)
+
+
+@kernel
+def _count_groups(ends, ranks, groups, counts, seen, out):
+    """Count the keys of each message by group, each key once if there is a place in `seen` for each."""
+    new_ends, of_groups, of_counts = out
+    used = np.int64(0)
+    for message in range(len(ends) - 1):
+        first = used
+        for i in range(ends[message], ends[message + 1]):
+            rank = ranks[i]
+            if len(seen):
+                if seen[rank] == message + 1:
+                    continue
+                seen[rank] = message + 1
+            group = groups[rank]
+            if counts[group] == 0:
+                of_groups[used] = group
+                used += 1
+            counts[group] += np.uint64(1)
+        sort_values(of_groups, first, used)
+        for i in range(first, used):
+            of_counts[i] = counts[of_groups[i]]
+            counts[of_groups[i]] = 0
+        new_ends[message + 1] = used
+
+
+def counts_in(ranks: Lists, groups: U32Array, count: int, unique: bool) -> tuple[Lists, U64Array]:
+    """The groups that each message's keys are of, ascending, and how many keys are of each; each key once if `unique`.
+
+    `ranks` are the keys of each message, and `groups` the group, of so many, of each rank.
+    """
+    counts, seen = np.zeros(count, np.uint64), np.zeros(len(groups) if unique else 0, np.uint32)
+    ends, room = np.zeros(len(ranks) + 1, np.int64), len(ranks.values)
+    of_groups, of_counts = np.empty(room, np.uint32), np.empty(room, np.uint64)
+    offsets = ranks.offsets.astype(np.int64, copy=False)
+    _count_groups(offsets, ranks.values, groups, counts, seen, (ends, of_groups, of_counts))
+    return Lists(ends, of_groups[: ends[-1]]), of_counts[: ends[-1]]
+
+
+@kernel
+def _least_of_each(ends, values, limit, chosen):
+    """Choose the least values of each list, and of equal ones the first."""
+    for each in range(len(ends) - 1):
+        begin, end = ends[each], ends[each + 1]
+        last, left = values[begin] if begin < end else np.int64(0), end - begin
+        if left > limit:
+            last = np.partition(values[begin:end], limit - 1)[limit - 1]
+            left = limit
+            for i in range(begin, end):
+                left -= np.int64(values[i] < last)
+        for i in range(begin, end):
+            is_less = end - begin <= limit or values[i] < last
+            is_last = not is_less and values[i] == last and left > 0
+            left -= np.int64(is_last)
+            chosen[i] = is_less or is_last
+
+
+def least_of_each(ends: I64Array, values: I64Array, limit: int) -> BoolArray:
+    """Which values are among the least of their list, of which there are `limit` at most; of equal ones, the first."""
+    chosen = np.empty(len(values), np.bool_)
+    _least_of_each(ends, values, limit, chosen)
+    return chosen

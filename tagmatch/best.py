@@ -1,37 +1,55 @@
-"""The best keys of each message, by a column of data, without making all of its keys.
+"""The best keys of each message, and how many keys have each value of a column of data, without making all keys.
 
-The keys of a snapshot are put in order once for a column. Then a message's best keys are those with the least ranks
-among its rows: a kernel keeps them in a heap.
+The keys of a snapshot are put in order once for a column, or for a score of data alone. Then a message's best keys are
+those with the least ranks among its rows: a kernel keeps them in a heap. If messages have a part in a score, it is
+evaluated for the keys of some messages at once.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch.contents import tags_and_tests, take_lists
-from tagmatch.highlights import Whereabouts, metres_of, of_sets_found
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, TagLists, U32Array, frozen, offsets_of
-from tagmatch.model.asked import DATA
+from tagmatch.highlights import MessagePart, Whereabouts, metres_of, of_sets_found
+from tagmatch.model.arrays import (
+    BoolArray,
+    F64Array,
+    I64Array,
+    Lists,
+    TagLists,
+    U32Array,
+    U64Array,
+    frozen,
+    offsets_of,
+)
+from tagmatch.model.data_types import Schema, count_type, some_columns
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.input.messages import attribute_numbers, may_have, names_of
+from tagmatch.model.input.values import as_doubles
+from tagmatch.model.kernels.lists import gather, side_by_side
 from tagmatch.model.kernels.tag_table import has_reserved
 from tagmatch.model.names import near_match
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.best import Best
+from tagmatch.pipeline.best import Best, counts_in, least_of_each
 from tagmatch.pipeline.segment import Matcher
+from tagmatch.records import data_beside
+from tagmatch.scores import Score, check_columns, score_of
+
+Result = TypeVar("Result")
 
 #: Most keys of a message that can be asked for
 MAX_LIMIT = 10_000
-# Messages of a packet
-_MESSAGES = 256
+# Messages of a packet, and of one whose keys all have scores of their own
+_MESSAGES, _SCORED = 256, 32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,10 +60,18 @@ class Ranking:
     ranks: Sequence[U32Array]  # Of each segment, the rank of the key at each place of the key table
     offsets: Sequence[I64Array]  # Of each segment, the places of each row's keys
 
+    def by(self, values: pa.Array, order: str) -> Ranking:
+        """The same keys by these values of theirs, those without one last, equal ones in this order."""
+        table = pa.table({"value": values, "rank": np.arange(len(self.keys), dtype=np.uint32)})
+        places = pc.sort_indices(table, [("value", order), ("rank", "ascending")])
+        ranks = np.empty(len(places), np.uint32)
+        ranks[places.to_numpy()] = np.arange(len(places))
+        return Ranking(self.keys.take(places), [ranks[own] if len(ranks) else own for own in self.ranks], self.offsets)
 
-def ranking(snapshot: Snapshot, name: str, order: str, kind: pa.DataType) -> Ranking:
-    """The order by a column of data, keys without a value last, equal ones by key."""
-    numbers, columns, values = [], [], []
+
+def keys_in_order(snapshot: Snapshot) -> Ranking:
+    """The keys of a snapshot in their own order."""
+    numbers, columns = [], []
     for segment in snapshot.segments:
         keys = segment.keys.keys
         live = keys.values
@@ -54,26 +80,28 @@ def ranking(snapshot: Snapshot, name: str, order: str, kind: pa.DataType) -> Ran
             live = take_lists(keys, rows).flatten().to_numpy()
         numbers.append(np.unique(live))
         columns.append(segment.keys.column(numbers[-1]))
-        values.append(_values(segment, numbers[-1], name))
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    table = pa.table(
-        {"key": pa.chunked_array(columns), "value": pa.chunked_array([each.cast(kind) for each in values])}
-    )
-    places = pc.sort_indices(table, [("value", order), ("key", "ascending")]).to_numpy()
-    ordered = table["key"].combine_chunks().take(pa.array(places))
-    is_new = np.ones(len(places), np.bool_)
-    if len(places):
-        is_new[1:] = pc.not_equal(ordered[1:], ordered[:-1]).to_numpy(zero_copy_only=False)
-    ranks = np.empty(len(places), np.uint32)
-    ranks[places] = np.cumsum(is_new) - 1
-    ends = offsets_of(np.array(list(map(len, numbers))))
-    parts = [ranks[first:last] for first, last in pairwise(ends)]
-    by_place = [
-        _at(own, known, segment.keys.keys.values)
-        for own, known, segment in zip(parts, numbers, snapshot.segments, strict=True)
+    every = pa.chunked_array(columns).unique()
+    every = every.take(pc.sort_indices(every))
+    ranks = [
+        _at(pc.index_in(column, every).to_numpy().astype(np.uint32), known, segment.keys.keys.values)
+        for column, known, segment in zip(columns, numbers, snapshot.segments, strict=True)
     ]
     offsets = [frozen(segment.keys.keys.offsets.astype(np.int64, copy=False)) for segment in snapshot.segments]
-    return Ranking(ordered.filter(pa.array(is_new)), by_place, offsets)
+    return Ranking(every, ranks, offsets)
+
+
+class Groups(NamedTuple):
+    """The keys of a snapshot by their values in a column of data."""
+
+    of_ranks: U32Array  # of each key, by its rank in the keys' own order, the number of its value
+    values: pa.Array  # in order, and null
+
+
+class Scored(NamedTuple):
+    """A score that messages have a part in, and the columns of data that it needs, of the keys in their own order."""
+
+    score: Score
+    columns: Mapping[str, F64Array]
 
 
 def _asked_order(columns: Iterable[str], order_by: object) -> tuple[str, str]:
@@ -92,18 +120,6 @@ def _asked_order(columns: Iterable[str], order_by: object) -> tuple[str, str]:
     return name, "descending" if way.lower() == "desc" else "ascending"
 
 
-def _values(segment: Segment, numbers: U32Array, name: str) -> pa.Array:
-    """The value of each key, null if it has none."""
-    records = segment.records
-    if records is None or DATA + name not in records.columns.column_names:
-        return pa.nulls(len(numbers))
-    places = records.places_of(numbers)
-    column = records.columns.column(DATA + name).combine_chunks()
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return column.take(pa.array(places, mask=places < 0))
-
-
 def _at(ranks: U32Array, numbers: U32Array, values: U32Array) -> U32Array:
     """The rank at each place of a key table; any, for a key that only deleted rows have."""
     if not len(numbers):
@@ -112,22 +128,76 @@ def _at(ranks: U32Array, numbers: U32Array, values: U32Array) -> U32Array:
 
 
 class Rankings:
-    """The orders that were asked for of the current snapshot."""
+    """The orders and groups that were asked for of the current snapshot, made when they are first asked for."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._known: tuple[Snapshot | None, dict[tuple[str, str], Ranking]] = (None, {})
+        self._lock = threading.RLock()
+        self._snapshot: Snapshot | None = None
+        self._known: dict[tuple[str, ...], Any] = {}
 
-    def of(self, snapshot: Snapshot, schema: Mapping[str, pa.DataType], order_by: object) -> Ranking:
-        """The order of a snapshot with these columns, made when it is first asked for; errors are those of its name."""
-        name, order = asked = _asked_order(schema, order_by)
+    def _once(self, snapshot: Snapshot, asked: tuple[str, ...], make: Callable[[], Result]) -> Result:
         with self._lock:
-            if self._known[0] is not snapshot:
-                self._known = (snapshot, {})
-            known = self._known[1]
-            if asked not in known:
-                known[asked] = ranking(snapshot, name, order, schema[name])
-            return known[asked]
+            if self._snapshot is not snapshot:
+                self._snapshot, self._known = snapshot, {}
+            if asked not in self._known:
+                self._known[asked] = make()
+            found: Result = self._known[asked]
+            return found
+
+    def _keys(self, snapshot: Snapshot) -> Ranking:
+        return self._once(snapshot, ("keys",), lambda: keys_in_order(snapshot))
+
+    def _column(self, snapshot: Snapshot, schema: Schema, name: str) -> pa.Array:
+        found = data_beside(snapshot, self._keys(snapshot).keys, [name], schema).field(name)
+        return found.cast(found.type.value_type) if pa.types.is_dictionary(found.type) else found
+
+    def _numbers(self, snapshot: Snapshot, schema: Schema, name: str) -> F64Array:
+        """A column of data as doubles."""
+        return self._once(snapshot, ("numbers", name), lambda: as_doubles(self._column(snapshot, schema, name)))
+
+    def best(
+        self, snapshot: Snapshot, schema: Schema, order_by: object, score: object
+    ) -> tuple[Ranking, Scored | None]:
+        """By what the best keys are found; errors are those of names, and of the expression."""
+        if (order_by is None) == (score is None):
+            raise InvalidValueError("the best keys are those by order_by or by score: give one of the two")
+        if score is None:
+            name, order = _asked_order(schema, order_by)
+            return self._once(
+                snapshot,
+                ("order", name, order),
+                lambda: self._keys(snapshot).by(self._column(snapshot, schema, name), order),
+            ), None
+        read = score_of(score)
+        check_columns(read, schema)
+        columns = {name: self._numbers(snapshot, schema, name) for name in read.names if name in schema}
+        keys = self._keys(snapshot)
+        if len(columns) < len(read.names):
+            return keys, Scored(read, columns)
+
+        def in_order() -> Ranking:
+            values = read.values(len(keys.keys), columns.__getitem__)
+            return keys.by(pa.array(values, mask=np.isnan(values)), "descending")
+
+        return self._once(snapshot, ("score", read.text), in_order), None
+
+    def groups(self, snapshot: Snapshot, schema: Schema, name: object) -> tuple[Ranking, Groups]:
+        """The keys by their values in a column; InvalidValueError if there is no such column."""
+        if not isinstance(name, str):
+            raise InvalidTypeError(f"count_by must be the name of a column of data, not {type(name).__name__}")
+        some_columns([name], schema)
+
+        def make() -> Groups:
+            encoded = self._column(snapshot, schema, name).dictionary_encode()
+            order = pc.sort_indices(encoded.dictionary)
+            numbers = np.full(len(order) + 1, len(order), np.uint32)
+            numbers[order.to_numpy()] = np.arange(len(order))
+            of_ranks = numbers[encoded.indices.fill_null(len(order)).to_numpy()]
+            return Groups(
+                of_ranks, pa.concat_arrays([encoded.dictionary.take(order), pa.nulls(1, encoded.type.value_type)])
+            )
+
+        return self._keys(snapshot), self._once(snapshot, ("groups", name), make)
 
 
 def limit_of(limit: object) -> int:
@@ -139,40 +209,123 @@ def limit_of(limit: object) -> int:
     return limit
 
 
-def best_of(
-    snapshot: Snapshot,
-    matcher: Matcher,
-    clients: Clients,
-    chunks: Sequence[TagLists],
-    options: MatchOptions,
-    wanted: tuple[Ranking, int],
-) -> pa.ListArray:
-    """The best keys of each message, each once, the best first: by which order, and how many at most."""
-    order, limit = wanted
+class AskingMany(NamedTuple):
+    """Messages, and what answers them."""
 
-    def some(ids: Lists, asked: Whereabouts | None) -> Lists:
-        return _best(snapshot, ids, asked, order, limit)
+    snapshot: Snapshot
+    matcher: Matcher
+    clients: Clients
+    chunks: Sequence[TagLists]
+    options: MatchOptions
 
-    found = of_sets_found(some, matcher, clients, chunks, options, _MESSAGES)
+    def each(
+        self, do: Callable[[MessagePart, Lists, Whereabouts | None], Result], size: int = _MESSAGES
+    ) -> list[Result]:
+        """See `of_sets_found`."""
+        return of_sets_found(do, self.matcher, self.clients, self.chunks, self.options, size)
+
+
+def best_of(asking: AskingMany, limit: int, order: Ranking, scored: Scored | None) -> pa.ListArray:
+    """The best keys of each message, each once, the best first: how many at most, and by what."""
+    if scored is not None:
+        check_attributes(asking.chunks, scored)
+
+    def some(part: MessagePart, ids: Lists, asked: Whereabouts | None) -> Lists:
+        if scored is None:
+            return _best(asking.snapshot, ids, asked, order, limit)
+        return _best_scored(part, _ranks_of(asking.snapshot, ids, asked, order), scored, limit)
+
+    found = asking.each(some, _MESSAGES if scored is None else _SCORED)
     ranks = np.concatenate([np.zeros(0, np.uint32), *(each.values for each in found)])
-    ends = offsets_of(np.concatenate([np.zeros(0, np.int64), *(each.lengths() for each in found)])).astype(np.int32)
     keys = order.keys.take(pa.array(ranks))
-    return pa.ListArray.from_arrays(pa.array(ends), keys, type=pa.list_(keys.type))
+    return pa.ListArray.from_arrays(_ends(found), keys, type=pa.list_(keys.type))
+
+
+def counts_of(asking: AskingMany, order: Ranking, groups: Groups, *, unique: bool) -> pa.ListArray:
+    """How many keys each message has of each value of a column."""
+
+    def some(_: MessagePart, ids: Lists, asked: Whereabouts | None) -> tuple[Lists, U64Array]:
+        return counts_in(_ranks_of(asking.snapshot, ids, asked, order), groups.of_ranks, len(groups.values), unique)
+
+    found = asking.each(some)
+    numbers = np.concatenate([np.zeros(0, np.uint32), *(each.values for each, _ in found)])
+    counts = np.concatenate([np.zeros(0, np.uint64), *(each for _, each in found)])
+    kind = count_type(groups.values.type)
+    values = pa.StructArray.from_arrays(
+        [groups.values.take(pa.array(numbers)), pa.array(counts)], fields=list(kind.value_type)
+    )
+    return pa.ListArray.from_arrays(_ends([each for each, _ in found]), values, type=kind)
+
+
+def _ends(found: Sequence[Lists]) -> pa.Array:
+    ends = offsets_of(np.concatenate([np.zeros(0, np.int64), *(each.lengths() for each in found)]))
+    return pa.array(ends.astype(np.int32))
+
+
+def check_attributes(chunks: Sequence[TagLists], scored: Scored) -> None:
+    """InvalidValueError for a name that no message has."""
+    some = [rows for rows in chunks if len(rows)]
+    for name in scored.score.names:
+        if some and name not in scored.columns and not any(may_have(rows, name) for rows in some):
+            known = [*scored.columns, *(each for rows in chunks for each in names_of(rows))]
+            raise InvalidValueError(
+                f"score: {name[:60]!r} is no column of data and no attribute of these messages{near_match(name, known)}"
+            )
 
 
 def _best(snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Ranking, limit: int) -> Lists:
     """The ranks of the best keys of each message."""
-    best, messages, first = Best(len(ids), limit), np.repeat(np.arange(len(ids)), ids.lengths()), 0
+    best = Best(len(ids), limit)
+    for rows, offsets, ranks in _in_segments(snapshot, ids, asked, order):
+        best.add(rows, offsets, ranks)
+    return best.lists()
+
+
+def _best_scored(part: MessagePart, ranks: Lists, scored: Scored, limit: int) -> Lists:
+    """The ranks of the keys of each message with the greatest scores."""
+    owners = np.repeat(np.arange(len(ranks)), ranks.lengths())
+    pairs = np.unique(owners << 32 | ranks.values)
+    owners, numbers = pairs >> 32, pairs & 0xFFFFFFFF
+    attributes = {name: attribute_numbers(*part, name) for name in scored.score.names if name not in scored.columns}
+
+    def of(name: str) -> F64Array:
+        return attributes[name][owners] if name in attributes else scored.columns[name][numbers]
+
+    # As integers, the greatest first and NaN last
+    scores = scored.score.values(len(pairs), of)
+    least = (0.0 - scores).view(np.int64)
+    least[least < 0] ^= 2**63 - 1
+    least[np.isnan(scores)] = 2**63 - 1
+    chosen = least_of_each(offsets_of(np.bincount(owners, minlength=len(ranks))), least, limit)
+    owners, numbers = owners[chosen], numbers[chosen]
+    order = np.lexsort((numbers, least[chosen], owners))
+    return Lists(offsets_of(np.bincount(owners, minlength=len(ranks))), numbers[order].astype(np.uint32))
+
+
+def _ranks_of(snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Ranking) -> Lists:
+    """The rank of each key of each message, as often as it is one."""
+    found = []
+    for rows, offsets, ranks in _in_segments(snapshot, ids, asked, order):
+        each = gather(Lists(offsets, ranks), rows.values.astype(np.uint64))
+        found.append(Lists(each.offsets[rows.offsets].astype(np.int64), each.values))
+    return side_by_side(found)
+
+
+def _in_segments(
+    snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Ranking
+) -> Iterator[tuple[Lists, I64Array, U32Array]]:
+    """Of each segment, the rows of each message, where the keys of each row begin, and the rank of each of these."""
+    messages, first = np.repeat(np.arange(len(ids)), ids.lengths()), 0
     for segment, ranks, offsets in zip(snapshot.segments, order.ranks, order.offsets, strict=True):
         own = ids
         if len(snapshot.segments) > 1:
             own = _some(ids, messages, (ids.values >= first) & (ids.values < first + len(segment)), first)
         first += len(segment)
         if asked is not None:
-            own, ranks = _asked(segment, own, ranks, asked)
-            offsets = frozen(np.arange(len(ranks) + 1))
-        best.add(own, offsets, ranks)
-    return best.lists()
+            own, chosen = _asked(segment, own, ranks, asked)
+            yield own, frozen(np.arange(len(chosen) + 1)), chosen
+        else:
+            yield own, offsets, ranks
 
 
 def _some(ids: Lists, messages: I64Array, chosen: BoolArray, first: int) -> Lists:

@@ -317,6 +317,8 @@ def _use_constraints(last_key: int, path: Path) -> None:
         tm.put(5, ["en"], data={"size": 1})
         tm.consolidate()
         tm.match_best([["en"]], limit=1, order_by="size")
+        tm.match_best(pa.table({"tags": [["en"]], "attributes": [packed(attributes)]}), limit=1, score="size * price")
+        tm.match_counts([["en"]], count_by="size")
         tm.match(["en"], attributes)
         _use(tm, _forms_of([["en"]]))
         tm.match_many(pa.Table.from_pylist([{"tags": ["en"], **attributes}]))

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from tagmatch.background import renew_in_forks
-from tagmatch.best import Rankings, best_of, limit_of
+from tagmatch.best import AskingMany, Rankings, best_of, counts_of, limit_of
 from tagmatch.changing import Changing, Check, Staging
 from tagmatch.contents import absent_text, every_set, explained, missing_text, pairs, schema_of, sets_with
 from tagmatch.highlights import highlights_of
@@ -420,11 +420,19 @@ class LocalEngine:
         return pa.Array.from_buffers(pa.list_(values.type), len(answers), [None, offsets], children=[values])
 
     @_interrupted_plainly
-    def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray:
+    def best(self, queries: Any, limit: object, order_by: object, score: object) -> pa.ListArray:
+        asked, checked = self._asking_many(queries), limit_of(limit)
+        return best_of(asked, checked, *self._rankings.best(asked.snapshot, self.schema(), order_by, score))
+
+    @_interrupted_plainly
+    def counts_by(self, queries: Any, column: object, *, unique: bool) -> pa.ListArray:
+        asked = self._asking_many(queries)
+        return counts_of(asked, *self._rankings.groups(asked.snapshot, self.schema(), column), unique=unique)
+
+    def _asking_many(self, queries: Any) -> AskingMany:
         snapshot, _, matcher = self._reading.answering
-        asked, checked = queries_of(queries, plane=self._options.plane), limit_of(limit)
-        order = self._rankings.of(snapshot, self.schema(), order_by)
-        return best_of(snapshot, matcher, self.clients, asked.chunks, self._options, (order, checked))
+        chunks = queries_of(queries, plane=self._options.plane).chunks
+        return AskingMany(snapshot, matcher, self.clients, chunks, self._options)
 
     @_interrupted_plainly
     def submit(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,8 @@ from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.segment import Matcher
 
 Result = TypeVar("Result")
+#: Messages, of which some from a first one to a last one are meant
+MessagePart: TypeAlias = tuple[TagLists, int, int]
 
 # Messages of a packet, and tags of one array of lists
 _MESSAGES, _MOST_TAGS = 1024, 2**31 - 1
@@ -45,7 +47,7 @@ def highlights_of(
 ) -> pa.ListArray:
     """The keys of each message with the tags and tests of their sets; ResultTooLargeError."""
 
-    def some(ids: Lists, asked: Whereabouts | None) -> pa.ListArray:
+    def some(_: MessagePart, ids: Lists, asked: Whereabouts | None) -> pa.ListArray:
         return _highlighted(snapshot, ids, asked)
 
     found = of_sets_found(some, matcher, clients, chunks, options, _MESSAGES)
@@ -57,18 +59,18 @@ def highlights_of(
 
 
 def of_sets_found(
-    do: Callable[[Lists, Whereabouts | None], Result],
+    do: Callable[[MessagePart, Lists, Whereabouts | None], Result],
     matcher: Matcher,
     clients: Clients,
     chunks: Sequence[TagLists],
     options: MatchOptions,
     size: int,
 ) -> list[Result]:
-    """What a function returns for some messages at once: for the ids of the sets of each, and where they are."""
+    """What a function returns for some messages at once: for these, the ids of the sets of each, and where they are."""
 
-    def some(part: tuple[TagLists, int, int]) -> Result:
+    def some(part: MessagePart) -> Result:
         locations, ids = locations_of(*part), matcher.set_ids(*part)
-        return do(ids, None if locations is None else Whereabouts(locations, clients, options.plane))
+        return do(part, ids, None if locations is None else Whereabouts(locations, clients, options.plane))
 
     parts = [(rows, *ends) for rows in chunks for ends in even_ranges(len(rows), 1 + len(rows) // size)]
     return run(some, parts, options.threads)

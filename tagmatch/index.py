@@ -104,7 +104,8 @@ class _Engine(Protocol):
         self, tags: Iterable[str], attributes: object, place: Place
     ) -> Iterable[tuple[frozenset[str], Any]]: ...
     def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons: ...
-    def best(self, queries: Any, limit: object, order_by: object) -> pa.ListArray: ...
+    def best(self, queries: Any, limit: object, order_by: object, score: object) -> pa.ListArray: ...
+    def counts_by(self, queries: Any, column: object, *, unique: bool) -> pa.ListArray: ...
     def move(self, clients: Any, lon: Any, lat: Any) -> None: ...
     def save_positions(self) -> None: ...
     def count(self) -> int: ...
@@ -920,14 +921,28 @@ class Index(Generic[K]):
         channel: str | None = None,
         waited: float = 0.0,
         only: str | None = None,
-    ) -> pa.UInt64Array:
+        count_by: str | None = None,
+    ) -> Any:
         """How many keys `match_many` gives to each query, without making them, unless `unique`.
 
-        Arguments and errors are the same. All queries together may have as many keys as there are, unless `unique`.
+        Other arguments and errors are the same. All queries together may have as many keys as there are, unless
+        `unique`.
+
+        Parameters
+        ----------
+        count_by : str, optional
+            A column of `data`: a query then has a count for each value that its keys have there, and for null if some
+            have none. Not in a `channel`. The keys of a snapshot are grouped when a column is first asked for.
 
         Returns
         -------
-        pyarrow.Array of uint64
+        pyarrow.Array of uint64, or pyarrow.ListArray of structs
+            By `count_by`, the structs have a `value` and a `count`, in the order of values, null last.
+
+        Raises
+        ------
+        ValueError
+            There is no column `count_by`, or there is a channel beside it.
 
         Examples
         --------
@@ -940,7 +955,18 @@ class Index(Generic[K]):
         [2, 0]
         >>> tm.match_counts([["cat", "fr"], ["cow"]], unique=True).to_pylist()
         [1, 0]
+        >>> tm = TagMatch(data={"segment": "string"})
+        >>> for key, segment in ((7, "new"), (8, "old"), (9, "new")):
+        ...     staged = tm.put(key, ["cat"], data={"segment": segment})
+        >>> tm.consolidate()
+        ChangeCounts(added=3, already_there=0, removed=0, missing=0)
+        >>> tm.match_counts([["cat", "fr"]], count_by="segment").to_pylist()
+        [[{'value': 'new', 'count': 2}, {'value': 'old', 'count': 1}]]
         """
+        if count_by is not None:
+            if channel is not None or waited:
+                raise InvalidValueError("count_by: messages of a channel are counted as a whole only; leave one out")
+            return self._of(only).counts_by(queries, count_by, unique=unique)
         wanted = Wanted.unique_counts if unique else Wanted.counts
         found: pa.UInt64Array = self._of(only).match_many(queries, wanted=wanted, channel=channel, waited=waited)
         return found
@@ -969,8 +995,18 @@ class Index(Generic[K]):
         )
         return found
 
-    def match_best(self, queries: Any, *, limit: int, order_by: str, only: str | None = None) -> pa.ListArray:
-        """The best keys of each query by a column of data, each once, without making its other keys.
+    def match_best(
+        self,
+        queries: Any,
+        *,
+        limit: int,
+        order_by: str | None = None,
+        score: str | None = None,
+        only: str | None = None,
+    ) -> pa.ListArray:
+        """The best keys of each query by a column of data or a score, each once, without making its other keys.
+
+        Give one of `order_by` and `score`.
 
         Parameters
         ----------
@@ -978,10 +1014,16 @@ class Index(Generic[K]):
             As for `match_many`.
         limit : int
             How many keys a query gets at most, from 1 to 10,000.
-        order_by : str
+        order_by : str, optional
             A column of `data`, and `asc` (the default) or `desc`, as in `"priority desc"`. Keys without a value come
             last, and keys with equal values in their own order. The keys of a snapshot are put in order when a column
             is first asked for.
+        score : str, optional
+            An expression of numbers, columns of `data` with numbers, and attributes of the queries, with `+`, `-`,
+            `*`, `min(…)`, `max(…)` and parentheses, as in `"priority * 2 + max(bid, floor)"`; the keys with the
+            greatest scores are the best. A name is a column if there is one, else an attribute; of several values of
+            an attribute, the greatest counts. Scores are doubles. Keys whose score lacks a value, or is NaN, come
+            last, and those with equal scores in their own order.
         only : str, optional
             As for `match`: which keys, by their data.
 
@@ -993,7 +1035,10 @@ class Index(Generic[K]):
         Raises
         ------
         TypeError, ValueError
-            As `match_many`; or `limit` is out of range, or the index has no such column.
+            As `match_many`; or `limit` is out of range, or the index has no such column; or a name in `score` is
+            neither a column nor an attribute of these queries, or of values that are no numbers.
+        FilterError
+            There is a mistake in `score`; the message names the column in it, and what was expected there.
 
         Examples
         --------
@@ -1004,8 +1049,12 @@ class Index(Generic[K]):
         ChangeCounts(added=3, already_there=0, removed=0, missing=0)
         >>> tm.match_best([["cat", "fr"], ["dog"]], limit=2, order_by="priority desc").to_pylist()
         [[8, 9], []]
+        >>> import pyarrow as pa
+        >>> messages = pa.table({"tags": [["cat"], ["cat"]], "bid": [5, -5]})
+        >>> tm.match_best(messages, limit=2, score="priority * bid").to_pylist()
+        [[8, 9], [7, 9]]
         """
-        return self._of(only).best(queries, limit, order_by)
+        return self._of(only).best(queries, limit, order_by, score)
 
     def match_highlights(self, queries: Any, *, only: str | None = None) -> pa.ListArray:
         """The keys of each query, each with the tags and tests of its set, all of which held.

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Memo, Strings, TagLists, offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, Memo, Strings, TagLists, offsets_of
 from tagmatch.model.arrow import as_table, from_tag_lists, plain_strings, rows_of, to_strings
 from tagmatch.model.columns import repeated, rows_of_tags, tag_lists
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -25,11 +25,13 @@ from tagmatch.model.input.values import (
     NO_PLACES,
     VALUES,
     Column,
+    as_doubles,
     check_values,
     elements,
     is_list,
     is_packed,
     is_sound,
+    packed_numbers,
     packed_rows,
     value_column,
 )
@@ -216,6 +218,50 @@ def _check_names(label: str, names: pa.Array, row_at: Callable[[int], int]) -> N
             check_name(names[at].as_py())
         except InvalidValueError as error:
             raise InvalidValueError(f"{label}: row {row_at(at)}: {error}") from None
+
+
+def names_of(rows: TagLists) -> Sequence[str]:
+    """The attributes that are a column each."""
+    return () if rows.attributes is None else rows.attributes.names
+
+
+def may_have(rows: TagLists, name: str) -> bool:
+    """Whether a message may have an attribute, as far as columns tell."""
+    given = rows.attributes
+    return given is not None and (name in given.names or bool(given.maps) or given.packed is not None)
+
+
+def attribute_numbers(rows: TagLists, first: int, last: int, name: str) -> F64Array:
+    """The number that is an attribute of each of some messages, the greatest of several; NaN if there is none.
+
+    InvalidTypeError if the column of the attribute has none.
+    """
+    found, given = np.full(last - first, np.nan), rows.attributes
+    if given is None:
+        return found
+    if name in given.names:
+        column = given.batch.column(given.numbers[given.names.index(name)]).slice(first, last - first)
+        values, lists = _flat_values(column)
+        if pa.types.is_null(values.type):
+            return found
+        if not _is_number(values.type):
+            raise InvalidTypeError(f"score: attribute {name!r} of messages is of {column.type}, and not a number")
+        owners = np.repeat(np.arange(len(found)), np.diff(lists)) if len(lists) else np.arange(len(found))
+        np.fmax.at(found, owners, as_doubles(values))
+    for number in given.maps:
+        offsets, names, values = entries_of(given.batch.column(number).slice(first, last - first))
+        if _is_number(values.type):
+            chosen = pc.equal(names, name).to_numpy(zero_copy_only=False)
+            owners = np.repeat(np.arange(len(found)), np.diff(offsets))
+            np.fmax.at(found, owners[chosen], as_doubles(values)[chosen])
+    if given.packed is not None:
+        own = Strings(given.packed.offsets[first : last + 1], given.packed.data)
+        found = np.fmax(found, packed_numbers(own, name))
+    return found
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 # -- at the door -------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tagmatch.model.arrays import I64Array, Strings, TagLists, U8Array, U64Array, frozen, offsets_of
+from tagmatch.model.arrays import F64Array, I64Array, Strings, TagLists, U8Array, U64Array, frozen, offsets_of
 from tagmatch.model.arrow import numpy_type, plain_strings, to_strings
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
@@ -175,6 +175,12 @@ def wide_numbers(values: pa.Array) -> WideNumbers | None:
 @cache
 def _is_wide(kind: pa.DataType) -> bool:
     return bool(pa.types.is_int64(kind) or pa.types.is_uint64(kind) or pa.types.is_float64(kind))
+
+
+def as_doubles(values: pa.Array) -> F64Array:
+    """Numbers as doubles; NaN for those that are missing."""
+    doubles: F64Array = values.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    return doubles
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -414,6 +420,29 @@ def _first_unsound(offsets, data):
             if not (BOOL <= kind <= TEXT and text <= at <= end):
                 return row
     return -1
+
+
+@kernel
+def _numbers_of(offsets, data, name, out):
+    """Write the greatest number that each row has by a name, if it has one."""
+    for row in range(len(out)):
+        at = np.int64(offsets[row])
+        while at < offsets[row + 1]:
+            kind, bits, begin, end, _, at = record_at(data, at)
+            is_named = end - begin == len(name)
+            for i in range(len(name) if is_named else 0):
+                is_named &= data[begin + i] == name[i]
+            if is_named and INTEGER <= kind <= FLOAT:
+                value = np.float64(np.int64(bits)) if kind == INTEGER else np.uint64(bits).view(np.float64)
+                if not out[row] >= value and value == value:
+                    out[row] = value
+
+
+def packed_numbers(rows: Strings, name: str) -> F64Array:
+    """The greatest number that each row has by a name; NaN if it has none."""
+    found = np.full(len(rows), np.nan)
+    _numbers_of(rows.offsets, rows.data, np.frombuffer(name.encode(), np.uint8), found)
+    return found
 
 
 @cache

@@ -561,11 +561,28 @@ def match(
     exists: Annotated[
         bool, cli.option("Write whether there are any keys, as `exists`, not the keys.", "--exists")
     ] = False,
+    count_by: Annotated[
+        str | None,
+        cli.option("A column of data: write how many keys have each value there, as `counts`.", metavar="COLUMN"),
+    ] = None,
+    highlights: Annotated[
+        bool,
+        cli.option(
+            "Write, as `highlights`, the keys with the tags and tests of their sets, which held.", "--highlights"
+        ),
+    ] = False,
     limit: Annotated[
-        int | None, cli.option("Most keys of each query: its best by --order-by, each once.", min=1)
+        int | None, cli.option("Most keys of each query: its best by --order-by or --score, each once.", min=1)
     ] = None,
     order_by: Annotated[
         str | None, cli.option('A column of data, and the order: "priority desc".', metavar="COLUMN")
+    ] = None,
+    score: Annotated[
+        str | None,
+        cli.option(
+            'Columns of data and attributes with + - * min max: "priority * 2 + bid". The greatest is the best.',
+            metavar="EXPRESSION",
+        ),
     ] = None,
     only: Annotated[
         str | None,
@@ -590,14 +607,21 @@ def match(
     from tagmatch.files.rows import answer_writer, read_queries, rows_in
 
     ask: Callable[..., pa.Array]
-    if count and exists:
-        raise typer.BadParameter("counts say whether there are keys; give one of the two", param_hint="--exists")
-    if (limit is None) != (order_by is None) or (limit is not None and (count or exists)):
-        raise typer.BadParameter("goes with --order-by, and without --count and --exists", param_hint="--limit")
-    if limit is not None and order_by is not None:
-        name, ask = "keys", partial(TagMatch.match_best, limit=limit, order_by=order_by)
+    answers = {"--count": count, "--exists": exists, "--count-by": count_by, "--highlights": highlights}
+    given = [option for option, own in answers.items() if own not in (False, None)]
+    if len(given) > 1:
+        raise typer.BadParameter(f"is another answer than {given[0]}; give one of the two", param_hint=given[1])
+    if (limit is None) != (order_by is None and score is None) or (limit is not None and given):
+        others = ", ".join(answers)
+        raise typer.BadParameter(f"goes with --order-by or --score, and without {others}", param_hint="--limit")
+    if limit is not None:
+        name, ask = "keys", partial(TagMatch.match_best, limit=limit, order_by=order_by, score=score)
+    elif highlights:
+        name, ask = "highlights", partial(TagMatch.match_highlights)
     elif exists:
         name, ask = "exists", partial(TagMatch.match_exists_many)
+    elif count_by is not None:
+        name, ask = "counts", partial(TagMatch.match_counts, unique=unique, count_by=count_by)
     elif count:
         name, ask = "count", partial(TagMatch.match_counts, unique=unique)
     else:

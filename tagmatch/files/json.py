@@ -360,6 +360,8 @@ def json_values(values: pa.Array) -> pa.Array:
     if kind == TIME:
         return concatenated('"', time_texts(values), '"')
     texts = values.cast(_TEXT)
+    if pa.types.is_temporal(kind):
+        return concatenated('"', texts, '"')
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         return texts
     escaped = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')

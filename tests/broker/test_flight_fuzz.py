@@ -32,7 +32,9 @@ def json_values(floats):
 JSON = json_values(st.floats())
 #: What JSON has names for
 FINITE_JSON = json_values(st.floats(allow_nan=False, allow_infinity=False))
-NAMES = st.sampled_from(["command", "get", "unique", "plain", "coalesce", "commit", "full", "tags", "where", "within"])
+NAMES = st.sampled_from(
+    ["command", "get", "unique", "plain", "coalesce", "commit", "full", "tags", "where", "within", "count_by", "score"]
+)
 SUBSCRIBER_OPTIONS = st.sampled_from(["session", "keys", "every_key", "guarantee", "when_full", "linger"])
 VALUES = (
     st.sampled_from(

@@ -160,6 +160,9 @@ def _best_of_some() -> pa.ListArray:
         tm.put_many(pa.table({"key": range(300), "tags": [["a"], ["b"], ["a"]] * 100, "size": range(300, 0, -1)}))
         tm.put_many(pa.table({"key": [1, 2], "tags": [["a"], ["a"]], "size": [500, 501]}))
         tm.consolidate()
+        assert tm.match_counts([["a"]], count_by="size").to_pylist()[0][-1] == {"value": 501, "count": 1}
+        messages = pa.table({"tags": [["a"], ["a", "c"]], "more": [1, 2]})
+        assert tm.match_best(messages, limit=1, score="size * more").to_pylist() == [[2], [2]]
         return tm.match_best([["a"], ["a", "c"]], limit=2, order_by="size desc")
 
 

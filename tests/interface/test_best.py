@@ -1,6 +1,8 @@
 """The best keys by a column of data: against sorting all keys of a message, in Python."""
 
 import math
+import operator
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +15,9 @@ from support.expiring import set_clock
 from support.service import remote
 from support.waiting import wait_until
 
-from tagmatch import Circle, InvalidTypeError, InvalidValueError, Near, TagMatch
+from tagmatch import Circle, FilterError, InvalidTypeError, InvalidValueError, Near, TagMatch
+from tagmatch.model.data_types import count_type
+from tagmatch.model.input.values import packed
 
 TAGS = st.lists(st.sampled_from("abcd"), max_size=3)
 VALUES = {
@@ -22,6 +26,11 @@ VALUES = {
     "share": st.none() | st.sampled_from([-1.5, 0.0, 2.25]),
 }
 TYPES = {"size": "int64", "name": "string", "share": "float64"}
+SCORES = st.recursive(
+    st.sampled_from(["size", "share", "bid", 2, 0.5]),
+    lambda each: st.tuples(st.sampled_from(["+", "-", "*", "min", "max"]), each, each) | st.tuples(st.just("-"), each),
+    max_leaves=5,
+)
 CHANGES = st.lists(
     st.tuples(st.integers(0, 12), TAGS, st.fixed_dictionaries(VALUES), st.booleans()), min_size=1, max_size=25
 )
@@ -71,6 +80,78 @@ def test_the_best_are_the_first_of_all(layout, parts, queries, names, over, limi
                     assert found.type == pa.list_(pa.large_string() if names else pa.uint64())
 
 
+@given(
+    parts=st.lists(CHANGES, min_size=1, max_size=3),
+    messages=st.lists(st.tuples(TAGS, st.lists(st.integers(-3, 3), max_size=2)), max_size=5),
+    score=SCORES, form=st.sampled_from(["lists", "map", "bytes"]), over=st.booleans(), limit=st.integers(1, 6),
+)  # fmt: skip
+@pytest.mark.usefixtures("segments_stay")
+def test_scores_and_counts_by_value(layout, parts, messages, score, form, over, limit):
+    """Of data and of what messages have, in each form of these."""
+    with TagMatch(layout=layout, data=TYPES, device="cpu", threads=2) as index:
+        stored: dict[int, tuple[set[str], dict[str, Any]]] = {}
+        for part in parts:
+            for number, tags, data, with_other_set in part:
+                index.put(number, tags, data=data)
+                if with_other_set:
+                    index.add_set([], number)
+                stored[number] = set(tags), {**data, "sets": [set(tags), *[set()] * (with_other_set and bool(tags))]}
+            index.consolidate()
+        table = pa.table(
+            {"tags": pa.array([tags for tags, _ in messages], pa.list_(pa.string())), **_bids(messages, form)}
+        )
+        found = [
+            [key for key, (_, data) in stored.items() for own in data["sets"] if own <= set(tags)]
+            for tags, _ in messages
+        ]
+        for tm in _ways(index, over):
+            best = tm.match_best(table, limit=limit, score=_text(score)).to_pylist()
+            for keys, (_, bids), own in zip(found, messages, best, strict=True):
+                values = {key: _value(score, {**stored[key][1], "bid": max(bids, default=None)}) for key in keys}
+                assert own == ordered([*set(keys)], values, descending=True)[:limit]
+            for unique in (False, True):
+                for column in TYPES:
+                    counts = tm.match_counts(table, count_by=column, unique=unique)
+                    assert counts.type == count_type(pa.type_for_alias(TYPES[column]))
+                    for keys, own in zip(found, counts.to_pylist(), strict=True):
+                        each = Counter(stored[key][1][column] for key in (set(keys) if unique else keys))
+                        order = sorted((value for value in each if value is not None), key=_plain)
+                        assert own == [
+                            {"value": value, "count": each[value]} for value in [*order, *[None] * (None in each)]
+                        ]
+
+
+def _bids(messages: list[tuple[list[str], list[int]]], form: str) -> dict[str, Any]:
+    if form == "lists":
+        return {"bid": pa.array([bids for _, bids in messages], pa.list_(pa.int64()))}
+    if form == "map":
+        pairs = [[("other", 9.0), *(("bid", float(each)) for each in bids)] for _, bids in messages]
+        return {"attributes": pa.array(pairs, pa.map_(pa.string(), pa.float64()))}
+    return {"attributes": pa.array([packed({"other": 9, "bid": bids, "bi": 7}) for _, bids in messages], pa.binary())}
+
+
+def _text(score: Any) -> str:
+    match score:
+        case ("min" | "max") as word, left, right:
+            return f"{word}({_text(left)}, {_text(right)})"
+        case "-", only:
+            return f"-({_text(only)})"
+        case operation, left, right:
+            return f"({_text(left)} {operation} {_text(right)})"
+    return f"`{score}`" if score == "share" else str(score)
+
+
+def _value(score: Any, values: dict[str, Any]) -> float | None:
+    if not isinstance(score, tuple):
+        return values[score] if isinstance(score, str) else score
+    parts = [_value(each, values) for each in score[1:]]
+    if None in parts:
+        return None
+    if len(parts) == 1:
+        return -parts[0]
+    return {"+": operator.add, "-": operator.sub, "*": operator.mul, "min": min, "max": max}[score[0]](*parts)
+
+
 def _ways(index: TagMatch[Any], over: bool) -> Iterator[Any]:
     if over:
         with remote(index) as (_, tm):
@@ -99,6 +180,10 @@ def test_clients_and_keys_that_expire(layout, monkeypatch):
         assert best(messages, 2) == [[4, 3], [4, 2], [4, 5]]
         within = pa.table({"tags": [["a"]], "within": [{"kind": "circle", "lon": 0.0, "lat": 0.0, "metres": 5.0}]})
         assert best(within) == [[1, 5]]
+        by_size = tm.match_counts(within, count_by="size").to_pylist()
+        assert by_size == [[{"value": 1, "count": 1}, {"value": None, "count": 1}]]
+        bids = within.append_column("bid", pa.array([-1]))
+        assert tm.match_best(bids, limit=1, score="size * bid").to_pylist() == [[1]]
         clock.pass_by(5)
         wait_until(lambda: best(messages) == [[3, 1, 5], [2, 5], [5]])
 
@@ -124,3 +209,53 @@ def test_what_cannot_be_asked(tmp_path):
     found = done("match", tmp_path / "index", queries, "--limit", "2", "--order-by", "size desc")
     assert from_json_lines(found) == [{"id": 0, "keys": [3, 0]}]
     assert "goes with --order-by" in tagmatch("match", tmp_path / "index", queries, "--limit", "2", code=2)
+
+
+def test_mistakes_of_scores_and_counts(tmp_path):
+    with TagMatch(tmp_path / "index", data={"size": "float64", "name": "string"}, device="cpu") as tm:
+        for key, (size, name) in enumerate([(1.0, "x"), (math.nan, "y"), (None, None), (2.0, "x")]):
+            tm.put(key, ["a"], data={"size": size, "name": name})
+        tm.consolidate()
+        messages = pa.table({"tags": [["a"]], "bid": [2], "city": ["Rome"]})
+        assert tm.match_best(messages, limit=9, score="size - 3").to_pylist() == [[3, 0, 1, 2]]
+        assert tm.match_best(messages, limit=9, score="-size * bid").to_pylist() == [[0, 3, 1, 2]]
+        assert tm.match_best(messages, limit=9, score="1").to_pylist() == [[0, 1, 2, 3]]
+        assert tm.match_best([], limit=9, score="bid").to_pylist() == []
+        for score, error, message in (
+            ("size * bit", InvalidValueError, "score: 'bit' is no column of data and no attribute of these .*bid"),
+            ("size + name", InvalidTypeError, "score: column 'name' of data has the type string"),
+            ("size + city", InvalidTypeError, "score: attribute 'city' of messages is of string"),
+            ("size +", FilterError, "score: column 7: expected a number, a name, .*, found the end"),
+            ("size bid", FilterError, 'score: column 6: expected an operator .*, found "bid"'),
+            ("size / 2", FilterError, 'score: column 6: expected an operator .*, found "/"'),
+            ("+" * 10_001, FilterError, "score has 10,001 characters, and may have 10,000"),
+            (5, InvalidTypeError, "score must be a str"),
+            (None, InvalidValueError, "by order_by or by score: give one of the two"),
+        ):
+            with pytest.raises(error, match=message):
+                tm.match_best(messages, limit=1, score=score)
+        with pytest.raises(InvalidValueError, match="give one of the two"):
+            tm.match_best(messages, limit=1, score="size", order_by="size")
+        with pytest.raises(InvalidValueError, match=r"there is no column 'nam'.*name"):
+            tm.match_counts(messages, count_by="nam")
+        with pytest.raises(InvalidTypeError, match="count_by must be the name"):
+            tm.match_counts(messages, count_by=5)
+        with pytest.raises(InvalidValueError, match="count_by: messages of a channel"):
+            tm.match_counts(messages, count_by="name", channel="sure")
+        with remote(tm) as (_, over):
+            assert over.match_counts([], count_by="name").type == tm.match_counts([], count_by="name").type
+            with pytest.raises(InvalidValueError, match="score: 'bit' is no column"):
+                over.match_best(messages, limit=1, score="bit")
+    queries = write(tmp_path / "q.jsonl", [{"tags": ["a"], "bid": 2}])
+
+    def answers(*options: str) -> Any:
+        (found,) = from_json_lines(done("match", tmp_path / "index", queries, *options))
+        return found
+
+    assert answers("--limit", "2", "--score", "bid - size") == {"id": 0, "keys": [0, 3]}
+    counts = [{"value": "x", "count": 2}, {"value": "y", "count": 1}, {"count": 1}]
+    assert answers("--count-by", "name") == {"id": 0, "counts": counts}
+    assert answers("--highlights")["highlights"][0] == {"key": 0, "tags": ["a"], "tests": []}
+    assert "is another answer than --count" in tagmatch(
+        "match", tmp_path / "index", queries, "--count", "--count-by", "name", code=2
+    )
