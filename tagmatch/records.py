@@ -16,6 +16,7 @@ from tagmatch.model.arrow import from_strings, plain_array, to_strings
 from tagmatch.model.asked import DATA, data_of
 from tagmatch.model.data_types import Schema, some_columns, with_columns
 from tagmatch.model.directory import Keys, found_in, keys_at, numbers_of, some_keys
+from tagmatch.model.errors import IndexCorruptError
 from tagmatch.model.kernels.lists import gather
 from tagmatch.model.records import Alternative, Record
 from tagmatch.model.tables import NEVER, RecordTable, Snapshot
@@ -129,7 +130,10 @@ def _alternative(stored: _Stored) -> Alternative:
 
 
 def _time(expires: int) -> datetime | None:
-    return None if expires == NEVER else _EPOCH + timedelta(microseconds=expires)
+    try:
+        return None if expires == NEVER else _EPOCH + timedelta(microseconds=expires)
+    except OverflowError:
+        raise IndexCorruptError(f"a key expires {expires} µs after 1970, which is in no year that there is") from None
 
 
 def _listed(keys: Keys) -> list[Any]:

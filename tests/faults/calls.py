@@ -166,6 +166,18 @@ def _best_of_some() -> pa.ListArray:
         return tm.match_best([["a"], ["a", "c"]], limit=2, order_by="size desc")
 
 
+def _only_some() -> list[pa.ListArray]:
+    """Keys with some data, before and after a change."""
+    with TagMatch(data={"size": "int64"}, device="cpu") as tm:
+        found = []
+        for changed in (range(300), range(0, 300, 30)):
+            sizes = [key % 10 + (len(changed) < 300) for key in changed]
+            tm.put_many(pa.table({"key": changed, "tags": [["a"]] * len(changed), "size": sizes}))
+            tm.consolidate()
+            found.append(tm.match_many([["a"], ["b"]], only="size = 1"))
+        return found
+
+
 def _many(ask: Callable[[TagMatch], Any], expected: Callable[[Oracle], Any]) -> Call:
     return Call(lambda case: ask(case.tm), expected, lambda _, answers: [sorted(keys) for keys in answers.to_pylist()])
 
@@ -294,6 +306,11 @@ CALLS: dict[str, Call] = {
     ),
     "match_best": Call(
         lambda _: _best_of_some(), lambda _: [[2, 1], [2, 1]], lambda _, found: found.to_pylist()
+    ),
+    "match_many, only": Call(
+        lambda _: _only_some(),
+        lambda _: [[[*range(1, 300, 10)], []], [sorted([*range(1, 300, 10), *range(0, 300, 30)]), []]],
+        lambda _, found: [[sorted(keys) for keys in each.to_pylist()] for each in found],
     ),
     "match_highlights": Call(
         lambda case: case.tm.match_highlights(QUERIES), lambda oracle: [oracle.match(query) for query in QUERIES],

@@ -31,6 +31,8 @@ from tagmatch.model.storage.format import manifest_text
 
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu"}
 _ANSWERED = "answered"
+#: Columns of data of keys
+DATA = {"name": "dictionary", "rank": "int64"}
 #: The number of the snapshot that `make_index` makes last
 KEPT = 3
 
@@ -48,6 +50,7 @@ def indexes(folder: Path) -> Iterator[Path]:
     for layout, key_type in itertools.product(get_args(Layout), get_args(KeyType)):
         path, copy = folder / f"{layout} {key_type} first", folder / f"{layout} {key_type}"
         keys: list[Any] = [rng.randrange(2**40) if key_type == "integer" else f"key {i}" for i in range(60)]
+        put: list[Any] = [2**41 + i if key_type == "integer" else f"put {i}" for i in range(30)]
         pairs = [(rng.sample(TAGS, rng.randrange(5)), key) for key in keys]
         make_index(path, pairs, rng, layout=layout, key_type=key_type, max_partition_size=7)
         tagmatch.backup(path, copy, keep_snapshots=1)
@@ -55,9 +58,13 @@ def indexes(folder: Path) -> Iterator[Path]:
             segments_stay(),  # the others, whose tables are whole
             warnings.catch_warnings(),
             cut_every(),
-            TagMatch(path, **_OPTIONS) as tm,
+            TagMatch(path, **_OPTIONS, data=DATA) as tm,
         ):
             warnings.simplefilter("ignore")
+            tm.put_many(pa.table({
+                "key": put, "tags": [["put"]] * 30, "where": ["x > 1 or x < 0", None, 'name = "a"'] * 10,
+                "name": ["a", None, "b"] * 10, "rank": range(30),
+            }))  # fmt: skip
             tm.consolidate()
             tm.add_sets([["near"]] * 9, keys[:9], where=[f"within circle({i}, {i / 2}, {10**i})" for i in range(9)])
             tm.move(keys[:30], [float(i) for i in range(30)], [i / 2 for i in range(30)])
@@ -66,7 +73,19 @@ def indexes(folder: Path) -> Iterator[Path]:
         with TagMatch(copy, layout=layout, **_OPTIONS) as tm:
             tm.add_set(["later"], keys[0], where="x > 5")
             tm.remove_sets([tags for tags, _ in pairs[5:7]], keys[5:7])
-        kinds = ("staged-*", "changes-*", "MANIFEST-*", "POSITIONS*", "deleted-*", "*/vocabulary.arrow", "*/*.arrow.0*")
+            tm.put(put[1], ["later"], where="x > 5 or x < 3", data={"rank": 7})
+            tm.put_many(pa.table({"key": keys[50:53], "tags": [["later"]] * 3, "name": ["a", "b", None]}))
+            tm.delete(put[2])
+        kinds = (
+            "*/records.arrow",
+            "staged-*",
+            "changes-*",
+            "MANIFEST-*",
+            "POSITIONS*",
+            "deleted-*",
+            "*/vocabulary.arrow",
+            "*/*.arrow.0*",
+        )
         assert all(any(copy.glob(kind)) for kind in kinds)
         yield copy
 
@@ -221,6 +240,10 @@ def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], o
                 lambda: tm.match_many(queries),
                 lambda: tm.match_many(table),
                 lambda: tm.explain(queries[1], location=(9.0, 4.5)),
+                lambda: [*tm.records.values()], lambda: [tm.get(key) for key in [*tm.records][:5]],
+                lambda: tm.match_many([["put", "later"]], columns=["name", "rank"]),
+                lambda: tm.match_best([["put", "later"]], limit=3, order_by="rank"),
+                lambda: tm.match_many([["put", "later"]], only='name = "a" or rank > 5'),
                 lambda: tm.match(queries[2], within=tagmatch.Circle(9.0, 4.5, 10.0**6)),
                 tm.to_arrow, lambda: dict(tm), lambda: queries[0] in tm, tm.stats, tm.check,
             ]  # fmt: skip
@@ -232,6 +255,8 @@ def uses(path: Path, place: Path, rng: random.Random) -> Iterator[Callable[[], o
             key: Any = {"integer": 7, "string": "seven"}[tm.stats()["key_type"]]
             tm.add_set(["new"], key)
             tm.remove_set(TAGS[:2], key)
+            tm.put(key, ["new"], where="x = 1")
+            tm.delete_many([*tm.records][:3])
             tm.consolidate(full=full)
             tm.match_many(queries)
             tm.check()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.driver import Case, Length, Program
-from faults.saves import CLIENTS, OPERATIONS, SYNCED, Contents, Moment, Run
+from faults.saves import CLIENTS, DATA, OPERATIONS, SYNCED, Contents, Moment, Run
 from support.index_files import unnamed_in
 
 from tagmatch import IndexNotFoundError, StagedChangesWarning, TagMatch, TagMatchError
@@ -27,10 +27,12 @@ _MORE = frozenset(["one more"])
 
 
 def with_positions(tm: TagMatch[Any]) -> dict[frozenset[str], tuple[Any, ...]]:
-    """The sets of an index and, under a name that none has, where clients are."""
+    """The sets of an index and, under names that none has, where clients are, and the data of keys."""
     positions = tm._engine.clients.positions()
     places = zip(positions.keys.to_pylist(), positions.lon.tolist(), positions.lat.tolist(), strict=True)
-    return {**dict(tm), **({CLIENTS: tuple(sorted(places))} if len(positions.keys) else {})}
+    data = sorted((key, record.data["name"]) for key, record in tm.records.items() if record.data)
+    beside = {CLIENTS: tuple(sorted(places)), DATA: tuple(data)}
+    return {**dict(tm), **{name: found for name, found in beside.items() if found}}
 
 
 def contents_of(folder: Path, name: str, *, staged: bool = False) -> Contents:

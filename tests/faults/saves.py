@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, get_args
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 from faults.disk_states import Disk, State
 from faults.work import Work
 from oracle import Oracle
@@ -32,6 +33,8 @@ from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 Contents = dict[frozenset[str], tuple[Any, ...]] | None
 #: Under which contents have where clients are: key, longitude and latitude of each, in order
 CLIENTS = frozenset(["where clients are"])
+#: Under which they have the data of keys: key and name of each, in order
+DATA = frozenset(["the data of keys"])
 SYNCED = "what was synced"
 _OPTIONS: dict[str, Any] = {"threads": 1, "device": "cpu", "durability": "none"}
 #: Steps before an operation begins
@@ -219,6 +222,39 @@ def positions(run: Run) -> None:
                 tm.save_positions()
 
 
+def puts(run: Run) -> None:
+    """Put keys in place of what they had, with data, put them again with other data alone, and delete some."""
+    path, keys = "index", [*dict.fromkeys(STORED[1])][:40]
+    oracle = Oracle()
+
+    def put(database: Any, name: str) -> None:
+        rows = [(key, [f"tag {key % 7}"], None, None, None, {"name": name}) for key in keys]
+        if isinstance(database, Oracle):
+            database.put_many(rows)
+        else:
+            table = {"key": [row[0] for row in rows], "tags": [row[1] for row in rows], "name": [name] * len(rows)}
+            database.put_many(pa.table(table))
+
+    def contents() -> Contents:
+        data = {key: record[2] for key, record in oracle.records().items() if record[2]}
+        return {
+            **dict(oracle),
+            **({DATA: tuple(sorted((key, own["name"]) for key, own in data.items()))} if data else {}),
+        }
+
+    with _stored_index(run.path / path, data={"name": "string"}) as tm:
+        _store(oracle)
+        run.start({path: contents()})
+        for change in (
+            lambda each: put(each, "first"), lambda each: put(each, "second"), lambda each: each.delete_many(keys[:20]),
+        ):  # fmt: skip
+            for database in (tm, oracle):
+                change(database)
+            oracle.consolidate()
+            with run.step({path: contents()}):
+                tm.consolidate()
+
+
 def copied_positions(run: Run) -> None:
     """Back up an index with positions, to where nothing is; they come right after the copy."""
     with _stored_index(run.path / "index") as tm:
@@ -365,7 +401,7 @@ def killed_and_again(run: Run) -> None:
 
 
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
-    first_consolidation, consolidations, integer_keys, string_keys, positions, copied_positions, save_over_another,
-    build_command, save_as_jobs_do, append_as_jobs_do, append_files_of_tasks, kept_snapshots, backups, restores,
-    killed_and_again,
+    first_consolidation, consolidations, integer_keys, string_keys, positions, puts, copied_positions,
+    save_over_another, build_command, save_as_jobs_do, append_as_jobs_do, append_files_of_tasks, kept_snapshots,
+    backups, restores, killed_and_again,
 )  # fmt: skip
