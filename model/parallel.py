@@ -193,6 +193,19 @@ def run(work: Callable[[T], R], items: Iterable[T], threads: int) -> list[R]:
         raise
 
 
+def in_one_step(work: Callable[[], R]) -> R:
+    """The result of work that Ctrl-C does not end half-way: it comes to the main thread, which has another one work."""
+    if threading.current_thread() is not threading.main_thread():
+        return work()
+    job: SharedWork[None, R] = SharedWork([None])
+    try:
+        _threads.help(partial(job.help, lambda _: work()), 1)
+        return job.results()[0]
+    except BaseException:
+        job.stop()
+        raise
+
+
 def even_ranges(count: int, parts: int) -> list[tuple[int, int]]:
     """`count` rows cut into at most `parts` ranges of nearly equal length, none empty."""
     parts = min(parts, count)

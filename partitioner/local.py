@@ -126,9 +126,9 @@ def held_in(segment: Segment, rows: U32Array) -> HeldSets:
 def by_frequency(frequencies: U32Array, order: U32Array, *, threads: int = 1) -> U32Array:
     """Places of tags by frequency, equal frequencies in the order given; the rare ones, nearly all, by counting."""
     ordered = frequencies[order]
-    rare = ordered < _RARE
+    rare, most = ordered < _RARE, int(ordered.max(initial=0))
     if rare.all():
-        return order[group_by(ordered, _RARE, threads=threads)[1]]
+        return order[group_by(ordered, most + 1, threads=threads)[1]]
     rare_tags, rest = order[rare], order[~rare]
     return np.concatenate([
         rare_tags[group_by(ordered[rare], _RARE, threads=threads)[1]],

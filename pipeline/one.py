@@ -287,7 +287,14 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bo
             found = add_rows(tables[segment], sets_in(tables[segment], tags, beside, ALL, dtypes)[0], found)
         return found
 
+    in_all.elements = sets.elements = _elements
     return Kernels(in_all, sets, few_keys if brief else None)
+
+
+def _elements(arguments: tuple[Any, ...]) -> int:
+    """How many elements the arrays of segments have."""
+    tables: U64Array = arguments[0]
+    return int(tables[:, 1 : LAYOUT * 2 : 2].sum())
 
 
 class OneQuery:
@@ -336,9 +343,8 @@ class OneQuery:
         text, tag_count, *_ = query
         if tag_count > FEW_TAGS or self._kernels.few_keys is None:
             return None
-        if self._enter is None:
-            self._enter = entered(self._kernels.few_keys, self._tables, text, tag_count, (), unique, counts, FEW)
-        found: U64Array | None = self._enter(self._tables, text, tag_count, (), unique, counts, FEW)
+        found: U64Array | None
+        found, self._enter = entered(self._kernels.few_keys, self._tables, text, tag_count, (), unique, counts, FEW)
         return found
 
     def set_ids(self, query: Single) -> U32Array:

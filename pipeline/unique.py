@@ -14,6 +14,7 @@ from numba.core import types
 from numba.extending import intrinsic, models, register_model
 
 from tagmatch.model.arrays import BoolArray, I64Array, Lists, U64Array, UIntArray, pooled
+from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.intrinsics import ones, trailing_zeros
 from tagmatch.model.kernels.jit import copy, kernel
 from tagmatch.model.kernels.lists import sort_values
@@ -127,6 +128,16 @@ _load: Any = intrinsic(_loaded)
 _store: Any = intrinsic(_stored)
 _ordered: Any = intrinsic(_in_order)
 _is_alike: Any = intrinsic(_alike)
+
+
+def _store_several(keys: UIntArray, place: int, several: UIntArray) -> None:
+    keys[place : place + _LANES] = several
+
+
+instead(_load, lambda keys, place: keys[place : place + _LANES].copy())
+instead(_store, _store_several)
+instead(_ordered, lambda first, second: np.sort(np.append(first, second)).reshape(2, _LANES))
+instead(_is_alike, lambda before, several: (several == np.append(before, several[:-1])).any())
 
 
 @kernel

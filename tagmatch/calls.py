@@ -285,6 +285,7 @@ def _another_process(folder: str) -> Iterator[None]:
 
 def _go_all_ways(folder: str, step: int) -> None:
     """Do everything, from the first on or, with step -1, from the last on."""
+    from tagmatch.model.kernels.interpreted import compiling_at_once
     from tagmatch.model.layouts import LAYOUTS
 
     answers = [(name, exact) for name, rules in LAYOUTS.items() for exact in {True, rules.compares_tags}]
@@ -294,8 +295,9 @@ def _go_all_ways(folder: str, step: int) -> None:
         _use_names,
         *(partial(_use_areas, plane) for plane in (False, True)),
     ]
-    for number, way in enumerate(ways[::step]):
-        way(Path(folder, str(number)))
+    with compiling_at_once():
+        for number, way in enumerate(ways[::step]):
+            way(Path(folder, str(number)))
 
 
 def _use_constraints(last_key: int, path: Path) -> None:

@@ -14,6 +14,7 @@ from support.agreement import assert_agree, loaded
 from support.segments import segments_stay
 
 from tagmatch.model import parallel
+from tagmatch.model.kernels import interpreted
 from tagmatch.model.options import Layout
 from tagmatch.pipeline.service import Pipeline
 
@@ -31,6 +32,9 @@ os.environ["TEST_SEED"] = str(SEED)
 
 # Several threads work together on the few rows of tests, too
 parallel._FEWEST_ROWS = 4
+
+# Kernels are compiled, however little they have to do
+interpreted.compile_at_once()
 
 #: `rarest` reads no `max_partition_size`
 _SIZES: dict[str, tuple[dict[str, int], ...]] = {"balanced": ({"max_partition_size": 1}, {"max_partition_size": 7}, {})}

@@ -1,1 +1,5 @@
 """Benchmarks; each is a command of `tagmatch-bench`."""
+
+from tagmatch.model.kernels.interpreted import compile_at_once
+
+compile_at_once()  # what warms up is smaller than what is timed

@@ -13,6 +13,7 @@ from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 
+from tagmatch.model.kernels.interpreted import by_python_first
 from tagmatch.model.kernels.kept import digest_of, kept
 
 _njit: Any = numba.njit
@@ -56,23 +57,23 @@ class _CompilerOfParts(CompilerBase):
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Compile on first use, without the interpreter lock; cached on disk. Integer division by zero is not checked."""
-    return kept(inlined(function), function)
+    """Compile on first use that is not little, without the interpreter lock; cached on disk. No division is checked."""
+    return by_python_first(kept(inlined(function), function), function)
 
 
 def brief_kernel(function: Callable[..., Any]) -> Any:
     """A kernel that keeps the interpreter lock, as it takes microseconds: to get it back may take longer."""
-    return kept(_compiled(function), function)
+    return by_python_first(kept(_compiled(function), function), function)
 
 
-def entered(compiled: Any, *arguments: Any) -> Any:
-    """What a kernel does with arguments of the same types as these, which it does not look at: half a microsecond less.
+def entered(compiled: Any, *arguments: Any) -> tuple[Any, Any]:
+    """What a kernel returns, and what does the same for arguments of the same types, at which it does not look.
 
-    The kernel is compiled, if need be, and not called.
+    That takes half a microsecond less; it is `None` while the kernel is not compiled.
     """
-    types = tuple(map(numba.typeof, arguments))
-    compiled.compile(types)
-    return compiled.overloads[types].entry_point
+    result = compiled(*arguments)
+    found = compiled.overloads.get(tuple(map(numba.typeof, arguments)))
+    return result, found and found.entry_point
 
 
 def inlined(function: Callable[..., Any]) -> Any:

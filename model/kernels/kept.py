@@ -194,6 +194,32 @@ def _warn_of_cache(error: OSError) -> None:
     )
 
 
+class NotKeptError(Exception):
+    """A kernel is to be loaded, and is not there."""
+
+
+class _Loading(threading.local):
+    only = False
+
+
+# Whether this thread wants kernels that are kept, and would not have others compiled
+_loading = _Loading()
+
+
+def load(compiled: Any, types: tuple[Any, ...]) -> bool:
+    """Load a kernel for arguments of these types, if it is kept; whether it is."""
+    if not isinstance(compiled._cache, _Cache):
+        return False
+    _loading.only = True
+    try:
+        compiled.compile(types)
+    except NotKeptError:
+        return False
+    finally:
+        _loading.only = False
+    return True
+
+
 class NamedPlace:
     """Tells Numba where the machine code of a kernel is kept: by what it is called, not by where it is installed."""
 
@@ -248,7 +274,7 @@ class KeptByCode:
         parent: Any = super()
         try:
             return parent.load_overload(sig, context)
-        except (MemoryError, OSError):
+        except (MemoryError, NotKeptError, OSError):
             raise
         except Exception:
             with contextlib.suppress(OSError):
@@ -289,6 +315,8 @@ class _Cache(KeptByCode, FunctionCache):
             datas = filter(None, (file.load(key) for file in (own, shipped)))
             found = next((self._impl.rebuild(context, data) for data in datas), None)
         if found is None:
+            if _loading.only:
+                raise NotKeptError
             _wait.begin()
         return found
 
@@ -356,6 +384,8 @@ def _alone(place: int) -> Iterator[None]:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
             except BlockingIOError:
+                if _loading.only:
+                    raise NotKeptError from None
                 _wait.begin()
                 fcntl.lockf(file, fcntl.LOCK_EX, 1, place)
     try:

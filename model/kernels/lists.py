@@ -314,13 +314,13 @@ _FEW_ROWS = 32
 
 
 def _word(table: Any, row: Any, depth: Any) -> Any:
-    """Word `depth` of a row of the table."""
-    raise NotImplementedError
+    """Word `depth` of a row of the table; compiled code has one of the two functions."""
+    return (_lists_word if isinstance(table, tuple) else _matrix_word)(table, row, depth)
 
 
 def _is_last(table: Any, word: Any, depth: Any) -> Any:
-    """Whether no word follows `word`, which is word `depth` of its row."""
-    raise NotImplementedError
+    """Whether no word follows `word`, which is word `depth` of its row; as `_word`."""
+    return (_lists_is_last if isinstance(table, tuple) else _matrix_is_last)(table, word, depth)
 
 
 def _matrix_word(table, row, depth):

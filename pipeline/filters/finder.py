@@ -294,9 +294,11 @@ class OneMessage(OneQuery):
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         text, count, attributes, _ = query
-        if self._enter is None:
-            self._enter = entered(self._kernels.keys, self._tables, text, count, (attributes,), unique, counts, most)
-        return self._enter(self._tables, text, count, (attributes,), unique, counts, most)
+        arguments = self._tables, text, count, (attributes,), unique, counts, most
+        if self._enter is not None:
+            return self._enter(*arguments)
+        found, self._enter = entered(self._kernels.keys, *arguments)
+        return found
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets with constraints that the message satisfies."""

@@ -20,6 +20,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from tagmatch.model.arrays import I64Array, IntArray, Lists, U32Array, U64Array, offsets_of
+from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.intrinsics import leading_zeros, ones, trailing_zeros
 from tagmatch.model.kernels.jit import inlined, kernel, with_room
 from tagmatch.pipeline.filters.asked import Asked, Requirements, Sets, keep_verified, sets_of
@@ -474,6 +475,21 @@ def _meet_all(typing, left, lines, columns, first, last, buckets, message):  # n
         return stopped
 
     return types.int64(left, lines, columns, types.int64, types.int64, buckets, types.int64), generate
+
+
+def _meet_each(left: Any, lines: Any, columns: Any, first: int, last: int, buckets: Any, message: int) -> int:
+    for column in range(first, last):
+        attribute, line = columns[column]
+        bucket = buckets[attribute, message]
+        if bucket == SEVERAL:
+            return column
+        left[0] &= lines[line + bucket]
+        if not left[0].any():
+            return _NOTHING
+    return last
+
+
+instead(_meet_all, _meet_each)
 
 
 @kernel

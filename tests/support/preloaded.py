@@ -11,7 +11,10 @@ import tagmatch.cli.shared
 import tagmatch.files.csv
 import tagmatch.files.rows  # noqa: F401 - for the forks
 from tagmatch.cli.app import app
+from tagmatch.model.kernels.interpreted import compile_at_once
 from tagmatch.model.options import Layout
+
+compile_at_once()
 
 # Modules that are imported as commands run, and kernels; all with one thread, as this process is forked
 with tempfile.TemporaryDirectory() as folder:

@@ -30,9 +30,13 @@ class Shown(event.Listener):
 event.register("numba:compile", Shown())
 """
 
+# Kernels that have little to do are compiled, too
+AT_ONCE = "from tagmatch.model.kernels.interpreted import compile_at_once\ncompile_at_once()\n"
+
 # Does what a program would do, in shapes that `warm_up` does not have
 PROGRAM = (
     SHOWN.replace("if hasattr", "if True or hasattr")
+    + AT_ONCE
     + """
 import random, sys, tempfile
 from pathlib import Path
@@ -145,7 +149,7 @@ def test_nothing_is_compiled_after_warm_up_also_by_a_copy_elsewhere(tmp_path):
 
 
 # One small kernel for two types, and the folder in which it is kept
-ONE = """
+ONE = f"""{AT_ONCE}
 import sys, warnings
 warnings.simplefilter("always")
 import numpy as np
@@ -237,7 +241,7 @@ def test_a_kernel_is_compiled_anew_if_what_it_is_made_from_changes_and_no_other(
     package = tmp_path / "own"
     package.mkdir()
     (package / "__init__.py").touch()
-    program = f"{SHOWN}\nfrom own.kernels import other, total\nfrom own.parts import Pair\n"
+    program = f"{SHOWN}{AT_ONCE}from own.kernels import other, total\nfrom own.parts import Pair\n"
     program += "other(); print(total(Pair(1, 2)))"
     again = ["one", "total"]
     moved = [
@@ -262,7 +266,7 @@ def test_kernels_of_one_name_stay_apart_though_other_processes_compiled_them(tmp
         "import numpy as np\nfrom tagmatch.model.kernels.jit import kernel\n\ndef of(dtype):\n    @kernel\n"
         "    def zeros(count): return np.zeros(count, dtype)\n    return zeros\n"
     )
-    code, path = "from made import of; import numpy as np; ", f"{ROOT}{os.pathsep}{tmp_path}"
+    code, path = f"{AT_ONCE}from made import of; import numpy as np; ", f"{ROOT}{os.pathsep}{tmp_path}"
     for types in (["uint8"], ["float64"], ["float64", "uint8"], ["uint8", "float64"]):
         asked = "; ".join(f"print(of(np.{each})(2).dtype)" for each in types)
         assert run(code + asked, tmp_path / "cache", PYTHONPATH=path).split() == types

@@ -1,0 +1,264 @@
+"""Python itself runs kernels that are not compiled yet, where there is little to do: to compile one takes seconds.
+
+There is no second text of a kernel. Its own code runs with what it names replaced: other kernels by their code, what
+only compiled code has by what Python can call, and arrays by such whose elements are Python's own numbers, which are
+wide enough for any sum, as those of compiled code are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from itertools import count
+from types import CellType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import numba
+import numpy as np
+
+from tagmatch.model.kernels.kept import load
+from tagmatch.model.parallel import in_one_step
+
+#: Python runs a kernel whose arguments have no more numbers than this, until that has taken so many seconds in all:
+#: about as long as to compile it takes
+FEW, PATIENCE = 1 << 14, 1.0
+
+_U64 = np.uint64
+_ALL_BITS = (1 << 64) - 1
+
+
+def compile_at_once() -> None:
+    """Have this process compile each kernel before its first use, however little there is to do."""
+    global FEW
+    FEW = -1
+
+
+@contextlib.contextmanager
+def compiling_at_once() -> Iterator[None]:
+    """As `compile_at_once`, within it."""
+    global FEW
+    few = FEW
+    compile_at_once()
+    try:
+        yield
+    finally:
+        FEW = few
+
+
+class NotInterpretedError(Exception):
+    """A kernel names something that only compiled code has."""
+
+
+# What Python calls in place of what only compiled code has
+_instead: dict[Any, Callable[..., Any]] = {}
+
+
+def instead(compiled: Any, function: Callable[..., Any]) -> None:
+    """Have Python call this function in place of what only compiled code has."""
+    _instead[compiled] = function
+
+
+def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
+    """Have Python run a kernel that is neither compiled nor kept, where it has little to do; the kernel.
+
+    How much that is says its attribute `elements`, of its arguments. Once it is compiled, nothing is asked here.
+    """
+    compile_for, missing, spent = compiled._compile_for_args, set(), 0.0
+
+    def code_for(*arguments: Any) -> Any:
+        """What the dispatcher calls for arguments of types that it does not know."""
+        nonlocal spent
+        if spent >= PATIENCE or compiled.elements(arguments) > FEW:
+            return compile_for(*arguments)
+        types = tuple(map(numba.typeof, arguments))
+        if types not in missing:
+            if load(compiled, types):
+                return compile_for(*arguments)
+            missing.add(types)
+        try:
+            code = _interpreted(function)
+        except NotInterpretedError:
+            spent = math.inf
+            return compile_for(*arguments)
+
+        def run(*arguments: Any) -> Any:
+            with np.errstate(all="ignore"):
+                return _given(code(*map(_taken, arguments)))
+
+        def run_and_time(*arguments: Any) -> Any:
+            nonlocal spent
+            begin = time.perf_counter()
+            try:
+                return in_one_step(partial(run, *arguments))
+            finally:
+                spent += time.perf_counter() - begin
+
+        return run_and_time
+
+    compiled._compile_for_args, compiled.elements = code_for, _elements
+    return compiled
+
+
+def _elements(arguments: Sequence[Any]) -> int:
+    """How many numbers there are in arrays, and in tuples of such."""
+    total = 0
+    for each in arguments:
+        if isinstance(each, np.ndarray):
+            total += each.size
+        elif isinstance(each, tuple):
+            total += _elements(each)
+    return total
+
+
+class _Array(np.ndarray[Any, Any]):
+    """Its elements are numbers as wide as compiled code has them; it keeps the low bits of one that is too wide."""
+
+    def __getitem__(self, place: Any) -> Any:
+        element = _element(self, place)
+        return int(element) if isinstance(element, np.integer) and type(element) is not _U64 else element
+
+    def __setitem__(self, place: Any, value: Any) -> None:
+        try:
+            _set_element(self, place, value)
+        except OverflowError:
+            _set_element(self, place, _U64(value & _ALL_BITS))
+
+    def __iter__(self) -> Any:
+        return map(self.__getitem__, range(len(self)))
+
+
+_element, _set_element = np.ndarray.__getitem__, np.ndarray.__setitem__
+
+
+def _taken(value: Any) -> Any:
+    """A value as interpreted code has it."""
+    if isinstance(value, np.ndarray):
+        return value.view(_Array)
+    if isinstance(value, tuple):
+        return _tuple_as(value, map(_taken, value))
+    return int(value) if isinstance(value, np.integer) and type(value) is not _U64 else value
+
+
+def _given(value: Any) -> Any:
+    """What interpreted code returns, as compiled code returns it."""
+    if isinstance(value, _Array):
+        return value.view(np.ndarray)
+    if isinstance(value, tuple):
+        return _tuple_as(value, map(_given, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _tuple_as(like: Any, parts: Any) -> Any:
+    return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+
+
+def _number(dtype: Any) -> Any:
+    """A type of numbers of NumPy, which makes such numbers as `_Array` has."""
+
+    class Number(dtype):  # type: ignore[misc]
+        def __new__(cls, value: Any) -> Any:
+            try:
+                number = dtype(value)
+            except OverflowError:
+                number = _U64(int(value) & _ALL_BITS).astype(dtype)
+            return number if dtype is _U64 else int(number)
+
+    return Number
+
+
+_NUMBERS = {each: _number(each) for each in np.sctypeDict.values() if issubclass(each, np.integer)}
+
+
+class _Module:
+    """A module, as interpreted code names it."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        found = _in_place_of(getattr(self._module, name))
+        setattr(self, name, found)
+        return found
+
+
+def _in_place_of(value: Any) -> Any:
+    """What stands for a value that a kernel names."""
+    if isinstance(value, ModuleType):
+        return _Module(value)
+    if isinstance(value, type):
+        return _NUMBERS.get(value, value)
+    if hasattr(value, "py_func"):
+        return _interpreted(value.py_func)
+    if isinstance(value, FunctionType) and value.__module__.startswith("tagmatch."):
+        return _interpreted(value)
+    if type(value).__module__.startswith("numba."):
+        _learn_intrinsics()
+        if value not in _instead:
+            raise NotInterpretedError(value)
+        return _instead[value]
+    if callable(value) and (isinstance(value, np.ufunc) or getattr(value, "__module__", None) == "numpy"):
+        return lambda *arguments, **options: _taken(value(*arguments, **options))
+    return _taken(value)
+
+
+_made: dict[Any, Any] = {}
+
+
+def _interpreted(function: Any) -> Any:
+    """The function with what it names replaced."""
+    if function not in _made:
+        known, named = function.__globals__, _names(function.__code__)
+        names = {name: _in_place_of(known[name]) for name in named if name in known}
+        cells = tuple(CellType(_in_place_of(cell.cell_contents)) for cell in function.__closure__ or ())
+        names["__builtins__"] = known["__builtins__"]
+        _made[function] = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
+    return _made[function]
+
+
+def _names(code: CodeType) -> set[str]:
+    return set(code.co_names).union(*(_names(each) for each in code.co_consts if isinstance(each, CodeType)))
+
+
+@cache
+def _learn_intrinsics() -> None:
+    """What Python calls for those of `intrinsics`, whose kernels are made by means of this module."""
+    from tagmatch.model.kernels import intrinsics
+
+    instead(intrinsics.ones, lambda word: _U64(int(word).bit_count()))
+    instead(intrinsics.trailing_zeros, lambda word: _U64((int(word) & -int(word) or 1).bit_length() - 1))
+    instead(intrinsics.leading_zeros, lambda word: _U64(64 - int(word).bit_length()))
+    instead(intrinsics.add, _add)
+    instead(intrinsics.array_at, _array_at)
+    instead(intrinsics.own_array_at, _array_at)
+    instead(intrinsics.arrays_at, _arrays_at)
+
+
+_adding = threading.Lock()
+
+
+def _add(words: Any, place: int, more: Any) -> Any:
+    with _adding:
+        before = words[place]
+        words[place] = before + more
+    return before
+
+
+def _array_at(addresses: Any, place: int, dtype: Any) -> Any:
+    address, size = (int(addresses[2 * place + each]) for each in range(2))
+    memory = (ctypes.c_uint8 * (size * np.dtype(dtype).itemsize)).from_address(address) if size else b""
+    return np.frombuffer(memory, dtype).view(_Array)
+
+
+def _arrays_at(addresses: Any, place: int, dtypes: Any) -> Any:
+    places = count(place)
+
+    def made(each: Any) -> Any:
+        is_one = not isinstance(each, tuple)
+        return _array_at(addresses, next(places), each) if is_one else _tuple_as(each, map(made, each))
+
+    return made(dtypes)
