@@ -5,10 +5,12 @@ import random
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from support.agreement import assert_highlights, assert_keys, change_all, loaded
 from support.failing_devices import OUT_OF_MEMORY, InjectedCudaError
 
+from tagmatch import TagMatch
 from tagmatch.pipeline.cuda import device, pairs
 from tagmatch.pipeline.cuda import matcher as cuda_matcher
 from tagmatch.pipeline.cuda.device import PinnedPool
@@ -96,6 +98,25 @@ def test_pairs_of_the_device_are_counted(monkeypatch: pytest.MonkeyPatch, engine
         assert tm.match_counts(queries, unique=True).to_pylist() == [len(set(keys)) for keys in expected]
         assert tm.match_exists_many(queries).to_pylist() == list(map(bool, expected))
         assert_highlights(tm, queries, expected, "integer")
+
+
+def test_sets_that_ask_for_parts_are_the_cpus_and_best_keys_are_of_both(engine: dict[str, Any]) -> None:
+    """Beside sets of the device, in two segments; by scores of data and messages, and counted by a column of data."""
+    with TagMatch(data={"size": "int64"}, **engine) as tm:
+        for key, (tags, where) in enumerate(
+            [(["t0"], None), ([], 'at least 2 of tags {"t0", "t1", "t2"}'), (["t1"], "at least 1 of {x = 1, y = 1}")]
+        ):
+            tm.put(key, tags, where=where, data={"size": key % 2})
+            tm.consolidate()
+        rows = [["t0", "t1"], ["t1"], ["t0"], ["t3"]]
+        messages = pa.table({"tags": rows, "x": [1, 1, 0, 1], "sign": [1, -1, 1, 1]})
+        assert [sorted(keys) for keys in tm.match_many(messages).to_pylist()] == [[0, 1, 2], [2], [0], []]
+        best = tm.match_best(messages, limit=2, score="size * sign").to_pylist()
+        assert best == [[1, 0], [2], [0], []]
+        counts = tm.match_counts(messages, count_by="size").to_pylist()
+        assert [[(each["value"], each["count"]) for each in row] for row in counts] == [
+            [(0, 2), (1, 1)], [(0, 1)], [(0, 1)], [],
+        ]  # fmt: skip
 
 
 def test_memory_is_lent_once_at_a_time() -> None:
