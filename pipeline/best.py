@@ -117,25 +117,48 @@ def counts_in(ranks: Lists, groups: U32Array, count: int, unique: bool) -> tuple
 
 
 @kernel
-def _least_of_each(ends, values, limit, chosen):
-    """Choose the least values of each list, and of equal ones the first."""
+def _each_once(ends, ranks, seen, new_ends, out):
+    """Write the different ranks of each message, in their order."""
+    used = np.int64(0)
+    for message in range(len(ends) - 1):
+        for i in range(ends[message], ends[message + 1]):
+            out[used] = ranks[i]
+            used += np.int64(seen[ranks[i]] != message + 1)
+            seen[ranks[i]] = message + 1
+        new_ends[message + 1] = used
+
+
+def each_once(ranks: Lists, count: int) -> Lists:
+    """The different ranks of each message, which are below `count`, in their order."""
+    # One more may be written before it is known that it was there
+    ends, out = np.zeros(len(ranks) + 1, np.int64), np.empty(len(ranks.values) + 1, np.uint32)
+    offsets = ranks.offsets.astype(np.int64, copy=False)
+    _each_once(offsets, ranks.values, np.zeros(count, np.uint32), ends, out)
+    return Lists(ends, out[: ends[-1]])
+
+
+@kernel
+def _least_of_each(ends, values, ranks, limit, chosen):
+    """Choose the least values of each list, and of equal ones those with the least ranks."""
     for each in range(len(ends) - 1):
         begin, end = ends[each], ends[each + 1]
-        last, left = values[begin] if begin < end else np.int64(0), end - begin
-        if left > limit:
-            last = np.partition(values[begin:end], limit - 1)[limit - 1]
-            left = limit
+        if end - begin <= limit:
             for i in range(begin, end):
-                left -= np.int64(values[i] < last)
+                chosen[i] = True
+            continue
+        last = np.partition(values[begin:end], limit - 1)[limit - 1]
+        left, equal, used = np.int64(limit), np.empty(end - begin, np.uint32), np.int64(0)
         for i in range(begin, end):
-            is_less = end - begin <= limit or values[i] < last
-            is_last = not is_less and values[i] == last and left > 0
-            left -= np.int64(is_last)
-            chosen[i] = is_less or is_last
+            left -= np.int64(values[i] < last)
+            equal[used] = ranks[i]
+            used += np.int64(values[i] == last)
+        last_rank = np.partition(equal[:used], left - 1)[left - 1]
+        for i in range(begin, end):
+            chosen[i] = values[i] < last or (values[i] == last and ranks[i] <= last_rank)
 
 
-def least_of_each(ends: I64Array, values: I64Array, limit: int) -> BoolArray:
-    """Which values are among the least of their list, of which there are `limit` at most; of equal ones, the first."""
+def least_of_each(ranks: Lists, values: I64Array, limit: int) -> BoolArray:
+    """Which ranks are those of the least values of their list, at most `limit`; of equal ones, the least ranks."""
     chosen = np.empty(len(values), np.bool_)
-    _least_of_each(ends, values, limit, chosen)
+    _least_of_each(ranks.offsets.astype(np.int64, copy=False), values, ranks.values, limit, chosen)
     return chosen

@@ -39,7 +39,7 @@ from tagmatch.model.names import near_match
 from tagmatch.model.options import MatchOptions
 from tagmatch.model.tables import Segment, Snapshot
 from tagmatch.pipeline.areas.positions import Clients
-from tagmatch.pipeline.best import Best, counts_in, least_of_each
+from tagmatch.pipeline.best import Best, counts_in, each_once, least_of_each
 from tagmatch.pipeline.segment import Matcher
 from tagmatch.records import data_beside
 from tagmatch.scores import Score, check_columns, score_of
@@ -233,7 +233,8 @@ def best_of(asking: AskingMany, limit: int, order: Ranking, scored: Scored | Non
     def some(part: MessagePart, ids: Lists, asked: Whereabouts | None) -> Lists:
         if scored is None:
             return _best(asking.snapshot, ids, asked, order, limit)
-        return _best_scored(part, _ranks_of(asking.snapshot, ids, asked, order), scored, limit)
+        ranks = each_once(_ranks_of(asking.snapshot, ids, asked, order), len(order.keys))
+        return _best_scored(part, ranks, scored, limit)
 
     found = asking.each(some, _MESSAGES if scored is None else _SCORED)
     ranks = np.concatenate([np.zeros(0, np.uint32), *(each.values for each in found)])
@@ -282,24 +283,22 @@ def _best(snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Rank
 
 
 def _best_scored(part: MessagePart, ranks: Lists, scored: Scored, limit: int) -> Lists:
-    """The ranks of the keys of each message with the greatest scores."""
-    owners = np.repeat(np.arange(len(ranks)), ranks.lengths())
-    pairs = np.unique(owners << 32 | ranks.values)
-    owners, numbers = pairs >> 32, pairs & 0xFFFFFFFF
+    """Of the ranks of each message, which differ, those with the greatest scores."""
+    owners, numbers = np.repeat(np.arange(len(ranks)), ranks.lengths()), ranks.values
     attributes = {name: attribute_numbers(*part, name) for name in scored.score.names if name not in scored.columns}
 
     def of(name: str) -> F64Array:
         return attributes[name][owners] if name in attributes else scored.columns[name][numbers]
 
     # As integers, the greatest first and NaN last
-    scores = scored.score.values(len(pairs), of)
+    scores = scored.score.values(len(numbers), of)
     least = (0.0 - scores).view(np.int64)
     least[least < 0] ^= 2**63 - 1
     least[np.isnan(scores)] = 2**63 - 1
-    chosen = least_of_each(offsets_of(np.bincount(owners, minlength=len(ranks))), least, limit)
+    chosen = least_of_each(ranks, least, limit)
     owners, numbers = owners[chosen], numbers[chosen]
     order = np.lexsort((numbers, least[chosen], owners))
-    return Lists(offsets_of(np.bincount(owners, minlength=len(ranks))), numbers[order].astype(np.uint32))
+    return Lists(offsets_of(np.bincount(owners, minlength=len(ranks))), numbers[order])
 
 
 def _ranks_of(snapshot: Snapshot, ids: Lists, asked: Whereabouts | None, order: Ranking) -> Lists:
