@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
@@ -20,6 +19,8 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import binding as llvm
+from llvmlite import ir
 
 from tagmatch.model.kernels.kept import load
 from tagmatch.model.parallel import in_one_step
@@ -233,19 +234,48 @@ def _learn_intrinsics() -> None:
     instead(intrinsics.trailing_zeros, lambda word: _U64((int(word) & -int(word) or 1).bit_length() - 1))
     instead(intrinsics.leading_zeros, lambda word: _U64(64 - int(word).bit_length()))
     instead(intrinsics.add, _add)
+    instead(intrinsics.load_relaxed, lambda words, place: words[place])
+    instead(intrinsics.load_acquire, _load_acquire)
+    instead(intrinsics.fence_acquire, lambda: _in_order()[1]())
+    instead(intrinsics.give_way, lambda: time.sleep(0))
     instead(intrinsics.array_at, _array_at)
     instead(intrinsics.own_array_at, _array_at)
     instead(intrinsics.arrays_at, _arrays_at)
 
 
-_adding = threading.Lock()
+def _add(words: Any, place: int, more: int) -> Any:
+    assert words.itemsize == _INT64.width // 8
+    return _in_order()[0](words.ctypes.data + place * words.itemsize, more)
 
 
-def _add(words: Any, place: int, more: Any) -> Any:
-    with _adding:
-        before = words[place]
-        words[place] = before + more
-    return before
+def _load_acquire(words: Any, place: int) -> Any:
+    word = words[place]
+    _in_order()[1]()
+    return word
+
+
+_INT64 = ir.IntType(64)
+
+
+@cache
+def _in_order() -> tuple[Callable[[int, int], int], Callable[[], None], Any]:
+    """What adds to a word in one step, what puts memory in order, and what has their code: compiled threads go on."""
+    module = ir.Module()
+    for result, arguments in ((_INT64, [_INT64, _INT64]), (ir.VoidType(), [])):
+        function = ir.Function(module, ir.FunctionType(result, arguments), f"of_{len(arguments)}")
+        builder = ir.IRBuilder(function.append_basic_block())
+        if arguments:
+            at, more = function.args
+            builder.ret(builder.atomic_rmw("add", builder.inttoptr(at, _INT64.as_pointer()), more, "seq_cst"))
+        else:
+            builder.fence("seq_cst")
+            builder.ret_void()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(str(module)), machine)
+    engine.finalize_object()
+    add_type, fence_type = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_uint64, ctypes.c_int64), ctypes.CFUNCTYPE(None)
+    add, fence = add_type(engine.get_function_address("of_2")), fence_type(engine.get_function_address("of_0"))
+    return add, fence, engine
 
 
 def _array_at(addresses: Any, place: int, dtype: Any) -> Any:

@@ -8,7 +8,9 @@ same arithmetic as `tagmatch.model.kernels.sphere`. Tests are vectors of LLVM, f
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,6 +21,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 
 from tagmatch.model.arrays import F64Array, I64Array, Lists, U8Array, U32Array, frozen, pooled
+from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import lent
 from tagmatch.model.kernels.sphere import is_marked, near_by_mark
@@ -218,6 +221,68 @@ def prefetch(typing, array, place):  # noqa: ARG001
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+# -- the same, by Python -----------------------------------------------------------------------------------------------
+
+
+def _lane(array: Any, first: int, offset: int, dtype: Any = np.float64) -> npt.NDArray[Any]:
+    behind = np.asarray(array)[first:].view(np.uint8)
+    return behind[offset : offset + SLOTS * np.dtype(dtype).itemsize].view(dtype)
+
+
+def _slots(passed: npt.NDArray[np.bool_]) -> int:
+    return int(np.packbits(passed, bitorder="little").view(np.uint16)[0])
+
+
+def _keep(numbers: Any, first: int, slots: int, out: Any, used: int) -> int:
+    kept = _lane(numbers, first, 0, np.uint32)[[slot for slot in range(SLOTS) if slots >> slot & 1]]
+    out[used : used + len(kept)] = kept
+    return used + len(kept)
+
+
+def _squares(lanes: list[Any], point: tuple[float, ...]) -> Any:
+    differences = [lane - middle for lane, middle in zip(lanes, point, strict=True)]
+    return reduce(operator.add, [difference * difference for difference in differences])
+
+
+def _near(words: Any, first: int, point: tuple[float, ...], limit: float | None) -> int:
+    squares = _squares([_lane(words, first, 128 * axis) for axis in range(len(point))], point)
+    return _slots(squares <= (_lane(words, first, 384) if limit is None else limit))
+
+
+def _have(words: Any, first: int, lon: float, other: float, lat: float, matters: int) -> int:
+    west, east, south, north = (_lane(words, first, 128 * each) for each in range(4))
+    passed = np.full(SLOTS, matters == 0)
+    for at in (lon, other):
+        passed |= np.where(west <= east, (west <= at) & (at <= east), (west <= at) | (at <= east))
+    return _slots(passed & (south <= lat) & (lat <= north))
+
+
+def _hit(bounds: Any, first: int, point: tuple[Any, ...]) -> int:
+    passed = np.full(SLOTS, True)
+    for axis, at in enumerate(point):
+        low, high = (_lane(bounds, first, 128 * axis + half, np.float32) for half in (0, 64))
+        passed &= (low <= at) & (at <= high)
+    return _slots(passed)
+
+
+def _decide(halves: Any, first: int, count: int, point: tuple[Any, ...]) -> int:
+    lanes = [_lane(halves, first, 2 * count * axis, np.int16).astype(np.float32) for axis in range(len(point))]
+    squares = _squares(lanes, point)
+    radius, two = _lane(halves, first, 2 * count * len(point), np.uint16).astype(np.float32), np.float32(2)
+    less, more = radius - two, radius + two
+    inside = (squares <= less * less) & (radius > two)
+    return _slots(inside) | _slots(~(squares > more * more) & ~inside) << SLOTS
+
+
+instead(keep_from, _keep)
+instead(_near_by_squares, _near)
+instead(_marked, lambda words, first: _slots(_lane(words, first, 384, np.int64) < 0))
+instead(_boxes_with, _have)
+instead(hits, _hit)
+instead(decided, _decide)
+instead(prefetch, lambda *_: None)
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------

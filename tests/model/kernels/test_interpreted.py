@@ -16,7 +16,7 @@ from numba.core import event
 from oracle import Oracle
 from support.agreement import assert_agree
 from support.conditions import Message, any_attributes, any_expression
-from tagmatch import TagMatch
+from tagmatch import Box, Circle, TagMatch
 from tagmatch.model.options import Layout
 from tagmatch.model.kernels import interpreted
 
@@ -49,6 +49,19 @@ for layout, (last_key, kinds) in product(get_args(Layout), ((9, 0), (2**64 - 1, 
         assert_agree(tm, oracle, messages)
     with TagMatch.open(name) as tm:
         assert_agree(tm, oracle, messages)
+for plane, largest in product((False, True), (20_000, 3_000_000)):
+    oracle = Oracle(plane=plane)
+    with TagMatch(plane=plane) as tm:
+        place = lambda: (rng.uniform(-5, 5), rng.uniform(-5, 5))
+        areas = [Circle(*place(), rng.uniform(0, 2 if plane else largest)) for _ in range(60)]
+        areas += [Circle(0, 0, largest), *(Box(x - 1, y - 2, x + 1, y + 1) for x, y in [place() for _ in range(30)])]
+        for database in (tm, oracle):
+            for number, area in enumerate(areas):
+                database.add_set(tags[: number % 2], number, area=area)
+            database.consolidate()
+        for where in ({"location": place()}, {"location": place(), "within": Circle(*place(), 1)}):
+            for most in (0, 4):
+                assert sorted(tm.match(tags[:most], **where)) == oracle.match(tags[:most], **where)
 """
 
 
