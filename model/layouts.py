@@ -334,7 +334,8 @@ def implementations_of(options: LayoutOptions) -> Implementations:
 
 def has_tables_for(have: LayoutOptions, want: LayoutOptions) -> bool:
     """Whether a snapshot with these options has the tables that one with those would have."""
-    return have.layout == want.layout and (have == want or not rules_of(have).has_sizes)
+    sizes = have.max_partition_size == want.max_partition_size
+    return have.layout == want.layout and (sizes or not rules_of(have).has_sizes)
 
 
 def empty_segment(options: LayoutOptions, key_type: KeyType = "integer") -> Segment:

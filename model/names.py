@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from functools import lru_cache
+from typing import NamedTuple
 
 from tagmatch.model.errors import InvalidValueError
 
@@ -27,6 +28,17 @@ _OTHER_WORDS |= dict.fromkeys(
 _ONE_EDIT, _TWO_EDITS = 4, 7
 # So much of a long name must be right before its end
 _SURE = 5
+
+
+class Attribute(NamedTuple):
+    """A declared attribute, as an index keeps it."""
+
+    name: str
+    type: str  # as it is written
+    analyzer: str = ""  # likewise; empty: none
+
+    def __str__(self) -> str:
+        return f"{self.type}, {self.analyzer}" if self.analyzer else self.type
 
 
 def near_name(name: str, known: Iterable[str]) -> str | None:

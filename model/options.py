@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Literal, TypedDict, cast, get_args
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.names import Attribute
 
 #: In which order messages of channels are matched
 Order = Literal["fifo", "edf", "dfgs"]
@@ -226,6 +227,10 @@ class LayoutOptions:
     layout: Layout = "rarest"  # `rarest` groups sets by their rarest tag; `balanced` is the paper's Algorithm 1
     # Most sets in a partition of the `balanced` layout (`MAX_P` of Algorithm 1); `rarest` has no use for it
     max_partition_size: int = 200_000
+    # What is declared of attributes: of each its name, its type and its analyzer, as `tagmatch.model.where.declared`
+    # has them; and whether other attributes and values of other types are errors
+    attributes: tuple[Attribute, ...] = ()
+    strict: bool = False
 
     def __post_init__(self) -> None:
         check_one_of("layout", self.layout, get_args(Layout))
@@ -386,12 +391,18 @@ class StagingOptions:
     keep_snapshots: int | None = None
     # Columns of data that keys may have, beside those that the index has: a schema of Arrow, or names and types
     data: object = None
+    # Types of attributes, beside those that the index has, in the same way, and analyzers by the names of attributes
+    attributes: object = None
+    analyzers: object = None
+    strict: bool | None = None  # Whether other attributes are errors; `None`: as the index says, `False` at first
 
     def __post_init__(self) -> None:
         if self.durability is not None:
             check_one_of("durability", self.durability, get_args(Durability))
         if self.keep_snapshots is not None:
             check_integer("keep_snapshots", self.keep_snapshots, 0, MAX_KEPT_SNAPSHOTS)
+        if self.strict not in (None, True, False):
+            raise InvalidTypeError(f"strict must be True or False, not {self.strict!r}")
 
     @property
     def of_single(self) -> Durability:
@@ -408,6 +419,9 @@ class _UsualOptions(TypedDict, total=False):
     durability: Durability | None
     keep_snapshots: int | None
     data: Any
+    attributes: Any
+    analyzers: Mapping[str, Any] | None
+    strict: bool | None
     exact: bool
     device: Device
     threads: int | None

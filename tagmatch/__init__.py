@@ -48,6 +48,7 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.options import Channel, CudaOptions, PipelineOptions
 from tagmatch.model.records import Alternative, Record
+from tagmatch.model.where.analyzers import casefold, nfc, nfkc, no_accents, stems, words
 from tagmatch.model.where.areas import Box, Circle, Near
 from tagmatch.model.where.constraints import Where
 from tagmatch.model.where.types import Version
@@ -97,7 +98,13 @@ __all__ = [
     "Where",
     "__version__",
     "backup",
+    "casefold",
     "connect",
+    "nfc",
+    "nfkc",
+    "no_accents",
     "restore",
+    "stems",
     "warm_up",
+    "words",
 ]

@@ -440,6 +440,10 @@ class Changing:
             assert snapshot.name is not None
             known = {snapshot.name}
 
+            # What another program declares since
+            options = snapshot.segments[0].options
+            self.layout_options = replace(self.layout_options, attributes=options.attributes, strict=options.strict)
+
             def know() -> None:
                 self._known = known
 

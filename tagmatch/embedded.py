@@ -5,7 +5,6 @@ Arrow, NumPy and Numba are imported with the engine, when the first index is mad
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, overload
 
 from tagmatch.index import Index, K
@@ -22,7 +21,7 @@ from tagmatch.model.options import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Any, Literal, Unpack
 
     from tagmatch.engine import LocalEngine
@@ -90,6 +89,17 @@ class TagMatch(Index[K]):
         `bool`, `int64` and other integers, `float64`, `date`, `timestamp`, which is in UTC, `timestamp[ms]`,
         `decimal(10, 2)` or `dictionary`, of strings that are often the same. An index has the columns that keys have
         values in; more can be named each time it is opened.
+    attributes : pyarrow.Schema or mapping, optional
+        Types of attributes by name, written as those of `data`, or `version` or `ip`, as in
+        `{"price": "decimal(10, 2)", "posted": "timestamp"}`. Texts of conditions and of messages become values of these
+        types, so that `posted >= "2026-11-28"` asks for times; numbers are of any size. The index keeps them from the
+        next `consolidate` on; more can be declared each time it is opened.
+    analyzers : mapping, optional
+        How texts of declared attributes are analysed, of subscriptions and messages alike, by name: as in
+        `{"title": casefold(nfc(words()))}`, or the same as text. The index keeps them, too.
+    strict : bool, optional
+        Whether an attribute that is not declared, or a value that is not of its type, is an error, in a subscription or
+        in a message. Default: as the index at `path` says, `False` if there is none.
     channels : iterable of Channel
         Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
         are no deadlines.
@@ -160,6 +170,9 @@ class TagMatch(Index[K]):
         durability: Durability | None = None,
         keep_snapshots: int | None = None,
         data: Any = None,
+        attributes: Any = None,
+        analyzers: Mapping[str, Any] | None = None,
+        strict: bool | None = None,
         channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
         order: Order = MATCH_DEFAULTS.order,
     ) -> None:
@@ -169,8 +182,10 @@ class TagMatch(Index[K]):
             threads, pipeline, cuda, exact=exact, device=device, batch_size=batch_size, flush_timeout=flush_timeout,
             auto_reload=auto_reload, plane=plane, channels=channels, order=order,
         )  # fmt: skip
-        chosen, staging = LayoutOptions(layout, max_partition_size), StagingOptions(durability, keep_snapshots, data)
-        self._engine = LocalEngine.at(path, key_type, asdict(chosen), staging, options)
+        chosen = LayoutOptions(layout, max_partition_size)
+        layout_options = {"layout": chosen.layout, "max_partition_size": chosen.max_partition_size}
+        staging = StagingOptions(durability, keep_snapshots, data, attributes, analyzers, strict)
+        self._engine = LocalEngine.at(path, key_type, layout_options, staging, options)
 
     @overload
     @classmethod
@@ -215,6 +230,9 @@ class TagMatch(Index[K]):
         durability: Durability | None = None,
         keep_snapshots: int | None = None,
         data: Any = None,
+        attributes: Any = None,
+        analyzers: Mapping[str, Any] | None = None,
+        strict: bool | None = None,
         channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
         order: Order = MATCH_DEFAULTS.order,
     ) -> Any:
@@ -237,7 +255,7 @@ class TagMatch(Index[K]):
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
         exact, device, threads, batch_size, flush_timeout, auto_reload, plane
             The same as for `TagMatch`.
-        pipeline, cuda, durability, keep_snapshots, data, channels, order
+        pipeline, cuda, durability, keep_snapshots, data, attributes, analyzers, strict, channels, order
             The same as for `TagMatch`.
 
         Raises
@@ -273,7 +291,7 @@ class TagMatch(Index[K]):
         opened = cls.__new__(cls)
         given = {"layout": layout, "max_partition_size": max_partition_size}
         chosen = {name: value for name, value in given.items() if value is not None}
-        staging = StagingOptions(durability, keep_snapshots, data)
+        staging = StagingOptions(durability, keep_snapshots, data, attributes, analyzers, strict)
         opened._engine = LocalEngine.at(path, key_type, chosen, staging, options, number=snapshot, must_exist=True)
         return opened
 

@@ -37,7 +37,8 @@ from tagmatch.model.errors import (
     ResultTooLargeError,
     StagedChangesWarning,
 )
-from tagmatch.model.input.messages import Message, queries_of, rows_of_messages
+from tagmatch.model.input.declared_columns import as_declared, attributes_of
+from tagmatch.model.input.messages import Message, Queries, queries_of, rows_of_messages
 from tagmatch.model.input.places import NO_PLACE, area_has, checked_location, coordinates, packed_place
 from tagmatch.model.input.putting import kinds_of_put, rows_to_put, to_put
 from tagmatch.model.input.subscriptions import COLUMNS, alternatives, columns_of, nears_of, rows_to_store
@@ -52,6 +53,7 @@ from tagmatch.model.storage.repository import Repository, location_of, open_with
 from tagmatch.model.tables import NEVER, Snapshot
 from tagmatch.model.where.areas import NOWHERE, Circle, Place
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.declared import Declared, declared_of
 from tagmatch.model.where.values import is_reserved
 from tagmatch.only import DataTest, Restricted, Rights
 from tagmatch.partitioner.consolidation import (
@@ -128,6 +130,10 @@ class LocalEngine:
         self._staging = Staging(location, self._key_type, staging, options.threads, plane=options.plane)
         self._staging.take_columns(schema_of_data(snapshot), f"the index {location or 'in memory'}")
         self._staging.take_columns(data_schema(staging.data, COLUMNS), "data= of this call")
+        attributes = attributes_of(staging.attributes, staging.analyzers, layout_options.attributes)
+        strict = layout_options.strict if staging.strict is None else staging.strict
+        layout_options = replace(layout_options, attributes=attributes, strict=strict)
+        declared_of(attributes, strict=strict)  # whose analyzers must be there
         self._files = None if location is None else location.changeable
         self.clients = Clients(has_strings=self._key_type == "string")
         saved = None if self._files is None else open_positions(self._files, self._key_type, plane=options.plane)
@@ -222,6 +228,11 @@ class LocalEngine:
         """The columns of data that keys have, or may have."""
         return {**schema_of_data(self.changing.snapshot), **self._staging.schema()}
 
+    @property
+    def _declared(self) -> Declared:
+        options = self.changing.layout_options
+        return declared_of(options.attributes, strict=options.strict)
+
     # -- changes -----------------------------------------------------------------------------------------------------
 
     @_interrupted_plainly
@@ -238,7 +249,8 @@ class LocalEngine:
     ) -> int:
         if self._location is not None:  # what could not be saved is refused now
             self._location.check_writable()
-        rows, checks = alternatives(tags, where, area, plane=self._options.plane), KEY_CHECKS[self._key_type]
+        rows = alternatives(tags, where, area, plane=self._options.plane, declared=self._declared)
+        checks = KEY_CHECKS[self._key_type]
         value = checks.one(key, "key")
         time = NEVER if expires is None else expiry_time(expires, clock.now_us())
         if len(rows) == 1 and not must_exist:
@@ -254,7 +266,8 @@ class LocalEngine:
     def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
         if self._location is not None:
             self._location.check_writable()
-        rows = rows_to_store(columns, self._key_type, plane=self._options.plane, threads=self._options.threads)
+        options, declared = self._options, self._declared
+        rows = rows_to_store(columns, self._key_type, plane=options.plane, threads=options.threads, declared=declared)
         check = self._check_of(rows.chunks, rows.keys) if must_exist else None
         self._staging.extend(rows.chunks, rows.keys, removed=removed, expires=rows.expires, check=check)
         return len(rows.keys)
@@ -264,7 +277,7 @@ class LocalEngine:
         if self._location is not None:
             self._location.check_writable()
         schema = self._staging.schema() if data else {}
-        rows, asked = to_put(tags, where, area, data, schema, plane=self._options.plane)
+        rows, asked = to_put(tags, where, area, data, schema, plane=self._options.plane, declared=self._declared)
         checks = KEY_CHECKS[self._key_type]
         value = checks.one(key, "key")
         time = NEVER if expires is None else expiry_time(expires, clock.now_us())
@@ -293,7 +306,13 @@ class LocalEngine:
         columns = columns_of(table, match_all=match_all, data=schema)
         data = {name: columns.pop(name) for name in schema if name in columns}
         rows, kinds, records = rows_to_put(
-            columns, data, self._key_type, schema, plane=options.plane, threads=options.threads
+            columns,
+            data,
+            self._key_type,
+            schema,
+            plane=options.plane,
+            threads=options.threads,
+            declared=self._declared,
         )
         check = self._right_to_put(rows.keys, kinds, records)
         self._staging.extend(rows.chunks, rows.keys, removed=kinds, expires=rows.expires, records=records, check=check)
@@ -395,7 +414,7 @@ class LocalEngine:
         columns: Sequence[str] | None = None,
     ) -> pa.Array:
         snapshot, _, matcher = self._reading.answering
-        asked = queries_of(queries, plane=self._options.plane)
+        asked = self._queries(queries)
         if wanted is Wanted.highlights:
             return highlights_of(snapshot, matcher, self.clients, asked.chunks, self._options)
         if asked.have_areas:
@@ -431,7 +450,7 @@ class LocalEngine:
 
     def _asking_many(self, queries: Any) -> AskingMany:
         snapshot, _, matcher = self._reading.answering
-        chunks = queries_of(queries, plane=self._options.plane).chunks
+        chunks = self._queries(queries).chunks
         return AskingMany(snapshot, matcher, self.clients, chunks, self._options)
 
     @_interrupted_plainly
@@ -460,7 +479,7 @@ class LocalEngine:
     def explain(self, tags: Iterable[str], attributes: object, place: Place) -> list[Any]:
         """Matching sets with their keys."""
         snapshot, parts, matcher = self._reading.answering
-        given = NO_ATTRIBUTES if attributes is None else packed(attributes)
+        given = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
         packed_at = packed_place(place.location, place.within, plane=self._options.plane)
         asked = alone(matcher.one_query, tags, given, packed_at)
         if asked is None:
@@ -483,6 +502,7 @@ class LocalEngine:
         value = checks.one(key, "key")
         if attributes is not None:
             packed(attributes)
+            attributes = self._declared.message(attributes) if self._declared else attributes
         packed_place(place.location, place.within, plane=plane)
         keys = checks.many([value], "keys")
         (lon,), (lat,) = self.clients.where(keys)
@@ -526,12 +546,22 @@ class LocalEngine:
     def _asking(self, tags: Iterable[str], attributes: object, place: Place, matcher: Matcher | None = None) -> Asking:
         """What answers one message, the message as that takes it alone, if it need not be in a packet, and in parts."""
         matcher, packed_at = self._reading.answering.matcher if matcher is None else matcher, NO_PLACE
-        given = NO_ATTRIBUTES if attributes is None else packed(attributes)
+        given = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
         if place is not NOWHERE:
             packed_at = packed_place(place.location, place.within, plane=self._options.plane)
             if place.within is not None:
                 matcher = self._within(matcher)
         return matcher, alone(matcher.one_query, tags, given, packed_at), (tags, given, packed_at)
+
+    def _packed(self, attributes: Any) -> bytes:
+        """The attributes of one message, as they are declared."""
+        declared = self._declared
+        return packed(declared.message(attributes) if declared else attributes)
+
+    def _queries(self, given: Any) -> Queries:
+        """Many messages, with attributes as they are declared."""
+        asked, declared = queries_of(given, plane=self._options.plane), self._declared
+        return Queries(as_declared(asked.chunks, declared)) if declared else asked
 
     def _within(self, matcher: Matcher) -> Matcher:
         """What answers for clients within areas."""
@@ -599,6 +629,8 @@ class LocalEngine:
             "changes": self.changing.became._asdict(),
             "layout": options.layout,
             "max_partition_size": options.max_partition_size,
+            "attributes": {each.name: str(each) for each in options.attributes},
+            "strict": options.strict,
             "plane": self._options.plane,
             "exact": self._options.exact or rules_of(options).compares_tags,
             "device": about.devices[0].partition(":")[0],

@@ -27,6 +27,7 @@ from tagmatch.model.where.constraints import (
     MATCHES,
     NO_TAG,
     PARTS,
+    PHRASES,
     RANGES,
     SUFFIX,
     Constraint,
@@ -278,7 +279,7 @@ def _satisfies(constraint: Constraint, key: str) -> bool:
 
 def _why(constraint: Constraint, keys: list[str], has: str | None) -> str:
     """Why a test of these values does not hold."""
-    name = name_text(constraint.attribute)
+    name = name_text(constraint.attribute.removesuffix(PHRASES))
     if not keys:
         return f"the message has no attribute {name}"
     if constraint.negated:

@@ -229,7 +229,7 @@ class Ends(NamedTuple):
 def _precedence(version: str) -> Any:
     """Of a semantic version (semver.org, 11)."""
     numbers, _, before = version.partition("+")[0].partition("-")
-    three = [*map(int, numbers.split(".")), 0, 0, 0][:4]
+    three = [*map(int, numbers.split(".")), *[0] * 10][:10]
     fields = [(0, int(each), "") if each.isdigit() else (1, 0, each) for each in before.split(".")] if before else []
     return three, not fields, fields
 

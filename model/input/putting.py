@@ -21,15 +21,23 @@ from tagmatch.model.input.places import area_column, area_rows, area_tag, is_are
 from tagmatch.model.input.subscriptions import RowsToStore, alternatives, rows_to_store, texts_of
 from tagmatch.model.options import KeyType
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.declared import Declared
 
 
 def to_put(
-    tags: object, where: object, area: object, data: object, schema: Schema, *, plane: bool
+    tags: object,
+    where: object,
+    area: object,
+    data: object,
+    schema: Schema,
+    *,
+    plane: bool,
+    declared: Declared | None = None,
 ) -> tuple[list[list[str]], Asked | None]:
     """The rows that are stored where one key is put, and its record if it needs one; errors as `alternatives`."""
     reject_nothing(tags, where, area)
     given = [] if tags is None else tags
-    rows = alternatives(given, where, area, plane=plane)
+    rows = alternatives(given, where, area, plane=plane, declared=declared)
     values = {} if data is None else _data(data, schema)
     if where is None and not values:
         return rows, None
@@ -70,13 +78,20 @@ class RowsToPut(NamedTuple):
 
 
 def rows_to_put(
-    columns: Mapping[str, Any], data: Mapping[str, Any], key_type: KeyType, schema: Schema, *, plane: bool, threads: int
+    columns: Mapping[str, Any],
+    data: Mapping[str, Any],
+    key_type: KeyType,
+    schema: Schema,
+    *,
+    plane: bool,
+    threads: int,
+    declared: Declared | None = None,
 ) -> RowsToPut:
     """Columns as `rows_to_store` takes them, and columns of data; errors as there.
 
     The rows of a key are alternatives; a record stands beside the first of them.
     """
-    rows = rows_to_store(columns, key_type, plane=plane, threads=threads)
+    rows = rows_to_store(columns, key_type, plane=plane, threads=threads, declared=declared)
     keys = from_strings(rows.keys) if isinstance(rows.keys, Strings) else pa.array(rows.keys)
     codes = keys.dictionary_encode().indices.to_numpy()
     firsts = np.unique(codes, return_index=True)[1]

@@ -61,11 +61,13 @@ from tagmatch.model.where.constraints import (
     MATCHES,
     OPERATORS,
     PARTS,
+    PHRASE,
     RANGES,
     VERIFIED,
     Constraint,
     Where,
 )
+from tagmatch.model.where.declared import NOTHING, Declared, declared_tag
 from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import CONSTANTS, MISSING, SEVERAL, Columns, are_sound, constraint_tags
 from tagmatch.model.where.types import DECIMAL, TYPES
@@ -79,11 +81,13 @@ CONDITIONS = (WHERE, "constraints", AREA)
 COLUMNS = ("key", "tags", *CONDITIONS, "expires")
 
 
-def alternatives(tags: object, where: object, area: object = None, *, plane: bool = False) -> list[list[str]]:
+def alternatives(
+    tags: object, where: object, area: object = None, *, plane: bool = False, declared: Declared | None = None
+) -> list[list[str]]:
     """The rows that are stored for one subscription: one for each conjunction that its expression becomes.
 
-    Entries of `tags` that are `Where`, as iteration gives them, are conditions, too. InvalidTypeError,
-    InvalidValueError and FilterError name the mistake.
+    Entries of `tags` that are `Where`, as iteration gives them, are conditions, too, as they are stored.
+    InvalidTypeError, InvalidValueError and FilterError name the mistake.
 
     >>> alternatives(["fr"], 'tags {"new"} or tags {"sale"}')
     [['fr', 'new'], ['fr', 'sale']]
@@ -95,10 +99,11 @@ def alternatives(tags: object, where: object, area: object = None, *, plane: boo
         plain = [tag for tag in plain if not isinstance(tag, Where)]
     rows = [plain]
     for condition in conditions:
-        rows = [[*row, *other] for other in stored_rows(condition, plane=plane) for row in rows]
+        own = None if isinstance(condition, Where) else declared
+        rows = [[*row, *other] for other in stored_rows(condition, plane=plane, declared=own) for row in rows]
     if area is not None:
-        own = area_tag(area, plane=plane)
-        rows = [[*row, own] for row in rows]
+        at = area_tag(area, plane=plane)
+        rows = [[*row, at] for row in rows]
     if len(conditions) + (area is not None) > 1:
         check_areas(rows)
     return rows
@@ -125,7 +130,9 @@ class RowsToStore:
     sources: I64Array | None  # the subscription of each row; `None` where each has one
 
 
-def rows_to_store(columns: Mapping[str, Any], key_type: KeyType, *, plane: bool, threads: int) -> RowsToStore:
+def rows_to_store(
+    columns: Mapping[str, Any], key_type: KeyType, *, plane: bool, threads: int, declared: Declared | None = None
+) -> RowsToStore:
     """The rows that are stored for columns `tags` and `key`, and perhaps others of `COLUMNS`.
 
     InvalidTypeError, InvalidValueError and FilterError name the row that cannot be stored.
@@ -136,7 +143,7 @@ def rows_to_store(columns: Mapping[str, Any], key_type: KeyType, *, plane: bool,
     if rows != len(keys):
         raise InvalidValueError(f"tags and keys must have the same length; there are {rows} sets, {len(keys)} keys")
     times = expiry_times(columns.get("expires"), rows, clock.now_us())
-    chunks, sources = with_conditions(chunks, columns, plane=plane, threads=threads)
+    chunks, sources = with_conditions(chunks, columns, plane=plane, threads=threads, declared=declared)
     if sources is not None:
         keys, times = keys_of(keys, sources), None if times is None else times[sources]
     return RowsToStore(chunks, keys, times, sources)
@@ -210,21 +217,29 @@ class Conditions(NamedTuple):
     rows: list[list[list[str]]]  # of different rows, the tags that each conjunction adds
 
 
-def conditions_of(where: Any, count: int, name: str = "where", *, first_row: int = 0, plane: bool) -> Conditions:
+def conditions_of(
+    where: Any,
+    count: int,
+    name: str = "where",
+    *,
+    first_row: int = 0,
+    plane: bool,
+    declared: Declared | None = None,
+) -> Conditions:
     """The conditions of `count` rows: a column of expressions, null where there is none, or one expression for all.
 
     Each different text is read once. InvalidTypeError, InvalidValueError and FilterError name the row, counted from
     `first_row`; or the length is another.
     """
     if isinstance(where, str):
-        return Conditions(np.zeros(count, np.int64), [stored_rows(where, plane=plane)])
+        return Conditions(np.zeros(count, np.int64), [stored_rows(where, plane=plane, declared=declared)])
     texts = texts_of(where, count, name, first_row=first_row)
     encoded = texts.dictionary_encode()
     codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy().astype(np.int64)
     found: list[list[list[str]]] = []
     for number, text in enumerate(encoded.dictionary.to_pylist()):
         try:
-            found.append(stored_rows(text, plane=plane))
+            found.append(stored_rows(text, plane=plane, declared=declared))
         except FilterError as error:
             row = first_row + int(np.argmax(codes == number))
             raise FilterError(f"{name}: row {row}: {str(error).removeprefix('where: ')}") from None
@@ -281,7 +296,7 @@ def _different(where: pa.Array) -> pa.Array:
 def _mistake_in(text: bytes, plane: bool) -> str:
     """What is wrong with an expression, or nothing."""
     try:
-        stored_rows(text.decode(), plane=plane)
+        stored_rows(text.decode(), plane=plane, declared=NOTHING)
     except UnicodeDecodeError as error:
         return f"byte {error.start + 1} is no UTF-8"
     except FilterError as error:
@@ -290,7 +305,12 @@ def _mistake_in(text: bytes, plane: bool) -> str:
 
 
 def with_conditions(
-    chunks: list[TagLists], columns: Mapping[str, Any], *, plane: bool, threads: int = 1
+    chunks: list[TagLists],
+    columns: Mapping[str, Any],
+    *,
+    plane: bool,
+    threads: int = 1,
+    declared: Declared | None = None,
 ) -> tuple[list[TagLists], I64Array | None]:
     """The rows of all chunks with the tags of their columns `constraints`, `area` and `where`, those that there are.
 
@@ -301,7 +321,9 @@ def with_conditions(
     constraints, areas, where = (columns.get(name) for name in ("constraints", "area", "where"))
     if constraints is not None:
         chunks = [
-            _beside(chunk, constraint_rows(constraints[first:last], first_row=first, threads=threads))
+            _beside(
+                chunk, constraint_rows(constraints[first:last], first_row=first, threads=threads, declared=declared)
+            )
             for chunk, first, last in _ranges(chunks)
         ]
     if is_area(areas):
@@ -314,7 +336,7 @@ def with_conditions(
             for chunk, first, last in _ranges(chunks)
         ]
     if where is not None:
-        chunks, sources = _with_alternatives(chunks, conditions_of(where, rows, plane=plane))
+        chunks, sources = _with_alternatives(chunks, conditions_of(where, rows, plane=plane, declared=declared))
     first = 0
     for chunk in chunks if where is not None or (constraints is not None and areas is not None) else ():
         row = _with_area_and_verified(chunk)
@@ -425,12 +447,18 @@ _RESERVED_BYTES, _SIGN_BYTES, _AREA_BYTE = 3, [*b"+-"], ord(AREA_TAGS[0][2])
 _VERIFIED_BYTES = [ord(each) for each in (*VERIFIED, PARTS)]
 # And whether their operand is a pattern, which may have mistakes
 _HAS_PATTERN = np.array([own.kind in (LIKE, MATCHES) for own in OPERATORS.values()])
+_PHRASE = list(OPERATORS).index(PHRASE)
 # Bytes of a tag that is no range of values, but its attribute
 _AROUND_NAME = len(Constraint("", RANGES).tag)
 
 
 def constraint_rows(
-    constraints: pa.Array | pa.ChunkedArray, name: str = "constraints", *, first_row: int = 0, threads: int = 1
+    constraints: pa.Array | pa.ChunkedArray,
+    name: str = "constraints",
+    *,
+    first_row: int = 0,
+    threads: int = 1,
+    declared: Declared | None = None,
 ) -> TagLists:
     """The constraints of each row, lists of structs that `TagMatch.add_subscriptions` describes, as tags.
 
@@ -457,7 +485,7 @@ def constraint_rows(
     empty = _empty_ranges(columns, tags)
     if empty.any():
         raise read.mistake(int(np.argmax(empty)), columns)
-    return TagLists(offsets, tags)
+    return TagLists(offsets, read.as_declared(tags, columns, declared))
 
 
 def _empty_ranges(columns: Columns, tags: Strings) -> BoolArray:
@@ -553,6 +581,26 @@ class _Read:
         one[there, 0], one[there, 1] = begins[firsts], ends[firsts]
         one[counts > 1] = SEVERAL
         return _Keys(rows.tags.data, one)
+
+    def as_declared(self, tags: Strings, columns: Columns, declared: Declared | None) -> Strings:
+        """The tags of constraints by what is declared of attributes; each different one is looked at once.
+
+        InvalidTypeError and InvalidValueError name the place.
+        """
+        phrases = columns.operators == _PHRASE
+        if not (declared or phrases.any()):
+            return tags
+        plain = np.where(phrases, 1, 0)  # a phrase has the tag of `contains`
+        encoded = from_strings(tags).cast(pa.large_string()).dictionary_encode()
+        codes = 2 * encoded.indices.to_numpy().astype(np.int64) + plain
+        different, firsts, places = np.unique(codes, return_index=True, return_inverse=True)
+        texts, found = encoded.dictionary.take(pa.array(different // 2)).to_pylist(), []
+        for tag, code, first in zip(texts, different.tolist(), firsts.tolist(), strict=True):
+            try:
+                found.append(declared_tag(tag, declared, is_phrase=code % 2 == 1))
+            except (InvalidTypeError, InvalidValueError) as error:
+                raise type(error)(f"{self._place(first)}: {error}") from None
+        return to_strings(pa.array(found, pa.large_string()).take(pa.array(places)))
 
     def _place(self, number: int) -> str:
         """What messages call a constraint."""

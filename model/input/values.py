@@ -327,6 +327,7 @@ NO_ATTRIBUTES = b""
 #: Bytes of a record besides its name and its text
 FRAME = 16
 _INTEGERS, _FLOATS, _LENGTH = struct.Struct("<iq").pack, struct.Struct("<id").pack, struct.Struct("<i").pack
+_RECORD = struct.Struct("<iq").unpack_from
 _NUMBERS = {bool: (BOOL, _INTEGERS), int: (INTEGER, _INTEGERS), float: (FLOAT, _FLOATS)}
 _SEVERAL = (list, tuple, set, frozenset)
 # Names as records have them; as many as messages often have
@@ -396,6 +397,28 @@ def _mistake(name: str, value: object) -> Exception:
         except (InvalidTypeError, InvalidValueError) as error:
             return type(error)(f"attribute {keys.quoted(name)}: {error}")
     raise AssertionError(name)
+
+
+def unpacked(records: bytes) -> dict[str, list[Any]]:
+    """The attributes that `packed` has packed, with all values of each.
+
+    >>> unpacked(packed({"new": True, "city": ["Rome", None]}))
+    {'new': [True], 'city': ['Rome']}
+    """
+    found: dict[str, list[Any]] = {}
+    at = 0
+    while at < len(records):
+        begin = at + _WIDTH // 2
+        end = begin + int.from_bytes(records[at:begin], "little")
+        kind, bits = _RECORD(records, end)
+        at, value = end + FRAME - _WIDTH // 2, bits
+        if kind == TEXT:
+            text, at = records[at : at + bits], at + bits
+            value = keys.value_of(text[1:].decode()) if text[:1] == MARK else text.decode()
+        elif kind == FLOAT:
+            (value,) = struct.unpack("<d", struct.pack("<q", bits))
+        found.setdefault(records[begin:end].decode(), []).append(bool(bits) if kind == BOOL else value)
+    return found
 
 
 @lent

@@ -5,7 +5,7 @@ step: a reader sees the old snapshot or the new one, wholly. Names come from con
 twice changes nothing. Formats 1 and 2 had one segment, in a folder `snapshot-<checksum>`. Format 4 is format 3
 with keys that expire, format 5 with constraints, and perhaps such keys, and format 6 with areas among the constraints:
 what older versions would not notice. Format 7 has tables of several files, and perhaps all of that, and format 8
-records of keys, and perhaps all of that.
+records of keys or declared attributes, and perhaps all of that.
 
 A commit that changes what an index holds gets the next number, from 1 on; one that only merges segments, or saves what
 is there already, changes no set and keeps it. Where earlier snapshots are kept, the manifest names them and says since
@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 import xxhash
 
 from tagmatch.model.errors import IndexCorruptError, IndexVersionError
-from tagmatch.model.options import KeyType
+from tagmatch.model.names import Attribute
+from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.files import ADVICE, Entry
 
 #: The newest that is read. Of older ones, version 2 is that of indexes whose keys are strings, and version 1 of others
@@ -45,6 +46,8 @@ EXPIRES = "expires.arrow"
 RECORDS = "records"
 #: Said of a segment with constraints in some sets, and with areas in some
 CONSTRAINTS, AREAS = "constraints", "areas"
+#: Said of an index with declared attributes, and of one without others
+ATTRIBUTES, STRICT = "attributes", "strict"
 #: Its lock is held by a writer; readers need none
 LOCK = "LOCK"
 #: Its lock is held by a program for as long as it may stage changes that last
@@ -165,6 +168,17 @@ def kept_of(manifest: Manifest) -> list[Entry]:
     return list(manifest.get("kept", ()))
 
 
+def declared_entries(options: LayoutOptions) -> Manifest:
+    """What a manifest says of declared attributes."""
+    said: Manifest = {ATTRIBUTES: [each._asdict() for each in options.attributes]} if options.attributes else {}
+    return {**said, STRICT: True} if options.strict else said
+
+
+def declared_in(manifest: Manifest) -> tuple[tuple[Attribute, ...], bool]:
+    """The declared attributes of the index, and whether there are no others."""
+    return tuple(Attribute(**each) for each in manifest.get(ATTRIBUTES, ())), STRICT in manifest
+
+
 def files_of(segments: Iterable[Entry]) -> dict[str, Entry]:
     """The files of segments that a manifest names, by their paths within the index, with what it says of each."""
     files: dict[str, Entry] = {}
@@ -202,7 +216,7 @@ def within(files: dict[str, Entry], name: str) -> dict[str, Entry]:
 
 # -- whether it says what one can say: a stranger's has a right checksum, too ------------------------------------------
 
-_COUNT = range(2**63)
+_COUNT, _ANY = range(2**63), re.compile(".*", re.DOTALL)
 _TIME = datetime.fromisoformat
 # Names above all: they are joined to the path of the index, and what they name is read, moved and removed. Only names
 # of the forms in which we write them are taken, which have no separators, so that none leads out of the folder.
@@ -229,13 +243,15 @@ _MANIFEST = {
     "key_type": ("integer", "string"),
     "sets": _COUNT,
     "segments": [_SEGMENT],
+    f"{ATTRIBUTES}?": [{"name": _ANY, "type": _ANY, "analyzer": _ANY}],
+    f"{STRICT}?": True,
     "number?": _COUNT,
     "log?": range(1, 2**63),
     "keep_snapshots?": _COUNT,
     "kept?": [_KEPT],
     "staged?": [{"name": re.compile(rf"changes-{_SUM}\.log"), "changes": _COUNT, **_FILE}],
     "backup?": {"keep_snapshots?": _COUNT},
-    "epochs?": {re.compile(".*", re.DOTALL): _COUNT},
+    "epochs?": {_ANY: _COUNT},
 }
 _ALWAYS = ("vocabulary", "tagsets", "keys", "partitions")
 

@@ -50,11 +50,14 @@ from tagmatch.model.storage.format import (
     CONSTRAINTS,
     DELETED_PREFIX,
     EXPIRES,
+    FORMAT_VERSION,
     RECORDS,
     SEGMENT_PREFIX,
     SNAPSHOT_PREFIX,
     TABLE_SUFFIX,
     Manifest,
+    declared_entries,
+    declared_in,
     files_of,
     key_type_of,
     parts_of,
@@ -337,9 +340,12 @@ def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyT
     deleted = sum(entry.get("deleted", {"rows": 0})["rows"] for entry in entries)
     # A snapshot is its layout, and the contents of its files, which their names stand for
     names = [(entry["name"], entry.get("deleted", {}).get("name")) for entry in entries]
-    identity = xxhash.xxh3_64_hexdigest(f"{options.layout} {options.max_partition_size} {names}".encode())
+    said = declared_entries(options)
+    text = f"{options.layout} {options.max_partition_size} {names}{f' {said}' if said else ''}"
+    identity = xxhash.xxh3_64_hexdigest(text.encode())
     return {
-        "format": version_for(entries),
+        **said,
+        "format": FORMAT_VERSION if said else version_for(entries),
         "layout": options.layout,
         "max_partition_size": options.max_partition_size,
         "key_type": key_type,
@@ -455,7 +461,7 @@ def reject_reserved(tags: Strings, path: object) -> None:
 
 def segments_of(manifest: Manifest, read: Read, earliest: int = LONG_AGO) -> tuple[Segment, ...]:
     """The segments that a manifest names, in their order, of tables that are read so; `earliest` as in `Segment`."""
-    options = LayoutOptions(manifest["layout"], manifest["max_partition_size"])
+    options = LayoutOptions(manifest["layout"], manifest["max_partition_size"], *declared_in(manifest))
     has_names = key_type_of(manifest) == "string"
     return tuple(_segment(entry, options, has_names, read, earliest) for entry in manifest["segments"])
 

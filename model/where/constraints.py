@@ -13,7 +13,8 @@ kind  attribute           what it is compared with
 `r`   its name            ranges of values: for each its lower and its upper cut, as the side, the length of the key in
                           bytes, `:` and the key
 `s`   its name            the suffix
-`c`   its name            the text that is contained
+`c`   its name            the text that is contained; of a phrase, the name and U+0001, and its words, each after a
+                          space, and a space
 `l`   its name            the pattern of `like` (see `tagmatch.model.where.patterns`)
 `m`   its name            the regular expression that is found
 `o`   its name            another attribute, or the message's time (see `tagmatch.model.where.comparisons`)
@@ -75,6 +76,8 @@ VERIFIED = (LIKE, MATCHES, COMPARED)
 
 #: Where a cut may be: before all values of the operand's type, after them, at the operand, at the second operand
 BEGIN, END, OPERAND, SECOND = "bevw"
+#: The operator of words in a row, and what follows the name of an attribute in the name of the one with such rows
+PHRASE, PHRASES = "phrase", "\x01"
 #: How many operands there are, if that is not a number: a list of any length
 MANY = -1
 #: Comes before the text of a network
@@ -146,6 +149,7 @@ _TABLE = (
         kind=MATCHES,
         elsewhere=("regexp", "rlike", "similar"),
     ),
+    Operator("phrase", "has these words, one after the other", 1, "texts", kind=CONTAINS, elsewhere=("match_phrase",)),
     Operator("exists", "is any, even NaN", 0, is_other=True),
     Operator("not exists", "(there is no value)", 0, is_other=True, negated=True),
 )
@@ -199,7 +203,7 @@ class Interval(NamedTuple):
 _ALL = Interval(Cut("[", ""), Cut("[", TEXTS[1]))
 
 # Operators that may have made a text, or ranges, by the kind, and by whether these are others and the first sides
-_OF_TEXTS = {own.kind: own for own in OPERATORS.values() if own.kind != RANGES}
+_OF_TEXTS = {own.kind: own for own in OPERATORS.values() if own.kind != RANGES and own.name != PHRASE}
 _OF_SIDES: dict[tuple[bool | Side, ...], list[Operator]] = {}
 for _own in OPERATORS.values():
     if _own.kind == RANGES and not _own.negated:
@@ -252,6 +256,8 @@ class Constraint:
             operator, operands = _simpler(operands[0])
             own = OPERATORS[operator]
         spans = [span_for(own, operand) for operand in operands]
+        if operator == PHRASE:
+            return cls(attribute + PHRASES, CONTAINS, payload=phrase_text(cast(str, operands[0]).split()))
         if own.kind != RANGES:
             text = cast(str, operands[0])
             if own.kind in (LIKE, MATCHES):
@@ -370,7 +376,8 @@ class Constraint:
         elif self.kind == COMPARED:
             test = _text_of_comparison(Comparison.in_payload(self.attribute, self.payload))
         else:
-            tests = [own.written(name_text(self.attribute), list(map(literal, given))) for own, given in self.tests]
+            name = name_text(self.attribute.removesuffix(PHRASES))
+            tests = [own.written(name, list(map(literal, given))) for own, given in self.tests]
             test = tests[0] if len(tests) == 1 else f"({' or '.join(tests)})"
         return f"not {test}" if self.negated else test
 
@@ -386,6 +393,8 @@ class Constraint:
     @property
     def tests(self) -> list[tuple[Operator, Sequence[Value]]]:
         """Operators and operands of which one must hold, or none if this is negated."""
+        if self.kind == CONTAINS and self.attribute.endswith(PHRASES):
+            return [(OPERATORS[PHRASE], [self.payload.strip()])]
         if self.kind != RANGES:
             return [(_OF_TEXTS[self.kind], [self.payload])]
         if not self.intervals:  # only below all texts there is nothing
@@ -471,6 +480,11 @@ def _text_of_comparison(own: Comparison) -> str:
     names = [NOW if name == NOW else name_text(name) for name in (own.left, own.right)]
     later = f" {'+' if own.later > 0 else '-'} {duration_text(abs(own.later))}" if own.later else ""
     return f"{names[0]} {own.operator} {names[1]}{later}"
+
+
+def phrase_text(words: Sequence[str]) -> str:
+    """Words in a row, as a part of such a text: they have no spaces."""
+    return f" {' '.join(words)} "
 
 
 def _negated(tag: str) -> str:

@@ -39,6 +39,7 @@ from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, Term, 
 from tagmatch.model.where.areas import KINDS
 from tagmatch.model.where.comparisons import DURATION, MIRRORED, NOW, nanoseconds_in
 from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, span_for
+from tagmatch.model.where.declared import Declared, name_read, operands_read, reading
 from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
 from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved, quoted
 
@@ -48,20 +49,22 @@ _REMEMBERED = 1 << 16
 # -- expressions, and the rows that are stored for them ----------------------------------------------------------------
 
 
-def stored_rows(text: str, *, plane: bool) -> list[list[str]]:
-    """The rows of tags, not to be changed, that are stored for an expression.
+def stored_rows(text: str, *, plane: bool, declared: Declared | None = None) -> list[list[str]]:
+    """The rows of tags, not to be changed, that are stored for an expression, by what is declared of attributes.
 
     Errors are those of `rows_of`; FilterError also names the field of an area out of this geometry.
     """
     if not isinstance(text, str):
         raise _no_text(text)
-    return _stored_rows(text, plane)
+    return _stored_rows(text, plane, declared)
 
 
 @lru_cache(_REMEMBERED)
-def _stored_rows(text: str, plane: bool) -> list[list[str]]:
+def _stored_rows(text: str, plane: bool, declared: Declared | None) -> list[list[str]]:
     rows = []
-    for tags, constraints in rows_of(text):
+    with reading(declared):
+        found = rows_of(text)
+    for tags, constraints in found:
         rows.append(tags.copy())
         for each in constraints:
             rows[-1].append(each.tag if each.area is None else each.located(plane=plane).tag)
@@ -349,7 +352,8 @@ def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:
         name, *operands = tokens
         values = [_value(operand) for operand in operands]
         try:
-            return Constraint.of(_attribute(name), own.name, values)
+            attribute = _attribute(name)
+            return Constraint.of(attribute, own.name, operands_read(attribute, own, values))
         except (InvalidTypeError, InvalidValueError) as error:
             raise _MistakeError(_start(_wrong(own, tokens, values)), str(error)) from None
 
@@ -374,6 +378,11 @@ def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
             if name.type == "NAME" and instead:  # as `True` and `null`
                 raise _MistakeError(_start(name), f"expected {_VALUE_WORDS}, found {_shown(name)}{instead}")
         left, right = (NOW if name.type == "NOW" else _attribute(name) for name in names)
+        for name in names:
+            try:
+                name_read(NOW if name.type == "NOW" else _attribute(name))
+            except InvalidValueError as error:
+                raise _MistakeError(_start(name), str(error)) from None
         try:
             return Constraint.compared(left, operator, right, later)
         except InvalidValueError as error:
@@ -385,9 +394,12 @@ def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
 def _wrong(own: Operator, tokens: list[Token], values: list[Value]) -> Token:
     """Which token is wrong of those of a test that an operator does not take, the last one if they are so together."""
     try:
-        check_name(_attribute(tokens[0]))
+        name = _attribute(tokens[0])
+        check_name(name)
+        name_read(name)
         for token, value in zip(tokens[1:], values, strict=True):
             tokens = [token, tokens[-1]]
+            (value,) = operands_read(name, own, [value])
             span_for(own, value)
     except (InvalidTypeError, InvalidValueError):
         return tokens[0]

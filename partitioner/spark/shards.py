@@ -34,10 +34,11 @@ from tagmatch.model.kernels.tag_table import UNKNOWN, find_all
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import LAYOUT_DEFAULTS, KeyType, Layout, LayoutOptions
 from tagmatch.model.storage.files import Entry
-from tagmatch.model.storage.format import EXPIRES, files_of, key_type_of, parts_of
+from tagmatch.model.storage.format import EXPIRES, declared_in, files_of, key_type_of, parts_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.storage.tables import write_deletions
 from tagmatch.model.tables import LONG_AGO, Snapshot, Vocabulary
+from tagmatch.model.where.declared import NOTHING
 from tagmatch.partitioner.consolidation import StagedChanges, due_rows, rows_with_ranks, to_take_in
 from tagmatch.partitioner.local import Changes, HeldSets, distinct_sets, held_by, held_in, no_changes
 from tagmatch.partitioner.spark.batches import (
@@ -134,7 +135,9 @@ def _clean(labels: I64Array, batches: Batches, *, skip_invalid: bool = False) ->
         found += np.bincount(problems, minlength=len(PROBLEMS) + 1)[1:]
         good = batch if not problems.any() else batch.filter(pa.array(problems == 0))
         asked = {name: good[name] for name in _CONDITIONS if name in good.schema.names}
-        (rows,), sources = with_conditions(tag_lists(good["tags"], "tags", stored=True), asked, plane=False)
+        (rows,), sources = with_conditions(
+            tag_lists(good["tags"], "tags", stored=True), asked, plane=False, declared=NOTHING
+        )
         tags = from_tag_lists(rows) if asked else good["tags"]
         keys = good["key"] if are_strings(good["key"].type) else good["key"].cast(pa.uint64())
         if sources is not None:
@@ -256,7 +259,8 @@ class Stored:
                     "or build the index anew"
                 )
             found[name] = getattr(LAYOUT_DEFAULTS, name) if has is None else has
-        return LayoutOptions(**found)
+        attributes, strict = declared_in(of_index)
+        return LayoutOptions(**found, attributes=attributes, strict=strict)
 
     def check_keys(self, key_type: KeyType) -> None:
         """See that rows have keys as the index has them; InvalidValueError."""

@@ -223,7 +223,7 @@ class _Reading:
                 yield pa.record_batch(columns)
 
 
-@cli.with_options(reading=_Reading)
+@cli.with_options(reading=_Reading, declared=cli.Declaring)
 def build(
     sets: _Sets,
     index: cli.IndexToChange,
@@ -231,6 +231,7 @@ def build(
     key_type: cli.KeyTypeName = "integer",
     layout: cli.LayoutName = LAYOUT_DEFAULTS.layout,
     max_partition_size: cli.MaxPartitionSize = LAYOUT_DEFAULTS.max_partition_size,
+    declared: cli.Declaring,
     expires: cli.Expires = None,
     reading: _Reading,
     keep_snapshots: cli.KeepSnapshots = None,
@@ -243,6 +244,7 @@ def build(
     if cli.located(index).has_index() and not overwrite:
         raise IndexExistsError(f"there is an index at {index} already; give --overwrite to replace it")
     options: Any = {"key_type": key_type, "layout": layout, "max_partition_size": max_partition_size}
+    options |= declared.options()
     with TagMatch(device="cpu", threads=reading.threads, plane=reading.plane, **options) as tm:
         for rows in reading.rows(tm, sets, expires):
             tm.add_subscriptions(rows)
@@ -467,6 +469,7 @@ def info(
     with TagMatch.open(index, snapshot=snapshot, plane=plane) as tm:
         stats, segments = tm.stats(), tm.snapshot.segments
     shown: dict[str, Any] = {name: stats[name] for name in _SHOWN}
+    declared = {"attributes": stats["attributes"], "strict": stats["strict"]}
     shown["file_bytes"] = files_nbytes(cli.located(index, snapshot).manifest())
     lists: dict[str, list[dict[str, Any]]] = {
         "segments": [{"rows": len(each), "live": each.live, "deleted": len(each) - each.live} for each in segments],
@@ -476,11 +479,15 @@ def info(
         ],
     }
     if as_json:
-        typer.echo(json.dumps(shown | lists))
+        typer.echo(json.dumps(shown | declared | lists))
         return
     table = Table(show_header=False, box=None)
     for name, value in shown.items():
         table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+    for name, said in stats["attributes"].items():
+        table.add_row(f"attribute {name}", said)
+    if stats["strict"]:
+        table.add_row("other attributes", "are errors")
     for each in lists["segments"]:
         table.add_row("segment", "{rows:,} rows, {live:,} live, {deleted:,} deleted".format(**each))
     for each in lists["snapshots"]:

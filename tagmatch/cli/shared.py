@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sized
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -270,6 +271,43 @@ Expires = Annotated[
 LayoutName = Annotated[Layout, option("How stored sets are grouped and ordered.")]
 KeyTypeName = Annotated[KeyType, option("What the keys are.")]
 MaxPartitionSize = Annotated[int, option("Most sets in a partition (layout balanced).", min=1, max=MAX_PARTITION_SIZE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Declaring:
+    """What is declared of attributes, as options say."""
+
+    attribute: Annotated[
+        list[str] | None,
+        option("Type of an attribute: texts become values of it. May be repeated.", "--attribute", metavar="NAME=TYPE"),
+    ] = None
+    analyzer: Annotated[
+        list[str] | None,
+        option(
+            "What texts of a declared attribute become, such as casefold(words()). May be repeated.",
+            "--analyzer",
+            metavar="NAME=ANALYZER",
+        ),
+    ] = None
+    strict: Annotated[bool, option("Refuse attributes that are not declared, and values of other types.")] = False
+
+    def options(self) -> dict[str, Any]:
+        """The same as options of `TagMatch`."""
+        attributes, analyzers = _named(self.attribute, "--attribute"), _named(self.analyzer, "--analyzer")
+        return {"attributes": attributes, "analyzers": analyzers, "strict": self.strict}
+
+
+def _named(given: list[str] | None, name: str) -> dict[str, str]:
+    """What names have, of texts `NAME=TEXT`."""
+    found = {}
+    for each in given or ():
+        own, sign, text = each.partition("=")
+        if not sign or own in found:
+            raise typer.BadParameter(f"{each!r} is not written as NAME=…, with another name each", param_hint=name)
+        found[own] = text
+    return found
+
+
 SnapshotNumber = Annotated[
     int | None, option("Number of a snapshot, as `info` lists them.", "--snapshot", default="the current one", min=0)
 ]

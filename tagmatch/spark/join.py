@@ -33,7 +33,7 @@ from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
 from tagmatch.model.options import KeyType, Layout, check_one_of
 from tagmatch.model.storage.byte_store import folder_of_this_process
-from tagmatch.model.storage.format import files_nbytes, key_type_of
+from tagmatch.model.storage.format import declared_in, files_nbytes, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
@@ -206,6 +206,11 @@ def partition(
     stored = Stored.at(location) if append else Stored(location)
     stored.check_keys(key_type_of_rows(rows))
     options = stored.options(layout, max_partition_size)
+    if options.attributes or options.strict:
+        raise InvalidValueError(
+            f"{location} has declared attributes, which partition() does not know: add sets with TagMatch, "
+            "or by the data source `tagmatch`"
+        )
     with errors_of_workers():
         return partition_sets(
             rows, stored, options, append=append, sets_per_task=sets_per_task, skip_invalid=skip_invalid
@@ -301,8 +306,12 @@ def subset_join(
     else:
         place = location_in(queries.sparkSession, index, "index")
     manifest = place.manifest()
+    is_declared = declared_in(manifest) != ((), False)
     if strategy == "auto":
-        strategy = "ship" if queries.isStreaming or files_nbytes(manifest) <= ship_limit else "shuffle"
+        is_small = files_nbytes(manifest) <= ship_limit
+        strategy = "ship" if queries.isStreaming or is_small or is_declared else "shuffle"
+    if strategy == "shuffle" and is_declared:
+        raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
     if strategy == "ship":
         return ship_join(queries, place, key_type=key_type_of(manifest), asked=asked, unique=unique, output=output)
     if queries.isStreaming:

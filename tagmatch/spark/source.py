@@ -35,6 +35,7 @@ from tagmatch.model.options import KeyType, Layout, available_threads
 from tagmatch.model.storage.format import CONSTRAINTS, EPOCHS, Manifest, files_of, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import Snapshot
+from tagmatch.model.where.declared import Declared, declared_of
 from tagmatch.partitioner.consolidation import StagedChanges, consolidated
 from tagmatch.partitioner.local import Changes
 from tagmatch.partitioner.spark.batches import are_strings, chunks_of
@@ -117,10 +118,10 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     def _save(self, messages: Sequence[WriterCommitMessage | None], epoch: int | None) -> None:
         """Make the rows the index, or add them; in one step, at the end."""
         rows = [each for each in messages if isinstance(each, HandedOver)]
-        changes = self._changes(rows)
         stored = Stored(self._index) if self._overwrite else Stored.at(self._index)
         stored.check_keys(self._key_type)
         options = stored.options(self._options.get("layout"), self._options.get("maxPartitionSize"))
+        changes = self._changes(rows, declared_of(options.attributes, strict=options.strict))
         epochs = dict((stored.manifest or {}).get(EPOCHS, {}))
         query = next((each.query for each in rows), None)
         if epoch is not None and query is not None:
@@ -143,13 +144,14 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
                 manifest = manifest | {EPOCHS: dict(list(epochs.items())[-_MOST_QUERIES:])}
             self._index.switch(manifest, stored.name)
 
-    def _changes(self, messages: Sequence[HandedOver]) -> Changes:
+    def _changes(self, messages: Sequence[HandedOver], declared: Declared) -> Changes:
+        plane = self._options.get("plane", False)
         staged = StagedChanges(threads=available_threads())
         for message in messages:
             with pa.ipc.open_stream(message.rows) as batches:
                 for batch in batches:
                     columns = self._columns(batch)
-                    rows = rows_to_store(columns, self._key_type, plane=self._options.get("plane", False), threads=1)
+                    rows = rows_to_store(columns, self._key_type, plane=plane, threads=1, declared=declared)
                     removed: bool | BoolArray = False
                     if REMOVED in batch.schema.names:
                         flags = pc.fill_null(batch.column(REMOVED), False).to_numpy(zero_copy_only=False)

@@ -31,7 +31,8 @@ from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.tag_columns import shapes_of
 
 _TEST = "a test, such as price < 10"
-*_NAMES, _LAST = (name for name, own in OPERATORS.items() if own.operands != "none")
+# Words in a row are drawn in `test_declared.py` alone, as attributes need words
+*_NAMES, _LAST = (*(name for name, own in OPERATORS.items() if own.operands != "none"), "phrase")
 _OPERATOR = f"an operator ({', '.join(_NAMES)} or {_LAST})"
 _VALUE = 'a value (a number, "text", true or false)'
 _SIDE = f"{_VALUE} or an attribute"

@@ -127,7 +127,7 @@ def _braces(values: Iterable[Value], choices: random.Random) -> list[str]:
 
 _PLAIN_NAME = re.compile("[A-Za-z_][A-Za-z0-9_.]*")
 _OF_OPERATORS = {word for name in OPERATORS for word in name.split() if word[0].isalpha()}
-WORDS = sorted({"and", "false", "or", "tags", "true", "within"} | _OF_OPERATORS)
+WORDS = sorted({"and", "false", "or", "phrase", "tags", "true", "within"} | _OF_OPERATORS)
 
 
 def name_of(attribute: str, choices: random.Random) -> str:
