@@ -25,8 +25,8 @@ from llvmlite import ir
 from tagmatch.model.kernels.kept import load
 from tagmatch.model.parallel import in_one_step
 
-#: Python runs a kernel whose arguments have no more numbers than this, until that has taken so many seconds in all:
-#: about as long as to compile it takes
+#: Python runs a kernel whose arguments have no more numbers than this, until that has taken so many seconds of CPU in
+#: all: about as long as to compile it takes
 FEW, PATIENCE = 1 << 14, 1.0
 
 _U64 = np.uint64
@@ -87,19 +87,15 @@ def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
             spent = math.inf
             return compile_for(*arguments)
 
-        def run(*arguments: Any) -> Any:
-            with np.errstate(all="ignore"):
-                return _given(code(*map(_taken, arguments)))
-
-        def run_and_time(*arguments: Any) -> Any:
+        def run(arguments: Any) -> Any:
             nonlocal spent
-            begin = time.perf_counter()
-            try:
-                return in_one_step(partial(run, *arguments))
-            finally:
-                spent += time.perf_counter() - begin
+            begin = time.thread_time()
+            with np.errstate(all="ignore"):
+                result = _given(code(*map(_taken, arguments)))
+            spent += time.thread_time() - begin
+            return result
 
-        return run_and_time
+        return lambda *arguments: in_one_step(partial(run, arguments))
 
     compiled._compile_for_args, compiled.elements = code_for, _elements
     return compiled
