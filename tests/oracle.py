@@ -64,7 +64,7 @@ def _of_like(pattern: bytes) -> re.Pattern[str]:
 
 @lru_cache
 def _of_expression(pattern: bytes) -> re.Pattern[str]:
-    """As Python has it, of whose patterns the tests use those that are the same but for the end of the text."""
+    """As Python has it: patterns of tests mean the same there, except for the end of the text."""
     text = pattern.decode()
     own = text if "(?m)" in text else text.replace("$", r"\Z")
     return re.compile(own.replace(r"\z", r"\Z"), 0 if "(?i)" in text else re.ASCII)
@@ -99,7 +99,7 @@ class Test:
 
 @dataclass(frozen=True)
 class Compared:
-    """Both sides are attributes, of which `now()` is the message's time; the right one is so much later."""
+    """Both sides are attributes, and `now()` is the message's time; the right one is `later`."""
 
     left: str
     operator: str

@@ -347,7 +347,7 @@ def with_conditions(
 
 
 def _with_area_and_verified(rows: TagLists) -> int | None:
-    """The first row with an area, and with a test that is verified beside it."""
+    """The first row with both an area and a test that is verified."""
     tags = rows.tags
     numbers = np.flatnonzero(np.diff(tags.offsets) > _RESERVED_BYTES)
     begins = tags.offsets[numbers].astype(np.int64)

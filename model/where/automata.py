@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Literal, NamedTuple
 
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.where.patterns import Node, Ranges, of_expression, of_like
+from tagmatch.model.where.patterns import LAST, Node, Ranges, of_expression, of_like
 
 #: Most states of an automaton
 MOST_STATES = 1000
@@ -20,7 +20,7 @@ MOST_STATES = 1000
 NEVER, FOUND = 0, 1
 # Most nodes, and most of them that are looked at until all states are known
 _MOST_NODES, _MOST_LOOKS = 5_000, 2_000_000
-# Texts of which one must be there, at most
+# The most texts one of which must be there
 _MOST_NEEDED = 16
 # As many patterns as are stored again when a segment is made
 _REMEMBERED = 1 << 14
@@ -28,8 +28,16 @@ _REMEMBERED = 1 << 14
 _BYTES = 256
 _WORD = sum(1 << byte for byte in b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz")
 _NEWLINE = 1 << ord("\n")
-# What stands before a place, or after it: an end of the text, a newline, a character of a word, another byte
-_EDGE, _AFTER_LINE, _IN_WORD, _OTHER = range(4)
+# Bytes of a character but its first one
+_WITHIN_CHARACTER = (1 << 0xC0) - (1 << 0x80)
+# What stands before a place, or after it: an end of the text, a newline, a character of a word, a byte within a
+# character, another byte
+_EDGE, _AFTER_LINE, _IN_WORD, _WITHIN, _OTHER = range(5)
+# Places that what follows decides, and which bytes the kinds of nodes tell apart
+_DECIDED_AFTER = ("end", "line end", "word", "no word")
+_TOLD_APART = (
+    ("line", _NEWLINE), ("line end", _NEWLINE), ("word", _WORD), ("no word", _WORD), ("no word", _WITHIN_CHARACTER),
+)  # fmt: skip
 
 
 class Automaton(NamedTuple):
@@ -42,7 +50,7 @@ class Automaton(NamedTuple):
 
 
 class Needed(NamedTuple):
-    """Texts of which one must be there, at a place, if a pattern is found."""
+    """Texts: a pattern is found only if one of them is there, at a place."""
 
     operator: Literal["=", "prefix", "suffix", "contains"]
     texts: tuple[str, ...]
@@ -89,10 +97,11 @@ class _Automata:
     """Nodes of a pattern: each takes a byte, or is a place, or goes on to others; the last one is reached if found."""
 
     def __init__(self, pattern: Node) -> None:
-        # Of each node, the bytes that it takes, as bits, and what it is if it takes none; and where it goes on
+        # Of each node, the bytes that it takes, as bits, and its kind if it takes none; and where it goes on
         self._bytes, self._kinds, self._next = [0], [""], [0]
         self._also: dict[int, list[int]] = {}
         self._shared: dict[tuple[int, int], int] = {}
+        self._reached_before: dict[tuple[int, int, int | None], int] = {}
         self._looks = 0
         self._first = self._from(pattern, 0)
 
@@ -119,7 +128,7 @@ class _Automata:
         (one,) = part.parts
         if part.most is None:
             again = self._split([following])
-            self._also[again].append(self._from(one, again))
+            self._also[again].append(self._any_bytes(one, again) or self._from(one, again))
             following = again
         else:
             end = following
@@ -128,6 +137,13 @@ class _Automata:
         for _ in range(part.least):
             following = self._from(one, following)
         return following
+
+    def _any_bytes(self, one: Node, again: int) -> int | None:
+        """Any number of characters, among which all beyond ASCII are, as any bytes: what follows begins a character."""
+        if one.kind != "set" or not one.ranges or one.ranges[-1][1] != LAST or one.ranges[-1][0] > 0x80:
+            return None
+        ascii_bytes = sum((1 << last + 1) - (1 << first) for first, last in one.ranges[:-1])
+        return self._node("", ascii_bytes | ((1 << _BYTES) - (1 << one.ranges[-1][0])), again)
 
     def _split(self, ways: list[int]) -> int:
         node = self._node("split", 0, ways[0])
@@ -151,7 +167,7 @@ class _Automata:
     # -- states --------------------------------------------------------------------------------------------------------
 
     def _reached(self, nodes: Iterable[int], before: int, after: int | None) -> int:
-        """The nodes, as bits, to which one comes without a byte, between what is before and after, if that is known."""
+        """The nodes, as bits, to which one comes without a byte, by the kinds of what precedes and follows."""
         found, waiting = 0, [*nodes]
         while waiting:
             node = waiting.pop()
@@ -172,61 +188,74 @@ class _Automata:
         lasting = [node for node, kind in enumerate(self._kinds) if kind not in ("split", "begin", "line")]
         return sum(1 << node for node in lasting)
 
+    def _reached_from(self, node: int, before: int, after: int | None) -> int:
+        """The same of one node, which is known the next time."""
+        found = self._reached_before.get((node, before, after))
+        if found is None:
+            found = self._reached_before[node, before, after] = self._reached([node], before, after)
+        return found
+
     def made(self) -> Automaton:
         """The automaton whose states are sets of nodes."""
         classes, examples = self._classes()
         kinds = [_kind_of(byte) for byte in examples]
         takes = [sum(1 << node for node, taken in enumerate(self._bytes) if taken >> byte & 1) for byte in examples]
-        decides = {kind for kind in self._kinds if kind in ("end", "line end", "word", "no word")}
-        known_kinds = {_EDGE, *([_AFTER_LINE] if "line" in self._kinds else [])}
-        known_kinds |= {_IN_WORD} if decides & {"word", "no word"} else set()
-        befores = [kind if kind in known_kinds else _OTHER for kind in kinds]
-        starts = {before: self._reached([self._first], before, None) for before in {_EDGE, *befores}}
+        deciding = sum(1 << node for node, kind in enumerate(self._kinds) if kind in _DECIDED_AFTER)
+        known = {_EDGE, *(_AFTER_LINE for kind in self._kinds if kind == "line")}
+        known |= {_IN_WORD for kind in self._kinds if kind in ("word", "no word")}
+        befores = [kind if kind in known else _OTHER for kind in kinds]
+        starts = {before: self._reached_from(self._first, before, None) for before in {_EDGE, *befores}}
         ever_begins = any(starts[before] for before in befores)
         first = (starts[_EDGE], _EDGE)
-        numbers, steps, at_end = {first: 2}, [[NEVER] * len(examples), [FOUND] * len(examples)], [False, True]
+        numbers, steps, at_end = {first: FOUND + 1}, [NEVER] * len(examples) + [FOUND] * len(examples), [0, 1]
+        left = [first]
         if starts[_EDGE] & 1:
             numbers[first] = FOUND
-        for nodes, before in (left := [*numbers]):
-            if numbers[nodes, before] == FOUND:
-                continue
-            row = []
-            ends = self._reached(_bits(nodes), before, _EDGE) if decides else nodes
-            at_end.append(bool(ends & 1))
+            left = []
+        for nodes, before in left:
+            at_end.append(self._here(nodes, deciding, before, _EDGE) & 1)
             for place, kind in enumerate(kinds):
-                here = self._reached(_bits(nodes), before, kind) if decides else nodes
-                after = befores[place]
-                following = starts[after]
-                if not here & 1:
-                    following |= self._reached([self._next[node] for node in _bits(here & takes[place])], after, None)
-                if (here | following) & 1:
-                    row.append(FOUND)
+                here, after = self._here(nodes, deciding, before, kind), befores[place]
+                following = here & 1 or starts[after]
+                for node in _bits(here & takes[place]):
+                    following |= self._reached_from(self._next[node], after, None)
+                    self._looks += 1
+                if following & 1:
+                    steps.append(FOUND)
                 elif not following and not ever_begins:
-                    row.append(NEVER)
+                    steps.append(NEVER)
                 else:
                     state = (following, after)
                     if state not in numbers:
-                        numbers[state] = len(left) + 2
+                        numbers[state] = len(left) + FOUND + 1
                         left.append(state)
-                    row.append(numbers[state])
-                if self._looks > _MOST_LOOKS or len(left) + 2 > MOST_STATES:
+                    steps.append(numbers[state])
+                if self._looks > _MOST_LOOKS or len(left) + FOUND >= MOST_STATES:
                     raise _too_large()
-            steps.append(row)
-        return Automaton(numbers[first], bytes(classes), array("H", chain.from_iterable(steps)), bytes(at_end))
+        return Automaton(numbers[first], classes, array("H", steps), bytes(at_end))
 
-    def _classes(self) -> tuple[list[int], list[int]]:
+    def _here(self, nodes: int, deciding: int, before: int, after: int) -> int:
+        """The nodes, and those to which one comes if it is known what follows."""
+        for node in _bits(nodes & deciding):
+            nodes |= self._reached_from(node, before, after)
+        return nodes
+
+    def _classes(self) -> tuple[bytes, list[int]]:
         """The class of each byte, and a byte of each: those of a class are alike to all nodes."""
-        masks = {*self._bytes}
-        masks |= {_NEWLINE} if {"line", "line end"} & {*self._kinds} else set()
-        masks |= {_WORD} if {"word", "no word"} & {*self._kinds} else set()
-        known: dict[tuple[int, ...], int] = {}
-        ordered = sorted(masks)
-        alike = [tuple(mask >> byte & 1 for mask in ordered) for byte in range(_BYTES)]
-        classes = [known.setdefault(each, len(known)) for each in alike]
-        return classes, [classes.index(each) for each in range(len(known))]
+        masks = {*self._bytes, *(mask for kind, mask in _TOLD_APART if kind in self._kinds)}
+        parts = [(1 << _BYTES) - 1]
+        for mask in masks:
+            parts = [each for part in parts for each in (part & mask, part & ~mask) if each]
+        classes = bytearray(_BYTES)
+        for number, part in enumerate(parts):
+            for byte in _bits(part):
+                classes[byte] = number
+        return bytes(classes), [(part & -part).bit_length() - 1 for part in parts]
 
 
 def _kind_of(byte: int) -> int:
+    if _WITHIN_CHARACTER >> byte & 1:
+        return _WITHIN
     return _AFTER_LINE if _NEWLINE >> byte & 1 else _IN_WORD if _WORD >> byte & 1 else _OTHER
 
 
@@ -238,7 +267,7 @@ def _is_there(kind: str, before: int, after: int | None) -> bool:
         return False
     if kind in ("end", "line end"):
         return after == _EDGE or (kind == "line end" and after == _AFTER_LINE)
-    return ((before == _IN_WORD) != (after == _IN_WORD)) == (kind == "word")
+    return after != _WITHIN and ((before == _IN_WORD) != (after == _IN_WORD)) == (kind == "word")
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -287,7 +316,7 @@ def _letter(part: Node) -> str | None:
 
 
 def _contained(part: Node) -> tuple[str, ...]:
-    """Texts of which a found text contains one; none if that cannot be said."""
+    """Texts one of which each found text contains; none if that cannot be said."""
     if part.kind == "times":
         return _contained(part.parts[0]) if part.least else ()
     if part.kind == "any":
@@ -295,7 +324,7 @@ def _contained(part: Node) -> tuple[str, ...]:
         return tuple(sorted({*chain(*each)})) if all(each) and len(each) <= _MOST_NEEDED else ()
     if part.kind == "set":
         return (letter,) if (letter := _letter(part)) else ()
-    # The longest text, or the ways of which the shortest is longest
+    # The longest text, or the ways whose shortest text is longest
     found: list[tuple[str, ...]] = []
     run = ""
     for inner in [*_flat(part), Node("end")]:

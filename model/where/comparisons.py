@@ -3,7 +3,7 @@
 What is compared are all pairs of values; one of them is enough. The message's time is the attribute `now()`, if the
 message has one, and else the time when it is looked at.
 
-A comparison is written, in the tag that stands for it, as its operator, the nanoseconds that are added to the right
+A comparison is written, in its tag, as its operator, the nanoseconds that are added to the right
 side, `:`, and the name of the attribute there.
 """
 
@@ -34,7 +34,7 @@ _HEX = 16
 
 
 class Comparison(NamedTuple):
-    """`left operator right`, to which so many nanoseconds are added."""
+    """`left operator right`, with some nanoseconds added to the right side."""
 
     left: str
     operator: str
@@ -66,7 +66,7 @@ class Comparison(NamedTuple):
 
     @property
     def payload(self) -> str:
-        """What stands for it behind the name of the left side."""
+        """Its text in a tag, behind the name of the left side."""
         return f"{self.operator}{self.later}:{self.right}"
 
     def holds(self, left: str, right: str) -> bool:
@@ -103,7 +103,7 @@ def nanoseconds_in(duration: str) -> int:
 
 
 def duration_text(nanoseconds: int) -> str:
-    """A duration that is not negative, in the greatest unit but weeks of which it has a whole number."""
+    """A duration that is not negative, in the greatest unit, except weeks, that measures it in a whole number."""
     unit = next((name for name in [*UNITS][1:] if nanoseconds % UNITS[name] == 0), "second")
     count = Decimal(nanoseconds) / UNITS[unit]
     return f"{count:f} {unit}{'' if count == 1 else 's'}"

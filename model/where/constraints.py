@@ -275,7 +275,7 @@ class Constraint:
 
     @classmethod
     def compared(cls, left: str, operator: str, right: str, later: int = 0) -> Constraint:
-        """A comparison of two attributes, of which the right one is so many nanoseconds later; errors as `of`."""
+        """A comparison of two attributes, with some nanoseconds added to the right one; errors as `of`."""
         own = Comparison.of(left, operator, right, later)
         return cls(own.left, COMPARED, payload=own.payload)
 
@@ -345,7 +345,7 @@ class Constraint:
 
     @property
     def attributes(self) -> list[str]:
-        """The attributes of whose values it is a test, of which the message's time may be one."""
+        """The attributes whose values it tests; one of them may be the message's time."""
         if self.kind != COMPARED:
             return [self.attribute] if self.attribute else []
         return [self.attribute, Comparison.in_payload(self.attribute, self.payload).right]
@@ -463,7 +463,7 @@ class Where(str):
 
 
 def is_verified(tag: str) -> bool:
-    """Whether a tag stands for a test that is verified, or for parts."""
+    """Whether a tag is that of a test that is verified, or of parts."""
     return is_reserved(tag) and tag[2:3] in (*VERIFIED, PARTS)
 
 

@@ -21,13 +21,14 @@ from tagmatch.model.errors import InvalidValueError
 # Most repetitions that are counted, and groups within each other
 _MOST_COUNTED, _MOST_DEEP = 1000, 100
 
-_LAST = 0x10FFFF
+#: The last character of Unicode
+LAST = 0x10FFFF
 #: Ends of code points from one to another
 Ranges = tuple[tuple[int, int], ...]
 
 
 class Node(NamedTuple):
-    """A part of a pattern: a `set` of characters, `all` or `any` of some parts, one so many `times`; or a place."""
+    """A part of a pattern: a `set` of characters, `all` or `any` of some parts, one repeated `times`; or a place."""
 
     kind: str
     ranges: Ranges = ()
@@ -37,12 +38,12 @@ class Node(NamedTuple):
 
 
 _NOTHING = Node("all")
-# Places: the beginning and the end of the text, and of a line, and of a word, and where there is none of these
+# Places: the beginning and the end of the text, and of a line, an edge of a word, and no edge of one
 _BEGIN, _END, _LINE, _LINE_END, _WORD, _NO_WORD = map(Node, ("begin", "end", "line", "line end", "word", "no word"))
 
 
 def _ranges(characters: Iterable[tuple[int, int]]) -> Ranges:
-    """Ranges in order, none of which meets another."""
+    """Ranges in order, with gaps between them."""
     found: list[tuple[int, int]] = []
     for first, last in sorted(characters):
         if found and first <= found[-1][1] + 1:
@@ -53,7 +54,7 @@ def _ranges(characters: Iterable[tuple[int, int]]) -> Ranges:
 
 
 def _others(ranges: Ranges) -> Ranges:
-    ends = [-1, *(end for each in ranges for end in each), _LAST + 1]
+    ends = [-1, *(end for each in ranges for end in each), LAST + 1]
     return tuple((last + 1, first - 1) for last, first in zip(ends[::2], ends[1::2], strict=True) if last + 1 < first)
 
 
@@ -243,7 +244,7 @@ class _Parser:
             return _CLASSES[letter]
         if found := _CODE.match(self._text, self._at):
             self._at, number = found.end(), int(found[1] or found[2], 16)
-            if number > _LAST:
+            if number > LAST:
                 self._wrong("Unicode has no such character", begin)
             return ((number, number),)
         if not letter or (letter not in _ESCAPES and (letter.isalnum() or letter == "_")):
@@ -302,7 +303,7 @@ def like_parts(pattern: str) -> list[tuple[bool, str]]:
         is_sign = pattern[at] in "%_"
         at += pattern[at] == "\\"
         if at == len(pattern):
-            raise PatternError(at - 1, r"a backslash says that % _ or \ stands for itself: write it twice")
+            raise PatternError(at - 1, r"a backslash comes before % _ or \, to take it as it is: write it twice")
         if not is_sign and found and not found[-1][0]:
             found[-1] = False, found[-1][1] + pattern[at]
         elif found[-1:] != [(True, "%")] or pattern[at] != "%" or not is_sign:
@@ -313,7 +314,7 @@ def like_parts(pattern: str) -> list[tuple[bool, str]]:
 
 def of_like(pattern: str) -> Node:
     """The whole text is as a pattern of `like` says; PatternError."""
-    every, found = Node("set", ((0, _LAST),)), [_BEGIN]
+    every, found = Node("set", ((0, LAST),)), [_BEGIN]
     for is_sign, text in like_parts(pattern):
         if is_sign:
             found.append(every if text == "_" else Node("times", parts=(every,)))

@@ -40,7 +40,7 @@ from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.segment import SegmentMessages
 from tagmatch.pipeline.tags import QueryBatch
 
-# Values of messages, so many numbers each: the next one of the message, the attribute, the type, two numbers by which
+# Values of messages, seven numbers each: the next one of the message, the attribute, the type, two numbers by which
 # it is ordered first, and where in a heap the bytes begin and end by which it is ordered then, or a text
 _NEXT, _ATTRIBUTE, _TYPE, _ONE, _TWO, _BEGIN, _END, _SIZE = range(8)
 # Types; those from the last one on have letters
@@ -83,7 +83,7 @@ class _Automata(NamedTuple):
 
 @kernel
 def _put(message, attribute, value, found):
-    """Write a value behind those that there are, in longer arrays if need be, and before others of its message."""
+    """Write a value behind the others, in longer arrays if need be; it is then the first of its message."""
     (kind, bits, data, begin, end), (values, used, heap, heap_used, heads) = value, found
     which, one, two = np.int64(_TEXT), np.int64(bits), np.int64(0)
     if kind == BOOL:
@@ -197,12 +197,14 @@ def _relation(values, one, other, heap, seconds, nanoseconds):
 @lent
 def _is_found(pattern, automata, heap, begin, end):
     firsts, widths, classes, step_offsets, steps, state_offsets, at_end = automata
-    state, width, base = firsts[pattern], widths[pattern], step_offsets[pattern]
-    for at in range(begin, end):
-        if state <= FOUND:
+    # Unsigned indices save the test for negative ones
+    state, width, base = _U(firsts[pattern]), _U(widths[pattern]), _U(step_offsets[pattern])
+    own = _U(256 * pattern)
+    for at in range(_U(begin), _U(end)):
+        if state <= _U(FOUND):
             break
-        state = np.int64(steps[base + state * width + np.int64(classes[256 * pattern + heap[at]])])
-    return at_end[state_offsets[pattern] + state] != 0
+        state = _U(steps[base + state * width + _U(classes[own + _U(heap[at])])])
+    return at_end[_U(state_offsets[pattern]) + state] != 0
 
 
 @lent
@@ -294,7 +296,7 @@ def _with_attributes(offsets, attributes, codes, holding, ends, tests):
 
 
 def are_of_kinds(tags: Strings, kinds: tuple[Kind, ...]) -> BoolArray:
-    """Which tags stand for tests of some kinds."""
+    """Which tags are those of tests of some kinds."""
     found = constraints_among(tags)
     # These have four bytes or more
     found[found] = np.isin(tags.data[tags.offsets[:-1][found].astype(np.int64) + 2], list(map(ord, kinds)))

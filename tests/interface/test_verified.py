@@ -156,7 +156,11 @@ def test_in_columns(struct: dict[str, Any], text: str) -> None:
 
 WRONG = [
     ({"attr": "a", "op": "matches", "value": "b("}, InvalidValueError, "character 2 of the pattern: nothing closes"),
-    ({"attr": "a", "op": "like", "value": "b\\"}, InvalidValueError, "character 2 of the pattern: a backslash says"),
+    (
+        {"attr": "a", "op": "like", "value": "b\\"},
+        InvalidValueError,
+        "character 2 of the pattern: a backslash comes before",
+    ),
     ({"attr": "a", "op": "like", "int": 5}, InvalidTypeError, "like needs a text, not 5"),
 ]
 
@@ -194,7 +198,7 @@ def test_a_structure_with_an_area() -> None:
 
 
 def test_stored_and_opened_again(tmp_path: Path, layout: Layout) -> None:
-    """Many at once, of which each message finds some, in two segments; of one pattern each."""
+    """Many at once, in two segments; each message finds some."""
     wheres = [f'a matches "^x{at}[0-9]+$"' for at in range(50)] + [f"a{at} <= b{at}" for at in range(50)]
     with TagMatch(tmp_path / "index", layout=layout, device="cpu") as tm:
         tm.add_sets([[]] * 50, range(50), where=wheres[:50])
@@ -203,6 +207,46 @@ def test_stored_and_opened_again(tmp_path: Path, layout: Layout) -> None:
         tm.consolidate()
     with TagMatch.open(tmp_path / "index", device="cpu") as tm:
         assert sorted(tm.match([], {"a": "x123", "a7": 1, "b7": 1.5, "a8": 2, "b8": 1})) == [1, 12, 57]
+
+
+#: Where each is wrong, and how its message begins
+REFUSED = [
+    ("(a", 1, "nothing closes this ("), ("a)", 2, "this ) closes nothing"), ("[a", 1, "nothing closes this ["),
+    ("a**", 3, "this repeats a repetition"), ("a|*", 3, "there is nothing before this"),
+    ("^*", 1, "there is nothing before this"), ("a++", 2, "a part that is not given back"),
+    ("a(?=b)", 2, "looking ahead or behind"), ("(?<!a)b", 1, "looking ahead or behind"),
+    (r"(a)\1", 4, "a reference to a group"), (r"(?P=n)", 1, "a reference to a group"),
+    (r"\pL", 1, "classes of Unicode"),
+    (r"[\p{L}]", 2, "classes of Unicode"), (r"a\Z", 2, "the end of the text is written"), (r"\q", 1, "no character is"),
+    ("a{2,1}", 2, "a count is at most 1000"), ("a{1001}", 2, "a count is at most 1000"),
+    ("[b-a]", 2, "a range is from"),
+    (r"[a-\d]", 2, "a range is from"), ("[[:foo:]]", 2, "there is no such class"), ("(?x)a", 1, "no group begins so"),
+    ("(?i", 1, "no group begins so"), (r"\x{110000}", 1, "Unicode has no such character"),
+    ("(" * 101 + ")" * 101, 101, "more than 100 groups"), ("a\\", 2, "no character is written so"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "place", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_no_expression(pattern: str, place: int, message: str) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        automaton_of(pattern, is_like=False)
+    assert str(caught.value).startswith(f"character {place} of the pattern: {message}")
+
+
+#: What Python has not, or otherwise
+FOUND = [
+    (r"\B", "aéb", False), (r"\B", "ab", True), (r"\B", "", True), (r"é\B", "é", True), ("a$", "a\n", False),
+    ("[[:digit:][:^alpha:]]", "ab", False), ("[[:upper:]]", "aB", True), (r"\x{e9}\x41", "éA", True),
+    ("(?-i:a)", "A", False),
+    ("(?i)k", "\u212a", True), ("(?i)straße", "STRAẞE", True), ("(?i)ß", "ss", False), ("(?i)[^k]", "\u212aK", False),
+    ("(?i:a)b", "Ab", True), ("(?i:a)b", "AB", False), ("(?P<n>a)(?<m>b)", "ab", True), ("a{,2}", "a{,2}", True),
+    ("[]a]", "]", True), ("[a-]", "-", True), ("(?U)a+?", "a", True), ("(?s).", "\n", True), (".", "\n", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "text", "found"), FOUND, ids=range(len(FOUND)))
+def test_what_expressions_find(pattern: str, text: str, found: bool) -> None:
+    assert finds(pattern, text, is_like=False) == found
 
 
 def test_automata_are_bounded() -> None:

@@ -92,7 +92,7 @@ MISTAKES = [
     ("a >= now() - 2 years", 12, 'expected "and", "or" or the end, found "-"'),
     # Patterns
     (r'a like "b\\"', 8,
-     r"character 2 of the pattern: a backslash says that % _ or \ stands for itself: write it twice"),
+     r"character 2 of the pattern: a backslash comes before % _ or \, to take it as it is: write it twice"),
     ('a matches "b("', 11, r"character 2 of the pattern: nothing closes this (: write \( for a parenthesis"),
     (r'a matches "(b)\\1"', 11, "character 4 of the pattern: a reference to a group takes longer than its text"),
     ('a matches "b(?!c)"', 11, "character 2 of the pattern: looking ahead or behind takes longer than its text: write "

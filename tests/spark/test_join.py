@@ -200,6 +200,20 @@ def test_attributes_in_maps(spark: Any, tmp_path: Path, strategy: str) -> None:
     assert found == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 4), (3, 3)]
 
 
+def test_patterns_and_comparisons(spark: Any, tmp_path: Path, strategy: str) -> None:
+    """Sets that ask for no tag and no attribute by itself go to all buckets; a column says what time it is."""
+    sets = [(["a"], 1, "price <= budget"), ([], 2, 'name like "a%b_"'), ([], 3, 'not name matches "x" and price = 1')]
+    index = make_index(tmp_path / "index", [*sets, ([], 4, "posted >= now() - 7 days")])
+    day = datetime.datetime(2026, 11, 28, tzinfo=datetime.UTC)
+    rows = [(0, ["a"], 1.0, 1.0, "ab", day, day), (1, [], 1.0, 1.0, "axbx", None, None)]
+    rows.append((2, ["a"], 2.0, None, "a b!", day, day + timedelta(days=8)))
+    schema = "id int, tags array<string>, price double, budget double, name string, posted timestamp, `now()` timestamp"
+    names = ["price", "budget", "name", "posted", "now()"]
+    joined = subset_join(spark.createDataFrame(rows, schema), index, attributes=names, strategy=strategy)
+    found = sorted((row.id, row.key) for row in joined.collect())
+    assert found == [(0, 1), (0, 3), (0, 4), (1, 2), (2, 2)]
+
+
 @pytest.mark.parametrize("key_type", KEYS)
 def test_an_answer_may_be_larger_than_an_arrow_batch_of_spark(
     spark: Any, tmp_path: Path, strategy: Any, key_type: str

@@ -91,7 +91,7 @@ def _test_words(attribute: str, operator: str, operands: tuple[Value, ...], choi
 
 
 def _comparison_words(test: Compared, choices: random.Random) -> list[str]:
-    """With either side first, and the duration at one of them, or alone beside their difference."""
+    """With either side first, and the duration at one of them, or alone on the other side of their difference."""
     mirrored = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
     left, operator, right, later = test.left, test.operator, test.right, test.later
     if choices.random() < 0.5:

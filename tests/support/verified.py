@@ -11,7 +11,7 @@ from support.filters import Drawn
 
 # -- patterns, which Python's `re` has, too ----------------------------------------------------------------------------
 
-# Few letters, so that patterns are often found; some have more bytes than one, and two are alike but for their case
+# Few letters, so that patterns are often found; some have more bytes than one, and two differ in their case only
 _LETTERS = "ab1_ \néÉ日"
 #: Texts to look at
 searched = st.text(_LETTERS, max_size=8)

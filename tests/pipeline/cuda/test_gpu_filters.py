@@ -156,3 +156,22 @@ def test_several_devices(
         explained = tm.explain(tags, attributes=values)
         assert sorted(key for _, keys in explained for key in keys) == wanted[0]
         assert on_cuda(tm)
+
+
+def test_computed_tests_beside_the_device(layout: Any) -> None:
+    """The CPU finds their sets, and the device the others."""
+    wheres = [
+        "price <= budget",
+        'name like "a_b%"',
+        'not name matches "c$"',
+        "at least 2 of {price < budget, price = 1}",
+    ]
+    with TagMatch(layout=layout, device="cuda") as tm:
+        tm.add_sets([["t"], [], ["t"], [], ["t"], []], range(6), where=[*wheres, None, "price < 3"])
+        tm.consolidate()
+        messages: list[Message] = [
+            (["t"], {"price": 1, "budget": 2.5, "name": "axbc"}),
+            ([], {"price": [4, 5], "budget": 4}),
+            (["t"], {"name": ["abb", "c!"]}),
+        ]
+        assert answers(tm, messages) == [[0, 1, 3, 4, 5], [], [1, 2, 4]]
