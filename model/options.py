@@ -391,7 +391,7 @@ class StagingOptions:
     keep_snapshots: int | None = None
     # Columns of data that keys may have, beside those that the index has: a schema of Arrow, or names and types
     data: object = None
-    # Types of attributes, beside those that the index has, in the same way, and analyzers by the names of attributes
+    # More types of attributes, in the same way, and analyzers by the names of attributes
     attributes: object = None
     analyzers: object = None
     strict: bool | None = None  # Whether other attributes are errors; `None`: as the index says, `False` at first

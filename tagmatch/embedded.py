@@ -99,7 +99,7 @@ class TagMatch(Index[K]):
         `{"title": casefold(nfc(words()))}`, or the same as text. The index keeps them, too.
     strict : bool, optional
         Whether an attribute that is not declared, or a value that is not of its type, is an error, in a subscription or
-        in a message. Default: as the index at `path` says, `False` if there is none.
+        in a message. Default: as the index at `path` says, `False` for a new one.
     channels : iterable of Channel
         Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
         are no deadlines.

@@ -583,7 +583,7 @@ class _Read:
         return _Keys(rows.tags.data, one)
 
     def as_declared(self, tags: Strings, columns: Columns, declared: Declared | None) -> Strings:
-        """The tags of constraints by what is declared of attributes; each different one is looked at once.
+        """The tags of constraints as attributes are declared; each different one is looked at once.
 
         InvalidTypeError and InvalidValueError name the place.
         """

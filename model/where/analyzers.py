@@ -1,13 +1,13 @@
 r"""Analyzers: what texts become before they are compared, of subscriptions and messages alike.
 
-An analyzer is written as calls, of which the innermost is done first, as in `casefold(nfc(words()))`:
+An analyzer is written as calls; the innermost is done first, as in `casefold(nfc(words()))`:
 
 ==================  ====================================================================================
 call                a text becomes
 ==================  ====================================================================================
 `words()`           its words, in order, by the rules of Unicode (UAX 29): the attribute has several values
 `nfc()`             the same characters, composed: `e` and an accent are `é`
-`nfkc()`            the same, also without what is only another form: `ﬁ` is `fi`, `①` is `1`
+`nfkc()`            the same, and other forms of characters replaced: `ﬁ` is `fi`, `①` is `1`
 `casefold()`        the same without case, as Unicode folds it: `Straße` is `strasse`
 `no_accents()`      the same without accents: `é` is `e`
 `stems("english")`  of each word its stem, by an algorithm of Snowball: `bikes` is `bike`
@@ -146,7 +146,7 @@ def _stemmer(language: str) -> _Step:
         raise InvalidValueError(_NEEDED.format("stems()", "PyStemmer")) from None
     if language not in (known := Stemmer.algorithms()):
         raise InvalidValueError(f"analyzers: there are no stems of {language!r}{near_match(language, known)}")
-    # Another object for each thread would be needed if it had a cache of its own
+    # Threads share the object: it has no cache
     found: _Step = Stemmer.Stemmer(language, 0).stemWord
     return found
 
@@ -167,7 +167,7 @@ def words() -> Analyzer:
 
 
 def casefold(before: Analyzer | None = None) -> Analyzer:
-    """A text, or what comes before, without case.
+    """A text, or the result of another analyzer, without case.
 
     >>> from tagmatch import casefold
     >>> casefold().forms("Straße")
@@ -177,7 +177,7 @@ def casefold(before: Analyzer | None = None) -> Analyzer:
 
 
 def nfc(before: Analyzer | None = None) -> Analyzer:
-    """A text, or what comes before, with composed characters.
+    """A text, or the result of another analyzer, with composed characters.
 
     >>> from tagmatch import nfc
     >>> nfc().forms("e\u0301") == ("é",)
@@ -187,7 +187,7 @@ def nfc(before: Analyzer | None = None) -> Analyzer:
 
 
 def nfkc(before: Analyzer | None = None) -> Analyzer:
-    """A text, or what comes before, with composed characters, and without what is only another form.
+    """A text, or the result of another analyzer, with composed characters, and other forms of characters replaced.
 
     >>> from tagmatch import nfkc
     >>> nfkc().forms("ﬁne ①")
@@ -197,7 +197,7 @@ def nfkc(before: Analyzer | None = None) -> Analyzer:
 
 
 def no_accents(before: Analyzer | None = None) -> Analyzer:
-    """A text, or what comes before, without accents.
+    """A text, or the result of another analyzer, without accents.
 
     >>> from tagmatch import no_accents
     >>> no_accents().forms("Café")

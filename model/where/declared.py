@@ -1,7 +1,7 @@
 """Declared attributes: what an index says of their types and of how their texts are analysed.
 
 Texts become values of the declared type, in conditions and messages alike. If nothing else is let in, other names and
-other values are errors. An attribute with words has a second one, which is nobody's: all words in a row, for phrases.
+other values are errors. An attribute with words has a second one, hidden from users: all words in a row, for phrases.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def value_in(kind: Kind, text: str) -> Value:
 
 
 def exact_decimal(number: float) -> Decimal | float:
-    """The decimal that is written as a double is; what is not finite stays."""
+    """The decimal that is written as a double is; infinities and NaN stay."""
     found = Decimal(repr(float(number)))
     return found if found.is_finite() else number
 
@@ -185,7 +185,7 @@ class Declared:
         forms = own.analyzer.forms(found)
         if len(forms) != 1:
             raise InvalidValueError(
-                f"{quoted(own.attribute.name)} has words, of which {operator.name} takes one, not {_shown(found)}: "
+                f"{quoted(own.attribute.name)} has words, and {operator.name} takes one word, not {_shown(found)}: "
                 f"see {PHRASE}"
             )
         return forms[0]

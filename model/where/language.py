@@ -50,7 +50,7 @@ _REMEMBERED = 1 << 16
 
 
 def stored_rows(text: str, *, plane: bool, declared: Declared | None = None) -> list[list[str]]:
-    """The rows of tags, not to be changed, that are stored for an expression, by what is declared of attributes.
+    """The rows of tags, not to be changed, that are stored for an expression, as attributes are declared.
 
     Errors are those of `rows_of`; FilterError also names the field of an area out of this geometry.
     """

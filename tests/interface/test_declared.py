@@ -417,8 +417,8 @@ def test_how_analyzers_are_written() -> None:
 
 @given(st.text(alphabet="aB1 2_:.',;-\"!\n\t/", max_size=12))
 def test_words_of_ascii_are_those_of_unicode(text: str) -> None:
-    beside = words().forms(text + " é")
-    assert words().forms(text) == beside[:-1]
+    longer = words().forms(text + " é")
+    assert words().forms(text) == longer[:-1]
 
 
 @given(st.text(max_size=12))
