@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.where.constraints import Constraint
+from tagmatch.model.where.constraints import Constraint, name_text
+from tagmatch.model.where.values import check_name
 
 
 class NotTakenError(InvalidValueError):
@@ -66,6 +67,14 @@ class Place(NamedTuple):
             return Condition(Constraint.of(attribute, operator, operands).text, _TEST)
         except (InvalidTypeError, InvalidValueError) as error:
             raise self.refused(str(error)) from None
+
+    def compared(self, attribute: str, operator: str, right: str) -> Condition:
+        """An attribute is compared with what is written on the right: another one, or the message's time."""
+        try:
+            check_name(attribute)
+        except InvalidValueError as error:
+            raise self.refused(str(error)) from None
+        return Condition(f"{name_text(attribute)} {operator} {right}")
 
 
 _ANY, _ALL, _TEST = range(3)

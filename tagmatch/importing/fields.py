@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from tagmatch.importing.conditions import NEVER, Condition, Place, some
-from tagmatch.importing.dates import DEFAULT_FORMAT, Instant, instant, time_of
+from tagmatch.importing.conditions import NEVER, Condition, Place, every, some
+from tagmatch.importing.dates import DEFAULT_FORMAT, Instant, after_now, instant, time_of
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.where.types import Version, network_of, typed_of
 from tagmatch.model.where.values import quoted
@@ -34,6 +34,7 @@ _ANALYZERS: Mapping[str, Callable[[str], list[str]]] = {
     "simple": lambda text: re.findall(r"[^\W\d_]+", text.lower()),
 }
 _EXACT = 2**53
+_SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _NETWORKS = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -51,9 +52,9 @@ class Field(NamedTuple):
         return self.type in _WORDS
 
     @property
-    def takes_texts(self) -> bool:
-        """Whether its values are texts."""
-        return self.type is None or self.type in _WORDS | _WHOLE
+    def has_texts(self) -> bool:
+        """Whether its values are texts, and no tags."""
+        return not self.is_tags and (self.type is None or self.type in _WORDS | _WHOLE)
 
     def words(self, text: str, place: Place) -> list[str]:
         """The words that the analyzer of the field makes of a text."""
@@ -129,6 +130,8 @@ class Field(NamedTuple):
         is_date = self.type in _DATES
         if self.type is None:
             is_date = all(isinstance(each, str) and _LOOKS_LIKE_DATE.fullmatch(each) for each in given.values())
+        if is_date and any(str(each).startswith("now") for each in given.values()):
+            return every([self._beside_now(name, each, body, place) for name, each in given.items()])
         bound = _date_bound if is_date else _bound
         lower, upper = (
             next((bound(self, name, each, body, place) for name, each in given.items() if name[0] == side), None)
@@ -146,6 +149,12 @@ class Field(NamedTuple):
         if low == high:
             return place.test(self.name, "=", made(low))
         return place.test(self.name, "between", made(low), made(high))
+
+    def _beside_now(self, name: str, given: Any, body: Mapping[str, Any], place: Place) -> Condition:
+        """One bound, which may be the message's time."""
+        if not str(given).startswith("now"):
+            return self.between({**body, **dict.fromkeys(("gte", "gt", "lte", "lt")), name: given}, place)
+        return place.compared(self.name, _SIGNS[name], f"now(){after_now(str(given), place.at(name))}")
 
     def _made(self, value: Any) -> Any:
         return typed_of("ip", str(value)) if self.type == "ip" else value

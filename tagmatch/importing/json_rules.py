@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tagmatch.importing.conditions import Condition, Place, every, negated, some
+from tagmatch.model.where.constraints import name_text
 
 #: Where the names of rules are
 KEYS = ("name", "id")
@@ -52,16 +53,7 @@ def _fact(given: dict[str, Any], place: Place, saw: Callable[[str], object]) -> 
     operator = place.at("operator").text_of(given.get("operator"))
     place = place.of(operator)
     place.object_of(given, _MEMBERS)
-    if given.get("params"):
-        raise place.at("params").refused(
-            "a fact with params is computed by a program; give messages an attribute for it"
-        )
-    name = place.at("fact").text_of(given.get("fact"))
-    if "path" in given:
-        found = _PATH.fullmatch(place.at("path").text_of(given["path"]))
-        if found is None:
-            raise place.at("path").refused('only paths of names are taken, as in "$.owner.age"')
-        name += found[1]
+    name = _name(given, place)
     if "value" not in given:
         raise place.refused("there is no value")
     value, at = given["value"], place.at("value")
@@ -77,16 +69,36 @@ def _fact(given: dict[str, Any], place: Place, saw: Callable[[str], object]) -> 
     if operator not in _COMPARED:
         known = ", ".join((*_EQUAL, *_LISTED, *_COMPARED))
         raise place.at("operator").refused(f"{operator!r} is no operator of every rule engine; those taken are {known}")
+    if isinstance(value, dict) and "fact" in value:
+        return at.compared(name, _COMPARED[operator], _other(value, at))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise at.refused(f"{operator} compares numbers, not {value!r:.60}")
     return at.test(name, _COMPARED[operator], value)
+
+
+def _name(given: dict[str, Any], place: Place) -> str:
+    """The attribute that a fact is, or a part of it."""
+    if given.get("params"):
+        raise place.at("params").refused("a fact with params is computed by a program: give messages an attribute")
+    name = place.at("fact").text_of(given.get("fact"))
+    if "path" not in given:
+        return name
+    found = _PATH.fullmatch(place.at("path").text_of(given["path"]))
+    if found is None:
+        raise place.at("path").refused('only paths of names are taken, as in "$.owner.age"')
+    return name + found[1]
 
 
 def _equal(name: str, value: Any, place: Place) -> Condition:
     if value is None:
         return place.test(name, "not exists")
     if isinstance(value, dict) and "fact" in value:
-        raise place.refused("two facts are compared, which is not taken")
+        return place.compared(name, "=", _other(value, place))
     if isinstance(value, dict | list):
         raise place.refused("a number, a text, true, false or null must be here: others are never equal")
     return place.test(name, "=", value)
+
+
+def _other(value: dict[str, Any], place: Place) -> str:
+    """The fact that another one is compared with, as conditions have it."""
+    return name_text(_name(place.object_of(value, ("fact", "path", "params")), place))

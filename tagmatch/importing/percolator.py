@@ -8,6 +8,7 @@ from typing import Any
 
 from tagmatch.importing.conditions import ALWAYS, NEVER, Condition, Place, every, negated, some
 from tagmatch.importing.fields import Field, Fields
+from tagmatch.importing.patterns import beginning, regular_expression, text_in_any_case, wildcard
 from tagmatch.importing.places import area_of
 
 #: Where the ids of documents are
@@ -102,8 +103,10 @@ class Reader:
 
     def _term(self, body: Any, place: Place) -> Condition:
         field, given, at = self._field(body, place, frozenset({"case_insensitive"}), "value")
-        _refuse_case(given, at)
-        return field.equal(given.get("value", given.get("term")), at)
+        value = given.get("value", given.get("term"))
+        if given.get("case_insensitive") and field.has_texts:
+            return text_in_any_case(field.name, field.value(value, at), at)
+        return field.equal(value, at)
 
     def _terms(self, body: Any, place: Place) -> Condition:
         given = {name: each for name, each in place.object_of(body).items() if name not in _SCORING}
@@ -150,31 +153,30 @@ class Reader:
 
     # -- patterns ------------------------------------------------------------------------------------------------------
 
-    def _texts(self, body: Any, place: Place, *others: str) -> tuple[Field, dict[str, Any], Place]:
+    def _pattern(self, body: Any, place: Place, *others: str) -> tuple[Field, str, dict[str, Any], Place]:
+        """The field, the pattern, other parameters and the place of a query of texts."""
         field, given, at = self._field(body, place, frozenset({"case_insensitive", *others}), "value")
-        _refuse_case(given, at)
-        if field.is_tags or not field.takes_texts:
-            raise at.refused(f"field {field.name!r} has no texts that begin or end with others")
-        return field, given, at
+        if not field.has_texts:
+            raise at.refused(f"field {field.name!r} has no texts, which patterns are for")
+        text = at.text_of(given.get("value", given.get(place.kind)))
+        field.value(text, at)
+        return field, text, given, at
 
     def _prefix(self, body: Any, place: Place) -> Condition:
-        field, given, at = self._texts(body, place)
-        return at.test(field.name, "prefix", at.text_of(given.get("value")))
+        field, text, given, at = self._pattern(body, place)
+        return beginning(field.name, text, at, any_case=bool(given.get("case_insensitive")))
 
     def _wildcard(self, body: Any, place: Place) -> Condition:
-        field, given, at = self._texts(body, place, "wildcard")
-        pattern = at.text_of(given.get("value", given.get("wildcard")))
-        pieces = re.findall(r"\\(.)|([*?])|(.)", pattern, re.DOTALL)
-        signs = "".join(sign or "c" for _, sign, _ in pieces)
-        text = "".join(escaped or other for escaped, _, other in pieces)
-        found = re.fullmatch(r"(\**)(c*)(\**)", signs)
-        if found is None:
-            raise at.refused("of wildcards, those with * at the begin and at the end are taken")
-        if not text:
-            return place.test(field.name, "exists") if signs else field.equal("", at)
-        ends = bool(found[1]), bool(found[3])
-        operators = {(False, True): "prefix", (True, False): "suffix", (True, True): "contains"}
-        return at.test(field.name, operators[ends], text) if any(ends) else field.equal(text, at)
+        field, text, given, at = self._pattern(body, place, "wildcard")
+        return wildcard(field.name, text, at, any_case=bool(given.get("case_insensitive")))
+
+    def _regexp(self, body: Any, place: Place) -> Condition:
+        field, text, given, at = self._pattern(body, place, "flags", "max_determinized_states")
+        flags = given.get("flags", "ALL")
+        if flags not in ("ALL", "NONE", ""):
+            raise at.at("flags").refused(f"flags {flags!r:.40} are not taken, but ALL and NONE")
+        any_case = bool(given.get("case_insensitive"))
+        return regular_expression(field.name, text, at, optional=flags != "NONE", any_case=any_case)
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -246,11 +248,6 @@ class Reader:
         return Condition(f"within {area}")
 
 
-def _refuse_case(given: Mapping[str, Any], place: Place) -> None:
-    if given.get("case_insensitive"):
-        raise place.at("case_insensitive").refused("great and small letters are told apart")
-
-
 def minimum(given: Any, count: int, place: Place) -> int:
     """How many clauses `minimum_should_match` asks for, such as 2, -1, "75%" and "3<90% 9<-3"."""
     if isinstance(given, int) and not isinstance(given, bool):
@@ -281,7 +278,8 @@ _QUERIES: Mapping[str, Callable[[Reader, Any, Place], Condition]] = {
         name: _OWN[f"_{name}"]
         for name in (
             "bool", "dis_max", "constant_score", "boosting", "function_score", "match_all", "match_none", "term",
-            "terms", "terms_set", "range", "exists", "prefix", "wildcard", "match", "match_phrase", "multi_match",
+            "terms", "terms_set", "range", "exists", "prefix", "wildcard", "regexp", "match", "match_phrase",
+            "multi_match",
         )
     },
     **dict.fromkeys(("geo_distance", "geo_bounding_box"), _OWN["_geo"]),

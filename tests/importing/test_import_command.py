@@ -29,19 +29,21 @@ CITY = {"_id": "1", "query": {"term": {"city": "Nice"}}}
 
 
 def test_all_queries_of_a_mapping(tmp_path):
-    index = tmp_path / "index"
+    lines = (DATA / "percolator.jsonl").read_text().splitlines()
+    refused_count = sum('"refused": ' in line for line in lines)
+    index, taken = tmp_path / "index", len(lines) - refused_count
     arguments = ("elasticsearch", DATA / "percolator.jsonl", index, "--mapping", DATA / "mapping.json")
     said = refused("import", *arguments)
-    assert "percolator.jsonl: line 214 (row 213): query.nested: queries 'nested' are not taken" in said
+    assert f"percolator.jsonl: line {taken + 1} (row {taken}): query.nested: queries 'nested' are not taken" in said
     assert not index.exists()
     ran = ended("import", *arguments, "--skip-invalid")
     assert ran.returncode == 0
-    assert "skipped 66 invalid rows; the first: " in ran.stderr
+    assert f"skipped {refused_count} invalid rows; the first: " in ran.stderr
     assert "taken: " in ran.stdout
     assert "match_phrase 3" in ran.stdout
     assert "refused: query 3" in ran.stdout or "nested 3" in ran.stdout
     kept = where_of(index)
-    assert len(kept) == 213
+    assert len(kept) == taken
     # Once more, it changes nothing
     assert " already there" in ended("import", *arguments, "--skip-invalid").stdout
     assert where_of(index) == kept

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.percolator import Percolator, words
+from support.percolator import NOW, Percolator, words
 
 from tagmatch import TagMatch, Version, importing
 
@@ -113,6 +113,7 @@ def test_there_are_as_many_as_the_issue_asks_for():
 @given(st.fixed_dictionaries({}, optional=FIELDS))
 def test_the_same_queries_match(index, document):
     attributes, place = message_of(document)
+    attributes["now()"] = NOW
     found = index.match_unique([], attributes, location=place)
     oracle = Raw(PROPERTIES)
     assert found == {each["_id"] for each in TAKEN if oracle.matches(each["query"], document)}

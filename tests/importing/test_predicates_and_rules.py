@@ -180,7 +180,8 @@ def test_rules_trigger_for_the_same_facts(condition, some):
 
 RULES = [
     ({"fact": "a", "operator": "startsWith", "value": "x"}, "conditions.all[0].operator"),
-    ({"fact": "a", "operator": "equal", "value": {"fact": "b"}}, "conditions.all[0].value"),
+    ({"fact": "a", "operator": "equal", "value": {"fact": "b", "params": {"id": 7}}}, "conditions.all[0].value.params"),
+    ({"fact": "a", "operator": "in", "value": [{"fact": "b"}, []]}, "conditions.all[0].value[1]"),
     ({"fact": "a", "operator": "equal", "value": [1]}, "conditions.all[0].value"),
     ({"fact": "a", "operator": "lessThan", "value": "x"}, "conditions.all[0].value"),
     ({"fact": "a", "operator": "in", "value": 1}, "conditions.all[0].value"),
@@ -199,6 +200,19 @@ def test_rules_that_are_refused(condition, path):
     with pytest.raises(importing.NotTakenError) as error:
         importing.rules({"name": "out", "conditions": {"all": [condition]}})
     assert str(error.value).partition(": ")[0] == path
+
+
+def test_facts_are_compared():
+    price = {"fact": "price", "operator": "lessThanInclusive", "value": {"fact": "user", "path": "$.budget"}}
+    other = {"fact": "city", "operator": "notEqual", "value": {"fact": "home"}}
+    rule = {"name": "r", "conditions": {"all": [price, other]}}
+    assert importing.rules(rule)["where"] == "price <= user.budget and not city = home"
+    some: list[dict[str, Any]] = [
+        {"price": 9, "user.budget": 9.0, "city": "Nice", "home": "Lyon"},
+        {"price": 9, "user.budget": 8, "city": "Nice", "home": "Lyon"},
+        {"price": 9, "user.budget": 9, "city": "Nice", "home": "Nice"},
+    ]
+    assert found(importing.rules, rule, some) == [True, False, False]
 
 
 def test_paths_and_missing_facts():

@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 
 Document = dict[str, Any]
 MILLISECOND = timedelta(milliseconds=1)
+#: The time of documents
+NOW = datetime(2026, 3, 16, tzinfo=UTC)
 
 
 class Percolator:
@@ -83,12 +85,16 @@ class Percolator:
 
     def _term(self, body: dict[str, Any], document: Document) -> bool:
         ((name, given),) = body.items()
-        return self.equals(name, given["value"] if isinstance(given, dict) else given, document)
+        if not isinstance(given, dict):
+            return self.equals(name, given, document)
+        return self.equals(name, given["value"], document, case_insensitive=given.get("case_insensitive", False))
 
-    def equals(self, name: str, given: Any, document: Document) -> bool:
+    def equals(self, name: str, given: Any, document: Document, *, case_insensitive: bool = False) -> bool:
         kind = self.type_of(name)
         if kind == "date":
             return self._range({name: {"gte": given, "lte": given}}, document)
+        if case_insensitive:
+            return self.has_whole(name, re.escape(given), {"case_insensitive": True}, document)
         values = self.values(name, document)
         if kind == "ip":
             network = ipaddress.ip_network(given)
@@ -136,7 +142,7 @@ class Percolator:
     def _prefix(self, body: dict[str, Any], document: Document) -> bool:
         ((name, given),) = body.items()
         text = given["value"] if isinstance(given, dict) else given
-        return any(value.startswith(text) for value in self.values(name, document))
+        return self.has_whole(name, re.escape(text) + ".*", given, document)
 
     def _wildcard(self, body: dict[str, Any], document: Document) -> bool:
         ((name, given),) = body.items()
@@ -146,12 +152,16 @@ class Percolator:
             re.escape(escaped) if escaped else signs.get(other) or re.escape(other)
             for escaped, other in re.findall(r"\\(.)|(.)", pattern)
         )
-        return any(re.fullmatch(expression, value, re.DOTALL) for value in self.values(name, document))
+        return self.has_whole(name, expression, given, document)
 
     def _regexp(self, body: dict[str, Any], document: Document) -> bool:
         ((name, given),) = body.items()
-        pattern = given["value"] if isinstance(given, dict) else given
-        return any(re.fullmatch(pattern, value, re.DOTALL) for value in self.values(name, document))
+        return self.has_whole(name, given["value"] if isinstance(given, dict) else given, given, document)
+
+    def has_whole(self, name: str, expression: str, given: Any, document: Document) -> bool:
+        any_case = isinstance(given, dict) and given.get("case_insensitive")
+        flags = re.DOTALL | re.ASCII | (re.IGNORECASE if any_case else re.DOTALL)
+        return any(re.fullmatch(expression, str(value), flags) for value in self.values(name, document))
 
     # -- words ---------------------------------------------------------------------------------------------------------
 
@@ -286,7 +296,9 @@ def date(given: Any, form: str, zone: str | None, *, up: bool) -> datetime:
     if isinstance(given, datetime):
         return given
     anchor, _, rest = str(given).partition("||")
-    if re.fullmatch(r"\d{6,}", anchor):
+    if anchor.startswith("now"):
+        at, rest = NOW, anchor.removeprefix("now")
+    elif re.fullmatch(r"\d{6,}", anchor):
         unit = timedelta(seconds=1) if form == "epoch_second" else MILLISECOND
         at = datetime(1970, 1, 1, tzinfo=UTC) + int(anchor) * unit
     else:
