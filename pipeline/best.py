@@ -106,7 +106,7 @@ def _count_groups(ends, ranks, groups, counts, seen, out):
 def counts_in(ranks: Lists, groups: U32Array, count: int, unique: bool) -> tuple[Lists, U64Array]:
     """The groups that each message's keys are of, ascending, and how many keys are of each; each key once if `unique`.
 
-    `ranks` are the keys of each message, and `groups` the group, of so many, of each rank.
+    `ranks` are the keys of each message, and `groups` the group of each rank, below `count`.
     """
     counts, seen = np.zeros(count, np.uint64), np.zeros(len(groups) if unique else 0, np.uint32)
     ends, room = np.zeros(len(ranks) + 1, np.int64), len(ranks.values)

@@ -42,7 +42,7 @@ SPACE: /\s+/
 _OPERAND = 'a number, a name, "-", min(…), max(…) or "("'
 _OPERATIONS = {"+": np.add, "-": np.subtract, "*": np.multiply, "min": np.minimum, "max": np.maximum}
 
-#: A number, a name, or what is done with the last one or two results
+#: A number, a name, or an operation on the last one or two results
 _Step = tuple[str, "float | str"]
 
 

@@ -427,7 +427,7 @@ class WrittenParts(NamedTuple):
     """Parts of some tags."""
 
     least: I64Array  # of each tag, how many parts must hold
-    sizes: I64Array  # of each tag, how many parts there are; 0 for one that does not stand for parts
+    sizes: I64Array  # of each tag, how many parts it has
     sound: BoolArray  # whether each is what it begins like
     places: I64Array  # [n, 2], of all parts
 
@@ -467,7 +467,7 @@ def _parts(offsets, data, are_parts, least, sizes, places):
 
 
 def parts_in(tags: Strings, are_parts: BoolArray) -> WrittenParts:
-    """The parts of the tags that stand for such, by how they begin; other tags have none."""
+    """The parts of tags, of which `are_parts` says which have some, by how they begin."""
     least, sizes = np.empty(len(tags), np.int64), np.empty(len(tags), np.int64)
     places = np.empty((0, 2), np.int64)
     for _ in range(2):

@@ -46,7 +46,7 @@ from tagmatch.pipeline.tags import TagIndex
 
 #: Stand in a program for parts that are counted: those before, and those that were counted while the set was reached
 COUNTED, WITH_FOUND = COMPLEX - np.uint32(1), COMPLEX - np.uint32(2)
-# Counts of what is found of a set end here
+# The greatest count of a set's conjunctions
 _MOST = 255
 # The number of no conjunction
 _NONE = np.uint32(0xFFFFFFFF)
@@ -333,7 +333,7 @@ class _Level(NamedTuple):
 
 
 class _Plan:
-    """By which conjunctions sets are reached, and what is left to be verified."""
+    """The conjunctions that reach sets, and the programs that verify the rest."""
 
     def __init__(self, tree: _Tree) -> None:
         self._tree, leaves, count = tree, len(tree.leaves), len(tree.sound)
@@ -415,7 +415,8 @@ class _Plan:
         some = np.arange(np.count_nonzero(joined))
         leaves = _Pool(level.counts(level.is_leaf), level.parts[level.is_leaf]).of(owners[joined])
         both = (leaves, self._conjunctions.of(found[joined]))
-        pairs: I64Array = np.unique(np.concatenate([np.repeat(some, own) << 32 | values for own, values in both]))
+        pairs = np.sort(np.concatenate([np.repeat(some, own) << 32 | values for own, values in both]))
+        pairs = pairs[np.diff(pairs, prepend=-1) != 0]
         found[joined] = len(self._conjunctions) + some
         self._conjunctions.add(np.bincount(pairs >> 32, minlength=len(some)), pairs & 0xFFFFFFFF)
         return np.bincount(owners, minlength=count), found
