@@ -18,9 +18,9 @@ from tagmatch.model.tables import NEVER, RecordTable, Segment, Snapshot
 from tagmatch.partitioner.local import Changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-_MIX = np.uint64(0x9E3779B97F4A7C15)
+_MIX, _ALL_BITS = np.uint64(0x9E3779B97F4A7C15), 2**64 - 1
 
 
 def no_tags(rows: int) -> TagLists:
@@ -187,6 +187,13 @@ def number_of_sets(hashes: U64Array, offsets: I64Array) -> U64Array:
     own = sums[offsets[1:]] - sums[offsets[:-1]]
     mixed: U64Array = (own ^ (own >> np.uint64(33))) * _MIX + np.uint64(1)
     return mixed ^ (mixed >> np.uint64(29))
+
+
+def number_of_set(hashes: Iterable[int]) -> int:
+    """The same of one set."""
+    own = sum(hashes) & _ALL_BITS
+    mixed = ((own ^ (own >> 33)) * int(_MIX) + 1) & _ALL_BITS
+    return mixed ^ (mixed >> 29)
 
 
 def _encoded_anew(table: pa.Table) -> pa.Table:

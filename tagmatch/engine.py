@@ -72,7 +72,15 @@ from tagmatch.pipeline.one import Alone, alone, single
 from tagmatch.pipeline.segment import Matcher
 from tagmatch.pipeline.service import Pipeline
 from tagmatch.reasons import Asked, Reasons
-from tagmatch.records import data_beside, every_record, have_sets, listed_keys, records_of, schema_of_data
+from tagmatch.records import (
+    Reader,
+    data_beside,
+    every_record,
+    have_sets,
+    listed_keys,
+    record_of,
+    schema_of_data,
+)
 
 #: Keys that one call of `match_many` can give
 MAX_KEYS = 2**31 - 1
@@ -152,6 +160,7 @@ class LocalEngine:
         self._restricting = threading.Lock()
         renew_in_forks(self, "_restricting")
         self._pipeline, self._rankings = Pipeline(options), Rankings()
+        self._readers: tuple[Snapshot | None, list[Reader]] = (None, [])
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
         self._finalizer.atexit = False
@@ -590,9 +599,12 @@ class LocalEngine:
 
     @_interrupted_plainly
     def get(self, key: object) -> Record[Any] | None:
-        checks = KEY_CHECKS[self._key_type]
-        (found,) = records_of(self.snapshot, checks.many([checks.one(key, "key")], "keys"))
-        return found
+        checks, snapshot = KEY_CHECKS[self._key_type], self.snapshot
+        of, readers = self._readers
+        if of is not snapshot:
+            readers = [*map(Reader, snapshot.segments)]
+            self._readers = snapshot, readers
+        return record_of(readers, checks.one(key, "key"))
 
     def has_key(self, key: object) -> bool:
         checks = KEY_CHECKS[self._key_type]

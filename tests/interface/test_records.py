@@ -184,3 +184,24 @@ def test_data_comes_with_answers():
             tm.match(["x"], columns=["emial"])
         with pytest.raises(InvalidTypeError, match="columns must be a list of names"):
             tm.match_many([["x"]], columns="email")
+
+
+@pytest.mark.usefixtures("segments_stay")
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+def test_one_record_is_what_all_of_them_have(key_type):
+    """`get` reads a key by itself: in several segments, of which rows are deleted, with sets that expire."""
+    keys = [2**63 + number if key_type == "integer" else f"ä{number}" * (number % 3) for number in (5, 1, 4, 8, 11)]
+    other = {"area": Circle(9.0, 45.0, 10.0), "expires": dt.datetime(2100, 1, 1, tzinfo=dt.UTC), "data": VALUES}
+    with TagMatch(threads=1, device="cpu", key_type=key_type, data=DATA) as tm:
+        for change in (
+            lambda key, place: tm.put(key, ["x", f"t{place}"], where=[None, WHERE][place % 2], data={"rank": place}),
+            lambda key, place: place % 3 or tm.put(key, ["y"], **other),
+            lambda key, place: tm.add_set(["z"], key, where="x = 1") if place % 2 else tm.delete(keys[0]),
+        ):
+            for place, key in enumerate(keys):
+                change(key, place)
+            tm.consolidate()
+            records = {record.key: record for record in tm.records.values()}
+            assert {key: tm.get(key) for key in keys} == {key: records.get(key) for key in keys}
+        assert len(records) == 4
+        assert tm.get("nobody" if key_type == "string" else 7) is None
