@@ -88,6 +88,11 @@ def test_records(tmp_path: Path) -> None:
     assert [*alone.lines] == ["match_counts: rate of match_many"]
 
 
+def test_first(tmp_path: Path) -> None:
+    found = measured("first", tmp_path, "--rounds", 1, *(f"--part={part}" for part in ("tags", "conditions", "areas")))
+    assert all(0.1 < found.value(f"first answer: {part}") < 20 for part in ("tags", "conditions", "areas"))
+
+
 def test_host(tmp_path: Path) -> None:
     options = ("--sets", 300, "--threads", 2, "--rounds", 2, "--seconds", 0.001)
     found = measured("host", tmp_path, *options)

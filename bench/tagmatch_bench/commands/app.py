@@ -262,6 +262,12 @@ _PAPERS: Mapping[str, _Paper] = {
         None,
         (opt.sets(1_000_000), opt.queries(), opt.rounds(5), opt.seconds(0.5), opt.THREADS, opt.SEED, opt.keys()),
     ),
+    "first": _Paper(
+        "First answers, with an empty cache of kernels, and `tagmatch warmup`.",
+        "first:first",
+        None,
+        (opt.part(PARTS["first"]), opt.rounds(3)),
+    ),
     "host": _Paper(
         "What packets for CUDA devices cost the host; needs no device.",
         "host:host",

@@ -31,6 +31,7 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "content": ("pcm", "figures", "dense", "real", "mixed"),
     "pcm": ("table2", "figure6", "figure7", "figure8", "figure9", "much", "throughput"),
     "ccm": ("table2", *(f"figure{number}" for number in range(5, 12))),
+    "first": ("tags", "conditions", "areas", "warmup"),
     "location": (
         *("spatial", "content", "table2", "figure3", "figure4", "figure5", "figure6", "figure7", "live", "exact"),
         "cities",
