@@ -51,7 +51,7 @@ from tagmatch.pipeline.devices import matcher_of, parts_for
 
 # Messages of a packet
 _MESSAGES = 1 << 13
-# Of numbers of keys and of rows, so many times as many as there are keys are looked up in a table
+# Numbers of keys are looked up in a table if the greatest is at most this many times the number of keys
 _SPARSE = 8
 
 
@@ -170,13 +170,13 @@ def _type_of_values(kind: pa.DataType) -> str | None:
 
 def _plain(column: pa.ChunkedArray) -> pa.Array:
     """A column as attributes have it."""
-    if pa.types.is_uint64(column.type):  # of which attributes have only half
+    if pa.types.is_uint64(column.type):  # attributes have only half of these
         column = column.cast(pa.decimal128(20, 0))
     return column.unify_dictionaries().combine_chunks()
 
 
 def _different(columns: Sequence[pa.Array], count: int) -> tuple[I64Array, I64Array]:
-    """Of each row, which of the different rows it is; and of each of these, where it first is."""
+    """The number of each row among the different rows, and the first place of each different row."""
     codes, firsts = np.zeros(count, np.int64), np.zeros(min(count, 1), np.int64)
     for column in columns:
         encoded = column.dictionary_encode() if not pa.types.is_dictionary(column.type) else column
@@ -246,7 +246,7 @@ class Restricted:
 
 
 class Rights:
-    """What one may change who may see only keys whose data satisfies a test: these, and keys that nobody has."""
+    """What one may change who may see only keys whose data satisfies a test: these, and keys without sets."""
 
     def __init__(self, whole: Changing, own: Restricted) -> None:
         self._whole, self._own, self._test = whole, own, own.test
@@ -264,7 +264,7 @@ class Rights:
             own = [found_in(segment, keys).wanted for segment in self._own.snapshot.segments]
             foreign = np.setdiff1d(np.concatenate(stored), np.concatenate(own))
             if len(foreign) or self._are_staged_by_others(staged, keys, np.concatenate(own)):
-                raise AccessError(f"a key is another one's: its data does not satisfy {self._test.text}")
+                raise AccessError(f"a key belongs to another user: its data does not satisfy {self._test.text}")
 
         return check
 

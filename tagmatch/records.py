@@ -77,7 +77,7 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
 class Reader:
     """Reads the records of single keys from a segment, in a tenth of the time of `records_of`.
 
-    Of a few bytes, what NumPy and Arrow do beside reading them takes much longer than reading.
+    For a few bytes, calls of NumPy and Arrow take much longer than reading them.
     """
 
     def __init__(self, segment: Segment) -> None:
@@ -202,7 +202,7 @@ def _time(expires: int) -> datetime | None:
     try:
         return None if expires == NEVER else _EPOCH + timedelta(microseconds=expires)
     except OverflowError:
-        raise IndexCorruptError(f"a key expires {expires} µs after 1970, which is in no year that there is") from None
+        raise IndexCorruptError(f"a key expires {expires} µs after 1970, which is beyond the year 9999") from None
 
 
 def _listed(keys: Keys) -> list[Any]:

@@ -1,4 +1,4 @@
-"""`tagmatch-bench records`: subscriptions as records, on the CPU, each beside what does the same without them."""
+"""`tagmatch-bench records`: subscriptions as records, on the CPU, each compared with the same work without them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tagmatch_bench.harness.timing import Samples, in_turns, seconds_of
 _DATA = {"tenant": "dictionary", "priority": "int64", "email": "string"}
 #: Single calls of a round; tags that many keys have one of; keys that are asked for, at most
 _CALLS, _FEW_TAGS, _LIMIT = 2_000, 50, 10
-#: Of conditions for `at least 2 of`, tags that there are, and of which each has so many; queries that are compared
+#: Conditions of `at least 2 of`: different tags, tags of each condition, and queries that are compared
 _TAGS, _OF, _CHECKED = 2_000, 4, 25
 _TENANTS = (2, 10, 100)
 
@@ -87,7 +87,7 @@ def _in_turns(bench: Bench, works: Mapping[str, Callable[[], object]]) -> dict[s
 
 
 def _calls(bench: Bench, result: Result) -> None:
-    """`get`, and `put` beside `add_set`."""
+    """`get`, and `put` compared with `add_set`."""
     table = _with_data(bench.workload(bench.sets()).sets)
     rows = table.slice(0, _CALLS).to_pylist()
     data = [{name: row[name] for name in _DATA} for row in rows]
@@ -134,7 +134,7 @@ def _data(bench: Bench, result: Result) -> None:
 
 
 def _best(bench: Bench, result: Result) -> None:
-    """The best keys, beside `match_many` and sorting, of answers with many keys."""
+    """The best keys, compared with `match_many` and sorting, of answers with many keys."""
     table, queries = _of_many_keys(bench)
     priorities = table["priority"].to_numpy()
     with _index(bench, table, data=_DATA) as tm:
@@ -159,7 +159,7 @@ def _first(keys: Any, priorities: Any) -> Any:
 
 
 def _counts(bench: Bench, result: Result) -> None:
-    """Counts beside keys, of answers with many keys."""
+    """Counts compared with keys, of answers with many keys."""
     table, queries = _of_many_keys(bench)
     with _index(bench, table, data=_DATA) as tm:
         works = {"keys": partial(tm.match_many, queries), "counts": partial(tm.match_counts, queries)}
@@ -170,7 +170,7 @@ def _counts(bench: Bench, result: Result) -> None:
 
 
 def _at_least(bench: Bench, result: Result) -> None:
-    """`at least 2 of` four tags, beside sets of three of these, which is how many it is found by."""
+    """`at least 2 of` four tags, compared with sets of three of these: it is found by three."""
     rng = np.random.default_rng(bench.options.seed)
     count, names = max(bench.sets() // 10, 1), [f"tag {number}" for number in range(_TAGS)]
     chosen = [rng.choice(_TAGS, _OF, replace=False) for _ in range(count)]
@@ -196,7 +196,7 @@ def _at_least(bench: Bench, result: Result) -> None:
 
 
 def _only(bench: Bench, result: Result) -> None:
-    """`only=` beside an index that has no other keys, by the share of keys that are asked for."""
+    """`only=` compared with an index that has no other keys, by the share of keys that are asked for."""
     workload = bench.workload(bench.sets())
     queries = workload.queries[: bench.options.queries]
     singles = queries[:_CALLS].to_pylist()
