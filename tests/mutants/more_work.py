@@ -28,7 +28,7 @@ pipeline/balanced.py: tests/pipeline/test_prefilters.py
 pipeline/cuda/balanced.py: tests/pipeline/cuda/test_gpu_batches.py -k all_bits
 - and row + r * ITEM_THREADS < end:
 +:
-                             candidate
+                             # The bit
 # a backup copies files that are there already
 model/storage/copies.py: tests/interface/test_safety_copies.py -k new
 -        if there.holds(own):
