@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from hypothesis import strategies as st
-from oracle import AtLeast, Compared, Not, Test, Tree
+from oracle import AtLeast, Compared, Not, Test, Tree, values_of
 from support import filters
 from support.filters import Drawn
 
@@ -96,4 +96,6 @@ def messages(draw: st.DrawFn, tree: Tree) -> tuple[set[str], dict[str, Any]]:
             attributes[part.left] = draw(drawn | st.lists(drawn, max_size=3) | st.none())
             if part.right != "now()":
                 attributes[part.right] = draw(drawn | st.lists(drawn, max_size=2))
+    # Without one, its time is that of the call, which no oracle knows
+    attributes["now()"] = values_of(attributes, "now()") or now
     return tags, attributes
