@@ -46,15 +46,16 @@ from tagmatch.model.errors import (
     TagMatchError,
     UnavailableError,
 )
-from tagmatch.model.input.places import area_column, coordinates, is_area, packed_place
+from tagmatch.model.input.places import area_column, area_from, coordinates, is_area, packed_place
 from tagmatch.model.input.putting import reject_nothing
 from tagmatch.model.input.subscriptions import COLUMNS, columns_of, texts_of
 from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, PipelineOptions, Wanted
 from tagmatch.model.records import Record
 from tagmatch.model.tables import NEVER
-from tagmatch.model.where.areas import NOWHERE, Place
+from tagmatch.model.where.areas import AN_AREA, NOWHERE, Place, text_of
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import for_json
 from tagmatch.reasons import Reasons
 
@@ -415,7 +416,7 @@ class RemoteEngine:
             texts.append(where)
         value = KEY_CHECKS[self.key_type].one(key, "key")
         if area is not None and not is_area(area):
-            raise InvalidTypeError(f"area must be a Circle, a Box or a Near, not {shown(area)}")
+            raise InvalidTypeError(f"area must be {AN_AREA}, not {shown(area)}")
         joined = texts[0] if len(texts) == 1 else " and ".join(f"({each})" for each in texts)
         columns = {"tags": [plain], "key": [value], "where": joined if texts else None, "area": area}
         return columns | {"expires": expires}
@@ -725,8 +726,7 @@ def change_table(columns: Mapping[str, Any], key_type: KeyType) -> pa.Table:
     if (constraints := columns.get("constraints")) is not None:
         table["constraints"] = constraints
     if (area := columns.get("area")) is not None:
-        one = pa.scalar(area_row(area), AREA_STRUCTS) if is_area(area) else None
-        table["area"] = _areas(area, rows) if one is None else pa.repeat(one, rows)
+        table["area"] = pa.repeat(_areas([area], 1)[0], rows) if is_area(area) else _areas(area, rows)
     times = expiry_times(columns.get("expires"), rows, clock.now_us())
     if times is not None:
         table["expires"] = pa.array(times, pa.int64(), mask=times == NEVER).cast(TIME)
@@ -741,7 +741,7 @@ def _areas(area: Any, rows: int) -> Any:
     column = area_column(area, rows)
     if not isinstance(column, list):
         return column
-    for row, each in enumerate(column):
-        if each is not None and not is_area(each):
-            raise InvalidTypeError(f"area: row {row} must be a Circle, a Box or a Near, not {shown(each)}")
-    return pa.array([area_row(each) for each in column], AREA_STRUCTS)
+    given = [None if each is None else area_from(each, f"area: row {row}") for row, each in enumerate(column)]
+    if any(isinstance(each, Polygon | Corridor) for each in given):
+        return pa.array([None if each is None else text_of(each) for each in given], pa.large_string())
+    return pa.array([area_row(each) for each in given], AREA_STRUCTS)

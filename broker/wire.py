@@ -37,12 +37,13 @@ from tagmatch.model.errors import (
     UnavailableError,
 )
 from tagmatch.model.input.messages import ATTRIBUTES, ID, queries_in
-from tagmatch.model.input.places import KIND
+from tagmatch.model.input.places import KIND, TEXT, area_from
 from tagmatch.model.input.values import packed
 from tagmatch.model.options import KeyType, Wanted
 from tagmatch.model.records import Alternative, Record
 from tagmatch.model.where.areas import FIELDS, KINDS, Area
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.outlines import Corridor, Polygon
 
 #: Seconds without a sign of life until the other side is asked for one, and until it is taken for gone then
 KEEPALIVE_S, GONE_S = 30.0, 20.0
@@ -101,9 +102,11 @@ def answer_field(wanted: Wanted, key_type: KeyType, data: Schema | None = None) 
 
 
 def area_row(area: Area | None) -> dict[str, Any] | None:
-    """An area as a struct of `AREA_STRUCTS`, or in JSON."""
+    """An area as a struct of `AREA_STRUCTS`, or in JSON, where polygons and corridors are texts."""
     if area is None:
         return None
+    if isinstance(area, Polygon | Corridor):
+        return {TEXT: area.text}
     (kind,) = (name for name, each in KINDS.items() if isinstance(area, each))
     return {KIND: kind, **asdict(area)}
 
@@ -112,6 +115,8 @@ def area_of(row: object, what: str) -> Area | None:
     """The area that `area_row` has written."""
     if row is None:
         return None
+    if isinstance(row, dict) and isinstance(row.get(TEXT), str):
+        return area_from(row[TEXT], what)
     if not isinstance(row, dict) or row.get(KIND) not in [*KINDS]:
         raise InvalidValueError(f"{what} must be an object whose kind is {', '.join(KINDS)}")
     kind = row[KIND]

@@ -22,7 +22,7 @@ class Alternative:
     tags : frozenset of str
     where : str, optional
         The expression; `None` if there is none.
-    area : Circle, Box or Near, optional
+    area : Circle, Box, Near, Polygon or Corridor, optional
     expires : datetime, optional
         When it stops matching, in UTC; `None` if it does not.
 

@@ -51,6 +51,7 @@ from tagmatch.model.records import Alternative, Record
 from tagmatch.model.where.analyzers import casefold, nfc, nfkc, no_accents, stems, words
 from tagmatch.model.where.areas import Box, Circle, Near
 from tagmatch.model.where.constraints import Where
+from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import Version
 
 __version__ = VERSION
@@ -64,6 +65,7 @@ __all__ = [
     "Circle",
     "ClosedError",
     "ConfigError",
+    "Corridor",
     "CudaOptions",
     "DeadlineMissed",
     "DeviceError",
@@ -85,6 +87,7 @@ __all__ = [
     "NullError",
     "Overloaded",
     "PipelineOptions",
+    "Polygon",
     "Record",
     "ResultTooLargeError",
     "SessionError",

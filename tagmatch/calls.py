@@ -359,6 +359,8 @@ def _use_areas(plane: bool, path: Path) -> None:
             tm.add_set(["en"], last_key, where="not within box(7, 7, 8, 8)")
             tm.add_sets([["en"]] * _ALIKE, range(_ALIKE), area=Near(5))
             tm.add_set(["en"], last_key, area=Near(7), where="not within circle(7, 7, 1) and price < 10")
+            tm.add_set(["en"], 2, area="polygon((1 1, 3 1, 2 3, 1 1))")
+            tm.add_set(["en"], 3, where="not within 5 m of linestring(7 7, 7 8)")
             tm.consolidate()
             tm.move(range(_ALIKE), 2, 2)
             tm.match_many(pa.Table.from_pylist(places))

@@ -180,7 +180,7 @@ class Index(Generic[K]):
         key: K,
         *,
         where: str | None = None,
-        area: Area | None = None,
+        area: Area | str | None = None,
         expires: datetime | timedelta | None = None,
     ) -> int:
         """Stage the addition of `key` to the set `tags`, with a condition if there is `where` or `area`.
@@ -195,9 +195,9 @@ class Index(Generic[K]):
             What the attributes of a query must be as well, such as `price < 10 and city in {"Rome", "Milan"}`. `in`
             asks for one of the values; `tags {"new", "sale"}`, as `tags` here, for all of these tags. An expression
             with `or` is stored as several sets, one for each alternative.
-        area : Circle, Box or Near, optional
+        area : Circle, Box, Near, Polygon, Corridor or str, optional
             Where a query must be as well; `within circle(…)`, `within box(…)` and `within near(…)` of `where` say the
-            same.
+            same. A text is what follows `within` there, or a polygon as GeoJSON; `Polygon` says what else may be one.
         expires : datetime or timedelta, optional
             When the key stops being an answer of this set: a `datetime` with a time zone, or a `timedelta` from now. A
             time that is past has the addition remove the key. The time replaces one that the key had; without it, the
@@ -249,7 +249,7 @@ class Index(Generic[K]):
         key: K,
         *,
         where: str | None = None,
-        area: Area | None = None,
+        area: Area | str | None = None,
         missing: Missing = "ignore",
     ) -> int:
         """Stage the removal of `key` from the set `tags`; a set without keys is no longer stored.
@@ -308,7 +308,7 @@ class Index(Generic[K]):
             strings, or a sequence. Each different one is read once.
         area : optional
             One for all, as for `add_set`; or as many, with nulls for sets without: an Arrow array of structs, as
-            `add_subscriptions` describes them, or a sequence.
+            `add_subscriptions` describes them, of texts or of WKB, or a sequence.
         expires : optional
             One `datetime` or `timedelta` for all, as for `add_set`; or as many times, with nulls for keys that never
             expire: an Arrow array of timestamps with a time zone, a NumPy array of `datetime64`, which are UTC, or a
@@ -366,7 +366,9 @@ class Index(Generic[K]):
             `area` is for many areas: structs, null where there is none, with the fields that the kinds need, integers
             or floats, others null or not there: `lon`, `lat` and `metres` of a circle, `west`, `south`, `east` and
             `north` of a box, `metres` of what is near. A field `kind` says which it is: `circle`, `box` or `near`. It
-            can be left out, but for what is near where the structs have fields `lon` or `lat`.
+            can be left out, but for what is near where the structs have fields `lon` or `lat`. Polygons and corridors,
+            and any other area, may be texts, as of `add_set`; polygons also WKB, structs with `type` and `coordinates`
+            of GeoJSON, or lists of rings of GeoArrow.
         match_all : bool
             Whether a row with nothing that it asks for is meant to match every message. Default: it is an error, unless
             its `tags` are an empty list.
@@ -450,7 +452,7 @@ class Index(Generic[K]):
         tags: Iterable[str] | None = None,
         *,
         where: str | None = None,
-        area: Area | None = None,
+        area: Area | str | None = None,
         expires: datetime | timedelta | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> int:

@@ -9,14 +9,14 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from tagmatch.model.columns import tag_list
 from tagmatch.model.input.places import area_has, checked_location
-from tagmatch.model.kernels.sphere import EARTH
+from tagmatch.model.kernels.sphere import EARTH, points
 from tagmatch.model.where.areas import Area, Box, Circle, Near, Place, text_of
 from tagmatch.model.where.automata import finds
 from tagmatch.model.where.comparisons import NOW, Comparison
@@ -35,6 +35,7 @@ from tagmatch.model.where.constraints import (
     name_text,
 )
 from tagmatch.model.where.language import rows_of
+from tagmatch.model.where.outlines import Corridor, Outline, Polygon
 from tagmatch.model.where.values import NAN, TEXTS, is_reserved, key_of, literal, quoted, type_of, value_of
 
 _SEVERAL = (list, tuple, set, frozenset)
@@ -309,8 +310,13 @@ def _is_in(area: Area, at: Point, *, plane: bool) -> bool:
     return bool(area_has(area, np.array([at[0]]), np.array([at[1]]), plane=plane)[0])
 
 
-def _outside(area: Circle | Box, at: Point, who: str, *, plane: bool) -> str:
+def _outside(area: Circle | Box | Outline, at: Point, who: str, *, plane: bool) -> str:
     """How far from an area a place is that it does not have."""
+    if isinstance(area, Polygon | Corridor):
+        away, unit = _from_lines(area, at, plane=plane), "" if plane else " m"
+        if isinstance(area, Polygon):
+            return f"{who} is outside the polygon, {away:,.0f}{unit} from its border"
+        return f"{who} is {away:,.0f}{unit} from the line, {max(away - area.metres, 0):,.0f}{unit} too far"
     if isinstance(area, Circle):
         away = _distance((area.lon, area.lat), at, plane=plane)
         unit = "" if plane else " m"
@@ -331,6 +337,28 @@ def _distance(one: Point, other: Point, *, plane: bool) -> float:
     (lon, lat), (other_lon, other_lat) = (map(math.radians, each) for each in (one, other))
     across = math.cos(lat) * math.cos(other_lat) * math.sin((other_lon - lon) / 2) ** 2
     return 2 * EARTH * math.asin(math.sqrt(min(1.0, math.sin((other_lat - lat) / 2) ** 2 + across)))
+
+
+def _from_lines(area: Outline, at: Point, *, plane: bool) -> float:
+    """How far a place is from the edges of an outline: metres along the ground, or units of the plane."""
+    parts = area.parts if isinstance(area, Polygon) else [area.lines]
+    lines = [line for part in parts for line in part]
+    ends = np.array([edge for line in lines for edge in pairwise(line)]).reshape(-1, 4).T
+    zero = np.zeros(ends.shape[1])
+    one, other = (
+        np.stack((x, y, zero) if plane else points(x, y, plane=False), axis=1)
+        for x, y in ((ends[0].copy(), ends[1].copy()), (ends[2].copy(), ends[3].copy()))
+    )
+    here = np.array([*at, 0.0] if plane else [each[0] for each in points(*np.array(at)[:, None], plane=False)])
+    if plane:
+        along = ((here - one) * (other - one)).sum(axis=1) / ((other - one) ** 2).sum(axis=1)
+        nearest = one + np.clip(along, 0, 1)[:, None] * (other - one)
+        return float(np.sqrt(((here - nearest) ** 2).sum(axis=1)).min())
+    around = np.cross(one, other)
+    between = ((np.cross(around, one) @ here) >= 0) & ((np.cross(other, around) @ here) >= 0)
+    aside = np.arcsin(np.clip(np.abs(around @ here) / np.sqrt((around**2).sum(axis=1)), 0, 1))
+    from_ends = np.minimum(*(2 * np.arcsin(np.sqrt(((here - end) ** 2).sum(axis=1)) / 2) for end in (one, other)))
+    return float(EARTH * np.where(between, aside, from_ends).min())
 
 
 def _place_text(at: Point) -> str:

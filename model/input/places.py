@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import struct
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,10 +17,12 @@ import pyarrow.compute as pc
 from tagmatch.model.arrays import BoolArray, F64Array, TagLists, U8Array
 from tagmatch.model.arrow import plain_array, plain_strings, reject_no_utf8
 from tagmatch.model.columns import arrow_chunks, listed_in, rows_of_tags, shown
-from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.values import is_list, struct_fields
+from tagmatch.model.kernels.outlines import outline_has_each
 from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR, areas_have
 from tagmatch.model.where.areas import (
+    AN_AREA,
     FIELDS,
     KINDS,
     LIMITS,
@@ -31,8 +34,11 @@ from tagmatch.model.where.areas import (
     Near,
     check,
     out_of_range,
+    tested,
 )
 from tagmatch.model.where.constraints import Constraint
+from tagmatch.model.where.language import rows_of
+from tagmatch.model.where.outlines import LETTERS, Corridor, Polygon, json_of
 from tagmatch.model.where.tag_columns import MOST_NUMBERS, area_tags
 from tagmatch.model.where.values import finite_number
 
@@ -43,6 +49,7 @@ _NAMES = {True: ("x", "y"), False: ("lon", "lat")}
 #: A packed place of a message that says nothing of it
 NO_PLACE = b""
 
+_BEGINS_POLYGON = re.compile(r"\s*(multi)?polygon\b", re.IGNORECASE)
 _NUMBERS = struct.Struct("7d")
 _NOWHERE, _ANYWHERE = (math.nan, math.nan), (0.0, 0.0, 0.0, 0.0, 0.0)
 _NOWHERE_AT_ALL = _NUMBERS.pack(*_NOWHERE, *_ANYWHERE)
@@ -71,6 +78,10 @@ def _checked_area(within: object, *, plane: bool) -> Circle | Box:
     """The area that clients must be in; errors (see `packed_place`)."""
     if isinstance(within, Near):
         raise InvalidTypeError("within must be a Circle or a Box: Near is about where a subscriber is")
+    if isinstance(within, Polygon | Corridor):
+        raise InvalidTypeError(
+            f"within must be a Circle or a Box: clients are not looked for in a {type(within).__name__}"
+        )
     try:
         check(within, plane=plane)
     except (InvalidTypeError, InvalidValueError) as error:
@@ -154,7 +165,9 @@ def coordinates(lon: Any, lat: Any, count: int, *, plane: bool) -> tuple[F64Arra
 
 
 def area_has(area: Any, lon: F64Array, lat: F64Array, *, plane: bool) -> BoolArray:
-    """Whether a circle or a box has each of some places."""
+    """Whether an area, not `Near`, has each of some places."""
+    if isinstance(area, Polygon | Corridor):
+        return outline_has_each(LETTERS[type(area)], *tested(area, plane=plane)[:2], lon, lat, plane=plane)
     kinds = np.full(len(lon), BOX if isinstance(area, Box) else CIRCLE, np.uint8)
     numbers = (*astuple(area), 0.0)[:4]
     return areas_have(kinds, np.tile(numbers, (len(lon), 1)), lon, lat, plane=plane)
@@ -270,6 +283,8 @@ def _reject_out_of_range(lon: F64Array, lat: F64Array, label: str, first_row: in
 
 #: The field that says which kind an area has, and all others
 KIND = "kind"
+#: Another field, of areas as texts; and one that structs have which are geometries of GeoJSON
+TEXT, COORDINATES = "text", "coordinates"
 NUMBERS = tuple(dict.fromkeys(field for fields in FIELDS.values() for field in fields))
 #: Fields that say where a circle is
 PLACE = ("lon", "lat")
@@ -294,20 +309,53 @@ def _bounds(*, plane: bool) -> tuple[F64Array, F64Array]:
 _BOUNDS = {plane: _bounds(plane=plane) for plane in (False, True)}
 
 
-def is_area(value: object) -> TypeGuard[Area]:
-    """Whether this is one area, not a column of them."""
-    return isinstance(value, tuple(KINDS.values()))
+def is_area(value: object) -> bool:
+    """Whether this is one area, in any form, not a column of them."""
+    forms = (*KINDS.values(), Polygon, Corridor, str, bytes, dict)
+    # As shapely's geometries have it, not columns of them
+    return isinstance(value, forms) or isinstance(getattr(value, "geom_type", None), str)
+
+
+def area_from(given: Any, name: str = "area") -> Area:
+    """The area that an object is, or a text, WKB or GeoJSON says: one as an expression has it after `within`.
+
+    InvalidTypeError and InvalidValueError name the argument.
+    """
+    try:
+        if isinstance(given, str) and not _BEGINS_POLYGON.match(given):
+            given = json_of(given) if given.lstrip().startswith("{") else _area_in(given)
+        if isinstance(given, str | bytes | dict | list) or isinstance(getattr(given, "geom_type", None), str):
+            return Polygon(given)
+    except (InvalidTypeError, InvalidValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    if not is_area(given):
+        raise InvalidTypeError(f"{name} must be {AN_AREA}, not {shown(given)}")
+    return given  # type: ignore[no-any-return]
+
+
+def _area_in(text: str) -> Area:
+    """The area that stands in a text as in expressions."""
+    begins = f"within {text}"
+    try:
+        rows = rows_of(begins)
+    except FilterError as error:
+        column = re.sub(r"column ([0-9]+)", lambda at: f"column {max(int(at[1]) - 7, 1)}", str(error), count=1)
+        raise InvalidValueError(column.removeprefix("where: ")) from None
+    tests = [*rows[0].constraints, *rows[0].tags]
+    area = tests[0].area if len(rows) == len(tests) == 1 and isinstance(tests[0], Constraint) else None
+    if area is None:
+        raise InvalidValueError(f"a text must be one area, not {shown(text)}")
+    return area
 
 
 def area_tag(area: object, name: str = "area", *, plane: bool) -> str:
     """The tag of one area; InvalidTypeError and InvalidValueError name the argument and the field."""
-    if not is_area(area):
-        raise InvalidTypeError(f"{name} must be a Circle, a Box or a Near, not {shown(area)}")
+    found = area_from(area, name)
     try:
-        check(area, plane=plane)
+        check(found, plane=plane)
     except InvalidValueError as error:
         raise InvalidValueError(f"{name}: {error}") from None
-    return Constraint.within(area, plane=plane).tag
+    return Constraint.within(found, plane=plane).tag
 
 
 def area_column(areas: Any, count: int, name: str = "area") -> pa.ChunkedArray | list[Any]:
@@ -317,7 +365,7 @@ def area_column(areas: Any, count: int, name: str = "area") -> pa.ChunkedArray |
     """
     chunks = arrow_chunks(areas, name)
     column = (
-        listed_in(areas, f"{name} must be a Circle, a Box or a Near, or one for each row")
+        listed_in(areas, f"{name} must be {AN_AREA}, or one for each row")
         if chunks is None
         else pa.chunked_array(chunks, None if chunks else pa.null())
     )
@@ -345,7 +393,37 @@ def area_rows(
     count = len(areas)
     if pa.types.is_null(areas.type):
         return area_tags(np.zeros(count, np.uint8), np.zeros((count, MOST_NUMBERS)), threads)
-    return area_tags(*_shapes(plain_array(areas), name, first_row, plane), threads)
+    areas = plain_array(areas)
+    areas = areas.dictionary_decode() if pa.types.is_dictionary(areas.type) else areas
+    if not pa.types.is_struct(areas.type) or areas.type.get_field_index(COORDINATES) >= 0:
+        _check_outlines(areas.type, name)
+        return area_rows(areas.to_pylist(), name, first_row=first_row, plane=plane)
+    place = areas.type.get_field_index(TEXT)
+    if place < 0:
+        return area_tags(*_shapes(areas, name, first_row, plane), threads)
+    texts = areas.flatten()[place]
+    kept = [areas.type.field(number) for number in range(areas.type.num_fields) if number != place]
+    others = [areas.field(field.name) for field in kept]
+    mask = pc.or_(pc.invert(areas.is_valid()), texts.is_valid())
+    structs = pa.StructArray.from_arrays(others, fields=kept, mask=mask)
+    letters, values = _shapes(structs, name, first_row, plane)
+    found = texts.to_pylist()
+    if not any(found):
+        return area_tags(letters, values, threads)
+    for row in np.flatnonzero(letters):
+        kind = [*KINDS][int(np.argmax(letters[row] | LOWER == _LETTERS))]
+        found[row] = KINDS[kind](*values[row, : len(FIELDS[kind])].tolist())
+    return area_rows(found, name, first_row=first_row, plane=plane)
+
+
+def _check_outlines(kind: pa.DataType, name: str) -> None:
+    """InvalidTypeError if values of a type can be no areas."""
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    is_bytes = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    if not (is_text or is_bytes or is_list(kind) or pa.types.is_struct(kind)):
+        raise InvalidTypeError(
+            f"{name} must be texts, WKB, lists of rings, or structs with {', '.join(_AREA_FIELDS)}, not {kind}"
+        )
 
 
 def shapes_in(areas: pa.Array, name: str, *, first_row: int = 0, plane: bool) -> tuple[U8Array, F64Array]:

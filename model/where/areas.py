@@ -1,4 +1,4 @@
-"""Areas that subscriptions ask for: a circle, a box, or what is near the subscriber; and the text that stands for them.
+"""Areas that subscriptions ask for: a circle, a box, what is near the subscriber, or an outline; and their texts.
 
 They do not know their geometry. On the sphere, which is the usual one, `lon` and `lat` are degrees and `metres` is the
 distance along the ground; on the plane (`plane=True` of an index), they are x, y and a distance in the same units.
@@ -12,6 +12,8 @@ letter  on plane  numbers
 `b`     `B`       `west`, `south`, `east`, `north`
 `n`     `N`       `metres`
 ======  ========  ==================================
+
+Those of polygons and corridors are of any length (`tagmatch.model.where.outlines`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,16 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
+from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
+from tagmatch.model.kernels.outlines import TOO_WIDE, Outlines, crossing, prepared
+from tagmatch.model.where import outlines
+from tagmatch.model.where.outlines import Corridor, Outline, Polygon, outline_in
 from tagmatch.model.where.values import finite_number
 
 
@@ -120,7 +129,7 @@ class Near:
         _make_floats(self)
 
 
-Area = Circle | Box | Near
+Area = Circle | Box | Near | Polygon | Corridor
 
 #: The kinds of areas by their names in the language, of which the first letter stands for them
 KINDS: dict[str, type[Circle] | type[Box] | type[Near]] = {"circle": Circle, "box": Box, "near": Near}
@@ -136,10 +145,13 @@ _NAMES_BY_LETTER = {name[0]: name for name in KINDS}
 LIMITS = {"lon": MAX_LON, "west": MAX_LON, "east": MAX_LON, "lat": MAX_LAT, "south": MAX_LAT, "north": MAX_LAT}
 #: The other number of the same place
 _OTHERS = {"lon": "lat", "lat": "lon", "west": "south", "south": "west", "east": "north", "north": "east"}
+#: Areas in words
+AN_AREA = "a Circle, a Box, a Near, a Polygon or a Corridor"
+_OUTLINES = (*"pPlL",)
 _PAYLOAD = re.compile(r"([cbnCBN])((?:[0-9a-f]{16})+)")
 
 
-def _make_floats(area: Area) -> None:
+def _make_floats(area: Circle | Box | Near) -> None:
     for field in FIELDS[_NAMES[type(area)]]:
         object.__setattr__(area, field, finite_number(field, getattr(area, field)))
     if not isinstance(area, Box) and area.metres < 0:
@@ -148,6 +160,9 @@ def _make_floats(area: Area) -> None:
 
 def check(area: object, *, plane: bool) -> None:
     """See that an area can be one of this geometry; InvalidTypeError and InvalidValueError name the field."""
+    if isinstance(area, Polygon | Corridor):
+        _check_outline(area, plane=plane)
+        return
     name = _name_of(area)
     if plane:
         if isinstance(area, Box) and area.west > area.east:
@@ -160,6 +175,35 @@ def check(area: object, *, plane: bool) -> None:
         if limit is not None and not -limit <= value <= limit:
             other = _OTHERS[field]
             raise InvalidValueError(out_of_range(field, value, other, getattr(area, other)))
+
+
+def _check_outline(area: Outline, *, plane: bool) -> None:
+    """InvalidValueError: a place is out of range, the outline is too wide, or rings of a part cross."""
+    points = np.array([*area.points])
+    wrong = (np.abs(points) > (MAX_LON, MAX_LAT)).any(axis=1)
+    if wrong.any() and not plane:
+        lon, lat = points[np.argmax(wrong)].tolist()
+        name, value, other = ("lon", lon, "lat") if abs(lon) > MAX_LON else ("lat", lat, "lon")
+        raise InvalidValueError(out_of_range(name, value, other, lat if name == "lon" else lon))
+    ready, _, state = tested(area, plane=plane)
+    if state == TOO_WIDE:
+        kind = "polygon" if isinstance(area, Polygon) else "corridor"
+        raise InvalidValueError(f"a {kind} must lie within less than half of the globe: make several areas of this one")
+    if not isinstance(area, Polygon):
+        return
+    found = crossing(ready, plane=plane)
+    if found is not None:
+        every = [pair for part in area.parts for ring in part for pair in pairwise(ring)]
+        texts = (" to ".join(f"{lon:g} {lat:g}" for lon, lat in every[number]) for number in found)
+        raise InvalidValueError(f"edges of the polygon cross each other: {' and '.join(texts)}")
+
+
+def tested(area: Outline, *, plane: bool) -> tuple[Outlines, F64Array, int]:
+    """A polygon or corridor as kernels test it, the numbers of the area around it, and what is wrong with it."""
+    numbers, bounds = area.numbers, np.zeros((1, 4))
+    kinds = np.array([ord(outlines.LETTERS[type(area)])], np.uint8)
+    ready, states = prepared(kinds, numbers, np.array([0, len(numbers)]), bounds, plane=plane)
+    return ready, bounds, int(states[0])
 
 
 def out_of_range(field: str, value: float, other: str, beside: float) -> str:
@@ -180,12 +224,14 @@ def out_of_range(field: str, value: float, other: str, beside: float) -> str:
 def _name_of(area: object) -> str:
     name = _NAMES.get(type(area))  # type: ignore[arg-type]
     if name is None:
-        raise InvalidTypeError(f"an area must be a Circle, a Box or a Near, not {type(area).__name__} {area!r:.80}")
+        raise InvalidTypeError(f"an area must be {AN_AREA}, not {type(area).__name__} {area!r:.80}")
     return name
 
 
 def payload_of(area: Area, *, plane: bool) -> str:
     """What stands for an area in a tag, as in the table above; InvalidTypeError if it is none."""
+    if isinstance(area, Polygon | Corridor):
+        return outlines.payload_of(area, plane=plane)
     name = _name_of(area)
     letter, numbers = name[0], [getattr(area, field) for field in FIELDS[name]]
     return (letter.upper() if plane else letter) + struct.pack(f">{len(numbers)}d", *numbers).hex()
@@ -195,7 +241,7 @@ def area_in(payload: str) -> Area | None:
     """The area that this stands for, in either geometry; `None` if it stands for none."""
     found = _PAYLOAD.fullmatch(payload)
     if found is None:
-        return None
+        return outline_in(payload) if payload[:1] in _OUTLINES else None
     letter, digits = found.groups()
     name = _NAMES_BY_LETTER[letter.lower()]
     numbers = struct.unpack(f">{len(digits) // 16}d", bytes.fromhex(digits))
@@ -210,6 +256,8 @@ def area_in(payload: str) -> Area | None:
 
 def text_of(area: Area) -> str:
     """An area as an expression has it, after `within`."""
+    if isinstance(area, Polygon | Corridor):
+        return area.text
     name = _name_of(area)
     return f"{name}({', '.join(repr(getattr(area, field)).removesuffix('.0') for field in FIELDS[name])})"
 

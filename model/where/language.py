@@ -14,6 +14,8 @@ test                                       holds for a message that
 `within circle(lon, lat, metres)`          is in this circle
 `within box(west, south, east, north)`     is in this box
 `within near(metres)`                      is at most so far from the subscriber
+`within polygon((9 45, 10 45, 9 46, 9 45))`  is in this polygon, written as WKT, or in this `multipolygon`
+`within 500 m of linestring(9 45, 10 45)`  is at most so far from this line, or `multilinestring`
 =========================================  =============================================================================
 
 `not` binds tighter than `and`, and `and` tighter than `or`; there are parentheses. Values are integers of 64 bits,
@@ -29,7 +31,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import cast
 
 from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_args
@@ -40,6 +42,7 @@ from tagmatch.model.where.areas import KINDS
 from tagmatch.model.where.comparisons import DURATION, MIRRORED, NOW, nanoseconds_in
 from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, span_for
 from tagmatch.model.where.declared import Declared, name_read, operands_read, reading
+from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
 from tagmatch.model.where.values import Value, check_name, checked_text, is_reserved, quoted
 
@@ -144,6 +147,8 @@ _GRAMMAR = (
      | "within" CIRCLE "(" NUMBER "," NUMBER "," NUMBER ")"        -> within
      | "within" BOX "(" NUMBER "," NUMBER "," NUMBER "," NUMBER ")" -> within
      | "within" NEAR "(" NUMBER ")"              -> within
+     | "within" POLYGON                          -> within_polygon
+     | "within" CORRIDOR                         -> within_corridor
      | OPERATORS
 _later: (NAME | QUOTED_NAME | NOW) DURATION*
 typed: TYPE (TEXT | "(" TEXT ")")
@@ -162,6 +167,8 @@ FALSE: "false"
 CIRCLE.1: /circle(?=\s*\()/
 BOX.1: /box(?=\s*\()/
 NEAR.1: /near(?=\s*\()/
+POLYGON.1: /(?:multi)?polygon\s*NESTED/i
+CORRIDOR.1: /(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*m\s+of\s+(?:multi)?linestring\s*NESTED/i
 NAME: /[A-Za-z_][A-Za-z0-9_.]*/
 QUOTED_NAME: /`(?:[^`]|``)*`/
 NUMBER: /[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?/
@@ -172,6 +179,7 @@ SPACE: /\s+/
     .replace("SIGNS", "\n".join(f'{terminal}: "{sign}"' for terminal, sign in _SIGNS.items()))
     .replace("SPAN", DURATION)
     .replace("TYPES", "|".join((*TYPES, DECIMAL)))
+    .replace("NESTED", r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 )
 
 _TYPED = frozenset((*TYPES, DECIMAL, NETWORK))
@@ -195,8 +203,9 @@ _EXPECTED = (
     (_VALUES | {"NAME", "QUOTED_NAME", "NOW"}, f"{_VALUE_WORDS} or an attribute"),
     (_VALUES | {"CIDR"}, _VALUE_WORDS),
     (_VALUES, _VALUE_WORDS),
-    ({"CIRCLE", "BOX", "NEAR"},
-     "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"),
+    ({"CIRCLE", "BOX", "NEAR", "POLYGON", "CORRIDOR"},
+     "an area (circle(lon, lat, metres), box(west, south, east, north), near(metres), polygon((lon lat, …)) or "
+     "500 m of linestring(lon lat, …))"),
     ({"NAME", "QUOTED_NAME", "NOW"}, "the name of an attribute or now()"),
     ({"NAME", "QUOTED_NAME"}, "the name of an attribute"),
     ({"TEXT"}, "a text in double quotes"), ({"NUMBER"}, "a number"),
@@ -340,11 +349,25 @@ class _Reader(Transformer[Token, Expression]):
             wrong = [number for number in numbers if not math.isfinite(float(number))]
             raise _MistakeError(_start(wrong[0] if wrong else at), str(error)) from None
 
+    def within_polygon(self, text: Token) -> Expression:
+        return _outline(text, Polygon)
+
+    def within_corridor(self, text: Token) -> Expression:
+        metres, line = re.split(r"m\s+of\s+", text, maxsplit=1, flags=re.IGNORECASE)
+        return _outline(text, partial(Corridor, metres=float(metres)), line)
+
     def typed(self, kind: Token, text: Token) -> Token:
         # As one token, which the rules of operators take as any other operand
         return Token.new_borrow_pos(str(kind), text, kind)
 
     network = typed
+
+
+def _outline(token: Token, kind: Callable[[str], Polygon | Corridor], text: str | None = None) -> Constraint:
+    try:
+        return Constraint.within(kind(text or str(token)))
+    except (InvalidTypeError, InvalidValueError) as error:
+        raise _MistakeError(_start(token), str(error)) from None
 
 
 def _test_of(own: Operator) -> Callable[[list[Token]], Constraint]:

@@ -24,7 +24,8 @@ from tagmatch.model.arrays import (
     offsets_of,
 )
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.kernels.jit import copy, inlined, kernel
+from tagmatch.model.kernels.jit import copy, inlined, kernel, lent
+from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON
 from tagmatch.model.kernels.sphere import LOWER
 from tagmatch.model.parallel import run_evenly
 from tagmatch.model.where import constraints as table
@@ -512,49 +513,63 @@ _HEX = frozen(np.frombuffer(b"0123456789abcdef", np.uint8))
 class WrittenShapes(NamedTuple):
     """Areas of some tags."""
 
-    kinds: U8Array  # `CIRCLE`, `BOX` or `NEAR`, without `LOWER` on the plane; 0 of a tag that is no area's
+    # `CIRCLE`, `BOX`, `NEAR`, `POLYGON` or `CORRIDOR`, without `LOWER` on the plane; 0 of a tag that is no area's
+    kinds: U8Array
     negated: BoolArray
     # [n, 4]: `lon`, `lat`, `metres` of a circle, `west`, `south`, `east`, `north` of a box, `metres` of near; then 0
     values: F64Array
+    # Of polygons and corridors, area `i` has the numbers from `offsets[i]` to `offsets[i + 1]`
+    numbers: F64Array
+    offsets: I64Array
 
 
-@inlined
-def read_shape(data, at, end, count, bits):
-    """Read what stands for a shape, a letter and so many numbers, by the letter if `count` is 0; whether it is one.
-
-    `bits` gets those of the numbers, and is not to be used where it is none.
-    """
-    wanted = count if count > 0 else _COUNTS[data[at]]
-    at += 1
-    sound = wanted > 0 and end - at == wanted * _DIGITS
-    bits[:] = 0
-    if sound:
-        for number in range(wanted):
-            found = np.uint64(0)
-            for _ in range(_DIGITS):
-                byte = data[at]
-                if _ZERO <= byte <= _NINE:
-                    digit = byte - _ZERO
-                elif _A <= byte <= _F:
-                    digit = byte - _A + 10
-                else:
-                    digit, sound = 0, False
-                found = (found << np.uint64(4)) | np.uint64(digit)
-                at += 1
-            bits[number] = found
+@lent
+def _read_numbers(data, at, count, out, used):
+    """Read so many numbers; whether all digits are such."""
+    sound = True
+    for number in range(count):
+        found = np.uint64(0)
+        for _ in range(_DIGITS):
+            byte = data[at]
+            if _ZERO <= byte <= _NINE:
+                digit = byte - _ZERO
+            elif _A <= byte <= _F:
+                digit = byte - _A + 10
+            else:
+                digit, sound = 0, False
+            found = (found << np.uint64(4)) | np.uint64(digit)
+            at += 1
+        out[used + number] = found
     return sound
 
 
 @kernel
-def _read_areas(offsets, data, ranks, kinds, negated, bits):
+def _read_areas(offsets, data, ranks, kinds, negated, bits, ends):
+    """Read areas; of those of any length, only how many numbers all so far have."""
     for i in range(len(ranks)):
         start, end = np.int64(offsets[ranks[i]]), np.int64(offsets[ranks[i] + np.uint32(1)])
+        ends[i + 1] = ends[i]
         if end - start <= _HEAD:
             continue
-        if read_shape(data, start + _HEAD, end, 0, bits[i]):
-            kinds[i], negated[i] = data[start + _HEAD], data[start + 1] == _MINUS
-        else:
+        letter, count = data[start + _HEAD], (end - start - _HEAD - 1) // _DIGITS
+        if end - start != _HEAD + 1 + count * _DIGITS:
+            continue
+        is_outline = letter | LOWER == POLYGON or letter | LOWER == CORRIDOR
+        if is_outline:
+            ends[i + 1] += count
+        elif count != _COUNTS[letter] or not _read_numbers(data, start + _HEAD + 1, count, bits[i], 0):
             bits[i, :] = 0
+            continue
+        kinds[i], negated[i] = letter, data[start + 1] == _MINUS
+
+
+@kernel
+def _read_outlines(offsets, data, ranks, kinds, ends, out):
+    """Read the numbers of areas of any length."""
+    for i in range(len(ranks)):
+        start, count = np.int64(offsets[ranks[i]]), ends[i + 1] - ends[i]
+        if count > 0 and not _read_numbers(data, start + _HEAD + 1, count, out, ends[i]):
+            kinds[i] = 0
 
 
 def shapes_of(tags: Strings, ranks: U32Array) -> WrittenShapes:
@@ -562,8 +577,12 @@ def shapes_of(tags: Strings, ranks: U32Array) -> WrittenShapes:
     count = len(ranks)
     kinds, negated = np.zeros(count, np.uint8), np.zeros(count, np.bool_)
     bits = np.zeros((count, MOST_NUMBERS), np.uint64)
-    _read_areas(tags.offsets, tags.data, frozen(ranks.astype(np.uint32, copy=False)), kinds, negated, bits)
-    return WrittenShapes(kinds, negated, bits.view(np.float64))
+    ends, ranks = np.zeros(count + 1, np.int64), frozen(ranks.astype(np.uint32, copy=False))
+    _read_areas(tags.offsets, tags.data, ranks, kinds, negated, bits, ends)
+    numbers = np.empty(int(ends[-1]), np.uint64)
+    if len(numbers):
+        _read_outlines(tags.offsets, tags.data, ranks, kinds, ends, numbers)
+    return WrittenShapes(kinds, negated, bits.view(np.float64), numbers.view(np.float64), ends)
 
 
 def check_geometry(kinds: U8Array, what: str, *, plane: bool) -> None:

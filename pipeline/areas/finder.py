@@ -20,6 +20,7 @@ from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
 from tagmatch.model.kernels.jit import copy, inlined, kernel, lent, with_room
+from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, outline_has
 from tagmatch.model.kernels.sphere import LOWER, is_in_area
 from tagmatch.model.tables import Segment, is_deleted
 from tagmatch.pipeline.areas.cells import PREPARED
@@ -255,7 +256,13 @@ def _has_areas(tests, row, lon, lat, plane):
     if number >= 0:
         somewhere = not np.isnan(lon)
         for test in range(tests.offsets[number], tests.offsets[number + 1]):
-            has = somewhere and is_in_area(tests.kinds[test], tests.values[test], lon, lat, plane)
+            kind, values = tests.kinds[test], tests.values[test]
+            if not somewhere:
+                has = False
+            elif kind in (POLYGON, CORRIDOR):
+                has = outline_has(kind, values, tests.numbers, tests.places[test], lon, lat, plane)
+            else:
+                has = is_in_area(kind, values, lon, lat, plane)
             if has == tests.negated[test]:
                 return False
     return True
@@ -315,7 +322,7 @@ _BOOL: Any = np.bool_
 _OF_KIND = AreaGrid(_I64, _F64, _U32, _I32, _F64, _I64, _I32, _F32, _U32)
 _OF_FINE = FineCells(_I32, _F64, _I64, _U32, _U32, _I16)
 _OF_LOOSE = (_I64, _U32)
-_OF_TESTS = ShapeTests(_I64, _I64, _U8, _F64, _BOOL)
+_OF_TESTS = ShapeTests(_I64, _I64, _U8, _F64, _BOOL, _I64, _F64)
 _OF_FOLLOWERS = (_U32, _I64)
 _OF_TOKENS = (_I64, _I64, _U64, _U32)
 _OF_SETS = (_I64, _I64, _U32)
@@ -338,8 +345,8 @@ _ROOM = 256
 @inlined
 def _known_in(tables, plane):
     """The tests and the sets of an index, as `satisfied` takes them."""
-    of_rows, offsets, kinds, shapes, negated = arrays_at(tables, _TESTS, _OF_TESTS)
-    tests = ShapeTests(of_rows, offsets, kinds, shapes.reshape((-1, 4)), negated)
+    of_rows, offsets, kinds, shapes, negated, places, numbers = arrays_at(tables, _TESTS, _OF_TESTS)
+    tests = ShapeTests(of_rows, offsets, kinds, shapes.reshape((-1, 4)), negated, places, numbers)
     of_rows, record_offsets, records = arrays_at(tables, _SETS, _OF_SETS)
     return tests, GroupedSets(of_rows, record_offsets, records.reshape((-1, 3)), constraints_in(tables)), plane
 

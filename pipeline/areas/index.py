@@ -31,7 +31,8 @@ from tagmatch.model.arrays import (
 from tagmatch.model.kernels.hashing import hash_strings
 from tagmatch.model.kernels.jit import kernel
 from tagmatch.model.kernels.lists import gather
-from tagmatch.model.kernels.sphere import LOWER, NEAR
+from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, SOUND, Outlines, prepared
+from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR
 from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
 from tagmatch.model.tables import Segment
 from tagmatch.model.where.tag_columns import Parsed, check_geometry, parsed, shapes_of
@@ -173,8 +174,10 @@ class ShapeTests(NamedTuple):
     of_rows: I64Array  # Of each row of the segment, its number here; -1 for most
     offsets: I64Array  # Row number `i` has the tests from `offsets[i]` to `offsets[i + 1]`
     kinds: U8Array
-    values: F64Array  # [n, 4]; both (see `Shapes`)
+    values: F64Array  # [n, 4]; both (see `Shapes`), of polygons and corridors of what is around them
     negated: BoolArray
+    places: I64Array  # Of polygons and corridors (see `Outlines`)
+    numbers: F64Array
 
 
 class Searcher(Protocol):
@@ -256,6 +259,8 @@ class _Asked(NamedTuple):
     kinds: U8Array
     negated: BoolArray
     values: F64Array
+    outlines: Outlines
+    is_outline: BoolArray  # Which are polygons or corridors; `values` are of what is around these
 
 
 def areas_of(
@@ -280,9 +285,11 @@ def areas_of(
     chosen[follows] = _NONE
     some = np.flatnonzero(chosen >= 0)
     left = ~is_near
-    left[chosen[some]] = False
+    # What is around an outline says only where it may be
+    left[chosen[some]] = asked.is_outline[chosen[some]]
     loose = np.flatnonzero((chosen < 0) & ~follows)
-    shapes = Shapes(asked.kinds[chosen[some]], asked.values[chosen[some]])
+    kinds = np.where(asked.is_outline, np.uint8(BOX if plane else CIRCLE), asked.kinds)
+    shapes = Shapes(kinds[chosen[some]], asked.values[chosen[some]])
     likely = np.where(follows, _OF_CLIENTS, 1.0)
     likely[some] = _at_a_place(shapes, plane=plane)
     required = None
@@ -371,16 +378,19 @@ def _asked(segment: Segment, is_area: BoolArray, *, plane: bool) -> _Asked:
     of_places = np.searchsorted(ranks.offsets, places.astype(ranks.offsets.dtype), side="right") - 1
     rows, owners = np.unique(of_places, return_inverse=True)
     shapes = shapes_of(segment.vocabulary.tags, ranks.values[places])
-    known = shapes.kinds != 0
     check_geometry(shapes.kinds, "there are areas", plane=plane)
+    kinds, values = shapes.kinds | LOWER, shapes.values
+    is_outline = (kinds == POLYGON) | (kinds == CORRIDOR)
+    outlines, states = prepared(kinds, shapes.numbers, shapes.offsets, values, plane=plane)
+    known = (shapes.kinds != 0) & (states == SOUND)
     # What only begins like an area never holds
     has_way = np.ones(len(rows), np.bool_)
     has_way[owners[~known]] = False
     kept = has_way[owners]
     numbers = np.cumsum(has_way) - 1
     return _Asked(
-        rows[has_way].astype(np.int64), numbers[owners[kept]], shapes.kinds[kept] | LOWER, shapes.negated[kept],
-        shapes.values[kept],
+        rows[has_way].astype(np.int64), numbers[owners[kept]], kinds[kept], shapes.negated[kept], values[kept],
+        Outlines(outlines.places[kept], outlines.numbers), is_outline[kept],
     )  # fmt: skip
 
 
@@ -405,7 +415,10 @@ def _tests(asked: _Asked, left: I64Array, count: int) -> ShapeTests:
     of_rows = np.full(count if len(some) else 0, _NONE)
     of_rows[asked.rows[some]] = np.arange(len(some))
     offsets = offsets_of(np.bincount(numbers, minlength=len(some)))
-    return all_frozen(ShapeTests(of_rows, offsets, asked.kinds[left], asked.values[left], asked.negated[left]))
+    outlines = asked.outlines.places[left], asked.outlines.numbers
+    return all_frozen(
+        ShapeTests(of_rows, offsets, asked.kinds[left], asked.values[left], asked.negated[left], *outlines)
+    )
 
 
 def _followers(

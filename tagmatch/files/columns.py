@@ -31,11 +31,14 @@ from tagmatch.model.errors import (
 )
 from tagmatch.model.input.messages import TAGS, messages_in
 from tagmatch.model.input.places import (
+    COORDINATES,
     KIND,
     LOCATION,
     NUMBERS,
     PLACE,
+    TEXT,
     WITHIN,
+    area_from,
     area_rows,
     is_place_column,
     names_of_places,
@@ -59,6 +62,7 @@ from tagmatch.model.input.subscriptions import (
 from tagmatch.model.input.values import packed
 from tagmatch.model.names import near_name
 from tagmatch.model.options import KeyType
+from tagmatch.model.where.areas import text_of
 from tagmatch.model.where.language import stored_rows
 from tagmatch.model.where.values import check_name, finite_number, key_of
 
@@ -79,6 +83,11 @@ class FileColumn:
     is_optional: bool = False  # Whether a file need not have it, nor a row of it
     # Names of optional columns: a row that has a value in one of them need have none here, and has an empty list
     instead: tuple[str, ...] = ()
+
+    @property
+    def takes_text(self) -> bool:
+        """Whether a cell of CSV may be a text that is no JSON."""
+        return self.kinds == (AREA_COLUMN,)
 
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         """Values that have been read one by one."""
@@ -310,6 +319,8 @@ _OF_AREAS: _Fields = {KIND: (_text, pa.string()), **dict.fromkeys(NUMBERS, (fini
 #: What text formats make of constraints, and of areas
 CONSTRAINT_LISTS = pa.list_(pa.struct({name: kind for name, (_, kind) in _OF_CONSTRAINTS.items()}))
 AREA_STRUCTS = pa.struct({name: kind for name, (_, kind) in _OF_AREAS.items()})
+#: The same of sets, whose areas may be texts, too
+AREA_COLUMN = pa.struct([*AREA_STRUCTS, (TEXT, pa.string())])
 
 
 def _typed(record: object, one: str, many: str, fields: _Fields) -> dict[str, Any]:
@@ -333,8 +344,16 @@ def _typed_area(record: object) -> dict[str, Any]:
     return {KIND: "near", **found} if is_near else found
 
 
+def _any_area(record: object) -> dict[str, Any]:
+    """An area as a text, a geometry of GeoJSON, or an object with numbers."""
+    if isinstance(record, dict) and COORDINATES in record:
+        record = text_of(area_from(record))
+    return {TEXT: record} if isinstance(record, str) else _typed_area(record)
+
+
 constraint_lists = partial(_made, CONSTRAINT_LISTS, _typed_constraints)
 _area_structs = partial(_made, AREA_STRUCTS, _typed_area)
+_area_column = partial(_made, AREA_COLUMN, _any_area)
 
 
 def _typed_location(names: tuple[str, ...], given: object) -> dict[str, float]:
@@ -381,7 +400,7 @@ def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all:
         FileColumn("key", (pa.uint64() if key_type == "integer" else pa.string(),), keys.many, keys.one),
         FileColumn(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
         FileColumn("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
-        FileColumn(AREA, (AREA_STRUCTS,), partial(area_rows, plane=plane), make=_area_structs, is_optional=True),
+        FileColumn(AREA, (AREA_COLUMN,), partial(area_rows, plane=plane), make=_area_column, is_optional=True),
     )
     return (*columns, FileColumn("expires", (TIME,), times_in, check_text, is_optional=True)) if expires else columns
 

@@ -165,8 +165,8 @@ class CsvLines:
     A cell of `tags` that begins with `[` is a JSON list; in others, `|` stands between tags. An empty one cannot be
     used, unless the row has conditions or attributes: a value may be missing, or the empty set may be meant, which
     every query contains. Ids are strings; an empty cell has none, nor a condition or a time. Attributes, areas and
-    locations are a JSON object, constraints a JSON list. Cells of a column that is one attribute are as `value_in`
-    says.
+    locations are a JSON object, an area may be a text, constraints a JSON list. Cells of a column that is one attribute
+    are as `value_in` says.
     """
 
     name: str = "a row of CSV"  # what messages call a row
@@ -219,7 +219,7 @@ class CsvLines:
             values = [value_in(text) for text in encoded.dictionary.to_pylist()]
             return column.array(values, field.type).take(encoded.indices)
         if column.make is not None:
-            return column.make([read_json(text, "a cell") if text else None for text in texts.to_pylist()])
+            return column.make([_json_of(column, text, "a cell") if text else None for text in texts.to_pylist()])
         if pa.types.is_list(field.type):
             return _tags(texts, field.type)
         if field.name in (ID.name, WHERE) or field.type == TIME:
@@ -258,11 +258,16 @@ class CsvLines:
         if not cell and column.is_optional:
             return None
         if column.make is not None:
-            return read_json(cell, f"column {name!r}")
+            return _json_of(column, cell, f"column {name!r}")
         if pa.types.is_integer(kind):
             text = cell.strip()
             return int(text) if re.fullmatch(_INTEGER, text) else text
         return cell.strip() if kind == TIME else cell
+
+
+def _json_of(column: FileColumn, cell: str, name: str) -> Any:
+    """What a cell of JSON has, or a text, if the column takes one."""
+    return cell if column.takes_text and not cell.lstrip().startswith("{") else read_json(cell, name)
 
 
 def value_in(cell: str) -> Any:

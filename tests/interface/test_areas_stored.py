@@ -236,16 +236,17 @@ def test_boxes_on_the_sphere_and_on_the_plane(numbers: tuple[float, ...], on_sph
             assert tm.stats()["staged"] == 0
 
 
-_NO_COLUMN = "area must be a Circle, a Box or a Near, or one for each row"
+_NO_TYPE = "area must be texts, WKB, lists of rings, or structs with"
+_NO_COLUMN = "area must be a Circle, a Box, a Near, a Polygon or a Corridor, or one for each row"
 
 BAD_COLUMNS: list[tuple[Any, type[Exception], str]] = [
     (5, InvalidTypeError, f"{_NO_COLUMN}, not 5 (int)"),
-    ({"metres": 5}, InvalidTypeError, f"{_NO_COLUMN}, not {{'metres': 5}} (dict)"),
-    ("within near(5)", InvalidTypeError, f"{_NO_COLUMN}, not 'within near(5)'"),
-    ([None, 5], InvalidTypeError, "area: row 1 must be a Circle, a Box or a Near, not 5 (int)"),
+    ({"metres": 5}, InvalidTypeError, "area: the type of the geometry must be POLYGON or MULTIPOLYGON, not None"),
+    ("near(-5)", InvalidValueError, "area: column 6: metres must be zero or more, not -5.0"),
+    ([None, 5], InvalidTypeError, "area: row 1 must be a Circle, a Box, a Near, a Polygon or a Corridor, not 5 (int)"),
     ([Near(1)], InvalidValueError, "area must have an area or a null for each of the 2 sets, not 1"),
     (pa.array([{"metres": 1}]), InvalidValueError, "area must have an area or a null for each of the 2 sets, not 1"),
-    (pa.array([1, 2]), InvalidTypeError, f"area must be structs with {_FIELDS}, not int64"),
+    (pa.array([1, 2]), InvalidTypeError, f"{_NO_TYPE} {_FIELDS}, not int64"),
     (pa.array([{"radius": 1}] * 2), InvalidTypeError, f"area: areas have fields {_FIELDS}, each once, not 'radius'"),
     (pa.array([{"metres": "1"}] * 2), InvalidTypeError, "area: field 'metres' must be numbers, not string"),
     (pa.array([{"metres": True}] * 2), InvalidTypeError, "area: field 'metres' must be numbers, not bool"),
@@ -263,7 +264,14 @@ def test_what_is_no_column_of_areas(area: Any, kind: type[Exception], message: s
 def test_other_mistakes() -> None:
     where = [None] * 7 + ["x = 1 or within circle(1, 91, 2)", "x = 1"]
     with TagMatch(**OPTIONS) as tm:
-        assert_told(InvalidTypeError, "area must be a Circle, a Box or a Near, not 5 (int)", tm.add_set, [], 1, area=5)
+        assert_told(
+            InvalidTypeError,
+            "area must be a Circle, a Box, a Near, a Polygon or a Corridor, not 5 (int)",
+            tm.add_set,
+            [],
+            1,
+            area=5,
+        )
         message = f"where: row 7: lat must be from -90 to 90, not 91.0{_SWAPPED}"
         assert_told(FilterError, message, tm.add_sets, [[]] * 9, range(9), where=where)
         with pytest.raises(FilterError, match=r"^where: row 1: `not within near\(1\)` has no meaning"):

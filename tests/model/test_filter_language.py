@@ -37,7 +37,10 @@ _OPERATOR = f"an operator ({', '.join(_NAMES)} or {_LAST})"
 _VALUE = 'a value (a number, "text", true or false)'
 _SIDE = f"{_VALUE} or an attribute"
 _TEXT = "a text in double quotes"
-_AREA = "an area (circle(lon, lat, metres), box(west, south, east, north) or near(metres))"
+_AREA = (
+    "an area (circle(lon, lat, metres), box(west, south, east, north), near(metres), polygon((lon lat, …)) or 500 m of "
+    "linestring(lon lat, …))"
+)
 _NAME = "the name of an attribute"
 _ESCAPE = r"an escape (\" \\ \n \t \uXXXX)"
 _RANGE = "an integer must be from -2**63 to 2**63 - 1; write a float for others"
@@ -350,7 +353,9 @@ def test_what_is_in_range(on_sphere: Any, on_plane: Any) -> None:
 
 def test_what_is_no_area() -> None:
     for wrong in (None, (1, 2, 3), Circle):
-        with pytest.raises(InvalidTypeError, match=r"^an area must be a Circle, a Box or a Near, not "):
+        with pytest.raises(
+            InvalidTypeError, match=r"^an area must be a Circle, a Box, a Near, a Polygon or a Corridor, not "
+        ):
             check(wrong, plane=False)
 
 
@@ -376,7 +381,7 @@ def test_shapes_of_tags(drawn: list[Any]) -> None:
     assert among.tolist() == [tag.startswith(("\0+a\0", "\0-a\0")) and len(tag) > 4 for tag in tags]
     assert not (among & ~constraints_among(strings)).any()
     ranks = np.flatnonzero(among)[::-1].astype(np.uint32)
-    kinds, negated, values = shapes_of(strings, ranks)
+    kinds, negated, values, *_ = shapes_of(strings, ranks)
     assert (kinds.dtype, negated.dtype, values.dtype) == (np.uint8, np.bool_, np.float64)
     assert values.shape == (len(ranks), 4)
     for place, rank in enumerate(ranks):

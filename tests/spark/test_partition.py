@@ -253,7 +253,7 @@ def test_conditions_that_will_not_do(spark: Any, tmp_path: Path) -> None:
         (f"{SCHEMA}, Where string", "column 'Where' means nothing here; is 'where' meant?"),
         (f"{SCHEMA}, expiry timestamp", "column 'expiry' means nothing here; is 'expires' meant?"),
         (f"{SCHEMA}, constraints string", "column 'constraints' must be lists of structs"),
-        (f"{SCHEMA}, area string", "column 'area' must be structs with kind, lon"),
+        (f"{SCHEMA}, area long", "column 'area' must be texts, WKB, lists of rings, or structs with kind, lon"),
         (f"{SCHEMA}, area struct<radius: double>", "column 'area': areas have fields kind, lon, .* not 'radius'"),
         (f"{SCHEMA}, constraints array<struct<attr: string, op: string, value: binary>>", "'value' has values of b"),
     ],
