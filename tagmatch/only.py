@@ -36,6 +36,7 @@ from tagmatch.model.where.constraints import (
     CONTAINS,
     LIKE,
     MATCHES,
+    PHRASES,
     RANGES,
     SUFFIX,
     Constraint,
@@ -127,6 +128,8 @@ def _check(term: Term, schema: Schema, what: str) -> None:
         )
     if NOW in term.attributes:
         raise FilterError(f"{what}: data does not change with the time, and {_text(term)} does: write the time itself")
+    if term.attribute.endswith(PHRASES):
+        raise FilterError(f"{what}: data is not analysed, and has no words to find a phrase in: {_text(term)}")
     for attribute in term.attributes:
         if attribute not in schema:
             raise unknown_column(attribute, schema)

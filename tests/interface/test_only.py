@@ -114,6 +114,7 @@ def test_columns_of_each_type(tm, only):
         ('local > date "2026-01-01"', InvalidTypeError, "column local is of timestamp.*without a zone"),
         ('word in cidr "10.0.0.0/8"', InvalidTypeError, "IP address"),
         ("text = ", FilterError, "only: column 8"),
+        ('text phrase "a b"', FilterError, "has no words to find a phrase in"),
         ('tags {"cat"} or small = 1', FilterError, "tags and areas are of sets"),
         ("not within circle(1, 2, 3)", FilterError, "tags and areas are of sets"),
         (7, InvalidTypeError, "only must be a string"),
