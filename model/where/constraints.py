@@ -40,7 +40,7 @@ from typing import Literal, NamedTuple, Self, cast
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import Area, Near, area_in, check, payload_of, text_of
 from tagmatch.model.where.automata import automaton_of
-from tagmatch.model.where.comparisons import NOW, Comparison, duration_text
+from tagmatch.model.where.comparisons import IN_QUOTES, NOW, Comparison, duration_text
 from tagmatch.model.where.patterns import like_parts
 from tagmatch.model.where.types import Network, Version, ends_of_network, network_between
 from tagmatch.model.where.values import (
@@ -477,9 +477,11 @@ def _simpler(pattern: str) -> tuple[str, list[Value]]:
 
 
 def _text_of_comparison(own: Comparison) -> str:
-    names = [NOW if name == NOW else name_text(name) for name in (own.left, own.right)]
+    left, right = (NOW if name == NOW else name_text(name) for name in (own.left, own.right))
     later = f" {'+' if own.later > 0 else '-'} {duration_text(abs(own.later))}" if own.later else ""
-    return f"{names[0]} {own.operator} {names[1]}{later}"
+    if own.operator in IN_QUOTES and own.right != NOW and not later:
+        right = _in_backquotes(own.right)
+    return f"{left} {own.operator} {right}{later}"
 
 
 def phrase_text(words: Sequence[str]) -> str:
@@ -557,6 +559,10 @@ def name_text(attribute: str) -> str:
     """
     if _NAME.fullmatch(attribute) and attribute not in KEYWORDS:
         return attribute
+    return _in_backquotes(attribute)
+
+
+def _in_backquotes(attribute: str) -> str:
     return "`" + attribute.replace("`", "``") + "`"
 
 

@@ -39,7 +39,7 @@ from lark import Lark, Token, Transformer, UnexpectedInput, UnexpectedToken, v_a
 from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueError
 from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, Term, every, one_of, rows_for, terms_in
 from tagmatch.model.where.areas import KINDS
-from tagmatch.model.where.comparisons import DURATION, MIRRORED, NOW, nanoseconds_in
+from tagmatch.model.where.comparisons import DURATION, IN_QUOTES, MIRRORED, NOW, nanoseconds_in
 from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, span_for
 from tagmatch.model.where.declared import Declared, name_read, operands_read, reading
 from tagmatch.model.where.outlines import Corridor, Polygon
@@ -400,6 +400,12 @@ def _comparison_of(operator: str) -> Callable[[list[Token]], Constraint]:
             instead = f"; {_TIME_WRITTEN}" if name == "now" else _instead(name, 0, set())
             if name.type == "NAME" and instead:  # as `True` and `null`
                 raise _MistakeError(_start(name), f"expected {_VALUE_WORDS}, found {_shown(name)}{instead}")
+        if operator in IN_QUOTES and len(tokens) == len(names) and names[1].type == "NAME":  # as `city = Nice`
+            raise _MistakeError(
+                _start(names[1]),
+                f"expected {_VALUE_WORDS}, found {_shown(names[1])}; a text stands in double quotes, and after "
+                f"{operator} an attribute in backquotes",
+            )
         left, right = (NOW if name.type == "NOW" else _attribute(name) for name in names)
         for name in names:
             try:

@@ -64,6 +64,11 @@ MISTAKES = [
     ("a is null", 3, f'expected {_OPERATOR}, found "is"; a value that is missing is found with not exists(name)'),
     ("a in (1, 2)", 6, 'expected "{", found "("; values stand in braces'),
     ("a == 1", 4, f'expected {_SIDE}, found "="; "==" is written "=" here'),
+    (
+        "city = Nice",
+        8,
+        f'expected {_VALUE}, found "Nice"; a text stands in double quotes, and after = an attribute in backquotes',
+    ),
     ("a = null", 5, f'expected {_VALUE}, found "null"; a value that is missing is found with not exists(name)'),
     ("a = 'b'", 5, f'expected {_SIDE}, found "\'"; texts stand in double quotes'),
     ("a = 1)", 6, 'expected "and", "or" or the end, found ")"'),

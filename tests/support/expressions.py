@@ -101,6 +101,8 @@ def _comparison_words(test: Compared, choices: random.Random) -> list[str]:
         return [sides[0], "-", sides[1], operator, *_duration(later, choices)]
     if later and choices.random() < 0.3:
         return [sides[0], *_duration(-later, choices), operator, sides[1]]
+    if operator in ("=", "!=") and not later and right != "now()":  # a name alone would be a text without quotes
+        sides[1] = _in_backquotes(right)
     return [sides[0], operator, sides[1], *(_duration(later, choices) if later else [])]
 
 
@@ -133,6 +135,10 @@ WORDS = sorted({"and", "false", "or", "phrase", "tags", "true", "within"} | _OF_
 def name_of(attribute: str, choices: random.Random) -> str:
     if _PLAIN_NAME.fullmatch(attribute) and attribute not in WORDS and choices.random() < 0.8:
         return attribute
+    return _in_backquotes(attribute)
+
+
+def _in_backquotes(attribute: str) -> str:
     return "`" + attribute.replace("`", "``") + "`"
 
 
