@@ -928,13 +928,8 @@ class Index(Generic[K]):
         """How many keys `match_many` gives to each query, without making them, unless `unique`.
 
         Other arguments and errors are the same. All queries together may have as many keys as there are, unless
-        `unique`.
-
-        Parameters
-        ----------
-        count_by : str, optional
-            A column of `data`: a query then has a count for each value that its keys have there, and for null if some
-            have none. Not in a `channel`. The keys of a snapshot are grouped when a column is first asked for.
+        `unique`. By `count_by`, a column of `data`, a query has a count for each value that its keys have there, and
+        for null if some have none; not in a `channel`. Keys of a snapshot are grouped when a column is first asked for.
 
         Returns
         -------

@@ -34,12 +34,12 @@ from tagmatch.model.where.areas import (
     Near,
     check,
     out_of_range,
-    tested,
 )
 from tagmatch.model.where.constraints import Constraint
 from tagmatch.model.where.language import rows_of
 from tagmatch.model.where.outlines import LETTERS, Corridor, Polygon, json_of
 from tagmatch.model.where.tag_columns import MOST_NUMBERS, area_tags
+from tagmatch.model.where.tested import tested
 from tagmatch.model.where.values import finite_number
 
 #: The columns of messages that say where they are, and where the clients must be that they are for

@@ -21,16 +21,11 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
-
-from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.kernels.outlines import TOO_WIDE, Outlines, crossing, prepared
 from tagmatch.model.where import outlines
-from tagmatch.model.where.outlines import Corridor, Outline, Polygon, outline_in
+from tagmatch.model.where.outlines import Corridor, Polygon, outline_in
 from tagmatch.model.where.values import finite_number
 
 
@@ -161,7 +156,10 @@ def _make_floats(area: Circle | Box | Near) -> None:
 def check(area: object, *, plane: bool) -> None:
     """See that an area can be one of this geometry; InvalidTypeError and InvalidValueError name the field."""
     if isinstance(area, Polygon | Corridor):
-        _check_outline(area, plane=plane)
+        # What it is tested by takes as long to import as all else
+        from tagmatch.model.where.tested import check_outline
+
+        check_outline(area, plane=plane)
         return
     name = _name_of(area)
     if plane:
@@ -175,35 +173,6 @@ def check(area: object, *, plane: bool) -> None:
         if limit is not None and not -limit <= value <= limit:
             other = _OTHERS[field]
             raise InvalidValueError(out_of_range(field, value, other, getattr(area, other)))
-
-
-def _check_outline(area: Outline, *, plane: bool) -> None:
-    """InvalidValueError: a place is out of range, the outline is too wide, or rings of a part cross."""
-    points = np.array([*area.points])
-    wrong = (np.abs(points) > (MAX_LON, MAX_LAT)).any(axis=1)
-    if wrong.any() and not plane:
-        lon, lat = points[np.argmax(wrong)].tolist()
-        name, value, other = ("lon", lon, "lat") if abs(lon) > MAX_LON else ("lat", lat, "lon")
-        raise InvalidValueError(out_of_range(name, value, other, lat if name == "lon" else lon))
-    ready, _, state = tested(area, plane=plane)
-    if state == TOO_WIDE:
-        kind = "polygon" if isinstance(area, Polygon) else "corridor"
-        raise InvalidValueError(f"a {kind} must lie within less than half of the globe: make several areas of this one")
-    if not isinstance(area, Polygon):
-        return
-    found = crossing(ready, plane=plane)
-    if found is not None:
-        every = [pair for part in area.parts for ring in part for pair in pairwise(ring)]
-        texts = (" to ".join(f"{lon:g} {lat:g}" for lon, lat in every[number]) for number in found)
-        raise InvalidValueError(f"edges of the polygon cross each other: {' and '.join(texts)}")
-
-
-def tested(area: Outline, *, plane: bool) -> tuple[Outlines, F64Array, int]:
-    """A polygon or corridor as kernels test it, the numbers of the area around it, and what is wrong with it."""
-    numbers, bounds = area.numbers, np.zeros((1, 4))
-    kinds = np.array([ord(outlines.LETTERS[type(area)])], np.uint8)
-    ready, states = prepared(kinds, numbers, np.array([0, len(numbers)]), bounds, plane=plane)
-    return ready, bounds, int(states[0])
 
 
 def out_of_range(field: str, value: float, other: str, beside: float) -> str:

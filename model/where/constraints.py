@@ -480,7 +480,7 @@ def _text_of_comparison(own: Comparison) -> str:
     left, right = (NOW if name == NOW else name_text(name) for name in (own.left, own.right))
     later = f" {'+' if own.later > 0 else '-'} {duration_text(abs(own.later))}" if own.later else ""
     if own.operator in IN_QUOTES and own.right != NOW and not later:
-        right = _in_backquotes(own.right)
+        right = in_backquotes(own.right)
     return f"{left} {own.operator} {right}{later}"
 
 
@@ -559,10 +559,11 @@ def name_text(attribute: str) -> str:
     """
     if _NAME.fullmatch(attribute) and attribute not in KEYWORDS:
         return attribute
-    return _in_backquotes(attribute)
+    return in_backquotes(attribute)
 
 
-def _in_backquotes(attribute: str) -> str:
+def in_backquotes(attribute: str) -> str:
+    """The name of an attribute where a plain word would be taken for something else."""
     return "`" + attribute.replace("`", "``") + "`"
 
 

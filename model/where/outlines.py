@@ -18,9 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where.values import finite_number
 
@@ -87,7 +84,7 @@ class Polygon:
         return f"polygon{parts[0]}" if len(parts) == 1 else f"multipolygon({', '.join(parts)})"
 
     @property
-    def numbers(self) -> F64Array:
+    def numbers(self) -> list[float]:
         """What stands for it."""
         found: list[float] = [len(self.parts)]
         for part in self.parts:
@@ -95,7 +92,7 @@ class Polygon:
             for ring in part:
                 found.append(len(ring) - 1)
                 found += (number for point in ring[:-1] for number in point)
-        return np.array(found, np.float64)
+        return found
 
     @property
     def points(self) -> Iterator[Point]:
@@ -170,13 +167,13 @@ class Corridor:
         return f"{_number_text(self.metres)} m of {self.line}"
 
     @property
-    def numbers(self) -> F64Array:
+    def numbers(self) -> list[float]:
         """What stands for it."""
         found: list[float] = [self.metres, len(self.lines)]
         for line in self.lines:
             found.append(len(line))
             found += (number for point in line for number in point)
-        return np.array(found, np.float64)
+        return found
 
     @property
     def points(self) -> Iterator[Point]:
@@ -195,16 +192,16 @@ LETTERS = {Polygon: "p", Corridor: "l"}
 def payload_of(area: Outline, *, plane: bool) -> str:
     """What stands for one in a tag."""
     letter = LETTERS[type(area)]
-    digits: str = area.numbers.astype(">f8").tobytes().hex()
-    return (letter.upper() if plane else letter) + digits
+    numbers = area.numbers
+    return (letter.upper() if plane else letter) + struct.pack(f">{len(numbers)}d", *numbers).hex()
 
 
 def outline_in(payload: str) -> Outline | None:
     """What this stands for, in either geometry; `None` if it stands for none."""
     try:
-        numbers = np.frombuffer(bytes.fromhex(payload[1:]), ">f8").tolist()
+        numbers = struct.unpack(f">{len(payload) // 16}d", bytes.fromhex(payload[1:]))
         found = _outline_of(payload[0].lower(), iter(numbers))
-    except (ValueError, StopIteration, OverflowError, InvalidValueError):
+    except (ValueError, struct.error, StopIteration, OverflowError, InvalidValueError):
         return None
     return found if payload_of(found, plane=payload[0].isupper()) == payload else None
 
@@ -234,15 +231,16 @@ def _nested(given: Any, what: str) -> Any:
         given = given.__geo_interface__
     if isinstance(given, Mapping):
         given = _from_geojson(given, kinds)
-    if isinstance(given, Mapping) or not isinstance(given, Sequence | np.ndarray):
+    given = _plain(given)
+    if isinstance(given, Mapping) or not isinstance(given, Sequence):
         raise InvalidTypeError(f"a {what} must be WKT, WKB, GeoJSON or coordinates, not {type(given).__name__}")
     if len(given) == 0:
         raise InvalidValueError(f"a {what} must have coordinates, not none")
     depth, inner = 0, given
-    while isinstance(inner, Sequence | np.ndarray) and not isinstance(inner, str):
+    while isinstance(inner, Sequence) and not isinstance(inner, str):
         if len(inner) == 0:
             raise InvalidValueError(f"a {what} must have coordinates, not none")
-        depth, inner = depth + 1, inner[0]
+        depth, inner = depth + 1, _plain(inner[0])
     # A point is a list, too
     most = _DEPTHS[kinds[1]] + 1
     if depth not in (most - 1, most):
@@ -361,13 +359,19 @@ def _read_wkb(data: bytes, at: int) -> tuple[Any, str, int]:
     return (lists if kind == "polygon" else lists[0]), kind, at
 
 
+def _plain(given: Any) -> Any:
+    """An array of NumPy or Arrow as a list."""
+    return given.tolist() if hasattr(given, "tolist") else given
+
+
 def _points(given: Any, name: str, what: str) -> Ring:
     """Pairs of numbers, no two of which that follow each other are the same."""
     found: list[Point] = []
     for point in given:
         if isinstance(point, Mapping):  # as GeoArrow has them
             point = tuple(point.get(axis) for axis in "xy") if point.keys() == {"x", "y"} else None
-        if not isinstance(point, Sequence | np.ndarray) or isinstance(point, str) or len(point) != 2:
+        point = _plain(point)
+        if not isinstance(point, Sequence) or isinstance(point, str) or len(point) != 2:
             raise InvalidTypeError(f"{name}: a place must have two numbers, not {point!r:.80}")
         lon, lat = (finite_number(f"{name}: a coordinate", each) + 0.0 for each in point)
         if not found or found[-1] != (lon, lat):

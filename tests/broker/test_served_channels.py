@@ -64,9 +64,9 @@ def test_errors_keep_their_class_and_the_stream_goes_on(served, monkeypatch):
         patched.setattr(Edf, "_refuses", lambda *_: True)
         with pytest.raises(Overloaded, match="channel 'alarm': with what waits already, an answer would"):
             tm.submit(["dog"], channel="alarm").result(TIMEOUT)
-    stream = tm._engine._singles[False, "alarm", 0]._stream
+    stream = tm._engine._singles[False, "alarm", 0, None]._stream
     assert tm.submit(["dog"], channel="alarm").result(TIMEOUT) == [8]
-    assert tm._engine._singles[False, "alarm", 0]._stream is stream
+    assert tm._engine._singles[False, "alarm", 0, None]._stream is stream
     for ask in asking(tm, "alarms"):
         with pytest.raises(InvalidValueError, match="there is no channel 'alarms'; there is 'alarm', 'bulk'"):
             ask()

@@ -143,6 +143,8 @@ def once(module):
 CPUCodeLibrary._object_getbuffer_hook = once
 with interruptible():
     from tagmatch import TagMatch
+    from tagmatch.model.kernels.interpreted import compile_at_once
+    compile_at_once()
     try:
         for row in range(100):
             with TagMatch() as tm:

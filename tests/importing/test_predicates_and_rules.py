@@ -206,7 +206,7 @@ def test_facts_are_compared():
     price = {"fact": "price", "operator": "lessThanInclusive", "value": {"fact": "user", "path": "$.budget"}}
     other = {"fact": "city", "operator": "notEqual", "value": {"fact": "home"}}
     rule = {"name": "r", "conditions": {"all": [price, other]}}
-    assert importing.rules(rule)["where"] == "price <= user.budget and not city = home"
+    assert importing.rules(rule)["where"] == "price <= user.budget and not city = `home`"
     some: list[dict[str, Any]] = [
         {"price": 9, "user.budget": 9.0, "city": "Nice", "home": "Lyon"},
         {"price": 9, "user.budget": 8, "city": "Nice", "home": "Lyon"},

@@ -1,0 +1,42 @@
+"""Polygons and corridors as they are tested, and what is wrong with those that cannot be."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from tagmatch.model.arrays import F64Array
+from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.kernels.outlines import TOO_WIDE, Outlines, crossing, prepared
+from tagmatch.model.where.areas import MAX_LAT, MAX_LON, out_of_range
+from tagmatch.model.where.outlines import LETTERS, Outline, Polygon
+
+
+def check_outline(area: Outline, *, plane: bool) -> None:
+    """InvalidValueError: a place is out of range, the outline is too wide, or rings of a part cross."""
+    points = np.array([*area.points])
+    wrong = (np.abs(points) > (MAX_LON, MAX_LAT)).any(axis=1)
+    if wrong.any() and not plane:
+        lon, lat = points[np.argmax(wrong)].tolist()
+        name, value, other = ("lon", lon, "lat") if abs(lon) > MAX_LON else ("lat", lat, "lon")
+        raise InvalidValueError(out_of_range(name, value, other, lat if name == "lon" else lon))
+    ready, _, state = tested(area, plane=plane)
+    if state == TOO_WIDE:
+        kind = "polygon" if isinstance(area, Polygon) else "corridor"
+        raise InvalidValueError(f"a {kind} must lie within less than half of the globe: make several areas of this one")
+    if not isinstance(area, Polygon):
+        return
+    found = crossing(ready, plane=plane)
+    if found is not None:
+        every = [pair for part in area.parts for ring in part for pair in pairwise(ring)]
+        texts = (" to ".join(f"{lon:g} {lat:g}" for lon, lat in every[number]) for number in found)
+        raise InvalidValueError(f"edges of the polygon cross each other: {' and '.join(texts)}")
+
+
+def tested(area: Outline, *, plane: bool) -> tuple[Outlines, F64Array, int]:
+    """A polygon or corridor as kernels test it, the numbers of the area around it, and what is wrong with it."""
+    numbers, bounds = np.array(area.numbers, np.float64), np.zeros((1, 4))
+    kinds = np.array([ord(LETTERS[type(area)])], np.uint8)
+    ready, states = prepared(kinds, numbers, np.array([0, len(numbers)]), bounds, plane=plane)
+    return ready, bounds, int(states[0])
