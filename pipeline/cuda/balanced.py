@@ -220,11 +220,11 @@ def match_items(items, asked, known, out):
         if staged[0] > _STAGE // 2:
             _flush(waiting, taken, known, out)
     _flush(waiting, taken, known, out)
-    cuda.atomic.add(staged, 0, turned_away)
+    cuda.atomic.add(passed, turn, turned_away)
     cuda.syncthreads()
     if thread == 0:
         cuda.atomic.add(out.counters, PASSED, survivors)
-        cuda.atomic.add(out.counters, REJECTED, staged[0])
+        cuda.atomic.add(out.counters, REJECTED, passed[turn])
 
 
 _ROUTING_BLOCK = 256
