@@ -310,7 +310,9 @@ def _use_constraints(last_key: int, path: Path) -> None:
     with TagMatch(path, device="cpu", threads=2, data={"size": "int64"}) as tm:
         tm.add_set(["en"], last_key, where='price < 10 and name contains "IB" and not tags {"old"}')
         tm.consolidate()
-        tm.match(["en"], attributes)  # as long as all sets are such that one message is matched by one kernel
+        # As long as all sets are such that one kernel matches one message
+        tm.match(["en"], attributes)
+        tm.explain(["en"], attributes)
         tm.add_set(["en"], 1, where='at least 1 of {price < 10, tags {"new"}, price < now(), not name matches "x"}')
         cheap = {"attr": "price", "op": "<", "value": 10}
         tm.add_subscriptions(pa.table({"key": [2, 3], "constraints": [[cheap], None], "area": [None, {"metres": 5}]}))
