@@ -79,19 +79,14 @@ class Best:
 
 
 @kernel
-def _count_groups(ends, ranks, groups, counts, seen, out):
-    """Count the keys of each message by group, each key once if there is a place in `seen` for each."""
+def _count_groups(ends, ranks, groups, counts, out):
+    """Count the keys of each message by group."""
     new_ends, of_groups, of_counts = out
     used = np.int64(0)
     for message in range(len(ends) - 1):
         first = used
         for i in range(ends[message], ends[message + 1]):
-            rank = ranks[i]
-            if len(seen):
-                if seen[rank] == message + 1:
-                    continue
-                seen[rank] = message + 1
-            group = groups[rank]
+            group = groups[ranks[i]]
             if counts[group] == 0:
                 of_groups[used] = group
                 used += 1
@@ -103,16 +98,16 @@ def _count_groups(ends, ranks, groups, counts, seen, out):
         new_ends[message + 1] = used
 
 
-def counts_in(ranks: Lists, groups: U32Array, count: int, unique: bool) -> tuple[Lists, U64Array]:
-    """The groups that each message's keys are of, ascending, and how many keys are of each; each key once if `unique`.
+def counts_in(ranks: Lists, groups: U32Array, count: int) -> tuple[Lists, U64Array]:
+    """The groups that each message's keys are of, ascending, and how many keys are of each.
 
     `ranks` are the keys of each message, and `groups` the group of each rank, below `count`.
     """
-    counts, seen = np.zeros(count, np.uint64), np.zeros(len(groups) if unique else 0, np.uint32)
+    counts = np.zeros(count, np.uint64)
     ends, room = np.zeros(len(ranks) + 1, np.int64), len(ranks.values)
     of_groups, of_counts = np.empty(room, np.uint32), np.empty(room, np.uint64)
     offsets = ranks.offsets.astype(np.int64, copy=False)
-    _count_groups(offsets, ranks.values, groups, counts, seen, (ends, of_groups, of_counts))
+    _count_groups(offsets, ranks.values, groups, counts, (ends, of_groups, of_counts))
     return Lists(ends, of_groups[: ends[-1]]), of_counts[: ends[-1]]
 
 

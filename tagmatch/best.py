@@ -246,7 +246,10 @@ def counts_of(asking: AskingMany, order: Ranking, groups: Groups, *, unique: boo
     """How many keys each message has of each value of a column."""
 
     def some(_: MessagePart, ids: Lists, asked: Whereabouts | None) -> tuple[Lists, U64Array]:
-        return counts_in(_ranks_of(asking.snapshot, ids, asked, order), groups.of_ranks, len(groups.values), unique)
+        ranks = _ranks_of(asking.snapshot, ids, asked, order)
+        if unique:
+            ranks = each_once(ranks, len(order.keys))
+        return counts_in(ranks, groups.of_ranks, len(groups.values))
 
     found = asking.each(some)
     numbers = np.concatenate([np.zeros(0, np.uint32), *(each.values for each, _ in found)])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Test, evaluate
 from support import filters, verified
-from support.conditions import Expression, Message, in_tables
+from support.conditions import Expression, Message, assert_found_one_by_one, in_tables
 from support.constrained import table_of
 
 from tagmatch import Box, FilterError, InvalidTypeError, InvalidValueError, TagMatch
@@ -65,14 +65,7 @@ def test_any_condition(layout: Layout, stored: list[tuple[set[str], Any]], data:
     with TagMatch(layout=layout, device="cpu", threads=1) as tm:
         tm.add_sets([own for own, _ in stored], range(len(stored)), where=expressions)
         tm.consolidate()
-        expected = [
-            {key for key, (own, tree) in enumerate(stored) if own <= {*tags} and evaluate(tree, tags, attributes)}
-            for tags, attributes in messages
-        ]
-        for (tags, attributes), wanted in zip(messages, expected, strict=True):
-            assert tm.match_unique(tags, attributes) == wanted
-            for key in range(len(stored)):
-                assert tm.explain(tags, attributes, key=key).matches == (key in wanted)
+        expected = assert_found_one_by_one(tm, stored, messages)
         found = tm.match_many(table_of([(list(tags), attributes) for tags, attributes in messages]), unique=True)
         assert [set(each) for each in found.to_pylist()] == expected
         for numbers, table in in_tables(messages):

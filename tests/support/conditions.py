@@ -13,11 +13,26 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-from oracle import OPERATORS, And, AtLeast, Compared, Not, Or, Oracle, Tags, Test, Tree, Within, type_of, values_of
+from oracle import (
+    OPERATORS,
+    And,
+    AtLeast,
+    Compared,
+    Not,
+    Or,
+    Oracle,
+    Tags,
+    Test,
+    Tree,
+    Within,
+    evaluate,
+    type_of,
+    values_of,
+)
 from support.expressions import text_of
 from support.filters import in_order, of_python
 
-from tagmatch import Where
+from tagmatch import TagMatch, Where
 from tagmatch.model.where.comparisons import Comparison
 from tagmatch.model.where.constraints import COMPARED, NO_TAG, PARTS, Constraint
 from tagmatch.model.where.language import rows_of
@@ -184,3 +199,21 @@ def any_attributes(rng: random.Random) -> dict[str, Any]:
         if rng.random() < 0.7:
             attributes[name] = rng.sample(own, 2) if name == "city" and rng.random() < 0.5 else rng.choice(own)
     return attributes
+
+
+def assert_found_one_by_one(
+    tm: TagMatch[Any], stored: Sequence[tuple[set[str], Tree]], messages: Sequence[Message]
+) -> list[set[int]]:
+    """Each message is for the keys that it should be for, by `match_unique` and by `explain`; these keys.
+
+    A set's key is its place.
+    """
+    expected = [
+        {key for key, (own, tree) in enumerate(stored) if own <= {*tags} and evaluate(tree, tags, attributes)}
+        for tags, attributes in messages
+    ]
+    for (tags, attributes), wanted in zip(messages, expected, strict=True):
+        assert tm.match_unique(tags, attributes) == wanted
+        for key in range(len(stored)):
+            assert tm.explain(tags, attributes, key=key).matches == (key in wanted)
+    return expected
