@@ -79,9 +79,10 @@ class RoundRobin(Several):
         super().__init__(matchers)
         self.keys = matchers[0].keys
         self._devices = matchers
-        size = self.packet_size
-        if size.at_once is not None and size.per_device:
-            self.packet_size = replace(size, at_once=size.at_once * len(matchers))
+        size, count = self.packet_size, len(matchers)
+        if size.at_once is not None:
+            # Each device wants so many threads; a call that is too small for all of them has no smaller packets
+            self.packet_size = replace(size, at_once=size.at_once * count, fewest=size.fewest * count)
         self._turns = cycle(matchers)
         self.match_batches = None if matchers[0].match_batches is None else self._match_batches
 

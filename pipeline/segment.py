@@ -92,8 +92,6 @@ class PacketSize:
     fewest: int  # Not fewer queries, though more threads would get some
     a_thread: int = 2  # Of a call with many queries, each thread gets some
     at_once: int | None = None  # More threads would only take the interpreter lock from each other
-    # Whether each of several devices wants `at_once` threads, as they wait for it and not for the interpreter
-    per_device: bool = False
 
 
 class About(NamedTuple):

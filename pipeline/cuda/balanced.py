@@ -391,8 +391,6 @@ def _check_rows(rows, offsets, ranks, checks):
 class CudaBalanced:
     """Subset match over a snapshot in the `balanced` layout, in device memory; exact, or by signature only."""
 
-    per_device = True
-
     def __init__(self, segment: Segment, *, exact: bool, threads: int = 1) -> None:
         table = segment.partitions
         assert isinstance(table, PartitionTable)

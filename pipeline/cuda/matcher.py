@@ -127,7 +127,6 @@ class CudaLayoutMatch(Protocol):
     """The subset match of a layout over tables in device memory."""
 
     nbytes: int  # Bytes of device memory
-    per_device: bool  # See `PacketSize`
     # Matches batches with their partitions, in a workspace, where the layout has partitions
     match_batches: Callable[[Batches, Workspace], Found] | None
 
@@ -168,7 +167,7 @@ class CudaMatcher:
             self.match_batches = self._match_batches if by_partition else None
             # The CPU encodes texts, without the interpreter lock: there more threads help
             at_once = None if filters is not None and filters.attributes.has_texts else _PACKET_SIZE.at_once
-            self.packet_size = replace(_PACKET_SIZE, per_device=self._match.per_device, at_once=at_once)
+            self.packet_size = replace(_PACKET_SIZE, at_once=at_once)
             keys = segment.keys.keys
             if cuda.current_context().get_memory_info().free - keys.nbytes >= _LEFT_FOR_PACKETS:
                 self._keys_there = sent(KeyArrays(keys.offsets, keys.values))

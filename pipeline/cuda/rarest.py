@@ -215,8 +215,6 @@ def _match(places, queries, bits, clusters, slots, shift, out):
 class CudaRarest:
     """Subset match over a snapshot in the `rarest` layout, in device memory."""
 
-    #: The interpreter is as busy as the device: six threads on two are half as fast as three on one
-    per_device = False
     match_batches = None
 
     def __init__(self, segment: Segment) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tagmatch import CudaOptions
 from tagmatch.model.arrays import U64Array
 from tagmatch.model.columns import tag_lists
+from tagmatch.model.parallel import even_ranges, run
 from tagmatch.pipeline.run.packets import packet_ranges
 from tagmatch_bench.harness.bench import Bench, Rate
 from tagmatch_bench.harness.load import callers_rate
@@ -68,9 +69,9 @@ def gpu(bench: Bench) -> Result:
         dictionary. *Subset match* begins with the queries' ranks and ends with the pairs of queries and sets, both in
         device memory, packet after packet on one stream. The batched scan tests every signature, and begins with the
         queries' signatures; it has as many threads and streams, and looks keys up on the host. Bytes are those of the
-        queries' tags and of the answers, with their offsets, and are compared with
-        what the device copies from and to pinned memory at best. *One match* is one caller of `match`, again and again,
-        of an index on the device and of one on the CPU, in turns.""",
+        queries' tags and of the answers, with their offsets, and are compared with what the device copies from and to
+        pinned memory at best, and with what all threads copy to it. *One match* is one caller of `match`, again and
+        again, of an index on the device and of one on the CPU, in turns.""",
     )
     on_one: dict[str, Build] = {
         OURS[layout]: tagmatch(name, cuda=CudaOptions(devices=(0,))) for layout, name in OURS_ON_GPU.items()
@@ -213,21 +214,30 @@ def _bytes(bench: Bench, result: Result, matcher: Tagmatch, queries: pa.ListArra
     to_device = (4 * count + 4 * tags + int(places[1] - places[0])) / count
     from_device = 8 + 8 * keys / count
     with bench.doing("gpu: copying"):
-        best_to, best_from = _copy_rates(bench.options.rounds)
-    for what, moved, best in (("to", to_device, best_to), ("from", from_device, best_from)):
-        greatest = f"greatest rate of copies {what} the device"
-        result.add(f"copied {what} the device", moved, "bytes a query")
+        found = _copy_rates(bench.options.rounds, bench.options.threads)
+    for what, moved in (("to the device", to_device), ("from the device", from_device), ("on the host", to_device)):
+        best = found[what]
+        greatest = f"greatest rate of copies {what}"
+        result.add(f"copied {what}", moved, "bytes a query")
         result.add(greatest, best / 1e9, "GB/s")
         result.add(f"{RAREST}: end to end, of the {greatest}", rate * moved / best, "times")
 
 
-def _copy_rates(rounds: int) -> tuple[float, float]:
-    """Bytes a second that can be copied from pinned memory to the device, and back."""
-    host, device = cuda.pinned_array(_COPIED_BYTES, np.uint8), cuda.device_array(_COPIED_BYTES, np.uint8)
-    host[:] = 0
-    works = {"to": lambda: device.copy_to_device(host), "from": lambda: device.copy_to_host(host)}
+def _copy_rates(rounds: int, threads: int) -> dict[str, float]:
+    """Bytes a second that can be copied from pinned memory to the device, and back, and to pinned memory by threads."""
+    pinned, device = cuda.pinned_array(_COPIED_BYTES, np.uint8), cuda.device_array(_COPIED_BYTES, np.uint8)
+    host = np.ones(_COPIED_BYTES, np.uint8)
+
+    def copy(part: tuple[int, int]) -> None:
+        pinned[slice(*part)] = host[slice(*part)]
+
+    works: dict[str, Callable[[], object]] = {
+        "on the host": lambda: run(copy, even_ranges(_COPIED_BYTES, threads), threads),
+        "to the device": lambda: device.copy_to_device(pinned),
+        "from the device": lambda: device.copy_to_host(pinned),
+    }
     taken = alternate({name: partial(_until_done, work) for name, work in works.items()}, rounds)
-    return _COPIED_BYTES / taken["to"].median, _COPIED_BYTES / taken["from"].median
+    return {name: _COPIED_BYTES / each.median for name, each in taken.items()}
 
 
 def _until_done(work: Callable[[], object]) -> None:

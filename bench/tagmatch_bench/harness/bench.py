@@ -32,8 +32,8 @@ FULL_SETS = 1_000_000
 
 _QUERIES = 200_000
 
-# Those of a call that gives each of a CUDA device's 3 threads 4 full packets
-_QUERIES_OF_DEVICES = 12 << 18
+# Those of a call that gives each of a CUDA device's 8 threads 3 full packets
+_QUERIES_OF_DEVICES = 24 << 18
 
 # Keys of the answers of one call, at most, of a system that gets many queries so that its batches are full: 2 GiB
 _MOST_KEYS = 1 << 28
