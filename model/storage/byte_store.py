@@ -12,10 +12,13 @@ import contextlib
 import os
 import tempfile
 import textwrap
+import threading
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeAlias
 
@@ -33,12 +36,16 @@ from tagmatch.model.storage.files import (
     remove,
     telling_errors,
 )
+from tagmatch.model.storage.format import OWNER
 
 #: "other" is neither a file nor a folder, such as a pipe
 Kind: TypeAlias = Literal["file", "folder", "other"]
 
 # Large, as each block is asked for
 _BLOCK = 1 << 24
+
+# Of a job on a store. Clocks of machines may differ by less than that
+_SIGN_OF_LIFE_S, _LEASE_S = 10.0, 60.0
 
 # Folders for copies of this process and those that it was forked from; the last one is in use
 _made: list[Path] = []
@@ -70,6 +77,11 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
+
+
+def this_program() -> str:
+    """Where the calling program runs, and since when it works."""
+    return f"process {os.getpid()} on {os.uname().nodename}, since {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 class ByteStore(ABC):
@@ -148,8 +160,8 @@ class ByteStore(ABC):
         return self.making()
 
     @contextlib.contextmanager
-    def making(self, *, as_job: bool = False) -> Iterator[Path]:  # noqa: ARG002
-        """A folder of this machine for files that are made for `put`; those of a job stay when others write."""
+    def making(self) -> Iterator[Path]:
+        """A folder of this machine for files that are made for `put`."""
         try:
             with temporary_folder() as folder:
                 yield folder
@@ -157,6 +169,36 @@ class ByteStore(ABC):
             raise TagMatchError(
                 f"cannot make the files that {self} is to have: {error}; the variable TMPDIR says in which folder"
             ) from error
+
+    @contextlib.contextmanager
+    def leased(self, name: str) -> Iterator[None]:
+        """Show others that this program works in a folder in this one: a sign of life every few seconds."""
+        program, ended = this_program(), threading.Event()
+
+        def show() -> None:
+            self.write(f"{name}/{OWNER}", f"{time.time():.0f} {program}".encode())
+
+        def go_on_showing() -> None:
+            while not ended.wait(_SIGN_OF_LIFE_S):
+                with contextlib.suppress(TagMatchError):
+                    show()
+
+        show()
+        thread = threading.Thread(target=go_on_showing, name="tagmatch-lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def tenant(self, name: str) -> str | None:
+        """The living program that works in a folder in this one, in words; `None` if none does."""
+        with contextlib.suppress(OSError, ValueError):
+            shown, _, program = self.read(f"{name}/{OWNER}").decode().partition(" ")
+            if time.time() - float(shown) < _LEASE_S:
+                return program
+        return None
 
     def sync(self) -> None:  # noqa: B027
         """Make it last that files were put here or removed."""

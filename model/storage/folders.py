@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.fs
 import xxhash
 
-from tagmatch.model.errors import IndexCorruptError, InvalidValueError, TagMatchError
-from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Kind, Lock, Log, in_a_line
+from tagmatch.model.errors import InvalidValueError, TagMatchError
+from tagmatch.model.storage.byte_store import ByteStore, ChangeableStore, Kind, Lock, Log, in_a_line, this_program
 from tagmatch.model.storage.files import (
     Entry,
     FileLock,
@@ -251,22 +251,39 @@ class LocalFolder(ChangeableStore):
             raise
 
     @contextlib.contextmanager
-    def making(self, *, as_job: bool = False) -> Iterator[Path]:
+    def making(self) -> Iterator[Path]:
         """See `ByteStore`: a folder in this one."""
-        made = self.place / f"{SCRATCH_PREFIX if as_job else UNFINISHED_PREFIX}{uuid.uuid4().hex}"
+        made = self.place / f"{UNFINISHED_PREFIX}{uuid.uuid4().hex}"
         _unfinished.add(made)  # before others can see it
         try:
             made.mkdir(mode=0o700)
-            with locked(self.place, f"{made.name}/{OWNER}"):
+            with self.leased(made.name):
                 yield made
         finally:
             remove(made)
             _unfinished.discard(made)
 
+    @contextlib.contextmanager
+    def leased(self, name: str) -> Iterator[None]:
+        """See `ByteStore`: the lock of a file goes with the program."""
+        (self.place / name / OWNER).write_text(this_program(), "utf-8")
+        with locked(self.place, f"{name}/{OWNER}"):
+            yield
+
+    def tenant(self, name: str) -> str | None:
+        """See `ByteStore`: the one that has the lock."""
+        owner = f"{name}/{OWNER}"
+        with contextlib.suppress(OSError, TagMatchError):  # it is gone, or not ours, or no one may write there
+            lock = self.lock_at_once(owner)
+            if lock is None:
+                return self.read(owner).decode()
+            lock.close()
+        return None
+
     def _remove_unfinished(self) -> None:
-        """Remove what a writer that was killed has left. Jobs on several machines do that for their own files."""
+        """Remove what a writer that was killed has left; a job does that for files of jobs."""
         for left in self.place.glob(f"{UNFINISHED_PREFIX}*"):
-            if not left.name.startswith(SCRATCH_PREFIX) and left not in _unfinished and _is_abandoned(left):
+            if not left.name.startswith(SCRATCH_PREFIX) and left not in _unfinished and not self.tenant(left.name):
                 remove(left)
         remove(self.place / f"{POSITIONS}.new")
 
@@ -311,17 +328,6 @@ def _rest(pieces: list[Any], count: int) -> list[Any]:
             return [view.cast("B")[count:], *pieces[i + 1 :]]
         count -= view.nbytes
     return []
-
-
-def _is_abandoned(unfinished: Path) -> bool:
-    """Whether no program lives that writes to this folder, which was seen with the lock of the index held."""
-    try:
-        lock = LocalFolder(unfinished.parent).lock_at_once(f"{unfinished.name}/{OWNER}")
-    except (OSError, IndexCorruptError):  # it is gone, or not one that we make, or no one here may write there
-        return True
-    if lock is not None:
-        lock.close()
-    return lock is not None
 
 
 # -- stores that Arrow reaches -----------------------------------------------------------------------------------------

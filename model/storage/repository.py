@@ -10,7 +10,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from tagmatch.model.errors import (
     IndexChangedError,
     IndexCorruptError,
     IndexExistsError,
+    IndexLockedError,
     IndexNotFoundError,
     InvalidTypeError,
     InvalidValueError,
@@ -289,28 +290,34 @@ class Repository:
             if needed is not None and name not in needed:
                 self.files.remove(name)
 
-    def prepare(self, snapshot: Snapshot, there: Sequence[Entry]) -> Manifest:
-        """Write the files of a snapshot that an index with these segments lacks, for any process to `switch` to it."""
-        with self._telling(), self.files.making(as_job=True) as made:
-            manifest = write_snapshot(snapshot, made, there)
-            with self.files.lock():
-                self._put(made, files_of(manifest["segments"]))
-            return manifest
+    def append(self, snapshot: Snapshot, base: str | None, marks: Manifest) -> None:
+        """Make a snapshot that has the segments of the one named `base`, if any, and others the current one.
 
-    def switch(self, manifest: Manifest, base: str | None, written: Written | None = None) -> None:
-        """Make the snapshot that `prepare` or `manifest_of` gave the current one; staged changes stay staged.
+        Its manifest also gets `marks`. Errors as `switch`; also on a store.
+        """
+        with self.writing() as made:
+            current = self._current_if(base)
+            manifest = write_snapshot(snapshot, made, current["segments"] if current else ())
+            self._succeed(made, manifest | marks, current, None)
+
+    def switch(self, manifest: Manifest, base: str | None, written: Written) -> None:
+        """Make the snapshot that `manifest_of` gave the current one; staged changes stay staged.
 
         IndexChangedError unless the index still has the snapshot named `base`, or none. `written` are files of the
         snapshot, which are moved there. On a store, only one program at a time may.
         """
         with self.writing() as made:
-            current = self.manifest() if self.has_index() else None
-            if (current or {}).get("snapshot") != base:
-                raise IndexChangedError(
-                    f"another program has saved changes to the index {self} in the meantime, and they stay; nothing "
-                    "was added to them: begin again"
-                )
-            self._succeed(made, manifest, current, written)
+            self._succeed(made, manifest, self._current_if(base), written)
+
+    def _current_if(self, base: str | None) -> Manifest | None:
+        """The current manifest, which is that of a snapshot with this name, or `None` without one."""
+        current = self.manifest() if self.has_index() else None
+        if (current or {}).get("snapshot") != base:
+            raise IndexChangedError(
+                f"another program has saved changes to the index {self} in the meantime, and they stay; nothing "
+                "was added to them: begin again"
+            )
+        return current
 
     def replace(self, manifest: Manifest, written: Written) -> None:
         """`switch`, with any current snapshot, as `save`."""
@@ -319,17 +326,25 @@ class Repository:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[ByteStore]:
-        """A place for files, which are removed afterwards; those of a killed program are removed now."""
+        """A place for the files of a job, which are removed afterwards; those of a killed job are removed now.
+
+        IndexLockedError, if the other job lives.
+        """
         existed = self.files.kind() is not None
         name = f"{SCRATCH_PREFIX}{uuid.uuid4().hex}"
         scratch = self.files.folder(name)
         with self._telling():
+            for left in self.files.names():
+                if left.startswith(SCRATCH_PREFIX):
+                    if other := self.files.tenant(left):
+                        raise IndexLockedError(
+                            f"another job works on the index {self}: {other}; wait until it ends, or end it"
+                        )
+                    self.files.remove(left)
             try:
-                for left in self.files.names():
-                    if left.startswith(SCRATCH_PREFIX):
-                        self.files.remove(left)
                 scratch.create()
-                yield scratch
+                with self.files.leased(name):
+                    yield scratch
             finally:
                 self.files.remove(name)
                 if not existed:

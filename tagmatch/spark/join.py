@@ -154,6 +154,8 @@ def partition(
         The path holds something that is not an index or, with `error`, one.
     IndexChangedError
         Another program has saved to the index while rows were being appended, which are not in it.
+    IndexLockedError
+        Another job works on the index; it is named.
     IndexCorruptError
         The index to append to is damaged.
     TagMatchError

@@ -32,7 +32,7 @@ from tagmatch.model.errors import IndexChangedError, InvalidTypeError, InvalidVa
 from tagmatch.model.input.subscriptions import columns_of, rows_to_store
 from tagmatch.model.layouts import empty_segment
 from tagmatch.model.options import KeyType, Layout, available_threads
-from tagmatch.model.storage.format import CONSTRAINTS, EPOCHS, Manifest, files_of, key_type_of
+from tagmatch.model.storage.format import CONSTRAINTS, EPOCHS, files_of, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.model.tables import Snapshot
 from tagmatch.model.where.declared import Declared, declared_of
@@ -135,14 +135,11 @@ class Writer(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         before = empty if stored.manifest is None else stored.open()
         made, _ = consolidated(before, changes, options, now=clock.now_us(), threads=available_threads())
         self._index.has_index()
-        with self._index.scratch():  # what a killed one has left goes
-            if self._overwrite:
-                self._index.save(made)
-                return
-            manifest: Manifest = self._index.prepare(made, stored.segments)
-            if epochs:
-                manifest = manifest | {EPOCHS: dict(list(epochs.items())[-_MOST_QUERIES:])}
-            self._index.switch(manifest, stored.name)
+        if self._overwrite:
+            self._index.save(made)
+            return
+        marks = {EPOCHS: dict(list(epochs.items())[-_MOST_QUERIES:])} if epochs else {}
+        self._index.append(made, stored.name, marks)
 
     def _changes(self, messages: Sequence[HandedOver], declared: Declared) -> Changes:
         plane = self._options.get("plane", False)

@@ -296,10 +296,10 @@ def save_as_jobs_do(run: Run) -> None:
 
 
 def append_as_jobs_do(run: Run) -> None:
-    """Prepare a snapshot that has the segment of an index and a new one, and switch to it, in the midst of a job."""
+    """Append a snapshot that has the segment of an index and a new one, in the midst of a job."""
     location, base, snapshot = _appended(run)
     with run.step({"index": _contents(_store, _add)}), location.scratch():
-        location.switch(location.prepare(snapshot, location.manifest()["segments"]), base)
+        location.append(snapshot, base, {})
 
 
 def append_files_of_tasks(run: Run) -> None:

@@ -299,14 +299,14 @@ def test_a_stream_of_changes_has_each_epoch_once(spark: Any, tmp_path: Path) -> 
 def test_an_epoch_comes_after_what_another_program_saves(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    switch = Repository.switch
+    append = Repository.append
 
     def once_late(*arguments: Any) -> None:
-        monkeypatch.setattr(Repository, "switch", switch)
+        monkeypatch.setattr(Repository, "append", append)
         make_index(tmp_path / "index", [(["b"], 2)])
-        switch(*arguments)
+        append(*arguments)
 
     with tasks.session(seed) as spark:
-        monkeypatch.setattr(Repository, "switch", once_late)
+        monkeypatch.setattr(Repository, "append", once_late)
         Stream(spark, tmp_path).take([(["a"], 1, None)])
         assert as_pairs(load(spark, tmp_path / "index").collect()) == {(frozenset("a"), 1), (frozenset("b"), 2)}

@@ -1,6 +1,8 @@
 """A place for indexes that does what is abstract in `ByteStore`, and no more: a repository needs nothing else."""
 
 import io
+import os
+import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -199,6 +201,36 @@ def test_an_index_is_changed_there() -> None:
     assert found is not None
     assert found.keys.to_pylist() == [1]
     assert {name.partition("-")[0] for name in place.files.names()} == {"MANIFEST.json", "segment", "POSITIONS.arrow"}
+
+
+@pytest.mark.parametrize("kind", ["store", "folder"])
+def test_a_job_keeps_its_files_from_another_as_long_as_it_lives(
+    kind: str, place: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which fails at once, and does not take those of the first for those of a killed one."""
+    monkeypatch.setattr(byte_store, "_SIGN_OF_LIFE_S", 0.01)
+    jobs = place if kind == "store" else Repository.at(tmp_path / "index")
+    with jobs.scratch() as files:
+        files.write("x", b"half")
+        for _ in range(2):
+            with pytest.raises(IndexLockedError, match=f"another job works on .*: process {os.getpid()} on .* UTC;"):
+                jobs.scratch().__enter__()
+            with loaded(PAIRS, device="cpu")[0] as tm:
+                jobs.append(tm.snapshot, None, {})
+                jobs.replace(jobs.manifest(), Written(files, {}))
+            jobs.files.remove("MANIFEST.json")
+        assert files.read("x") == b"half"
+        left = jobs.files.folder("unfinished-job-killed")
+        left.create()
+        # A store has the last sign of life of a killed program
+        left.write("owner", f"{time.time() - 61:.0f} another".encode())
+    if kind == "store":
+        left.write("owner", f"{time.time() - 50:.0f} another".encode())
+        with pytest.raises(IndexLockedError, match="index memory:: another; wait"):
+            jobs.scratch().__enter__()
+        left.write("owner", f"{time.time() - 61:.0f} another".encode())
+    with jobs.scratch():
+        assert "unfinished-job-killed" not in jobs.files.names()
 
 
 def test_a_job_leaves_its_files_there(place: Repository) -> None:
