@@ -12,7 +12,7 @@ ChangeCounts(added=1, already_there=0, removed=0, missing=0)
 
 from __future__ import annotations
 
-from tagmatch.calls import backup, connect, restore, warm_up
+from tagmatch.calls import backup, connect, restore, upgrade, warm_up
 from tagmatch.embedded import TagMatch
 from tagmatch.model import VERSION
 from tagmatch.model.change_counts import ChangeCounts
@@ -108,6 +108,7 @@ __all__ = [
     "no_accents",
     "restore",
     "stems",
+    "upgrade",
     "warm_up",
     "words",
 ]

@@ -22,6 +22,7 @@ from tagmatch.model.options import Layout, StagingOptions
 if TYPE_CHECKING:
     from tagmatch.broker.client import RemoteTagMatch
     from tagmatch.model.storage.copies import Copied
+    from tagmatch.partitioner.normal_form import Upgraded
 
 
 def backup(
@@ -153,6 +154,59 @@ def restore(
     from tagmatch.model.storage.repository import location_of
 
     return copies.restore(location_of(backup, "backup", snapshot), location_of(path, "path"), replace=replace)
+
+
+def upgrade(path: str | os.PathLike[str], *, plane: bool = False) -> Upgraded:
+    """Give the conditions of an index that an older version wrote the form of today, by which changes find them.
+
+    Older versions stored `a = 1 or a = 2` as two sets of a key, which today is one, `a in {1, 2}`. Conditions of one
+    key that were added one by one to the same tags become one, too, if there is a shorter form for all of them:
+    messages get the same keys, though `match` gives a key once where it gave it for each of these sets. All else that
+    records need, indexes of each format have. Changes that are staged take effect first. Then there is one change,
+    whole or not at all; what is interrupted is gone on with by calling this again. An index that needs nothing stays
+    as it is.
+
+    Parameters
+    ----------
+    path : str or Path
+        Folder of the index, as for `TagMatch`.
+    plane : bool
+        Its areas are on the plane, as for `TagMatch`.
+
+    Returns
+    -------
+    Upgraded
+        `number` of its snapshot, `sets_before` and `sets`, and how many keys were `rewritten`.
+
+    Raises
+    ------
+    IndexNotFoundError, IndexCorruptError, IndexVersionError
+        There is no index at `path`, it is damaged, or a newer version wrote it.
+    IndexLockedError
+        A program has changes staged for the index.
+    InvalidTypeError, InvalidValueError
+        The path cannot be used; that of an index on a store is such.
+    TagMatchError
+        A file cannot be read or written.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> from tagmatch import TagMatch
+    >>> folder = pathlib.Path(tempfile.mkdtemp(), "animals.index")
+    >>> with TagMatch(folder) as tm:
+    ...     for city in ("Nice", "Rome"):  # as an older version stored one condition
+    ...         tm.add_set(["cat"], 7, where=f'city = "{city}"')
+    ...     tm.consolidate()
+    1
+    1
+    ChangeCounts(added=2, already_there=0, removed=0, missing=0)
+    >>> done = upgrade(folder)
+    >>> done.sets_before, done.sets, done.rewritten
+    (2, 1, 1)
+    """
+    with TagMatch.open(path, device="cpu", plane=plane) as tm:
+        return tm._engine.upgrade()
 
 
 def connect(
@@ -313,7 +367,7 @@ def _use_constraints(last_key: int, path: Path) -> None:
         # As long as all sets are such that one kernel matches one message
         tm.match(["en"], attributes)
         tm.explain(["en"], attributes)
-        tm.add_set(["en"], 1, where='at least 1 of {price < 10, tags {"new"}, price < now(), not name matches "x"}')
+        tm.add_set(["en"], 1, where='at least 2 of {price < 10, tags {"new"}, price < now(), not name matches "x"}')
         cheap = {"attr": "price", "op": "<", "value": 10}
         tm.add_subscriptions(pa.table({"key": [2, 3], "constraints": [[cheap], None], "area": [None, {"metres": 5}]}))
         # As many that ask for what messages have anyway are kept in another way

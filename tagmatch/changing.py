@@ -151,6 +151,12 @@ class Staging:
             changes = self._changes.changes()
             return changes, None if self._journal is None else self._journal.rotate()
 
+    def hold(self) -> None:
+        """Be the one who stages changes, until nothing is staged any more; IndexLockedError."""
+        with self.lock:
+            if self._files is not None and self._journal is None:
+                self._acquire()
+
     def drop(self, changes: Changes, log: int | None) -> None:
         """Drop the changes that `take` returned, which have taken effect; the caller holds the lock."""
         self._changes.drop(changes)

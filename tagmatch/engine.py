@@ -64,6 +64,7 @@ from tagmatch.partitioner.consolidation import (
     rows_with,
     to_merge,
 )
+from tagmatch.partitioner.normal_form import Upgraded, rewriting
 from tagmatch.partitioner.replacing import no_tags
 from tagmatch.pipeline.areas.positions import Clients, WithinAreas
 from tagmatch.pipeline.devices import Part
@@ -373,6 +374,27 @@ class LocalEngine:
         if sum(became) >= _MANY_CHANGES:
             give_back()
         return became
+
+    @_interrupted_plainly
+    def upgrade(self) -> Upgraded:
+        """What `tagmatch.upgrade` does."""
+        assert self._location is not None
+        self._location.check_writable()
+        if len(self._staging):
+            self._staging.hold()
+            self.consolidate(full=False)
+        self._staging.hold()
+        self.reload()
+        before = self.snapshot
+        with before.verified():
+            changes = rewriting(before)
+        if changes is not None:
+            self._staging.extend([changes.rows], changes.keys, removed=changes.kinds, expires=changes.expires)
+            self.consolidate(full=False)
+        rewritten = 0 if changes is None else changes.rewritten
+        after = self.snapshot
+        assert after.number is not None
+        return Upgraded(after.number, len(before), len(after), rewritten)
 
     @_interrupted_plainly
     def reload(self) -> bool:

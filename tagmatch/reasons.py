@@ -174,7 +174,7 @@ class Asked(NamedTuple):
     def _alternative(self, stored: frozenset[str]) -> ExplainedSet:
         plain = sorted(tag for tag in stored if not isinstance(tag, Where))
         tests = [self._tag(tag) for tag in plain]
-        conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
+        conditions = sorted(tag for tag in stored if isinstance(tag, Where))
         constraints = [each for text in conditions for row in rows_of(text) for each in row.constraints]
         tests += [self._condition(each) for each in constraints]
         if self.place.within is not None:

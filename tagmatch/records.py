@@ -18,7 +18,8 @@ from tagmatch.model.asked import DATA, data_of
 from tagmatch.model.data_types import Schema, some_columns, with_columns
 from tagmatch.model.directory import Keys, found_in, keys_at, numbers_of, some_keys
 from tagmatch.model.errors import IndexCorruptError
-from tagmatch.model.kernels.lists import gather
+from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.kernels.lists import gather, gather_strings
 from tagmatch.model.records import Alternative, Record
 from tagmatch.model.tables import NEVER, Segment, Snapshot
 from tagmatch.model.where.constraints import AREA_TAGS, Constraint, Where
@@ -55,7 +56,8 @@ def records_of(snapshot: Snapshot, keys: Keys) -> list[Record[Any] | None]:
         if not len(found.rows):
             continue
         times, ranks = segment.keys.expires, gather(segment.tagsets.ranks, found.rows.astype(np.uint32))
-        numbers = number_of_sets(segment.vocabulary.hashes_of(ranks.values), ranks.offsets).tolist()
+        tags = gather_strings(segment.vocabulary.tags, ranks.values)
+        numbers = number_of_sets(hash_strings(tags), ranks.offsets).tolist()
         expires = [NEVER] * len(numbers) if times is None else times[found.pairs].tolist()
         wanted = found.wanted.tolist()
         for place, each in zip(

@@ -30,11 +30,11 @@ _MOST_MADE = 1 << 12
 
 
 class Gate(NamedTuple):
-    """Whether so many parts hold: all of them for `and`, one for `or`; another number only as one test."""
+    """Whether so many parts hold: all of them for `and`, one for `or`; another number becomes one test."""
 
     least: int
     parts: tuple[Expression, ...]
-    is_test: bool = False  # As `at least` is: it becomes no rows
+    is_counted: bool = False  # It is written `at least`
 
 
 class Not(NamedTuple):
@@ -79,14 +79,19 @@ def terms_in(expression: Expression) -> Iterator[Term]:
             yield part
 
 
-def rows_for(expression: Expression) -> list[Row]:
+def rows_for(expression: Expression, *, is_stored: bool = False) -> list[Row]:
     """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
 
-    More than `MAX_CONJUNCTIONS` are one row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a
-    test without a negation, or an area with parts.
+    What stands in a stored set is one test, also if it counts to one, or to all. More than `MAX_CONJUNCTIONS` are one
+    row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a test without a negation, or an area
+    with parts.
     """
     rows = []
-    for terms in _rows(expression, negated=False, depth=0):
+    if is_stored and isinstance(expression, Gate) and expression.is_counted:
+        found = [frozenset([_parts(expression, negated=False, depth=0)])]
+    else:
+        found = _rows(expression, negated=False, depth=0)
+    for terms in found:
         check_areas([_order(terms)])
         tags = sorted(term for term in terms if isinstance(term, str))
         rows.append(Row(tags, sorted((term for term in terms if isinstance(term, Constraint)), key=_tag_of)))
@@ -109,7 +114,7 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
         return _rows(expression.part, negated=not negated, depth=depth + 1)
     if not isinstance(expression, Gate):
         return [frozenset([_negation(expression) if negated else expression])]
-    if expression.is_test:
+    if expression.least not in (1, len(expression.parts)):
         term = _parts(expression, negated=negated, depth=depth)
         return [frozenset([term])]
     parts = [_rows(part, negated=negated, depth=depth + 1) for part in expression.parts]
@@ -118,7 +123,7 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
         found = parts[0]
         for part in parts[1:]:
             found = None if found is None else _product(found, part)
-    found = None if found is None else _folded(found)
+    found = None if found is None else folded(found)
     if found is not None and len(found) <= MAX_CONJUNCTIONS:
         return found
     # One row, with a test of the alternatives
@@ -135,7 +140,7 @@ def check_areas(rows: Iterable[Iterable[str]]) -> None:
 def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms] | None:
     """The conjunctions that are one of some and one of others; `None` if they are too many."""
     if len(rows) * len(others) > _MOST_MADE:
-        rows, others = _folded(rows), _folded(others)
+        rows, others = folded(rows), folded(others)
         if len(rows) * len(others) > _MOST_MADE:
             return None
     return [*{each | other for each in rows for other in others}]
@@ -160,7 +165,7 @@ def _term(expression: Expression, *, negated: bool, depth: int) -> Term:
         return _parts(expression, negated=negated, depth=depth)
     terms = [_term(part, negated=negated, depth=depth + 1) for part in expression.parts]
     if least == 1:
-        rows = _folded(frozenset(_conjuncts(each)) for term in terms for each in _disjuncts(term))
+        rows = folded(frozenset(_conjuncts(each)) for term in terms for each in _disjuncts(term))
         return _some_of(1, [_some_of(len(row), [*row]) for row in rows])
     row = _conjunction(frozenset(each for term in terms for each in _conjuncts(term)))
     return _some_of(len(row), [*row])
@@ -195,6 +200,14 @@ def _within_parts(term: Term, *, all_hold: bool) -> list[Term]:
     return [each for tag in tags for each in _within_parts(_term_of_tag(tag), all_hold=all_hold)]
 
 
+def expression_of(tag: str) -> Expression:
+    """What a tag of a stored set says; one that counts to one or to all becomes `or` or `and`."""
+    term = _term_of_tag(tag)
+    if not _has_parts(term) or term.parts[0] not in (1, len(term.parts[1])):
+        return term
+    return Gate(term.parts[0], tuple(map(expression_of, term.parts[1])))
+
+
 def _term_of_tag(tag: str) -> Term:
     return Constraint.of_tag(tag) if is_reserved(tag) else tag
 
@@ -220,7 +233,7 @@ def _negation(term: Term) -> Constraint:
 # -- normal form -------------------------------------------------------------------------------------------------------
 
 
-def _folded(given: Iterable[Terms]) -> list[Terms]:
+def folded(given: Iterable[Terms]) -> list[Terms]:
     """Rows that say the same together, in order."""
     found = {_conjunction(row) for row in given}
     left = {row for row in found if not _is_contradictory(row)} or {min(found, key=_order)}

@@ -40,7 +40,7 @@ from tagmatch.model.errors import FilterError, InvalidTypeError, InvalidValueErr
 from tagmatch.model.where.alternatives import Expression, Gate, Not, Row, Term, every, one_of, rows_for, terms_in
 from tagmatch.model.where.areas import KINDS
 from tagmatch.model.where.comparisons import DURATION, IN_QUOTES, MIRRORED, NOW, nanoseconds_in
-from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, span_for
+from tagmatch.model.where.constraints import KEYWORDS, MANY, NETWORK, OPERATORS, Constraint, Operator, Where, span_for
 from tagmatch.model.where.declared import Declared, name_read, operands_read, reading
 from tagmatch.model.where.outlines import Corridor, Polygon
 from tagmatch.model.where.types import DECIMAL, TYPES, network_of, typed_of
@@ -78,7 +78,7 @@ def rows_of(text: str) -> list[Row]:
     """The rows of which a message satisfies one if and only if it satisfies the expression; equal ones once.
 
     InvalidTypeError if it is no text. FilterError for a mistake, by the column, counted from 1, and what was expected
-    there. Rows are in order, whatever the order of the expression.
+    there. Rows are in order, whatever the order of the expression. A `Where` is one condition of a stored set.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def rows_of(text: str) -> list[Row]:
     Traceback (most recent call last):
     tagmatch.FilterError: where: column 11: expected a value (a number, "text", true or false), found "and"
     """
-    return rows_for(_parse(text))
+    return rows_for(_parse(text), is_stored=isinstance(text, Where))
 
 
 def terms_of(text: str) -> Iterator[Term]:
@@ -335,7 +335,7 @@ class _Reader(Transformer[Token, Expression]):
         if not 1 <= least <= len(parts):
             said = f"{counted.split()[2][:_LONGEST_FOUND]} of {len(parts)}"
             raise _MistakeError(_start(counted), f"there is no {said}: the number is from 1 to {len(parts)} here")
-        return Gate(least, parts, is_test=True)
+        return Gate(least, parts, is_counted=True)
 
     def at_least_tags(self, counted: Token, *texts: Token) -> Expression:
         return self.at_least(counted, *map(_tag, texts))

@@ -165,6 +165,21 @@ def restore(
     _tell(index, copied)
 
 
+def upgrade(index: cli.IndexToChange, plane: cli.Plane = False) -> None:
+    """Give the conditions of an index of an older version the form of today, by which changes find them.
+
+    `a = 1 or a = 2`, and two such conditions that were added one by one to the same tags of a key, become
+    `a in {1, 2}`. Changes that are staged take effect first; the rest is one change.
+    """
+    with cli.status("looking at conditions"):
+        done = calls.upgrade(index, plane=plane)
+    conditions = f"the conditions of {done.rewritten} keys are stored in another form"
+    typer.echo(
+        f"{index}: snapshot {done.number}, {done.sets} sets; before: {done.sets_before} sets; "
+        f"{conditions if done.rewritten else 'no conditions are to be changed'}"
+    )
+
+
 def _tell(address: str, copied: Copied) -> None:
     staged = f", {copied.staged} staged {'change' if copied.staged == 1 else 'changes'}" if copied.staged else ""
     typer.echo(
@@ -708,7 +723,7 @@ def warmup(
 
 
 _CHANGING, _ASKING = (build, add, remove, put, delete), (get, match, explain, export, info, check)
-for command in (*_CHANGING, *_ASKING, backup, restore, serve, token, warmup):
+for command in (*_CHANGING, *_ASKING, backup, restore, upgrade, serve, token, warmup):
     app.command()(command)
 app.command("import")(import_)
 # As database programs call it

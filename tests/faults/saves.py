@@ -20,7 +20,7 @@ from oracle import Oracle
 from support.command import as_json_lines, done
 from support.segments import segments_stay
 
-from tagmatch import TagMatch, backup, restore
+from tagmatch import TagMatch, Where, backup, restore, upgrade
 from tagmatch.model.columns import tag_lists
 from tagmatch.model.options import Layout
 from tagmatch.model.storage.byte_store import Written
@@ -255,6 +255,21 @@ def puts(run: Run) -> None:
                 tm.consolidate()
 
 
+def upgraded(run: Run) -> None:
+    """Give conditions that were added one by one the form of one."""
+    path, tags = run.path / "index", ["both"]
+    with _stored_index(path) as tm:
+        for value in (1, 2):
+            tm.add_set(tags, 7, where=f"x = {value}")
+        tm.consolidate()
+    before, after = (
+        {frozenset([*tags, Where(text)]): (7,) for text in texts} for texts in (("x = 1", "x = 2"), ("x in {1, 2}",))
+    )
+    run.start({"index": {**_contents(_store), **before}}, staged=True)
+    with run.step({"index": {**_contents(_store), **after}}):
+        upgrade(path)
+
+
 def copied_positions(run: Run) -> None:
     """Back up an index with positions, to where nothing is; they come right after the copy."""
     with _stored_index(run.path / "index") as tm:
@@ -403,5 +418,5 @@ def killed_and_again(run: Run) -> None:
 OPERATIONS: tuple[Callable[[Run], None], ...] = (
     first_consolidation, consolidations, integer_keys, string_keys, positions, puts, copied_positions,
     save_over_another, build_command, save_as_jobs_do, append_as_jobs_do, append_files_of_tasks, kept_snapshots,
-    backups, restores, killed_and_again,
+    backups, restores, upgraded, killed_and_again,
 )  # fmt: skip

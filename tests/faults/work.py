@@ -23,7 +23,10 @@ _KEYS = 40
 # Most keys never expire; of the others, some have long ago
 _TIMES = [None, None, None, datetime(2020, 2, 29, tzinfo=UTC), datetime(2999, 12, 31, tzinfo=UTC)]
 #: What a step does, and how often
-STEPS = {"add_set": 5, "remove_set": 3, "add_sets": 3, "remove_sets": 2, "consolidate": 4, "consolidate, full": 1}
+STEPS = {
+    "add_set": 5, "remove_set": 3, "add_sets": 3, "remove_sets": 2, "put": 3, "delete": 1, "delete_many": 1,
+    "consolidate": 4, "consolidate, full": 1,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,11 @@ class Work:
         (name,) = rng.choices([*STEPS], [*STEPS.values()])
         if name.startswith("consolidate"):
             return Step(name, (), {"full": True} if name.endswith("full") else {})
+        if name.startswith("delete"):
+            return Step(name, ([self._key(rng) for _ in range(5)] if name == "delete_many" else self._key(rng),))
+        if name == "put":
+            options = {"where": self._where(rng), "area": self._area(rng), "expires": rng.choice(_TIMES)}
+            return Step(name, (self._key(rng), self._tags(rng)), options)
         if not name.endswith("sets"):
             times = {"expires": rng.choice(_TIMES)} if name == "add_set" else {}
             return Step(

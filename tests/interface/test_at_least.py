@@ -115,5 +115,5 @@ WAYS = [
 def test_areas_are_for_sets_without_parts(way: Any) -> None:
     with TagMatch(device="cpu") as tm:
         with pytest.raises(FilterError, match=r"^where: (row [01]: )?an area cannot stand with `at least`, `like`, "):
-            way(tm, "at least 1 of {a = 1, b = 1}")
+            way(tm, "at least 2 of {a = 1, b = 1, c = 1}")
         assert tm.stats()["staged"] == 0

@@ -18,7 +18,7 @@ from tagmatch import InvalidTypeError, InvalidValueError, TagMatchError
 from tagmatch.model.errors import FilterError
 from tagmatch.model.input.values import packed, packed_rows
 from tagmatch.model.where.alternatives import MAX_CONJUNCTIONS, MAX_DEPTH, Row
-from tagmatch.model.where.constraints import Constraint, Cut, Side
+from tagmatch.model.where.constraints import Constraint, Cut, Side, Where
 from tagmatch.model.where.language import rows_of, stored_rows
 from tagmatch.model.where.types import Typed
 from tagmatch.model.where.values import is_reserved, key_of, quoted, value_of
@@ -178,7 +178,7 @@ _WRITTEN = {
     'a prefix ""': "+ra\0[1:s^1:s", 'a suffix "\\u0000b"': "+sa\0\0b", 'a contains "b"': "+ca\0b",
     "exists(a)": "+ra\0[0:[1:t", 'a < ""': "+ra\0", "`a b` = false": "+ra b\0[2:b0]2:b0", 'not tags {"x"}': "-t\0x",
     'not a suffix "b"': "-sa\0b", "not a = false": "-ra\0[2:b0]2:b0",
-    'at least 1 of {a suffix "b", tags {"é"}}': "+p\0" "1:6:\0+sa\0b2:é",
+    'at least 2 of {a suffix "b", tags {"x"}, tags {"é"}}': "+p\0" "2:6:\0+sa\0b1:x2:é",
 }  # fmt: skip
 
 
@@ -198,7 +198,7 @@ def test_tag_and_text_say_all_of_a_constraint(leaf: Test | Tags, is_negated: boo
             assert is_reserved(constraint.tag)
             assert Constraint.of_tag(constraint.tag) == constraint
             assert constraint.negation.negation == constraint != constraint.negation
-            assert rows_of(constraint.text) == [Row([], [constraint])]
+            assert rows_of(Where(constraint.text)) == [Row([], [constraint])]
             assert len(constraint.text.splitlines()) == 1
         assert not any(map(is_reserved, row.tags))
 
@@ -401,10 +401,10 @@ def test_more_alternatives_than_are_allowed_are_parts_of_one_set() -> None:
     )
     [negated] = rows_of(f"not ({' or '.join(f'not {pair}' for pair in pairs)})")
     assert negated.constraints == rows_of(" and ".join(pairs))[0].constraints
-    [[whole]] = [row.constraints for row in rows_of(f"at least 1 of {{{' and '.join(pairs)}, c = 1}}")]
-    assert str(whole).startswith("at least 1 of {((a0 = 1 or b0 = 1) and ")
+    [[whole]] = [row.constraints for row in rows_of(f"at least 2 of {{{' and '.join(pairs)}, c = 1, d = 1}}")]
+    assert str(whole).startswith("at least 2 of {((a0 = 1 or b0 = 1) and ")
     for each in (whole, *row.constraints):
-        assert rows_of(str(each)) == [Row([], [each])]
+        assert rows_of(Where(str(each))) == [Row([], [each])]
 
 
 def test_so_many_of_some_parts() -> None:
@@ -419,10 +419,9 @@ def test_so_many_of_some_parts() -> None:
         ),
     ]:
         assert rows_of(text) == rows_of(same), text
-    assert len(rows_of("at least 2 of {a = 1, a = 1}")[0].constraints[0].parts[1]) == 2
-    assert [str(row.constraints[0]) for row in rows_of("a = 1 or at least 1 of {b = 1, c = 1}")] == [
-        "at least 1 of {b = 1, c = 1}", "a = 1"
-    ]  # fmt: skip
+    assert len(rows_of("at least 2 of {a = 1, a = 1, b = 1}")[0].constraints[0].parts[1]) == 3
+    assert rows_of("a = 1 or at least 1 of {b = 1, c = 1}") == rows_of("a = 1 or b = 1 or c = 1")
+    assert rows_of("not at least 3 of {a = 1, b = 1, c = 1}") == rows_of("not a = 1 or not b = 1 or not c = 1")
 
 
 @pytest.mark.parametrize(
