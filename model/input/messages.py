@@ -134,6 +134,8 @@ def attributes_in(batch: pa.RecordBatch, first_row: int) -> AttributeColumns | N
 
     A column of maps has attributes by name, and one of bytes packed ones; each other one is an attribute.
     """
+    if not batch.num_columns:
+        return None
     names, kinds, numbers, maps, packed = batch.schema.names, batch.schema.types, [], [], None
     for number, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         if pa.types.is_map(kind):
@@ -150,7 +152,7 @@ def attributes_in(batch: pa.RecordBatch, first_row: int) -> AttributeColumns | N
     found = AttributeColumns(batch, numbers, [names[number] for number in numbers], maps, packed)
     for number in maps:
         found.map_column(number, first_row)
-    return found if batch.num_columns else None
+    return found
 
 
 def _check_values(label: str, kind: pa.DataType, given: pa.Array, row_at: Callable[[int], int]) -> None:

@@ -196,9 +196,8 @@ def without_locations(
     there = [name for name in (LOCATION, WITHIN) if is_place_column(batch.schema, name)]
     if not there:
         return batch, None
-    lon = lat = np.full(len(batch), np.nan)
-    if LOCATION in there:
-        lon, lat = places_in(batch.column(LOCATION), f"column {LOCATION!r}", plane=plane, first_row=first_row)
+    places = batch.column(LOCATION) if LOCATION in there else pa.nulls(len(batch))
+    lon, lat = places_in(places, f"column {LOCATION!r}", plane=plane, first_row=first_row)
     kinds, values = np.zeros(0, np.uint8), np.zeros((0, 4))
     if WITHIN in there:
         kinds, values = shapes_in(batch.column(WITHIN), f"column {WITHIN!r}", plane=plane, first_row=first_row)
@@ -218,29 +217,27 @@ def is_place_column(schema: pa.Schema, name: str) -> bool:
 
 def places_in(column: pa.Array, name: str, *, plane: bool, first_row: int) -> tuple[F64Array, F64Array]:
     """Places of rows, NaN where there are none; messages of errors begin with `name`."""
-    names, places = _NAMES[plane], np.full((2, len(column)), np.nan)
-    lon, lat = places
+    names = _NAMES[plane]
     if pa.types.is_null(column.type):
-        return lon, lat
-    there = _there(column)
+        return np.full(len(column), np.nan), np.full(len(column), np.nan)
     if pa.types.is_struct(column.type):
         fields = [field.name for field in column.type]
         if sorted(fields) != sorted(names):
             raise InvalidTypeError(f"{name} must have the fields {' and '.join(names)}, not {fields}")
-        parts = column.flatten()
+        lon, lat = (_numbers(part, f"{name}: {field}") for part, field in zip(column.flatten(), fields, strict=True))
         if fields[0] != names[0]:
-            parts.reverse()
-        for place, part, field in zip(places, parts, names, strict=True):
-            place[:] = _numbers(part, f"{name}: {field}")
+            lon, lat = lat, lon
     else:
+        there = _there(column)
         wrong = there & (pc.list_value_length(column).fill_null(2).to_numpy() != 2)
         if wrong.any():
             raise InvalidValueError(
                 f"{name}: row {first_row + int(np.argmax(wrong))} must have two numbers, {' and '.join(names)}"
             )
-        places[:, there] = _numbers(pc.list_flatten(column), f"{name}: {names[0]}").reshape(-1, 2).T
-    wrong = there & ~np.isfinite(places).all(axis=0)
-    if wrong.any():
+        lon, lat = np.full((2, len(column)), np.nan)
+        lon[there], lat[there] = _numbers(pc.list_flatten(column), f"{name}: {names[0]}").reshape(-1, 2).T
+    finite = np.isfinite(lon) & np.isfinite(lat)
+    if not finite.all() and (wrong := _there(column) & ~finite).any():
         at = int(np.argmax(wrong))
         given, row = column[at].as_py(), first_row + at
         numbers = [given[field] for field in names] if isinstance(given, dict) else given

@@ -132,8 +132,11 @@ class AreaFinder(Finder):
     def find(self, prepared: Sought) -> RowsFound:
         """As `Finder` says; of sets that follow clients, it finds the keys of those that a message is for."""
         index, (groups, _, locations, device) = self.index, prepared
-        nowhere = np.full(len(groups), np.nan)
-        places = all_frozen(Places(nowhere, nowhere) if locations is None else Places(locations.lon, locations.lat))
+        if locations is None:
+            nowhere = np.full(len(groups), np.nan)
+            places = all_frozen(Places(nowhere, nowhere))
+        else:
+            places = all_frozen(Places(locations.lon, locations.lat))
         rows = Lists(np.zeros(len(groups) + 1, np.int64), np.zeros(0, np.uint32))
         own, there = index.searchers, device or (None, None)
         if locations is not None and len(index.fixed_rows):

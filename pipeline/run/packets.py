@@ -364,11 +364,15 @@ def cut(left: deque[Part], size: PacketSize, threads: int, most: int | None = No
 def packet_ranges(offsets: IntArray, size: PacketSize, threads: int) -> list[tuple[int, int]]:
     """Ranges of queries, whose tags these offsets cut, for packets: as many in each, unless they have many tags."""
     count = len(offsets) - 1
-    wanted = min(size.a_thread * threads, -(-count // size.fewest))
+    # One thread waits for no other, so that it gains nothing from a second packet
+    wanted = min(size.a_thread * threads if threads > 1 else 1, -(-count // size.fewest))
     tags = int(offsets[-1]) - int(offsets[0])
     if wanted == 1 and count <= size.queries and tags <= size.tags:
         return [(0, count)]
-    even = np.array(even_ranges(count, max(wanted, -(-count // size.queries), -(-tags // size.tags))))
+    parts = max(-(-count // size.queries), -(-tags // size.tags))
+    # All threads are then busy to the end
+    parts = -(-parts // threads) * threads if parts > wanted else wanted
+    even = np.array(even_ranges(count, parts))
     if not len(even):
         return []
     begins, ends = offsets[even[:, 0]].astype(np.int64), offsets[even[:, 1]].astype(np.int64)

@@ -52,6 +52,12 @@ def test_queries_without_tags_make_no_packet_of_their_own(without_tags: int) -> 
     assert ranges(sizes, PacketSize(100, 100, fewest=100)) == [(0, len(sizes))]
 
 
+def test_one_thread_has_one_packet_of_what_fits_and_several_are_busy_to_the_end() -> None:
+    size = PacketSize(100, 1000, fewest=10)
+    assert ranges([1] * 90, size) == [(0, 90)]
+    assert [len(ranges([1] * count, size, threads=2)) for count in (15, 90, 410, 510)] == [2, 4, 6, 6]
+
+
 Keys = list[list[int]]
 
 KEYS = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=5), min_size=1, max_size=4)
