@@ -19,9 +19,6 @@ from tagmatch.model.errors import InvalidTypeError, InvalidValueError, TagMatchE
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS
 from tagmatch.model.input.places import KIND, LOCATION, WITHIN, names_of_places, shapes_in
 from tagmatch.model.kernels.sphere import BOX
-from tagmatch.model.options import KeyType
-from tagmatch.model.storage.format import key_type_of
-from tagmatch.model.storage.repository import Repository
 from tagmatch.model.where.areas import Box, Circle
 from tagmatch.spark.columns import (
     KEY_TYPES,
@@ -33,8 +30,8 @@ from tagmatch.spark.columns import (
     signed,
     spark_name,
 )
-from tagmatch.spark.join import QUERIES, check_strings, current_index
-from tagmatch.spark.session import StoreSettings, location_in
+from tagmatch.spark.join import QUERIES, Shipped, check_strings
+from tagmatch.spark.session import NEWEST, SnapshotChoice, StoreSettings, located, location_in
 from tagmatch.spark.source import TagMatchSource
 
 #: What the table function is called in SQL
@@ -73,19 +70,22 @@ def register(spark: SparkSession) -> None:
             attributes: AnalyzeArgument | None = None,
             location: AnalyzeArgument | None = None,
             within: AnalyzeArgument | None = None,
+            snapshot: AnalyzeArgument | None = None,
         ) -> _Found:
             given = {TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
-            return _analyzed(settings, index, {name: each for name, each in given.items() if each is not None})
+            return _analyzed(
+                settings, index, {name: each for name, each in given.items() if each is not None}, snapshot
+            )
 
     spark.dataSource.register(Source)
     spark.udtf.register(MATCH, udtf(Match))  # type: ignore[arg-type]
 
 
-def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
+def match_udf(index: str | os.PathLike[str], *, unique: bool = False, snapshot: SnapshotChoice = None) -> Any:
     """A function of columns that gives the keys of an index for each row: an array, in no particular order.
 
     Spark calls it with thousands of rows at once, so it is much faster than `tagmatch_match`, which gets them one by
-    one. Each task answers from the snapshot that is current when it begins.
+    one.
 
     Parameters
     ----------
@@ -93,14 +93,18 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
         Of an index: a folder that the driver and all workers mount under this path, or a URI of a store.
     unique : bool
         Give a key once, not once for each matching set that carries it.
+    snapshot : int or "newest", optional
+        See `subset_join`. Default: the one that is current at this call; columns of a stream follow the index with
+        `newest`.
 
     Returns
     -------
     function
         Of a column of tags, an array of strings without nulls; and, where they are wanted, of columns `attributes`, a
         struct of which each field is one, or a map, and `location` and `within` (see `subset_join`). All but the tags
-        may be given by name. A null is none. Its tasks fail with `NullError` and `InvalidValueError` as those of
-        `subset_join`, and with these and `InvalidTypeError` for columns that cannot be used.
+        may be given by name. A null is none. Its tasks fail with `NullError`, `InvalidValueError` and
+        `IndexChangedError` as those of `subset_join`, and with these and `InvalidTypeError` for columns that cannot be
+        used.
 
     Raises
     ------
@@ -114,9 +118,8 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
     >>> spark.udf.register("interests_of", match_udf("/data/interests.index"))  # doctest: +SKIP
     >>> spark.sql("SELECT interests_of(tags, location => struct(lon, lat)) FROM queries")  # doctest: +SKIP
     """
-    place = location_in(SparkSession.getActiveSession(), index, "index")
-    key_type = key_type_of(place.manifest())
-    answers = ArrayType(KEY_TYPES[key_type], containsNull=False)
+    shipped = Shipped.of(location_in(SparkSession.getActiveSession(), index, "index", snapshot), snapshot)
+    answers = ArrayType(KEY_TYPES[shipped.key_type], containsNull=False)
 
     opened: list[TagMatch[Any]] = []  # each task has a copy of its own, which is empty at first
 
@@ -125,7 +128,7 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False) -> Any:
         tags: pa.Array, attributes: pa.Array = None, location: pa.Array = None, within: pa.Array = None
     ) -> pa.Array:
         if not opened:
-            opened.append(current_index(place, key_type))
+            opened.append(shipped.open())
         queries = _messages({TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within})
         parts = [
             _lists(opened[0].match_many(queries.slice(first, QUERIES), unique=unique), answers)
@@ -173,10 +176,9 @@ def _lists(found: pa.ListArray, answers: ArrayType) -> pa.Array:
 
 @dataclass
 class _Found(AnalyzeResult):
-    """What Spark hands from `analyze` to its workers: where the index is for them."""
+    """What Spark hands from `analyze` to its workers."""
 
-    index: Repository | None = None
-    key_type: KeyType = "integer"
+    index: Shipped | None = None
 
 
 class _Match:
@@ -185,13 +187,19 @@ class _Match:
     def __init__(self, found: _Found | None = None) -> None:
         assert found is not None
         assert found.index is not None
-        self._index = current_index(found.index, found.key_type)
+        self._index = found.index.open()
 
     def eval(
-        self, tags: Any, index: str, attributes: Any = None, location: Any = None, within: Any = None
+        self,
+        tags: Any,
+        index: str,
+        attributes: Any = None,
+        location: Any = None,
+        within: Any = None,
+        snapshot: int | str | None = None,
     ) -> Iterator[tuple[Any]]:
         """The keys of one set of tags."""
-        del index  # where it is for workers, `analyze` has found
+        del index, snapshot  # where they are for workers, `analyze` has found
         if tags is None or None in tags:
             raise InvalidValueError(f"{MATCH}: the tags have a null; leave such rows out, or array_compact(tags)")
         found = self._index.match(
@@ -205,17 +213,23 @@ class _Match:
         return zip(found, strict=True)
 
 
-def _analyzed(stores: StoreSettings, index: AnalyzeArgument, arguments: Mapping[str, AnalyzeArgument]) -> _Found:
+def _analyzed(
+    stores: StoreSettings,
+    index: AnalyzeArgument,
+    arguments: Mapping[str, AnalyzeArgument],
+    snapshot: AnalyzeArgument | None,
+) -> _Found:
     """The columns of the answer, and where workers find the index."""
     types = {name: each.dataType for name, each in arguments.items() if not isinstance(each.dataType, NullType)}
     check_strings(arguments[TAGS].dataType, f"{MATCH}: argument tags")
     if not index.isConstantExpression or not isinstance(index.value, str):
         raise InvalidTypeError(f"{MATCH}: argument index must be a constant string, the path or URI of an index")
     _asked(MATCH, arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()])), by_row=True)
-    place = stores.location(index.value, "index")
-    key_type = key_type_of(place.manifest())
-    answer = StructType([StructField("key", KEY_TYPES[key_type], nullable=False)])
-    return _Found(answer, index=place, key_type=key_type)
+    if snapshot is not None and not snapshot.isConstantExpression:
+        raise InvalidTypeError(f"{MATCH}: argument snapshot must be a constant, the number of a snapshot or {NEWEST!r}")
+    chosen = None if snapshot is None else snapshot.value
+    shipped = Shipped.of(located(stores, index.value, "index", chosen), chosen)
+    return _Found(StructType([StructField("key", KEY_TYPES[shipped.key_type], nullable=False)]), index=shipped)
 
 
 def _place_of(location: Any) -> tuple[Any, ...] | None:

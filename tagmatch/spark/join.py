@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from tagmatch.embedded import TagMatch
-from tagmatch.model.errors import IndexExistsError, InvalidTypeError, InvalidValueError
+from tagmatch.model.errors import IndexChangedError, IndexExistsError, InvalidTypeError, InvalidValueError
 from tagmatch.model.input.places import LOCATION, WITHIN, area_rows
 from tagmatch.model.input.subscriptions import constraint_rows
 from tagmatch.model.names import check_names as check_column_names
@@ -51,7 +52,7 @@ from tagmatch.spark.columns import (
     reject_nulls,
     with_keys,
 )
-from tagmatch.spark.session import Strategy, location_in, with_settings
+from tagmatch.spark.session import NEWEST, SnapshotChoice, Strategy, location_in, with_settings
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
 
 #: What becomes of an index that is there
@@ -232,6 +233,7 @@ def subset_join(
     within: str | None = None,
     ship_limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
+    snapshot: SnapshotChoice = None,
 ) -> DataFrame:
     """Join queries with the stored sets that they contain; the same answers as those of `TagMatch.match_many`.
 
@@ -248,11 +250,9 @@ def subset_join(
     unique : bool
         Give a key once for a query, not once for each matching set that carries it.
     strategy : {"auto", "ship", "shuffle"}
-        `ship`: every worker opens the whole index, memory-mapped. Each task answers from the snapshot that is current
-        when it begins, so a stream follows the index without a restart. `shuffle`: sets and queries meet in buckets,
-        of which a worker has one at a time; from the snapshot that is current at this call, without keys that have
-        expired by then. `auto`, the default: `ship` for a stream, and where the files of the index have at most
-        `ship_limit` bytes.
+        `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, of which
+        a worker has one at a time, without keys that have expired by this call. `auto`, the default: `ship` for a
+        stream, and where the files of the index have at most `ship_limit` bytes.
     output : {"rows", "lists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
@@ -272,13 +272,17 @@ def subset_join(
     folder : str or Path, optional
         Where the index of interests is made, and stays. By default a temporary folder of this machine, which goes when
         this process ends: for Spark in local mode.
+    snapshot : int or "newest", optional
+        Number of the snapshot that is asked, of those that the index keeps; or, with `ship`, `newest`: each task asks
+        the one that is current when it begins. Default: the one that is current at this call; of a stream, `newest`,
+        so that it follows the index without a restart.
 
     Returns
     -------
     DataFrame
-        Nothing is matched before it is asked for. Its tasks fail with `NullError` for a null in the tags, and with
+        Nothing is matched before it is asked for. Its tasks fail with `NullError` for a null in the tags, with
         `InvalidValueError` for an answer with a key above 2**63 - 1, or where the index was replaced by one with
-        keys of the other type.
+        keys of the other type, and with `IndexChangedError` where the index no longer has the snapshot.
 
     Raises
     ------
@@ -306,7 +310,7 @@ def subset_join(
     elif folder is not None:
         raise InvalidValueError("folder is where the index of interests is made; index names one that is there")
     else:
-        place = location_in(queries.sparkSession, index, "index")
+        place = location_in(queries.sparkSession, index, "index", snapshot)
     manifest = place.manifest()
     is_declared = declared_in(manifest) != ((), False)
     if strategy == "auto":
@@ -315,7 +319,8 @@ def subset_join(
     if strategy == "shuffle" and is_declared:
         raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
     if strategy == "ship":
-        return ship_join(queries, place, key_type=key_type_of(manifest), asked=asked, unique=unique, output=output)
+        shipped = Shipped.of(place, snapshot, follows=queries.isStreaming)
+        return ship_join(queries, shipped, asked=asked, unique=unique, output=output)
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
     return shuffle_join(queries, place, asked=asked, unique=unique, output=output, bucket_sets=BUCKET_SETS)
@@ -350,22 +355,73 @@ def _asked(
 #: Queries answered together, so that what they have in common, the memory of their answers, stays bounded
 QUERIES = 1024
 
-# The indexes that this worker has opened, by what they are called, and where: for each store or folder the last one,
-# as credentials may change. A worker runs one task at a time.
-_opened: dict[str, tuple[Repository, TagMatch[Any]]] = {}
+# The indexes that this worker has opened, by where they are, with what was asked for: for each store or folder the last
+# one, as credentials may change. A worker runs one task at a time.
+_opened: dict[str, tuple[Shipped, TagMatch[Any]]] = {}
 
 
-def ship_join(
-    queries: DataFrame, index: Repository, *, key_type: KeyType, asked: AskedColumns, unique: bool, output: Output
-) -> DataFrame:
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """What all tasks ask: a snapshot of an index, or for each task the one that is current when it begins."""
+
+    location: Repository
+    key_type: KeyType
+    snapshot: str | None  # The name of the snapshot; `None`: the current one
+
+    @classmethod
+    def of(cls, location: Repository, snapshot: SnapshotChoice, *, follows: bool = False) -> Shipped:
+        """The index as it is now or, if it is asked for or `follows`, as it will be; errors as `Repository.open`."""
+        manifest = location.manifest()
+        name = None if snapshot == NEWEST or (follows and snapshot is None) else str(manifest["snapshot"])
+        return cls(location, key_type_of(manifest), name)
+
+    def open(self) -> TagMatch[Any]:
+        """The index; opened where this worker has not opened it, or another snapshot of it."""
+        try:
+            return self._opened()
+        except InvalidValueError:
+            found = key_type_of(self.location.manifest())
+            if found == self.key_type:
+                _reject_plane(self.location, self.key_type)
+                raise
+            raise InvalidValueError(
+                f'the index {self.location} had key_type "{self.key_type}" when the join began, and has "{found}" now; '
+                "begin it anew"
+            ) from None
+
+    def _opened(self) -> TagMatch[Any]:
+        asked, held = _opened.get(str(self.location), (self, None))
+        if held is not None and asked == self:
+            if self.snapshot is None:
+                held.reload()
+            return held
+        self._check_snapshot()
+        index = _open(self.location, self.key_type)
+        self._check_snapshot()
+        _opened[str(self.location)] = self, index
+        if held is not None:
+            held.close()
+        return index
+
+    def _check_snapshot(self) -> None:
+        """IndexChangedError if the index has another snapshot now than the one to ask."""
+        if self.snapshot not in (None, self.location.manifest()["snapshot"]):
+            raise IndexChangedError(
+                f"the index {self.location} has another snapshot than when the join, or the function, was made, so "
+                "that tasks would answer from different ones; make it again, give as `snapshot` the number of one that "
+                f"the index keeps, or {NEWEST!r}, for each task to answer from the one that is current when it begins"
+            )
+
+
+def ship_join(queries: DataFrame, index: Shipped, *, asked: AskedColumns, unique: bool, output: Output) -> DataFrame:
     """Join queries, which may be a stream, with an index that all workers reach.
 
-    Every task answers from the snapshot that is current when it begins. Answers depend on the query and the snapshot
-    alone: while the index stays as it is, and none of its keys expires, a task that is run again gives the same rows.
+    Answers depend on the query and the snapshot alone: of one snapshot, and while none of its keys expires, a task that
+    is run again gives the same rows.
     """
 
     def tagmatch_ship(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        opened = current_index(index, key_type)
+        opened = index.open()
         for structs in batches:
             batch = pa.RecordBatch.from_struct_array(structs.column(0))
             reject_nulls(batch.column(asked.tags), batch.schema.names[asked.tags])
@@ -375,33 +431,7 @@ def ship_join(
 
     # As structs, since `mapInArrow` does not find columns with a dot in their names
     structs = queries.select(functions.struct("*").alias("query"))
-    return structs.mapInArrow(tagmatch_ship, StructType([*queries.schema.fields, answer_field(output, key_type)]))
-
-
-def current_index(location: Repository, key_type: KeyType) -> TagMatch[Any]:
-    """The index as it is now; opened where this worker has not opened it, or an older snapshot of it."""
-    try:
-        return _reloaded(location, key_type)
-    except InvalidValueError:
-        found = key_type_of(location.manifest())
-        if found == key_type:
-            _reject_plane(location, key_type)
-            raise
-        raise InvalidValueError(
-            f'the index {location} had key_type "{key_type}" when the join began, and has "{found}" now; begin it anew'
-        ) from None
-
-
-def _reloaded(location: Repository, key_type: KeyType) -> TagMatch[Any]:
-    where, held = _opened.get(str(location), (location, None))
-    if held is not None and where == location and held.snapshot.key_type == key_type:
-        held.reload()
-        return held
-    index = _open(location, key_type)
-    _opened[str(location)] = location, index
-    if held is not None:
-        held.close()
-    return index
+    return structs.mapInArrow(tagmatch_ship, StructType([*queries.schema.fields, answer_field(output, index.key_type)]))
 
 
 def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pyspark.errors import AnalysisException
@@ -250,10 +250,23 @@ class StoreSettings:
         return StoreOptions(kind, path, tuple(place.items()), tuple(credentials.items()), origin)
 
 
-def location_in(spark: SparkSession | None, given: object, name: str) -> Repository:
+#: For the snapshot that is current when a task begins
+NEWEST: Final = "newest"
+#: The number of a snapshot, or `NEWEST`; `None`: the one that is current when the call is made
+SnapshotChoice: TypeAlias = int | Literal["newest"] | None
+
+
+def location_in(spark: SparkSession | None, given: object, name: str, snapshot: SnapshotChoice = None) -> Repository:
     """Where an index is, for all processes, with a session's settings for the store of a URI; errors as `location`."""
     settings = StoreSettings.of(spark) if isinstance(given, str) and "://" in given else StoreSettings()
-    return settings.location(given, name)
+    return located(settings, given, name, snapshot)
+
+
+def located(settings: StoreSettings, given: object, name: str, snapshot: SnapshotChoice) -> Repository:
+    """The same, with these settings."""
+    if isinstance(snapshot, str) and snapshot != NEWEST:
+        raise InvalidValueError(f"snapshot must be the number of a snapshot or {NEWEST!r}, not {snapshot!r}")
+    return settings.location(given, name, None if snapshot == NEWEST else snapshot)
 
 
 def _kept_apart(spark: SparkSession, configuration: Any) -> dict[str, str]:

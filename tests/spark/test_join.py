@@ -24,7 +24,14 @@ from support.spark_functions import called
 import tagmatch.spark.functions
 import tagmatch.spark.join
 from tagmatch import Near, TagMatch
-from tagmatch.model.errors import IndexNotFoundError, InvalidTypeError, InvalidValueError, NullError, TagMatchError
+from tagmatch.model.errors import (
+    IndexChangedError,
+    IndexNotFoundError,
+    InvalidTypeError,
+    InvalidValueError,
+    NullError,
+    TagMatchError,
+)
 from tagmatch.spark import register
 from tagmatch.spark.columns import errors_of_workers
 from tagmatch.spark.join import subset_join
@@ -255,15 +262,26 @@ def keys_of(joined: Any) -> list[Any]:
         return sorted(row.key for row in joined.collect())
 
 
-def test_a_newer_snapshot_is_picked_up(spark: Any, tmp_path: Path) -> None:
-    """But keys of the other type, as columns of the join are of a type for good."""
+def test_a_join_asks_the_snapshot_that_was_current_when_it_was_made(spark: Any, tmp_path: Path) -> None:
+    """Or one that the index keeps. The newest if asked to, but not if it has keys of the other type."""
     index = make_index(tmp_path / "index", [(["a"], 1)])
     queries = spark.createDataFrame([(["a", "b"],)], "tags array<string>")
-    shipped = subset_join(queries, index, strategy="ship")
+    shipped = subset_join(queries, index, strategy="ship", snapshot="newest")
+    fixed, fixed_late = (subset_join(queries, index, strategy="ship") for _ in range(2))
     shuffled, late = (subset_join(queries, index, strategy="shuffle") for _ in range(2))
-    assert keys_of(shipped) == keys_of(shuffled) == [1]
-    make_index(index, [(["b"], 2)], [(["a"], 1)])
+    assert keys_of(shipped) == keys_of(fixed) == keys_of(shuffled) == [1]
+    with TagMatch(index, keep_snapshots=1, device="cpu") as tm:
+        tm.add_set(["b"], 2)
+        tm.remove_set(["a"], 1)
+        tm.consolidate()
+        (first, _) = (info.number for info in TagMatch.snapshots(index))
     assert keys_of(shipped) == keys_of(subset_join(queries, str(index), strategy="shuffle")) == [2]
+    for strategy in ("ship", "shuffle"):
+        assert keys_of(subset_join(queries, str(index), strategy=strategy, snapshot=first)) == [1]
+    with pytest.raises(IndexChangedError, match="has another snapshot than when the join, or the function, was made"):
+        keys_of(fixed_late)
+    with pytest.raises(InvalidValueError, match="snapshot must be the number of a snapshot or 'newest', not 'latest'"):
+        subset_join(queries, index, snapshot="latest")  # type: ignore[arg-type]
     with pytest.raises(IndexNotFoundError, match="newer snapshot"):
         keys_of(late)
     with TagMatch.open(make_index(tmp_path / "named", [(["a"], "ana")])) as tm:

@@ -21,15 +21,15 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 from oracle import Oracle
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, functions
 from support.index_files import MANIFEST, contents_of, make_index
 from support.jvm import Jvm
 from support.spark_functions import called
 from support.waiting import wait_until
 
 import tagmatch.spark.join
-from tagmatch import InvalidTypeError, InvalidValueError, TagMatch
-from tagmatch.spark import partition, register, subset_join
+from tagmatch import IndexChangedError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.spark import match_udf, partition, register, subset_join
 from tagmatch.spark.columns import errors_of_workers
 
 SCHEMA = "tags array<string>, key string"
@@ -64,6 +64,7 @@ def test_partition_and_join(
         assert called(way, frame, index) == dict(enumerate(map(oracle.match, queries)))
     with pytest.raises(InvalidTypeError, match="argument index must be a constant string"), errors_of_workers():
         session.sql("SELECT key FROM asked, LATERAL tagmatch_match(tags, tags[0])").collect()
+    assert_snapshots_are_chosen(session, tmp_path / "kept")
     read = session.read.format("tagmatch").load(str(index))
     for mode in ("overwrite", "append"):
         read.write.format("tagmatch").mode(mode).save(str(tmp_path / "copy"))
@@ -71,6 +72,35 @@ def test_partition_and_join(
     assert sorted((sorted(row.tags), row.key) for row in found) == sorted(
         (sorted(tags), key) for tags, keys in oracle for key in keys
     )
+
+
+def assert_snapshots_are_chosen(session: SparkSession, index: Path) -> None:
+    """A function asks the snapshot that was current when it was made, or the one that is named, or the newest."""
+    frame, ways = session.createDataFrame([(["b"],)], "tags array<string>"), {}
+    frame.createOrReplaceTempView("b")
+    sql = "SELECT m.key FROM b, LATERAL tagmatch_match(tags, '{}'{}) m"
+    for key in (1, 2):
+        with TagMatch(index, keep_snapshots=1, device="cpu") as tm:
+            tm.put(key, tags=["b"])
+            tm.consolidate()
+        for name, chosen in (("made", None), ("newest", "newest"), ("first", TagMatch.snapshots(index)[0].number)):
+            ways[name, key] = frame.select(functions.explode(match_udf(index, snapshot=chosen)("tags")).alias("key"))
+            given = "" if chosen is None else f", snapshot => {chosen!r}"
+            ways[f"{name}, SQL", key] = session.sql(sql.format(index, given))
+    found: dict[Any, Any] = {}
+    for way, asked in ways.items():
+        try:
+            with errors_of_workers():
+                found[way] = sorted(row.key for row in asked.collect())
+        except IndexChangedError as error:
+            found[way] = str(error).partition(" than")[0]
+    changed = f"the index {index} has another snapshot"
+    for sql in ("", ", SQL"):
+        assert [found[f"made{sql}", key] for key in (1, 2)] == [changed, [1, 2]]
+        assert [found[f"newest{sql}", key] for key in (1, 2)] == [[1, 2], [1, 2]]
+        assert [found[f"first{sql}", key] for key in (1, 2)] == [[1], [1]]
+    with pytest.raises(InvalidValueError, match="snapshot must be the number"), errors_of_workers():
+        session.sql(f"SELECT m.key FROM b, LATERAL tagmatch_match(tags, '{index}', snapshot => 'last') m").collect()
 
 
 def test_a_stream_of_changes_and_a_stream_that_is_joined(session: SparkSession, tmp_path: Path) -> None:
