@@ -10,12 +10,17 @@ tag whose bucket is full goes to the next, and the full one says so.
 from __future__ import annotations
 
 import secrets
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
-from tagmatch.model.arrays import Strings, U32Array, U64Array, frozen
+from tagmatch.model.arrays import Strings, U8Array, U32Array, U64Array, frozen
 from tagmatch.model.kernels.hashing import read64
+from tagmatch.model.kernels.interpreted import instead
+from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
 
 _U = np.uint64
@@ -47,13 +52,6 @@ class KnownTags(NamedTuple):
 
 
 @lent
-def _first_bytes(word, count):
-    """The first bytes of a word, which has eight, and zeros."""
-    half = _U(4) * count  # as no word is shifted by 64
-    return word & (((_ONE << half) << half) - _ONE)
-
-
-@lent
 def _mixed(a, b, word, secret):
     a, b = (a ^ word) * secret[0], (b + word) * secret[1]
     return a ^ (a >> _U(32)), b ^ (b >> _U(29))
@@ -70,22 +68,6 @@ def _hash(data, at, length, secret):
 
 
 @lent
-def _key(data, at, length, secret):
-    if length < _SHORT and at + _SHORT <= _U(len(data)):
-        below = min(length, _U(8))
-        first, second = _first_bytes(read64(data, at), below), _first_bytes(read64(data, at + _U(8)), length - below)
-        return first, second | length << _LENGTH
-    if length < _SHORT:
-        first = second = _U(0)
-        for i in range(min(length, _U(8))):
-            first |= _U(data[at + i]) << (_U(8) * i)
-        for i in range(_U(8), length):
-            second |= _U(data[at + i]) << (_U(8) * (i & _U(7)))
-        return first, second | length << _LENGTH
-    return _hash(data, at, length, secret)
-
-
-@lent
 def _home(first, second, secret, buckets):
     """Where the bucket of a key begins."""
     a, b = first * secret[0], second * secret[1]
@@ -99,38 +81,124 @@ def _after(place, buckets):
     return place if place < _U(len(buckets)) else _U(0)
 
 
-@lent
-def _has(buckets, key, first, second):
-    return (buckets[key] ^ first) | (buckets[key + _ONE] ^ second) == _U(0)
+def _place_of(context: Any, builder: Any, array: Any, value: Any, at: Any, words: Any) -> Any:
+    """The address of some words of an array."""
+    place = builder.gep(context.make_array(array)(context, builder, value).data, [at])
+    return builder.bitcast(place, words.as_pointer())
+
+
+def _several(bits: int, count: int) -> Any:
+    return ir.VectorType(ir.IntType(bits), count)
+
+
+def _written(typing: Any, data: Any, at: Any, length: Any, keys: Any, place: Any) -> Any:  # noqa: ARG001
+    """Writes the key of a short tag with this number of bytes more behind it; that of a longer one has length 16."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data, at, length, keys, place = arguments
+        line, byte = _several(8, SHORT), ir.IntType(8)
+        most = length.type(SHORT)
+        below = builder.trunc(builder.select(builder.icmp_unsigned("<", length, most), length, most), byte)
+        first, nothing = ir.IntType(32)(0), ir.Constant(line, ir.Undefined)
+        repeated = builder.insert_element(nothing, below, first)
+        repeated = builder.shuffle_vector(repeated, nothing, ir.Constant(_several(32, SHORT), [0] * SHORT))
+        own = builder.icmp_unsigned("<", ir.Constant(line, list(range(SHORT))), repeated)
+        there = builder.load(_place_of(context, builder, signature.args[0], data, at, line), align=1)
+        key = builder.select(own, there, ir.Constant(line, [0] * SHORT))
+        key = builder.insert_element(key, below, ir.IntType(32)(SHORT - 1))
+        builder.store(key, _place_of(context, builder, signature.args[3], keys, place, line), align=8)
+        return context.get_dummy_value()
+
+    return types.void(data, types.intp, types.uint64, keys, types.intp), generate
+
+
+def _equal(typing: Any, buckets: Any, place: Any, keys: Any, key: Any) -> Any:  # noqa: ARG001
+    """In which slots a bucket has a key: of slot `i` bit `2 * i`, of that behind the last always."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, pair, word = _several(64, 8), _several(64, 2), ir.IntType(64)
+        key = builder.load(_place_of(context, builder, signature.args[2], arguments[2], arguments[3], pair), align=8)
+        lanes = ir.Constant(_several(32, 8), [0, 1] * 4)
+        key = builder.shuffle_vector(key, ir.Constant(pair, ir.Undefined), lanes)
+        there = _place_of(context, builder, signature.args[0], arguments[0], arguments[1], words)
+        bucket = builder.load(there, align=8)
+        same = builder.zext(builder.bitcast(builder.icmp_unsigned("==", bucket, key), ir.IntType(8)), word)
+        both = builder.and_(builder.and_(same, builder.lshr(same, word(1))), word(0b010101))
+        return builder.or_(both, word(0b1000000))
+
+    return types.uint64(buckets, types.intp, keys, types.intp), generate
+
+
+def _half_read(typing: Any, words: Any, half: Any) -> Any:  # noqa: ARG001
+    """A half of a word."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        words, half = arguments
+        there = _place_of(
+            context, builder, signature.args[0], words, context.get_constant(types.intp, 0), ir.IntType(32)
+        )
+        return builder.zext(builder.load(builder.gep(there, [half])), ir.IntType(64))
+
+    return types.uint64(words, types.intp), generate
+
+
+_write: Any = intrinsic(_written)
+_slots: Any = intrinsic(_equal)
+_half_at: Any = intrinsic(_half_read)
+
+
+def _interpreted_write(data: U8Array, at: int, length: int, keys: U64Array, place: int) -> None:
+    below = min(int(length), SHORT)
+    key = bytes(data[int(at) : int(at) + min(below, SHORT - 1)]).ljust(SHORT - 1, b"\0") + bytes([below])
+    keys[int(place) : int(place) + 2] = np.frombuffer(key, np.uint64)
+
+
+def _interpreted_slots(buckets: U64Array, place: int, keys: U64Array, key: int) -> np.uint64:
+    same = (buckets[int(place) : int(place) + 6].reshape(3, 2) == keys[int(key) : int(key) + 2]).all(axis=1)
+    return _U(sum(1 << 2 * i for i in range(_SLOTS) if same[i]) | 1 << 2 * _SLOTS)
+
+
+instead(_write, _interpreted_write)
+instead(_slots, _interpreted_slots)
+instead(_half_at, lambda words, half: (words[int(half) >> 1] >> _U(32 * (int(half) & 1))) & _LOW)
 
 
 @lent
 def _in_slot(buckets, place, slot):
     """The number in a slot of a bucket, or, for the slot behind the last, what the bucket has for other keys."""
-    return (buckets[place + _NUMBERS + (slot >> _ONE)] >> (_HALF * (slot & _ONE))) & _LOW
+    return _half_at(buckets, _U(2) * (place + _NUMBERS) + slot)
 
 
 @lent
-def _number(buckets, place, first, second):
+def _number(buckets, place, keys, which):
     """The number that a bucket has for a key; if it has none, UNKNOWN, or `_ELSEWHERE`. Without branches."""
-    slot = _U(2) if _has(buckets, place + _U(4), first, second) else _U(_SLOTS)
-    slot = _U(1) if _has(buckets, place + _U(2), first, second) else slot
-    slot = _U(0) if _has(buckets, place, first, second) else slot
-    return _in_slot(buckets, place, slot)
+    return _in_slot(buckets, place, trailing_zeros(_slots(buckets, place, keys, _U(2) * which)) >> _ONE)
+
+
+@lent
+def _write_key(data, at, length, secret, keys, place):
+    """Write the key of any tag."""
+    if length < _SHORT and at + _SHORT <= _U(len(data)):
+        _write(data, at, length, keys, place)
+    elif length < _SHORT:
+        keys[place], keys[place + _ONE] = _U(0), length << _LENGTH
+        for i in range(length):
+            keys[place + (i >> _U(3))] |= _U(data[at + i]) << (_U(8) * (i & _U(7)))
+    else:
+        keys[place], keys[place + _ONE] = _hash(data, at, length, secret)
 
 
 @kernel
 def _enter(offsets, data, numbers, known):
     """Put the tags with these numbers into free slots."""
     buckets, secret = known
-    keys, homes, touched = np.empty((_BLOCK, 2), np.uint64), np.empty(_BLOCK, np.uint64), _U(0)
+    keys, homes, touched = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), _U(0)
     for begin in range(0, len(numbers), _BLOCK):
-        count = min(_BLOCK, len(numbers) - begin)
+        count = _U(min(_BLOCK, len(numbers) - begin))
         for i in range(count):
-            at = _U(offsets[numbers[begin + i]])
-            length = _U(offsets[numbers[begin + i] + np.uint32(1)]) - at
-            keys[i, 0], keys[i, 1] = _key(data, at, length, secret)
-            homes[i] = _home(keys[i, 0], keys[i, 1], secret, buckets)
+            at, end = _U(offsets[numbers[begin + i]]), _U(offsets[numbers[begin + i] + np.uint32(1)])
+            _write_key(data, at, end - at, secret, keys, _U(2) * i)
+            homes[i] = _home(keys[_U(2) * i], keys[_U(2) * i + _ONE], secret, buckets)
         for i in range(count):
             touched ^= buckets[homes[i]]
         for i in range(count):
@@ -141,7 +209,8 @@ def _enter(offsets, data, numbers, known):
             slot = _U(0)
             while buckets[place + _U(2) * slot + _ONE] != _FREE:
                 slot += _ONE
-            buckets[place + _U(2) * slot], buckets[place + _U(2) * slot + _ONE] = keys[i, 0], keys[i, 1]
+            for word in range(_U(2)):
+                buckets[place + _U(2) * slot + word] = keys[_U(2) * i + word]
             buckets[place + _NUMBERS + (slot >> _ONE)] ^= (_U(numbers[begin + i]) ^ _LOW) << (_HALF * (slot & _ONE))
     return touched
 
@@ -160,20 +229,15 @@ def _is_same(tag, number, known):
 
 
 @lent
-def _settled(buckets, place, key, number, strings, which, known):
-    """The number of a tag whose bucket has this number for its key, if that is not all there is to look at."""
-    (first, second), (offsets, data) = key, strings
-    if second < _LONG:
-        while number == _ELSEWHERE:
-            place = _after(place, buckets)
-            number = _number(buckets, place, first, second)
-        return number
-    tag = data, _U(offsets[which]), _U(offsets[which + _ONE]) - _U(offsets[which])
+def _of_long(buckets, place, keys, at, tag, known):
+    """The number of a long tag."""
+    number = _number(buckets, place, keys, at)
     if number == _LOW or (number < _ELSEWHERE and _is_same(tag, number, known)):
         return number
     while True:
+        same = _slots(buckets, place, keys, _U(2) * at)
         for slot in range(_U(_SLOTS)):
-            if _has(buckets, place + _U(2) * slot, first, second):
+            if (same >> (_U(2) * slot)) & _ONE:
                 number = _in_slot(buckets, place, slot)
                 if _is_same(tag, number, known):
                     return number
@@ -182,36 +246,62 @@ def _settled(buckets, place, key, number, strings, which, known):
         place = _after(place, buckets)
 
 
+@lent
+def _keys(strings, first, count, secret, keys, some):
+    """Write the keys of some tags, two words each."""
+    offsets, data = strings
+    if _U(offsets[first + count - _ONE]) + _SHORT > _U(len(data)):  # the last ones have few bytes behind them
+        for i in range(count):
+            at, end = _U(offsets[first + i]), _U(offsets[first + i + _ONE])
+            _write_key(data, at, end - at, secret, keys, _U(2) * i)
+        return
+    long = _U(0)
+    for i in range(count):
+        at, end = _U(offsets[first + i]), _U(offsets[first + i + _ONE])
+        _write(data, at, end - at, keys, _U(2) * i)
+        some[long] = i
+        long += _U(end - at >= _SHORT)
+    for k in range(long):
+        which = _U(some[k])
+        at, end = _U(offsets[first + which]), _U(offsets[first + which + _ONE])
+        keys[_U(2) * which], keys[_U(2) * which + _ONE] = _hash(data, at, end - at, secret)
+
+
 @kernel
 def look_up(offsets, data, first, known, known_offsets, known_data, out):
     """Write to `out` the number of each tag from `first` on, UNKNOWN for those that are not in the table."""
     (buckets, secret), strings, known_strings = known, (offsets, data), (known_offsets, known_data)
     block = min(_BLOCK, len(out))
-    keys, homes, unsettled = np.empty((block, 2), np.uint64), np.empty(block, np.uint64), np.empty(block, np.uint32)
+    keys, homes, some = np.empty(2 * block, np.uint64), np.empty(block, np.uint64), np.empty(block, np.uint32)
     touched = _U(0)
     # A loop for each miss of the cache, without a branch on the word that is read: the processor then waits for many
     # misses at once instead of for one after the other.
     for begin in range(_U(0), _U(len(out)), _U(_BLOCK)):
-        count = min(_U(_BLOCK), _U(len(out)) - begin)
-        for i in range(count):
-            at = _U(offsets[_U(first) + begin + i])
-            length = _U(offsets[_U(first) + begin + i + _ONE]) - at
-            keys[i, 0], keys[i, 1] = _key(data, at, length, secret)
-            homes[i] = _home(keys[i, 0], keys[i, 1], secret, buckets)
+        here, count = _U(first) + begin, min(_U(_BLOCK), _U(len(out)) - begin)
+        _keys(strings, here, count, secret, keys, some)
+        for i in range(count):  # many at once
+            homes[i] = _home(keys[_U(2) * i], keys[_U(2) * i + _ONE], secret, buckets)
         for i in range(count):
             touched ^= buckets[homes[i]]
         left = _U(0)
         for i in range(count):
-            number = _number(buckets, homes[i], keys[i, 0], keys[i, 1])
+            number = _number(buckets, homes[i], keys, i)
             out[begin + i] = np.uint32(number)
-            unsettled[left] = i
-            left += _U(number == _ELSEWHERE) | (keys[i, 1] >> _U(63))
-        for k in range(left):
-            j = _U(unsettled[k])
-            key, found = (keys[j, 0], keys[j, 1]), _U(out[begin + j])
-            out[begin + j] = np.uint32(
-                _settled(buckets, homes[j], key, found, strings, _U(first) + begin + j, known_strings)
-            )
+            some[left] = i
+            left += _U(number == _ELSEWHERE) | (keys[_U(2) * i + _ONE] >> _U(63))
+        while left:
+            waiting, left = left, _U(0)
+            for k in range(waiting):
+                which = _U(some[k])
+                if keys[_U(2) * which + _ONE] >> _U(63):
+                    tag = data, _U(offsets[here + which]), _U(offsets[here + which + _ONE]) - _U(offsets[here + which])
+                    out[begin + which] = np.uint32(_of_long(buckets, homes[which], keys, which, tag, known_strings))
+                    continue
+                homes[which] = _after(homes[which], buckets)
+                number = _number(buckets, homes[which], keys, which)
+                out[begin + which] = np.uint32(number)
+                some[left] = which
+                left += _U(number == _ELSEWHERE)
     return touched
 
 
