@@ -138,7 +138,8 @@ def pooled(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 
 
 def give_back() -> None:
-    """Give the memory that the C library keeps unused back to the system, if it can do so (glibc)."""
+    """Give the memory that Arrow and the C library keep unused back to the system, if they can do so (glibc)."""
+    pa.default_memory_pool().release_unused()
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

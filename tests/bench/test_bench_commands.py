@@ -69,8 +69,16 @@ def test_cpu(tmp_path: Path) -> None:
     assert found.places("match_many") == at(systems, {"300"})
     assert all(rate > 0 for rate in found.values("match_many").values())
     assert {row["system"] for row in found.answers} == systems
-    costs = ("build", "peak of a build", "index", "index, beyond the keys", "build of 8 times as many sets", "growth")
+    costs = (
+        "build",
+        "peak of a build",
+        "index",
+        "index, beyond the keys",
+        "build of 8 times as many sets",
+        "growth",
+    )
     assert all(found.value(f"{each}: {what}") > 0 for each in both for what in costs)
+    assert {f"{each}: resident after a build" for each in both} <= found.lines.keys()
     assert {what for what in found.lines if "against plain" in what} == {f"{e}: against plain strings" for e in encoded}
     assert not any("growth" in what for what in measured("cpu", tmp_path, *options, "--no-growth").lines)
 

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from support.agreement import index_of
 from support.index_files import MANIFEST, contents_of, manifest_as_first, unnamed_in
@@ -13,6 +15,7 @@ import tagmatch
 from tagmatch import TagMatch, changing, engine
 from tagmatch.model.arrays import give_back
 from tagmatch.partitioner.consolidation import FEW_SETS
+from tagmatch_bench.harness.processes import resident
 
 pytestmark = pytest.mark.usefixtures("segments_stay")
 
@@ -174,6 +177,17 @@ def test_many_changes_give_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
             tm.consolidate()
             assert len(given) == due
         assert sorted(tm.match(["a", "e"])) == [0, 2]
+
+
+def test_memory_that_arrow_keeps_is_given_back() -> None:
+    """Of buffers that nobody has any more, Arrow keeps most."""
+    buffers = [pa.allocate_buffer(1 << 20) for _ in range(200)]
+    for number in range(len(buffers)):
+        np.frombuffer(buffers[number], np.uint8)[:] = 1
+    used = resident("VmRSS")
+    buffers.clear()
+    give_back()
+    assert resident("VmRSS") < used - 150_000_000
 
 
 def test_reload_takes_the_tables_that_are_there(path: Path, layout: Any) -> None:

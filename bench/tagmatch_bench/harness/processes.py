@@ -9,11 +9,12 @@ import tempfile
 import urllib.request
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 import pyarrow as pa
 
 from tagmatch import TagMatchError
+from tagmatch.model.arrays import give_back
 from tagmatch.model.options import Layout
 from tagmatch.workloads.twitter import Twitter, TwitterOptions
 from tagmatch_bench.systems.tagmatch import build_index
@@ -46,21 +47,29 @@ def _of(pid: int | Literal["self"], file: str) -> Path:
 _WARM_UP_USERS = 30
 
 
-def peak_of_build(sets: pa.Table, layout: Layout, threads: int) -> int:
-    """Return the bytes by which the build of `sets` raises the peak of a process's resident memory."""
+class BuildMemory(NamedTuple):
+    """Bytes of memory of a process that builds an index."""
+
+    peak: int  # by which its resident memory rises at most, with its input
+    kept: int  # by which it has risen when the input is gone
+    indexed: int  # of the index, as `stats()` has it
+
+
+def memory_of_build(sets: pa.Table, layout: Layout, threads: int) -> BuildMemory:
+    """Build `sets` in a new process, and return the memory that takes."""
     with tempfile.TemporaryDirectory(prefix="tagmatch-bench-") as folder:
         path = Path(folder, "sets.arrow")
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, sets.schema) as writer:
             writer.write_table(sets)
         command = [sys.executable, "-m", __name__, str(path), layout, str(threads)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    facts: dict[str, int] = json.loads(done.stdout)
-    return facts["peak"] - facts["before"]
+    return BuildMemory(*json.loads(done.stdout))
 
 
-def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
+def _measure(path: str, layout: Layout, threads: int) -> BuildMemory:
     sets = Twitter(TwitterOptions()).sets(0, _WARM_UP_USERS)
     build_index(sets, layout=layout, threads=threads, device="cpu").close()
+    give_back()
     try:
         forget_peak()
     except OSError:  # a peak of compilation may count
@@ -69,7 +78,9 @@ def _measure(path: str, layout: Layout, threads: int) -> dict[str, int]:
     with pa.OSFile(path) as file:
         tm = build_index(pa.ipc.open_file(file).read_all(), layout=layout, threads=threads, device="cpu")
     with tm:
-        return {"before": before, "peak": resident("VmHWM")}
+        peak = resident("VmHWM")
+        give_back()
+        return BuildMemory(peak - before, resident("VmRSS") - before, tm.stats()["index_bytes"])
 
 
 if __name__ == "__main__":
