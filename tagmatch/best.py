@@ -159,8 +159,7 @@ class Rankings:
         self, snapshot: Snapshot, schema: Schema, order_by: object, score: object
     ) -> tuple[Ranking, Scored | None]:
         """By what the best keys are found; errors are those of names, and of the expression."""
-        if (order_by is None) == (score is None):
-            raise InvalidValueError("the best keys are those by order_by or by score: give one of the two")
+        check_best(schema, order_by, score)
         if score is None:
             name, order = _asked_order(schema, order_by)
             return self._once(
@@ -169,7 +168,6 @@ class Rankings:
                 lambda: self._keys(snapshot).by(self._column(snapshot, schema, name), order),
             ), None
         read = score_of(score)
-        check_columns(read, schema)
         columns = {name: self._numbers(snapshot, schema, name) for name in read.names if name in schema}
         keys = self._keys(snapshot)
         if len(columns) < len(read.names):
@@ -198,6 +196,16 @@ class Rankings:
             )
 
         return self._keys(snapshot), self._once(snapshot, ("groups", name), make)
+
+
+def check_best(schema: Schema, order_by: object, score: object) -> None:
+    """See by what the best keys are asked for; errors are those of names, and of the expression."""
+    if (order_by is None) == (score is None):
+        raise InvalidValueError("the best keys are those by order_by or by score: give one of the two")
+    if score is None:
+        _asked_order(schema, order_by)
+    else:
+        check_columns(score_of(score), schema)
 
 
 def limit_of(limit: object) -> int:

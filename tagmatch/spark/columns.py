@@ -5,28 +5,45 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any, Literal
+from itertools import pairwise
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
-from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 import tagmatch.model.errors
+from tagmatch.best import check_best, limit_of
+from tagmatch.embedded import TagMatch
 from tagmatch.model.arrays import IntArray
+from tagmatch.model.data_types import Schema, some_columns
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError, NullError, TagMatchError
 from tagmatch.model.input.messages import ATTRIBUTES, TAGS, messages_in, with_own_columns
 from tagmatch.model.input.places import LOCATION, WITHIN, is_place_column, places_in, shapes_in
-from tagmatch.model.options import KeyType
+from tagmatch.model.options import KeyType, Wanted, check_one_of
+from tagmatch.model.storage.format import Manifest, key_type_of
 from tagmatch.model.storage.repository import Repository
+from tagmatch.only import DataTest
+from tagmatch.records import schema_of_data
 
-Output = Literal["rows", "lists"]
+Output = Literal["rows", "lists", "counts", "exists"]
 
 #: Name of the column that each output adds
-ANSWER_NAMES: dict[Output, str] = {"rows": "key", "lists": "keys"}
+_NAMES: dict[Output, str] = {"rows": "key", "lists": "keys", "counts": "count", "exists": "exists"}
 
 #: What Spark has for keys
 KEY_TYPES = {"integer": LongType(), "string": StringType()}
@@ -35,21 +52,137 @@ _BATCH_KEYS = 1 << 16
 _BATCH_BYTES = 1 << 30
 
 
-def answer_field(output: Output, key_type: KeyType) -> StructField:
-    """The column that an output adds, for an index with such keys."""
-    key = KEY_TYPES[key_type]
-    kind = key if output == "rows" else ArrayType(key, containsNull=False)
-    return StructField(ANSWER_NAMES[output], kind, nullable=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What is wanted of an index for each query, as the arguments of `subset_join` say."""
+
+    output: Output = "rows"
+    unique: bool = False
+    only: str | None = None
+    columns: tuple[str, ...] = ()  # Of data, beside keys
+    limit: int | None = None  # With one of the next two
+    order_by: str | None = None
+    score: str | None = None
+    key_type: KeyType = "integer"
+    fields: tuple[StructField, ...] = ()  # The columns that are added
+
+    @classmethod
+    def of(cls, index: Repository, manifest: Manifest, **given: Any) -> Self:
+        """What is wanted of an index that has this manifest; errors are those of arguments."""
+        check_one_of("output", given["output"], get_args(Output))
+        columns = given.pop("columns")
+        if isinstance(columns, str):
+            raise InvalidTypeError(f"columns must be names of columns of data, such as [{columns!r}], not a str")
+        asked = cls(columns=tuple(columns or ()), key_type=key_type_of(manifest), **given)
+        best = asked.order_by is not None or asked.score is not None
+        if best != (asked.limit is not None):
+            raise InvalidValueError("the best keys are asked for by limit, with one of order_by and score")
+        if asked.columns and (best or asked.output in ("counts", "exists")):
+            what = "limit" if best else f"output {asked.output!r}"
+            raise InvalidValueError(f"columns go with all keys of a query, not with {what}; leave one out")
+        if best and asked.output in ("counts", "exists"):
+            raise InvalidValueError(f"limit goes with keys, not with output {asked.output!r}; leave one out")
+        schema: Schema = {}
+        if asked.needs_data:
+            schema = schema_of_data(index.open_unverified(manifest["snapshot"]))
+        if asked.only is not None:
+            DataTest(asked.only, schema)
+        if best:
+            limit_of(asked.limit)
+            check_best(schema, asked.order_by, asked.score)
+        return replace(asked, fields=asked._fields(some_columns(asked.columns, schema)))
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether the data of keys has a part in the answers."""
+        return bool(self.columns) or self.only is not None or self.limit is not None
+
+    @property
+    def is_number(self) -> bool:
+        """Whether an answer is one number, or whether there is any key."""
+        return self.output in ("counts", "exists")
+
+    @property
+    def of_part(self) -> Self:
+        """What is asked of parts of the sets, if what these answer is put together."""
+        part = self if self.output == "exists" or (self.output == "counts" and not self.unique) else None
+        own = part or replace(self, output="lists")
+        return replace(own, fields=own._fields({}))
+
+    @property
+    def wanted(self) -> Wanted:
+        """The same to an engine, but for data."""
+        found = {"counts": Wanted.counts, "exists": Wanted.exists}
+        return found.get(self.output, Wanted.keys)
+
+    def _fields(self, data: Schema) -> tuple[StructField, ...]:
+        name = _NAMES[self.output]
+        if self.is_number:
+            return (StructField(name, LongType() if self.output == "counts" else BooleanType(), nullable=False),)
+        key = StructField("key", KEY_TYPES[self.key_type], nullable=False)
+        own = (key, *(StructField(column, _type_of_data(kind)) for column, kind in data.items()))
+        if self.output == "rows":
+            return own
+        kind = ArrayType(StructType([*own]) if data else key.dataType, containsNull=False)
+        return (StructField(name, kind, nullable=False),)
+
+    def check_names(self, names: list[str]) -> None:
+        """See that no column of the queries is called as one that is added."""
+        added = [each.name.lower() for each in self.fields]
+        clashing = next((name for name in names if name.lower() in added), None)
+        if clashing is not None:
+            raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")
+
+    def ask(self, index: TagMatch[Any], messages: pa.RecordBatch) -> pa.Array:
+        """Those to some messages: lists of keys, or of structs with columns of data, or numbers."""
+        if self.output == "counts":
+            return index.match_counts(messages, unique=self.unique, only=self.only)
+        if self.output == "exists":
+            return index.match_exists_many(messages, only=self.only)
+        if self.limit is not None:
+            best = {"limit": self.limit, "order_by": self.order_by, "score": self.score}
+            return index.match_best(messages, only=self.only, **best)  # type: ignore[arg-type]
+        return index.match_many(messages, unique=self.unique, only=self.only, columns=self.columns or None)
+
+    def beside(self, queries: pa.RecordBatch, found: pa.Array) -> Iterator[pa.RecordBatch]:
+        """The queries and their answers, in batches of bounded size."""
+        if self.output == "rows":
+            of_key = found.values
+            added = of_key.flatten() if pa.types.is_struct(of_key.type) else [of_key]
+            values = [as_spark(each, own.dataType) for each, own in zip(added, self.fields, strict=True)]
+            yield from _key_by_key(queries, found.offsets.to_numpy(), self._schema(queries), values)
+            return
+        (own,) = self.fields
+        answers = as_spark(found, own.dataType)
+        for some in _few_keys(found) if self.output == "lists" else [slice(0, len(queries))]:
+            yield pa.RecordBatch.from_arrays([*queries[some].columns, answers[some]], schema=self._schema(queries))
+
+    def _schema(self, queries: pa.RecordBatch) -> pa.Schema:
+        added = [pa.field(each.name, arrow_type(each.dataType), nullable=each.nullable) for each in self.fields]
+        return pa.schema([*queries.schema, *added])
 
 
-def with_keys(output: Output, queries: pa.RecordBatch, answers: pa.ListArray) -> Iterator[pa.RecordBatch]:
-    """Add the answers as `output` says, in batches of bounded size."""
-    offsets, keys = answers.offsets.to_numpy(), answers.values
-    if pa.types.is_integer(keys.type):
-        keys = signed(keys)
-    if output == "rows":
-        return _key_by_key(queries, offsets, keys)
-    return _query_by_query(queries, offsets, keys)
+def _type_of_data(kind: pa.DataType) -> DataType:
+    """What Spark has for values of a column of data: for unsigned integers, the next larger type."""
+    if pa.types.is_dictionary(kind):
+        return StringType()
+    if pa.types.is_unsigned_integer(kind):
+        of_bits = {8: ShortType(), 16: from_arrow_type(pa.int32()), 32: LongType(), 64: DecimalType(20, 0)}
+        return of_bits[kind.bit_width]
+    return from_arrow_type(kind)
+
+
+def as_spark(values: pa.Array, kind: DataType) -> pa.Array:
+    """Values of an answer as Spark has them; InvalidValueError for a key that is no `long`."""
+    if isinstance(kind, ArrayType):
+        own = as_spark(values.values, kind.elementType)
+        return pa.ListArray.from_arrays(values.offsets, own).cast(arrow_type(kind))
+    if isinstance(kind, StructType):
+        fields = zip(values.flatten(), kind.fields, strict=True)
+        return pa.StructArray.from_arrays([as_spark(each, own.dataType) for each, own in fields], kind.names)
+    if isinstance(kind, LongType) and values.type == pa.uint64():
+        return signed(values)
+    return values.cast(arrow_type(kind), safe=False)  # Spark's times have microseconds
 
 
 def signed(keys: pa.Array) -> pa.Array:
@@ -64,24 +197,24 @@ def signed(keys: pa.Array) -> pa.Array:
     return signed
 
 
-def _key_by_key(queries: pa.RecordBatch, offsets: IntArray, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+def _key_by_key(
+    queries: pa.RecordBatch, offsets: IntArray, schema: pa.Schema, values: list[pa.Array]
+) -> Iterator[pa.RecordBatch]:
     rows = np.repeat(np.arange(len(queries)), np.diff(offsets))
     # Few enough for Arrow's 32-bit offsets even if all of them repeat one query that has all the bytes
     step = max(1, min(_BATCH_KEYS, _BATCH_BYTES // max(1, queries.nbytes)))
-    schema = queries.schema.append(pa.field("key", keys.type, nullable=False))
     for first in range(0, len(rows), step):
         repeated = queries.take(pa.array(rows[first : first + step]))
-        yield pa.RecordBatch.from_arrays([*repeated.columns, keys.slice(first, step)], schema=schema)
+        own = (each.slice(first, step) for each in values)
+        yield pa.RecordBatch.from_arrays([*repeated.columns, *own], schema=schema)
 
 
-def _query_by_query(queries: pa.RecordBatch, offsets: IntArray, keys: pa.Array) -> Iterator[pa.RecordBatch]:
+def _few_keys(found: pa.ListArray) -> Iterator[slice]:
+    """Some of the queries after the other, with about as many keys."""
+    offsets = found.offsets.to_numpy()
     marks = np.arange(0, int(offsets[-1]), _BATCH_KEYS)
-    edges = np.unique(np.concatenate([[0], np.searchsorted(offsets, marks, side="right") - 1, [len(queries)]]))
-    lists = pa.ListArray.from_arrays(pa.array(offsets), keys)
-    schema = queries.schema.append(pa.field("keys", lists.type, nullable=False))
-    for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        some = slice(first, last)
-        yield pa.RecordBatch.from_arrays([*queries[some].columns, lists[some]], schema=schema)
+    edges = np.unique(np.concatenate([[0], np.searchsorted(offsets, marks, side="right") - 1, [len(found)]]))
+    return (slice(first, last) for first, last in pairwise(edges.tolist()))
 
 
 @dataclass(frozen=True, slots=True)

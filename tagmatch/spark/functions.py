@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
-from pyspark.sql.types import ArrayType, NullType, StructField, StructType
+from pyspark.sql.types import DecimalType, NullType, StructField, StructType
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from tagmatch.embedded import TagMatch
@@ -21,10 +21,12 @@ from tagmatch.model.input.places import KIND, LOCATION, WITHIN, names_of_places,
 from tagmatch.model.kernels.sphere import BOX
 from tagmatch.model.where.areas import Box, Circle
 from tagmatch.spark.columns import (
-    KEY_TYPES,
+    Answers,
     AskedColumns,
+    Output,
     arrow_schema,
     arrow_type,
+    as_spark,
     check_types,
     reject_nulls,
     signed,
@@ -70,18 +72,34 @@ def register(spark: SparkSession) -> None:
             attributes: AnalyzeArgument | None = None,
             location: AnalyzeArgument | None = None,
             within: AnalyzeArgument | None = None,
+            only: AnalyzeArgument | None = None,
+            columns: AnalyzeArgument | None = None,
             snapshot: AnalyzeArgument | None = None,
         ) -> _Found:
             given = {TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
+            constant = {"index": index, "only": only, "columns": columns, "snapshot": snapshot}
             return _analyzed(
-                settings, index, {name: each for name, each in given.items() if each is not None}, snapshot
+                settings,
+                {name: each for name, each in given.items() if each is not None},
+                {name: _constant(name, each) for name, each in constant.items() if each is not None},
             )
 
     spark.dataSource.register(Source)
     spark.udtf.register(MATCH, udtf(Match))  # type: ignore[arg-type]
 
 
-def match_udf(index: str | os.PathLike[str], *, unique: bool = False, snapshot: SnapshotChoice = None) -> Any:
+def match_udf(
+    index: str | os.PathLike[str],
+    *,
+    unique: bool = False,
+    output: Output = "lists",
+    only: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    order_by: str | None = None,
+    score: str | None = None,
+    snapshot: SnapshotChoice = None,
+) -> Any:
     """A function of columns that gives the keys of an index for each row: an array, in no particular order.
 
     Spark calls it with thousands of rows at once, so it is much faster than `tagmatch_match`, which gets them one by
@@ -93,6 +111,10 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False, snapshot: 
         Of an index: a folder that the driver and all workers mount under this path, or a URI of a store.
     unique : bool
         Give a key once, not once for each matching set that carries it.
+    output : {"lists", "counts", "exists"}
+        Keys; or, as `subset_join` has them, how many there are, or whether there are any.
+    only, columns, limit, order_by, score
+        As for `subset_join`: which keys, and what comes with them.
     snapshot : int or "newest", optional
         See `subset_join`. Default: the one that is current at this call; columns of a stream follow the index with
         `newest`.
@@ -108,8 +130,8 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False, snapshot: 
 
     Raises
     ------
-    InvalidTypeError, InvalidValueError, IndexNotFoundError, IndexCorruptError, IndexVersionError
-        For `index`, and for what stands there.
+    InvalidTypeError, InvalidValueError, FilterError, IndexNotFoundError, IndexCorruptError, IndexVersionError
+        For `index`, for what stands there, and for what is wanted of it.
 
     Examples
     --------
@@ -117,9 +139,16 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False, snapshot: 
     >>> queries.select(match_udf("/data/alerts.index")("tags", location="place", within="region"))  # doctest: +SKIP
     >>> spark.udf.register("interests_of", match_udf("/data/interests.index"))  # doctest: +SKIP
     >>> spark.sql("SELECT interests_of(tags, location => struct(lon, lat)) FROM queries")  # doctest: +SKIP
+    >>> spark.udf.register("interest_count", match_udf("/data/interests.index", output="counts"))  # doctest: +SKIP
+    >>> spark.udf.register("best", match_udf("/data/alerts.index", limit=3, order_by="bid desc"))  # doctest: +SKIP
     """
-    shipped = Shipped.of(location_in(SparkSession.getActiveSession(), index, "index", snapshot), snapshot)
-    answers = ArrayType(KEY_TYPES[shipped.key_type], containsNull=False)
+    place = location_in(SparkSession.getActiveSession(), index, "index", snapshot)
+    if output == "rows":
+        raise InvalidValueError("output: a function has one answer for each row, so 'lists'; explode these")
+    options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
+    wanted = Answers.of(place, place.manifest(), output=output, unique=unique, **options)
+    (answer,) = wanted.fields
+    shipped = Shipped.of(place, snapshot)
 
     opened: list[TagMatch[Any]] = []  # each task has a copy of its own, which is empty at first
 
@@ -131,12 +160,12 @@ def match_udf(index: str | os.PathLike[str], *, unique: bool = False, snapshot: 
             opened.append(shipped.open())
         queries = _messages({TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within})
         parts = [
-            _lists(opened[0].match_many(queries.slice(first, QUERIES), unique=unique), answers)
+            as_spark(wanted.ask(opened[0], queries.slice(first, QUERIES)), answer.dataType)
             for first in range(0, len(queries), QUERIES)
         ]
-        return pa.concat_arrays(parts) if parts else pa.array([], arrow_type(answers))
+        return pa.concat_arrays(parts) if parts else pa.array([], arrow_type(answer.dataType))
 
-    return arrow_udf(tagmatch_match, answers)
+    return arrow_udf(tagmatch_match, answer.dataType)
 
 
 def _messages(arguments: Mapping[str, Any]) -> pa.RecordBatch:
@@ -164,13 +193,6 @@ def _asked(function: str, schema: pa.Schema, *, by_row: bool = False) -> AskedCo
     return asked
 
 
-def _lists(found: pa.ListArray, answers: ArrayType) -> pa.Array:
-    """Answers as Spark has them."""
-    values = found.values
-    values = signed(values) if pa.types.is_integer(values.type) else values
-    return pa.ListArray.from_arrays(found.offsets, values).cast(arrow_type(answers))
-
-
 # -- the table function ----------------------------------------------------------------------------------------------
 
 
@@ -179,6 +201,7 @@ class _Found(AnalyzeResult):
     """What Spark hands from `analyze` to its workers."""
 
     index: Shipped | None = None
+    wanted: Answers | None = None
 
 
 class _Match:
@@ -187,7 +210,8 @@ class _Match:
     def __init__(self, found: _Found | None = None) -> None:
         assert found is not None
         assert found.index is not None
-        self._index = found.index.open()
+        assert found.wanted is not None
+        self._index, self._wanted = found.index.open(), found.wanted
 
     def eval(
         self,
@@ -196,40 +220,54 @@ class _Match:
         attributes: Any = None,
         location: Any = None,
         within: Any = None,
+        only: str | None = None,
+        columns: Any = None,
         snapshot: int | str | None = None,
-    ) -> Iterator[tuple[Any]]:
-        """The keys of one set of tags."""
-        del index, snapshot  # where they are for workers, `analyze` has found
+    ) -> Iterator[tuple[Any, ...]]:
+        """The keys of one set of tags, and what data they have."""
+        del index, only, columns, snapshot  # what `analyze` has found
         if tags is None or None in tags:
             raise InvalidValueError(f"{MATCH}: the tags have a null; leave such rows out, or array_compact(tags)")
-        found = self._index.match(
+        names, opened = self._wanted.columns, cast(Any, self._index)
+        found: list[Any] = opened.match(
             tags,
             attributes.asDict() if isinstance(attributes, Row) else attributes,
             location=_place_of(location),
             within=within and _area_of(within),
+            only=self._wanted.only,
+            columns=names or None,
         )
-        if found and isinstance(found[0], int) and max(found) >= 2**63:
-            signed(pa.array(found, pa.uint64()))  # an error
-        return zip(found, strict=True)
+        keys = [row["key"] for row in found] if names else found
+        if keys and isinstance(keys[0], int) and max(keys) >= 2**63:
+            signed(pa.array(keys, pa.uint64()))  # an error
+        if not names:
+            return zip(keys, strict=True)
+        return (tuple(map(_of_type, self._wanted.fields, row.values())) for row in found)
 
 
-def _analyzed(
-    stores: StoreSettings,
-    index: AnalyzeArgument,
-    arguments: Mapping[str, AnalyzeArgument],
-    snapshot: AnalyzeArgument | None,
-) -> _Found:
+def _of_type(field: StructField, value: Any) -> Any:
+    """A value of data as Spark takes it, which has decimals in place of the greatest integers."""
+    return Decimal(value) if isinstance(value, int) and isinstance(field.dataType, DecimalType) else value
+
+
+def _constant(name: str, given: AnalyzeArgument) -> Any:
+    """The value of an argument that is the same for all rows."""
+    kinds = {"index": " string, the path or URI of an index", "only": " string", "columns": " array of strings"}
+    kinds["snapshot"] = f", the number of a snapshot or {NEWEST!r}"
+    if not given.isConstantExpression or (name == "index" and not isinstance(given.value, str)):
+        raise InvalidTypeError(f"{MATCH}: argument {name} must be a constant{kinds[name]}")
+    return given.value
+
+
+def _analyzed(stores: StoreSettings, arguments: Mapping[str, AnalyzeArgument], constant: Mapping[str, Any]) -> _Found:
     """The columns of the answer, and where workers find the index."""
     types = {name: each.dataType for name, each in arguments.items() if not isinstance(each.dataType, NullType)}
     check_strings(arguments[TAGS].dataType, f"{MATCH}: argument tags")
-    if not index.isConstantExpression or not isinstance(index.value, str):
-        raise InvalidTypeError(f"{MATCH}: argument index must be a constant string, the path or URI of an index")
     _asked(MATCH, arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()])), by_row=True)
-    if snapshot is not None and not snapshot.isConstantExpression:
-        raise InvalidTypeError(f"{MATCH}: argument snapshot must be a constant, the number of a snapshot or {NEWEST!r}")
-    chosen = None if snapshot is None else snapshot.value
-    shipped = Shipped.of(located(stores, index.value, "index", chosen), chosen)
-    return _Found(StructType([StructField("key", KEY_TYPES[shipped.key_type], nullable=False)]), index=shipped)
+    only, columns, snapshot = map(constant.get, ("only", "columns", "snapshot"))
+    place = located(stores, constant["index"], "index", snapshot)
+    wanted = Answers.of(place, place.manifest(), output="rows", only=only, columns=columns)
+    return _Found(StructType([*wanted.fields]), index=Shipped.of(place, snapshot), wanted=wanted)
 
 
 def _place_of(location: Any) -> tuple[Any, ...] | None:

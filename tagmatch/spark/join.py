@@ -39,10 +39,9 @@ from tagmatch.model.storage.repository import Repository
 from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
 from tagmatch.spark.columns import (
-    ANSWER_NAMES,
+    Answers,
     AskedColumns,
     Output,
-    answer_field,
     arrow_schema,
     arrow_type,
     check_types,
@@ -50,7 +49,6 @@ from tagmatch.spark.columns import (
     on_plane,
     quoted,
     reject_nulls,
-    with_keys,
 )
 from tagmatch.spark.session import NEWEST, SnapshotChoice, Strategy, location_in, with_settings
 from tagmatch.spark.shuffle import BUCKET_SETS, shuffle_join
@@ -231,6 +229,11 @@ def subset_join(
     attributes: str | Sequence[str] = (),
     location: str | None = None,
     within: str | None = None,
+    only: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    order_by: str | None = None,
+    score: str | None = None,
     ship_limit: int | None = None,
     folder: str | os.PathLike[str] | None = None,
     snapshot: SnapshotChoice = None,
@@ -252,11 +255,13 @@ def subset_join(
     strategy : {"auto", "ship", "shuffle"}
         `ship`: every worker opens the whole index, memory-mapped. `shuffle`: sets and queries meet in buckets, of which
         a worker has one at a time, without keys that have expired by this call. `auto`, the default: `ship` for a
-        stream, and where the files of the index have at most `ship_limit` bytes.
-    output : {"rows", "lists"}
+        stream, where the files of the index have at most `ship_limit` bytes or attributes are declared, and for
+        `only`, `columns` and `limit`.
+    output : {"rows", "lists", "counts", "exists"}
         `rows`: the columns of the queries and `key`, a row for each matching key; queries without a match have none.
         `lists`: the columns of the queries and `keys`, an array, a row for each query. Keys are long, or string where
-        the index has keys that are strings.
+        the index has keys that are strings. `counts`: a row for each query, too, with `count`, how many keys it has,
+        without making them; if `unique`, how many different ones. `exists`: with `exists`, whether it has any.
     tags : str
         Column of the queries with their tags, an array of strings.
     attributes : str or sequence of str
@@ -267,6 +272,13 @@ def subset_join(
         two numbers, where a message is; and structs as the column `area` of `add_subscriptions`, circles or boxes in
         which clients must be. As there, without a location no area has a message. Areas are on the sphere: tasks fail
         for an index on the plane. Clients are where the index's folder says.
+    only : str, optional
+        As for `TagMatch.match`: which keys, by their data.
+    columns : sequence of str, optional
+        Columns of data to come with each key: with `rows` as columns of their own, null where the key has no value;
+        with `lists`, `keys` has structs of `key` and these.
+    limit, order_by, score
+        The best keys of each query, as those of `TagMatch.match_best`; with `lists`, the best first.
     ship_limit : int
         In bytes. Default: 8 GiB. Like `strategy`, it may be among the session's settings (`spark.tagmatch.…`).
     folder : str or Path, optional
@@ -288,6 +300,8 @@ def subset_join(
     ------
     InvalidTypeError, InvalidValueError
         An argument, a setting, or a column of the queries, cannot be used.
+    FilterError
+        There is a mistake in `only` or `score`.
     IndexNotFoundError, IndexCorruptError, IndexVersionError
         For what stands at `index`.
     TagMatchError
@@ -295,10 +309,6 @@ def subset_join(
     """
     if not isinstance(queries, DataFrame):
         raise InvalidTypeError(f"queries must be a Spark DataFrame, not {type(queries).__name__}")
-    check_one_of("output", output, get_args(Output))
-    clashing = next((name for name in queries.columns if name.lower() == ANSWER_NAMES[output]), None)
-    if clashing is not None:
-        raise InvalidValueError(f"queries has a column {clashing!r} already, which the join is to add; rename it")
     strategy, ship_limit = with_settings(queries.sparkSession, strategy=strategy, ship_limit=ship_limit)
     check_one_of("strategy", strategy, get_args(Strategy))
     names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
@@ -312,18 +322,24 @@ def subset_join(
     else:
         place = location_in(queries.sparkSession, index, "index", snapshot)
     manifest = place.manifest()
+    options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
+    answers = Answers.of(place, manifest, output=output, unique=unique, **options)
+    answers.check_names(queries.columns)
     is_declared = declared_in(manifest) != ((), False)
     if strategy == "auto":
         is_small = files_nbytes(manifest) <= ship_limit
-        strategy = "ship" if queries.isStreaming or is_small or is_declared else "shuffle"
-    if strategy == "shuffle" and is_declared:
-        raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
+        ships = queries.isStreaming or is_small or is_declared or answers.needs_data
+        strategy = "ship" if ships else "shuffle"
     if strategy == "ship":
         shipped = Shipped.of(place, snapshot, follows=queries.isStreaming)
-        return ship_join(queries, shipped, asked=asked, unique=unique, output=output)
+        return ship_join(queries, shipped, asked=asked, answers=answers)
+    if is_declared:
+        raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
+    if answers.needs_data:
+        raise InvalidValueError("strategy 'shuffle' has no data of keys for only, columns and limit; use 'ship'")
     if queries.isStreaming:
         raise InvalidValueError("strategy 'shuffle' cannot join a stream; use 'ship', or join within foreachBatch")
-    return shuffle_join(queries, place, asked=asked, unique=unique, output=output, bucket_sets=BUCKET_SETS)
+    return shuffle_join(queries, place, asked=asked, answers=answers, bucket_sets=BUCKET_SETS)
 
 
 def _asked(
@@ -413,7 +429,7 @@ class Shipped:
             )
 
 
-def ship_join(queries: DataFrame, index: Shipped, *, asked: AskedColumns, unique: bool, output: Output) -> DataFrame:
+def ship_join(queries: DataFrame, index: Shipped, *, asked: AskedColumns, answers: Answers) -> DataFrame:
     """Join queries, which may be a stream, with an index that all workers reach.
 
     Answers depend on the query and the snapshot alone: of one snapshot, and while none of its keys expires, a task that
@@ -427,11 +443,11 @@ def ship_join(queries: DataFrame, index: Shipped, *, asked: AskedColumns, unique
             reject_nulls(batch.column(asked.tags), batch.schema.names[asked.tags])
             for first in range(0, len(batch), QUERIES):
                 some = batch.slice(first, QUERIES)
-                yield from with_keys(output, some, opened.match_many(asked.messages(some), unique=unique))
+                yield from answers.beside(some, answers.ask(opened, asked.messages(some)))
 
     # As structs, since `mapInArrow` does not find columns with a dot in their names
     structs = queries.select(functions.struct("*").alias("query"))
-    return structs.mapInArrow(tagmatch_ship, StructType([*queries.schema.fields, answer_field(output, index.key_type)]))
+    return structs.mapInArrow(tagmatch_ship, StructType([*queries.schema.fields, *answers.fields]))
 
 
 def _open(location: Repository, key_type: KeyType, *, plane: bool = False) -> TagMatch[Any]:

@@ -61,10 +61,10 @@ from tagmatch.partitioner.spark.batches import (
     sets_at,
     sorted_by_number,
 )
-from tagmatch.spark.columns import AskedColumns, Output, answer_field, on_plane, quoted, reject_nulls, with_keys
+from tagmatch.spark.columns import Answers, AskedColumns, on_plane, quoted, reject_nulls
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 #: What the place of a message is called as an attribute, as no other can be
 PLACE = ""
@@ -233,10 +233,10 @@ class Shuffle:
     index: Repository
     snapshot: str  # Name of the snapshot
     now: int  # Keys that have expired at this time, in microseconds since 1970, are no answers
-    key_type: KeyType
     buckets: ShuffleBuckets
     labels: I64Array  # Labels of batches for the buckets and, behind them, for the homes of queries
     asked: AskedColumns
+    answers: Answers  # Of buckets
 
     @property
     def numbers(self) -> I64Array:
@@ -245,7 +245,7 @@ class Shuffle:
 
 
 def shuffle_join(
-    queries: DataFrame, index: Repository, *, asked: AskedColumns, unique: bool, output: Output, bucket_sets: int
+    queries: DataFrame, index: Repository, *, asked: AskedColumns, answers: Answers, bucket_sets: int
 ) -> DataFrame:
     """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets."""
     spark = queries.sparkSession
@@ -255,8 +255,9 @@ def shuffle_join(
     parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
     buckets = buckets_for(there, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
-    plan = Shuffle(index, name, now_us(), snapshot.key_type, buckets, labels, asked)
-    schema, merged = queries.schema, unique or output == "lists"
+    schema, merged = queries.schema, answers.unique or answers.output != "rows"
+    part = answers.of_part if merged else answers
+    plan = Shuffle(index, name, now_us(), buckets, labels, asked, part)
     at_home = merged or buckets.has_others
 
     def tagmatch_send_queries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -280,19 +281,27 @@ def shuffle_join(
     sent = sent.union(numbered.mapInArrow(tagmatch_send_queries, SERIALIZED))
     met = sorted_by_number(sent, buckets.count)
     if not merged:
-        return met.mapInArrow(tagmatch_match_buckets, StructType([*schema.fields, answer_field(output, plan.key_type)]))
-    found = answer_field("lists", plan.key_type)
-    part = StructType([StructField("id", LongType()), StructField("query", schema), found])
-    keys = functions.flatten(functions.collect_list("keys"))
+        return met.mapInArrow(tagmatch_match_buckets, StructType([*schema.fields, *answers.fields]))
+    of_part = StructType([StructField("id", LongType()), StructField("query", schema), *part.fields])
     whole = (
-        met.mapInArrow(tagmatch_match_buckets, part)
+        met.mapInArrow(tagmatch_match_buckets, of_part)
         .groupBy("id")
-        .agg(
-            functions.first("query", ignorenulls=True).alias("query"),
-            (functions.array_distinct(keys) if unique else keys).alias("keys"),
-        )
+        .agg(functions.first("query", ignorenulls=True).alias("query"), _together(answers).alias("answer"))
     )
-    return whole.select("query.*", "keys" if output == "lists" else functions.explode("keys").alias("key"))
+    if answers.output == "rows":
+        return whole.select("query.*", functions.explode("answer").alias("key"))
+    return whole.select("query.*", functions.col("answer").alias(answers.fields[0].name))
+
+
+def _together(answers: Answers) -> Column:
+    """The answer to a query, from those of parts."""
+    if answers.output == "exists":
+        return functions.max("exists")
+    if answers.output == "counts" and not answers.unique:
+        return functions.sum("count")
+    keys = functions.flatten(functions.collect_list("keys"))
+    keys = functions.array_distinct(keys) if answers.unique else keys
+    return functions.size(keys).cast("long") if answers.output == "counts" else keys
 
 
 # -- sets ------------------------------------------------------------------------------------------------------------
@@ -405,7 +414,9 @@ class _Bucket:
             staged.extend(tag_lists(batch.column("tags"), "tags"), numbers, removed=False)
             first += len(batch)
         numbered, _ = segment_after([], staged.changes(), LayoutOptions())
-        keys = _key_table([batch.column("keys") for batch in batches], plan.key_type).of_sets(numbered.keys.keys.values)
+        keys = _key_table([batch.column("keys") for batch in batches], plan.answers.key_type).of_sets(
+            numbered.keys.keys.values
+        )
         snapshot = Snapshot((replace(numbered, keys=keys),))
         try:
             self.engine = LocalEngine(None, snapshot, LayoutOptions(), StagingOptions(), MatchOptions(device="cpu"))
@@ -416,7 +427,7 @@ class _Bucket:
     def _place_clients(self, keys: KeyTable, plan: Shuffle) -> None:
         """Have the clients of these keys be where the folder says, if a message asks for that."""
         folder = plan.index.changeable
-        saved = open_positions(folder, plan.key_type, plane=False) if plan.asked.places and folder else None
+        saved = open_positions(folder, plan.answers.key_type, plane=False) if plan.asked.places and folder else None
         if saved is not None:
             here = pc.is_in(saved.keys, keys.column(keys.keys.values))
             some = here.to_numpy(zero_copy_only=False)
@@ -450,8 +461,9 @@ def matched(batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool) -
         messages = (
             pa.RecordBatch.from_struct_array(records.column("message")) if merged else plan.asked.messages(records)
         )
-        answers = bucket.engine.match_many(messages)
+        answers = bucket.engine.match_many(messages, wanted=plan.answers.wanted)
         if merged:
-            wanted = pc.or_(pc.greater(pc.list_value_length(answers), 0), records.column("query").is_valid())
+            found = answers if plan.answers.is_number else pc.list_value_length(answers)
+            wanted = pc.or_(found.cast(pa.bool_()), records.column("query").is_valid())
             records, answers = records.select(["id", "query"]).filter(wanted), answers.filter(wanted)
-        yield from with_keys("lists" if merged else "rows", records, answers)
+        yield from plan.answers.beside(records, answers)

@@ -16,7 +16,13 @@ from tagmatch.spark import match_udf
 
 
 def called(
-    way: str, frame: Any, index: object, *, unique: bool = False, **arguments: str | Sequence[str] | None
+    way: str,
+    frame: Any,
+    index: object,
+    *,
+    unique: bool = False,
+    only: str | None = None,
+    **arguments: str | Sequence[str] | None,
 ) -> dict[Any, list[Any]]:
     """The keys that a function gives for each row, by its first column.
 
@@ -25,12 +31,12 @@ def called(
     """
     names, call = {"tags": "tags", **arguments}, _by_tasks if isinstance(frame, Frame) else _by_spark
     found = {row[0]: list[Any]() for row in frame.select(frame.columns[0]).collect()}
-    for first, key in call(way, frame, str(index), unique, names):
+    for first, key in call(way, frame, str(index), {"unique": unique, "only": only}, names):
         found[first].append(key)
     return {first: sorted(keys) for first, keys in found.items()}
 
 
-def _by_spark(way: str, frame: Any, index: str, unique: bool, names: Mapping[str, Any]) -> list[Any]:
+def _by_spark(way: str, frame: Any, index: str, wanted: Mapping[str, Any], names: Mapping[str, Any]) -> list[Any]:
     def text(given: Any) -> str:
         return given if isinstance(given, str) else f"struct({', '.join(given)})" if given else "NULL"
 
@@ -38,14 +44,17 @@ def _by_spark(way: str, frame: Any, index: str, unique: bool, names: Mapping[str
     given = "".join(f", {name} => {text(each)}" for name, each in names.items())
     first, spark = frame.columns[0], frame.sparkSession
     if way == "sql":
-        query = f"SELECT {first}, m.key FROM asked, LATERAL tagmatch_match(index => '{index}'{given}) m"
+        only = "" if wanted["only"] is None else f", only => '{wanted['only']}'"
+        query = f"SELECT {first}, m.key FROM asked, LATERAL tagmatch_match(index => '{index}'{given}{only}) m"
     else:
-        spark.udf.register("keys_of", match_udf(index, unique=unique))
+        spark.udf.register("keys_of", match_udf(index, **wanted))
         query = f"SELECT {first}, explode(keys_of({given[2:]})) FROM asked"
     return [tuple(row) for row in spark.sql(query).collect()]
 
 
-def _by_tasks(way: str, frame: Frame, index: str, unique: bool, names: Mapping[str, Any]) -> Iterator[tuple[Any, Any]]:
+def _by_tasks(
+    way: str, frame: Frame, index: str, wanted: Mapping[str, Any], names: Mapping[str, Any]
+) -> Iterator[tuple[Any, Any]]:
     def column_of(each: Any) -> Column:
         if isinstance(each, str):
             return col(each)
@@ -54,11 +63,13 @@ def _by_tasks(way: str, frame: Frame, index: str, unique: bool, names: Mapping[s
     spark = frame.sparkSession
     asked = frame.select(frame.columns[0], *(column_of(each).alias(name) for name, each in names.items()))
     if way == "column":
-        match = match_udf(index, unique=unique)
+        match = match_udf(index, **wanted)
         pickled = cloudpickle.dumps(match.func)
     else:
         given = {field.name: AnalyzeArgument(field.dataType, None, False, False) for field in asked.schema[1:]}
         function, of_index = spark.functions["tagmatch_match"], AnalyzeArgument(t.StringType(), index, False, True)
+        if wanted["only"] is not None:
+            given["only"] = AnalyzeArgument(t.StringType(), wanted["only"], False, True)
         pickled = cloudpickle.dumps((function, function.analyze(index=of_index, **given)))
     for number, part in enumerate(asked.parts()):
         with task_of(number):

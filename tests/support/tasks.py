@@ -113,6 +113,10 @@ def _one_list(column: Column, values: Callable[[pa.Array], pa.Array]) -> Column:
     return column._replace(of=of)
 
 
+def _aggregated(name: str, aggregate: Callable[[Any], pa.Scalar]) -> Column:
+    return _made(name, lambda rows: pa.array([aggregate(rows.column(name)).as_py()], rows.column(name).type))
+
+
 #: Those of `pyspark.sql.functions`
 FUNCTIONS = SimpleNamespace(
     struct=lambda *names: _made("struct", lambda rows: _struct_of(rows if names == ("*",) else rows.select(names))),
@@ -125,6 +129,10 @@ FUNCTIONS = SimpleNamespace(
     array_distinct=lambda lists: _one_list(lists, lambda array: array.flatten().unique()),
     first=lambda name, **_: _made(name, lambda rows: rows.column(name).combine_chunks().drop_null()[:1]),
     explode=lambda name: col(name)._replace(exploded=True),
+    size=lambda lists: lists._replace(of=lambda table, number: pc.list_value_length(lists.of(table, number))),
+    sum=lambda name: _aggregated(name, pc.sum),
+    max=lambda name: _aggregated(name, pc.max),
+    col=col,
 )
 
 

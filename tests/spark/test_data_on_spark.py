@@ -1,0 +1,178 @@
+"""Data of keys, the best keys and numbers of keys in joins and functions, beside what the index itself answers."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+from support.index_files import make_index
+from support.spark_functions import called
+
+from tagmatch import FilterError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch.spark import match_udf, register, subset_join
+
+TAGS = list("abcdef")
+DATA = {
+    "priority": "int64",
+    "segment": "dictionary",
+    "large": "uint64",
+    "small": "uint8",
+    "price": "decimal(10, 2)",
+    "day": "date",
+    "at": "timestamp",
+}
+#: What Spark has for each
+KINDS = ["bigint", "string", "decimal(20,0)", "smallint", "decimal(10,2)", "date", "timestamp"]
+ZONE = datetime.UTC
+
+
+def data_of(key: int) -> dict[str, Any]:
+    at = datetime.datetime(2026, 1, 1, tzinfo=ZONE) + datetime.timedelta(days=key)
+    known = (key % 7, ["new", "old", None][key % 3], 2**63 + key, key, Decimal(key) / 4, at.date(), at)
+    return dict(zip(DATA, known, strict=True)) if key % 5 else {}
+
+
+@pytest.fixture(params=["integer", "string"])
+def index(request: pytest.FixtureRequest, rng: random.Random, tmp_path: Path) -> Path:
+    with TagMatch(tmp_path / "index", key_type=request.param, data=DATA, device="cpu", threads=1) as tm:
+        for key in range(60):
+            name = key if request.param == "integer" else f"k{key:03}"
+            tags, where = rng.sample(TAGS, rng.randrange(3)), rng.choice([None, "bid > 5", 'bid > 2 or city = "x"'])
+            tm.put(name, tags, where=where, data=data_of(key))
+            if key == 40:
+                tm.consolidate()
+        tm.consolidate()
+    return tmp_path / "index"
+
+
+def asked(spark: Any, rng: random.Random) -> tuple[Any, pa.Table]:
+    rows = [(n, rng.sample(TAGS, rng.randrange(6)), rng.choice([None, 1.0, 3.0, 7.0]), "x") for n in range(40)]
+    frame = spark.createDataFrame(rows, "n int, tags array<string>, bid double, city string").repartition(3, "n")
+    ns, tags, bid, city = (list(column) for column in zip(*rows, strict=True))
+    assert ns == sorted(ns)
+    return frame, pa.table({"tags": tags, "bid": pa.array(bid, pa.float64()), "city": city})
+
+
+def in_order(lists: list[Any]) -> list[Any]:
+    return [sorted(each, key=repr) if isinstance(each, list) else each for each in lists]
+
+
+def by_row(joined: Any) -> list[Any]:
+    found = {row.n: row[-1] for row in joined.collect()}
+    return [found[n] for n in sorted(found)]
+
+
+ONLY = 'segment = "new" or priority > 4'
+
+
+@pytest.mark.parametrize("strategy", ["auto", "shuffle"])
+@pytest.mark.parametrize("unique", [False, True])
+def test_numbers(
+    spark: Any, index: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch, strategy: Any, unique: bool
+) -> None:
+    """Of keys, of which one may have several sets that match."""
+    monkeypatch.setattr("tagmatch.spark.join.BUCKET_SETS", 10)
+    frame, messages = asked(spark, rng)
+    given = {"attributes": ["bid", "city"], "strategy": strategy, "unique": unique}
+    counts = subset_join(frame, index, output="counts", **given)
+    exists = subset_join(frame, index, output="exists", **given)
+    assert (counts.dtypes[-1], exists.dtypes[-1]) == (("count", "bigint"), ("exists", "boolean"))
+    with TagMatch.open(index, device="cpu", threads=1) as tm:
+        wanted = tm.match_counts(messages, unique=unique).to_pylist()
+        assert by_row(counts) == wanted
+        assert by_row(exists) == tm.match_exists_many(messages).to_pylist()
+        assert (wanted == tm.match_counts(messages).to_pylist()) != unique
+
+
+def test_data(spark: Any, index: Path, rng: random.Random) -> None:
+    """Of any type, beside keys and alone."""
+    frame, messages = asked(spark, rng)
+    columns: list[str] = [*DATA]
+    given: dict[str, Any] = {"attributes": ["bid", "city"], "only": ONLY}
+    rows = subset_join(frame, index, columns=columns, **given)
+    lists = subset_join(frame, index, columns=columns, output="lists", **given)
+    assert rows.dtypes[5:] == [*zip(DATA, KINDS, strict=True)]
+    with TagMatch.open(index, device="cpu", threads=1) as tm:
+        wanted = tm.match_many(messages, only=ONLY, columns=columns).to_pylist()
+        ones = tm.match_many(messages, only=ONLY).to_pylist()
+        counts = tm.match_counts(messages, only=ONLY).to_pylist()
+        best = tm.match_best(messages, limit=3, order_by="priority desc", only=ONLY).to_pylist()
+        scored = tm.match_best(messages, limit=3, score="priority * bid").to_pylist()
+    plain = [[tuple(row.values()) for row in each] for each in wanted]
+    found = [list[Any]() for _ in wanted]
+    for row in rows.collect():
+        found[row.n].append(tuple(_at_utc(value) for value in row[4:]))
+    assert in_order(found) == in_order(plain)
+    assert in_order([[tuple(map(_at_utc, row)) for row in each] for each in by_row(lists)]) == in_order(plain)
+    assert sum(map(len, plain)) > 40
+    assert in_order(by_row(subset_join(frame, index, output="lists", **given))) == in_order(ones)
+    assert by_row(subset_join(frame, index, output="counts", **given)) == counts
+    ordered = subset_join(frame, index, output="lists", limit=3, order_by="priority desc", **given)
+    assert by_row(ordered) == best
+    by_score = subset_join(frame, index, limit=3, score="priority * bid", attributes=["bid", "city"], output="lists")
+    assert by_row(by_score) == scored
+    register(spark)
+    struct = {"attributes": ("bid", "city")}
+    for way in ("sql", "column"):
+        by_query = called(way, frame, index, only=ONLY, **struct)
+        assert in_order([by_query[n] for n in sorted(by_query)]) == in_order(ones)
+
+
+def _at_utc(value: Any) -> Any:
+    """Spark gives times without a zone, in that of this machine."""
+    return value.astimezone(ZONE) if isinstance(value, datetime.datetime) else value
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"only": "segmnt = 1"}, InvalidValueError, "no column 'segmnt'"),
+        ({"only": "segment ="}, FilterError, "only: "),
+        ({"columns": ["prioritty"]}, InvalidValueError, "no column 'prioritty'.*priority"),
+        ({"columns": "priority"}, InvalidTypeError, "columns must be names"),
+        ({"limit": 3}, InvalidValueError, "asked for by limit, with one of order_by and score"),
+        ({"order_by": "priority"}, InvalidValueError, "asked for by limit, with one of order_by and score"),
+        ({"limit": 3, "order_by": "nothing"}, InvalidValueError, "no column of data 'nothing'"),
+        ({"limit": 0, "order_by": "priority"}, InvalidValueError, "limit must be from 1"),
+        ({"limit": 3, "score": "priority +"}, FilterError, "score: column"),
+        ({"output": "counts", "columns": ["priority"]}, InvalidValueError, "columns go with all keys"),
+        ({"output": "exists", "limit": 3, "order_by": "priority"}, InvalidValueError, "limit goes with keys"),
+    ],
+    ids=str,
+)
+def test_mistakes_about_data(spark: Any, tmp_path: Path, given: dict[str, Any], kind: Any, message: str) -> None:
+    """Found before any task begins."""
+    with TagMatch(tmp_path / "index", data=DATA) as tm:
+        tm.put(1, ["a"], data={"priority": 1})
+        tm.consolidate()
+    frame = spark.createDataFrame([(1, ["a"])], "n int, tags array<string>")
+    with pytest.raises(kind, match=message):
+        subset_join(frame, tmp_path / "index", **given)
+    with pytest.raises(kind, match=message):
+        match_udf(tmp_path / "index", **given)
+
+
+def test_what_is_added_has_names_of_its_own(spark: Any, tmp_path: Path) -> None:
+    with TagMatch(tmp_path / "index", data={"Priority": "int8"}) as tm:
+        tm.put(1, ["a"], data={"Priority": 1})
+        tm.consolidate()
+    frame = spark.createDataFrame([(1, ["a"])], "priority int, tags array<string>")
+    with pytest.raises(InvalidValueError, match="has a column 'priority' already"):
+        subset_join(frame, tmp_path / "index", columns=["Priority"])
+    with pytest.raises(InvalidValueError, match="'shuffle' has no data of keys"):
+        subset_join(frame, tmp_path / "index", only="Priority = 1", strategy="shuffle")
+    with pytest.raises(InvalidValueError, match="one answer for each row"):
+        match_udf(tmp_path / "index", output="rows")
+
+
+def test_types_of_functions(tmp_path: Path) -> None:
+    index = make_index(tmp_path / "index", [(["a"], "ana")])
+    assert match_udf(index, output="counts").returnType == t.LongType()
+    assert match_udf(index, output="exists").returnType == t.BooleanType()
+    assert match_udf(index).returnType == t.ArrayType(t.StringType(), containsNull=False)
