@@ -52,18 +52,14 @@ from tagmatch.model.input.values import (
 )
 from tagmatch.model.names import check_names
 from tagmatch.model.options import KeyType
-from tagmatch.model.where.alternatives import NO_AREAS, check_areas
 from tagmatch.model.where.areas import Near
 from tagmatch.model.where.constraints import (
-    AREA_TAGS,
     LIKE,
     MANY,
     MATCHES,
     OPERATORS,
-    PARTS,
     PHRASE,
     RANGES,
-    VERIFIED,
     Constraint,
     Where,
 )
@@ -104,8 +100,6 @@ def alternatives(
     if area is not None:
         at = area_tag(area, plane=plane)
         rows = [[*row, at] for row in rows]
-    if len(conditions) + (area is not None) > 1:
-        check_areas(rows)
     return rows
 
 
@@ -337,32 +331,7 @@ def with_conditions(
         ]
     if where is not None:
         chunks, sources = _with_alternatives(chunks, conditions_of(where, rows, plane=plane, declared=declared))
-    first = 0
-    for chunk in chunks if where is not None or (constraints is not None and areas is not None) else ():
-        row = _with_area_and_verified(chunk)
-        if row is not None:
-            raise FilterError(f"where: row {first + row if sources is None else sources[first + row]}: {NO_AREAS}")
-        first += len(chunk)
     return chunks, sources
-
-
-def _with_area_and_verified(rows: TagLists) -> int | None:
-    """The first row with both an area and a test that is verified."""
-    tags = rows.tags
-    numbers = np.flatnonzero(np.diff(tags.offsets) > _RESERVED_BYTES)
-    begins = tags.offsets[numbers].astype(np.int64)
-    are_reserved = (tags.data[begins] == 0) & np.isin(tags.data[begins + 1], _SIGN_BYTES)
-    numbers, begins = numbers[are_reserved], begins[are_reserved]
-    kinds = tags.data[begins + 2]
-    if not (kinds == _AREA_BYTE).any() or not np.isin(kinds, _VERIFIED_BYTES).any():
-        return None
-    both = np.ones(len(rows), np.bool_)
-    for some in (kinds == _AREA_BYTE, np.isin(kinds, _VERIFIED_BYTES)):
-        chosen = np.zeros(len(tags), np.int64)
-        chosen[numbers[some]] = 1
-        counts = offsets_of(chosen if rows.indices is None else chosen[rows.indices])
-        both &= np.diff(counts[rows.offsets]) > 0
-    return int(np.argmax(both)) if both.any() else None
 
 
 def _ranges(chunks: list[TagLists]) -> Iterator[tuple[TagLists, int, int]]:
@@ -442,9 +411,6 @@ _NEEDED = {
 }
 # Of operators by number, whether they have two ends, between which there must be a value
 _HAS_ENDS = np.array([own.count == 2 for own in OPERATORS.values()])
-# Bytes with which the tags of constraints begin: U+0000, the sign, the kind, and more
-_RESERVED_BYTES, _SIGN_BYTES, _AREA_BYTE = 3, [*b"+-"], ord(AREA_TAGS[0][2])
-_VERIFIED_BYTES = [ord(each) for each in (*VERIFIED, PARTS)]
 # And whether their operand is a pattern, which may have mistakes
 _HAS_PATTERN = np.array([own.kind in (LIKE, MATCHES) for own in OPERATORS.values()])
 _PHRASE = list(OPERATORS).index(PHRASE)

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeGuard
 
 from tagmatch.model.errors import FilterError
-from tagmatch.model.where.constraints import AREA, AREA_TAGS, NO_TAG, PARTS, RANGES, Constraint, Interval, is_verified
+from tagmatch.model.where.constraints import AREA, NO_TAG, PARTS, RANGES, Constraint, Interval
 from tagmatch.model.where.values import is_reserved
 
-#: Said where an area meets parts
-NO_AREAS = (
-    "an area cannot stand with `at least`, `like`, `matches`, another attribute or now(), nor with more alternatives "
-    "than a condition may have sets: write it with `or`, `prefix`, `contains`, or with fewer alternatives"
+# Said where an area is among parts
+_NO_AREAS = (
+    "where: an area cannot be one of the parts of `at least`, nor of more alternatives than a condition may have sets: "
+    "write it before them with `and`, or with fewer alternatives"
 )
 #: Most rows that are stored for one expression
 MAX_CONJUNCTIONS = 1024
@@ -84,7 +84,7 @@ def rows_for(expression: Expression, *, is_stored: bool = False) -> list[Row]:
 
     What stands in a stored set is one test, also if it counts to one, or to all. More than `MAX_CONJUNCTIONS` are one
     row, with a test of parts. FilterError for more than `MAX_DEPTH` parentheses, a test without a negation, or an area
-    with parts.
+    among parts.
     """
     rows = []
     if is_stored and isinstance(expression, Gate) and expression.is_counted:
@@ -92,7 +92,6 @@ def rows_for(expression: Expression, *, is_stored: bool = False) -> list[Row]:
     else:
         found = _rows(expression, negated=False, depth=0)
     for terms in found:
-        check_areas([_order(terms)])
         tags = sorted(term for term in terms if isinstance(term, str))
         rows.append(Row(tags, sorted((term for term in terms if isinstance(term, Constraint)), key=_tag_of)))
     return rows
@@ -127,14 +126,7 @@ def _rows(expression: Expression, *, negated: bool, depth: int) -> list[Terms]:
     if found is not None and len(found) <= MAX_CONJUNCTIONS:
         return found
     # One row, with a test of the alternatives
-    return [frozenset(_conjuncts(_term(expression, negated=negated, depth=depth)))]
-
-
-def check_areas(rows: Iterable[Iterable[str]]) -> None:
-    """FilterError if a row of tags has an area and parts, which no finder looks for together."""
-    for row in rows:
-        if any(map(is_verified, row)) and any(tag.startswith(AREA_TAGS) for tag in row):
-            raise FilterError(f"where: {NO_AREAS}")
+    return [_terms(expression, negated=negated, depth=depth)]
 
 
 def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms] | None:
@@ -149,36 +141,41 @@ def _product(rows: Sequence[Terms], others: Sequence[Terms]) -> list[Terms] | No
 # -- tests of parts ----------------------------------------------------------------------------------------------------
 
 
-def _term(expression: Expression, *, negated: bool, depth: int) -> Term:
-    """An expression as one term: without rows, so that it does not grow."""
+def _terms(expression: Expression, *, negated: bool, depth: int) -> Terms:
+    """An expression as terms that all hold: without rows, so that it does not grow."""
     if depth > MAX_DEPTH:
         raise _too_deep()
     if isinstance(expression, Not):
-        return _term(expression.part, negated=not negated, depth=depth + 1)
+        return _terms(expression.part, negated=not negated, depth=depth + 1)
     if not isinstance(expression, Gate):
-        term = _negation(expression) if negated else expression
-        if _is_area(term):
-            raise FilterError(f"where: {NO_AREAS}")
-        return term
+        return frozenset([_negation(expression) if negated else expression])
     least = len(expression.parts) - expression.least + 1 if negated else expression.least
     if least not in (1, len(expression.parts)):
-        return _parts(expression, negated=negated, depth=depth)
-    terms = [_term(part, negated=negated, depth=depth + 1) for part in expression.parts]
-    if least == 1:
-        rows = folded(frozenset(_conjuncts(each)) for term in terms for each in _disjuncts(term))
-        return _some_of(1, [_some_of(len(row), [*row]) for row in rows])
-    row = _conjunction(frozenset(each for term in terms for each in _conjuncts(term)))
-    return _some_of(len(row), [*row])
+        return frozenset([_parts(expression, negated=negated, depth=depth)])
+    parts = [_terms(part, negated=negated, depth=depth + 1) for part in expression.parts]
+    if least == len(expression.parts):
+        return _conjunction(frozenset().union(*parts))
+    rows = folded(frozenset(_conjuncts(each)) for part in parts for each in _disjuncts(_all_of(part)))
+    return frozenset(_conjuncts(_some_of(1, [*map(_all_of, rows)])))
+
+
+def _all_of(terms: Terms) -> Term:
+    return _some_of(len(terms), [*terms])
 
 
 def _parts(gate: Gate, *, negated: bool, depth: int) -> Term:
     """A test of so many parts, be it one or all."""
-    terms = [_term(part, negated=negated, depth=depth + 1) for part in gate.parts]
+    terms = [_all_of(_terms(part, negated=negated, depth=depth + 1)) for part in gate.parts]
     return _some_of(len(terms) - gate.least + 1 if negated else gate.least, terms)
 
 
 def _some_of(least: int, terms: Sequence[Term]) -> Term:
-    return terms[0] if len(terms) == 1 else Constraint.at_least(least, list(map(_tag_of, terms)))
+    """So many of some terms; FilterError if one of several is an area."""
+    if len(terms) == 1:
+        return terms[0]
+    if any(isinstance(term, Constraint) and term.kind == AREA for term in terms):
+        raise FilterError(_NO_AREAS)
+    return Constraint.at_least(least, list(map(_tag_of, terms)))
 
 
 def _conjuncts(term: Term) -> list[Term]:
@@ -214,10 +211,6 @@ def _term_of_tag(tag: str) -> Term:
 
 def _has_parts(term: Term) -> TypeGuard[Constraint]:
     return isinstance(term, Constraint) and term.kind == PARTS
-
-
-def _is_area(term: Term) -> bool:
-    return isinstance(term, Constraint) and term.kind == AREA
 
 
 def _too_deep() -> FilterError:

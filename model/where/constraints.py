@@ -462,11 +462,6 @@ class Where(str):
         return hash((Where, str.__hash__(self)))
 
 
-def is_verified(tag: str) -> bool:
-    """Whether a tag is that of a test that is verified, or of parts."""
-    return is_reserved(tag) and tag[2:3] in (*VERIFIED, PARTS)
-
-
 def _simpler(pattern: str) -> tuple[str, list[Value]]:
     """The operator that says the same as `like` with a pattern, and its operand."""
     parts = like_parts(pattern)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, U32Array, UIntArray, frozen
+from tagmatch.model.arrays import I64Array, Lists, U32Array, UIntArray, frozen, offsets_of
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
@@ -61,9 +61,11 @@ from tagmatch.pipeline.one import (
     tags_in,
 )
 from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
-from tagmatch.pipeline.tags import TagIndex
+from tagmatch.pipeline.tags import QueryBatch, TagIndex
 
 _log = logging.getLogger(__name__)
+# A message and a rank are one number, in which the rank has so many bits
+_RANK_BITS = 32
 # No row has more than that
 _ALL = np.iinfo(np.int64).max
 #: In the place of the rows of things that are rows
@@ -121,13 +123,27 @@ class AreaFinder(Finder):
             ends, none = np.zeros(count + 1, np.int64), np.zeros(0, np.uint32)
             table = MessageTable(ends, none, ends, none, none)
         else:
-            table = filters.encoded(messages)
+            table = filters.encoded(messages, self._ranks(messages))
         locations = locations_of(messages.tags, messages.first, messages.last)
         device = self.device if count >= self.fewest_messages else None
         with self._counting:
             if self._matched_by:
                 self._matched_by["cpu" if device is None else "cuda"] += count
         return Sought(groups_of(self.index, table), table, locations, device)
+
+    def _ranks(self, messages: SegmentMessages) -> QueryBatch:
+        """Ranks of messages, and of the computed tests that hold for each."""
+        ranks, computed = messages.ranks, self.index.computed
+        if computed is None:
+            return ranks
+        held = computed.find(computed.prepare(messages)).rows
+        own = [
+            np.repeat(np.arange(len(messages)), np.diff(offsets)) << _RANK_BITS | values
+            for offsets, values in ((ranks.offsets, ranks.ranks), (held.offsets, held.values))
+        ]
+        pairs = np.sort(np.concatenate(own))
+        counts = np.bincount(pairs >> _RANK_BITS, minlength=len(messages))
+        return QueryBatch(offsets_of(counts), (pairs & (1 << _RANK_BITS) - 1).astype(np.uint32))
 
     def find(self, prepared: Sought) -> RowsFound:
         """As `Finder` says; of sets that follow clients, it finds the keys of those that a message is for."""
@@ -181,9 +197,9 @@ class AreaFinder(Finder):
                 _log.error("%s; the CPU goes on with areas", error)
         return cpu.find(places, groups)
 
-    def one_query(self, segment: Segment, tags: TagIndex) -> OneLocated:
-        """As `Finder` says."""
-        return one_located(segment, tags, self.index)
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneLocated | None:
+        """As `Finder` says; `None` if tests are computed, which packets do."""
+        return None if self.index.computed is not None else one_located(segment, tags, self.index)
 
 
 def groups_of(index: AreaIndex, messages: MessageTable) -> Lists:

@@ -35,13 +35,16 @@ from tagmatch.model.kernels.outlines import CORRIDOR, POLYGON, SOUND, Outlines, 
 from tagmatch.model.kernels.sphere import BOX, CIRCLE, LOWER, NEAR
 from tagmatch.model.kernels.tag_table import TagInterner, areas_among, constraints_among
 from tagmatch.model.tables import Segment
+from tagmatch.model.where.constraints import PARTS, VERIFIED
 from tagmatch.model.where.tag_columns import Parsed, check_geometry, parsed, shapes_of
 from tagmatch.pipeline.areas.chunks import Places, Shapes, all_frozen
 from tagmatch.pipeline.areas.clients import ClientCells
 from tagmatch.pipeline.areas.fixed import FixedAreas
 from tagmatch.pipeline.areas.positions import Clients
 from tagmatch.pipeline.filters.asked import Asked, Requirements, TokenCells, cells_of, requirements_of, sets_of
+from tagmatch.pipeline.filters.computed import are_of_kinds
 from tagmatch.pipeline.filters.index import FilterIndex, encoder_of, index_of
+from tagmatch.pipeline.filters.parts import PartsFinder, holding_of
 
 # In the place of a number
 _NONE = -1
@@ -213,6 +216,7 @@ class AreaIndex:
     plane: bool
     # Of those contents that are found first, which ask something: what it finds are their groups
     filters: FilterIndex | None
+    computed: PartsFinder | None  # Which tests that are computed, and parts, hold, by their ranks: these are contents
     tokens: GroupTokens  # The groups of the others, whose areas are found first
     sets: GroupedSets
     fixed: FixedAreas  # The fixed area of each set that has one; its id is the row
@@ -240,7 +244,7 @@ class AreaIndex:
         """Bytes of memory."""
         arrays = [*self.tokens.cells[:-1], *self.sets[:3], *self.tests, self.fixed_rows, self.loose]
         found: int = self.fixed.nbytes + sum(each.nbytes for each in arrays)
-        found += 0 if self.filters is None else self.filters.nbytes
+        found += sum(each.nbytes for each in (self.filters, self.computed) if each is not None)
         if self.followers is not None:
             found += self.followers.cells.nbytes + self.followers.rows.nbytes + self.followers.places.nbytes
         return found
@@ -272,7 +276,9 @@ def areas_of(
     if not is_area.any():
         return None
     asked = _asked(segment, is_area, plane=plane)
-    is_constraint = constraints_among(tags)
+    # A test that is computed is a tag, which messages have if it holds
+    is_computed = are_of_kinds(tags, (PARTS, *VERIFIED))
+    is_constraint = constraints_among(tags) & ~is_computed
     found = parsed(tags, is_constraint)
     contents = contents_of(segment.tagsets.ranks, asked.rows, is_area, found, is_constraint)
     count = len(asked.rows)
@@ -298,8 +304,10 @@ def areas_of(
         required = requirements_of(contents.asked, found, tags, segment.frequencies, seen)
     groups = _groups(segment, asked, contents, required, likely)
     rows = asked.rows.astype(np.uint32)
+    used = np.unique(contents.asked.ranks)
+    computed = used[is_computed[used]]
     return AreaIndex(
-        plane, groups.filters, groups.tokens, groups.sets,
+        plane, groups.filters, holding_of(tags, computed) if len(computed) else None, groups.tokens, groups.sets,
         FixedAreas.of(groups.numbers[some], groups.size, shapes, rows[some], plane=plane), rows[some],
         _by_group(groups.numbers[loose], groups.size, rows[loose]),
         _tests(asked, np.flatnonzero(left), len(segment)),

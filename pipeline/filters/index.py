@@ -25,6 +25,7 @@ from tagmatch.pipeline.filters.lines import BLOCK, LineIndex, line_index
 from tagmatch.pipeline.filters.messages import MessageTable, messages_of
 from tagmatch.pipeline.filters.trie import TrieIndex, trie_index
 from tagmatch.pipeline.segment import RowsFound, SegmentMessages, rows_beside
+from tagmatch.pipeline.tags import QueryBatch
 
 #: How messages get to a set
 Path: TypeAlias = Literal["trie", "lines"]
@@ -60,9 +61,11 @@ class FilterIndex:
             + sum(bytes_of(*part.arrays[:-1], part.sets[1:]) for part in self.parts.values())
         )
 
-    def encoded(self, messages: SegmentMessages) -> MessageTable:
-        """Messages as ranks and codes; it counts what they have."""
-        table = messages_of(messages.ranks, messages.tags, messages.first, messages.last, self.attributes)
+    def encoded(self, messages: SegmentMessages, ranks: QueryBatch | None = None) -> MessageTable:
+        """Messages as ranks, if not these are given, and codes; it counts what they have."""
+        table = messages_of(
+            messages.ranks if ranks is None else ranks, messages.tags, messages.first, messages.last, self.attributes
+        )
         self.seen.count(len(messages), table.attributes)
         return table
 

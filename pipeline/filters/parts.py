@@ -234,6 +234,13 @@ def parts_of_sets(segment: Segment) -> PartsFinder | None:
     return _Plan(tree).finder(rows) if tree.sound[tree.first_row :].any() else None
 
 
+def holding_of(tags: Strings, ranks: U32Array) -> PartsFinder | None:
+    """What finds which of these tags, of parts and of tests that are computed, hold; its rows are their ranks."""
+    count = len(ranks)
+    tree = _tree_of(gather_strings(tags, ranks.astype(np.uint64)), np.arange(count + 1), np.arange(count))
+    return _Plan(tree).finder(ranks) if tree.sound[tree.first_row :].any() else None
+
+
 class _Tree(NamedTuple):
     """What some rows ask: different tags and tests, then those that stand for parts, then the rows themselves."""
 

@@ -4,15 +4,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from oracle import AtLeast, Tags, evaluate
 from support import filters
 from support.conditions import Expression, Message, assert_found_one_by_one, in_tables
 
-from tagmatch import Box, FilterError, TagMatch
+from tagmatch import TagMatch
 from tagmatch.model.options import Layout
 
 _TREES = st.lists(st.tuples(st.sets(filters.tags, max_size=2), filters.counting_trees), min_size=1, max_size=6)
@@ -98,22 +96,3 @@ def test_explained() -> None:
         ((row, keys),) = tm.explain(["x"], {"a": 1, "b": 2})
         assert ([*map(str, row)], keys) == (['at least 2 of {a = 1, not b = 2, tags {"x"}}'], (1,))
         assert str(tm.explain([], {"a": 1, "b": 2}, key=1)).endswith(": 1 of 3 hold, not 2")
-
-
-WAYS = [
-    lambda tm, where: tm.add_set([], 1, where=where, area=Box(1, 1, 2, 2)),
-    lambda tm, where: tm.add_set([], 1, where=f"{where} and within box(1, 1, 2, 2)"),
-    lambda tm, where: tm.add_sets([[], []], [1, 2], where=[None, where], area=[None, Box(1, 1, 2, 2)]),
-    lambda tm, where: tm.add_sets([[], []], [1, 2], where=where, area=Box(1, 1, 2, 2)),
-    lambda tm, where: tm.add_subscriptions(
-        pa.table({"key": [1, 2], "where": ["a = 1", where], "area": pa.array([None, {"metres": 5.0}])})
-    ),
-]
-
-
-@pytest.mark.parametrize("way", WAYS, ids=range(len(WAYS)))
-def test_areas_are_for_sets_without_parts(way: Any) -> None:
-    with TagMatch(device="cpu") as tm:
-        with pytest.raises(FilterError, match=r"^where: (row [01]: )?an area cannot stand with `at least`, `like`, "):
-            way(tm, "at least 2 of {a = 1, b = 1, c = 1}")
-        assert tm.stats()["staged"] == 0

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from support import filters, verified
 from support.conditions import Expression, Message, assert_found_one_by_one, in_tables
 from support.constrained import table_of
 
-from tagmatch import Box, FilterError, InvalidTypeError, InvalidValueError, TagMatch
+from tagmatch import Box, Circle, FilterError, InvalidTypeError, InvalidValueError, Near, Polygon, TagMatch
+from tagmatch.model.input.places import area_has
 from tagmatch.model.options import Layout
 from tagmatch.model.where import automata, patterns
 from tagmatch.model.where.automata import NEVER, automaton_of, finds, needed
@@ -166,28 +168,99 @@ def test_mistakes_in_columns(struct: dict[str, Any], error: type[Exception], mes
         assert tm.stats()["staged"] == 0
 
 
-WAYS = [
-    lambda tm, where: tm.add_set([], 1, where=where, area=Box(1, 1, 2, 2)),
-    lambda tm, where: tm.add_set([], 1, where=f"{where} and within box(1, 1, 2, 2)"),
-    lambda tm, where: tm.add_sets([["", "x"], ["y"]], [1, 2], where=[None, where], area=[None, Box(1, 1, 2, 2)]),
-]
+_AREAS = (Box(1, 1, 2, 2), Circle(1, 1, 100_000), Polygon("POLYGON ((1 1, 2 1, 2 2, 1 2, 1 1))"), Near(100_000))
+_PLACES = st.sampled_from([(1.5, 1.5), (1.0, 1.0), (1.2, 0.8), (50.0, 50.0)])
 
 
-@pytest.mark.parametrize("way", WAYS, ids=range(len(WAYS)))
-@pytest.mark.parametrize("where", ["a < b", 'a like "b_"', 'not a matches "b"', "a < now()"])
-def test_areas_are_for_sets_without_such_tests(way: Any, where: str) -> None:
+@given(
+    stored=st.lists(
+        st.tuples(st.sets(filters.tags, max_size=1), verified.trees, st.sampled_from([*_AREAS, None])),
+        min_size=1,
+        max_size=5,
+    ),
+    data=st.data(),
+)
+def test_with_areas(layout: Layout, stored: list[tuple[set[str], Any, Any]], data: st.DataObject) -> None:
+    """Sets that are near a client, or in an area, and whose tests are verified; some ask for one of both only."""
+    spelling = data.draw(filters.spellings)
+    messages = [(*data.draw(verified.messages(tree)), data.draw(_PLACES)) for _, tree, _ in stored]
+    keys = range(len(stored))
+    with TagMatch(layout=layout, device="cpu", threads=1) as tm:
+        wheres = [filters.text_of(tree, spelling) for _, tree, _ in stored]
+        tm.add_sets([own for own, _, _ in stored], keys, where=wheres, area=[area for *_, area in stored])
+        tm.consolidate()
+        tm.move(keys, [1.5] * len(keys), [1.5] * len(keys))
+        for tags, attributes, place in messages:
+            wanted = {
+                key
+                for key, (own, tree, area) in enumerate(stored)
+                if own <= {*tags} and evaluate(tree, tags, attributes) and _has(area, place)
+            }
+            assert tm.match_unique(sorted(tags), attributes, location=place) == wanted
+            for key in keys:
+                assert tm.explain(sorted(tags), attributes, location=place, key=key).matches == (key in wanted)
+            without = {key for key in wanted if stored[key][2] is None}
+            assert tm.match_unique(sorted(tags), attributes) == without
+
+
+def _has(area: Any, place: tuple[float, float]) -> bool:
+    if area is None:
+        return True
+    around = Circle(1.5, 1.5, area.metres) if isinstance(area, Near) else area
+    return bool(area_has(around, np.array([place[0]]), np.array([place[1]]), plane=False)[0])
+
+
+@pytest.mark.parametrize(
+    ("where", "attributes", "wanted"),
+    [
+        ("a < b and within box(1, 1, 2, 2)", {"a": 1, "b": 2}, True),
+        ("a < b and not within box(1, 1, 2, 2)", {"a": 1, "b": 2}, False),
+        ('a like "b_" or within box(1, 1, 2, 2)', {"a": "c"}, True),
+        ("at least 2 of {a = 1, b = 1, c = 1} and within box(1, 1, 2, 2)", {"a": 1, "c": 1}, True),
+        ("at least 2 of {a = 1, b = 1, c = 1} and within box(1, 1, 2, 2)", {"a": 1, "c": 2}, False),
+        ("at least 1 of {within box(3, 3, 4, 4), within box(1, 1, 2, 2)} and a < b", {"a": 1, "b": 2}, True),
+        (" and ".join(f"(a{n} = 1 or b{n} = 1)" for n in range(12)) + " and within box(1, 1, 2, 2)",
+         {f"a{n}": 1 for n in range(12)}, True),
+    ],
+)  # fmt: skip
+def test_areas_in_expressions(where: str, attributes: dict[str, Any], wanted: bool) -> None:
     with TagMatch(device="cpu") as tm:
-        with pytest.raises(FilterError, match=r"^where: (row 1: )?an area cannot stand with `at least`, `like`, "):
-            way(tm, where)
-        assert tm.stats()["staged"] == 0
+        tm.add_set([], 1, where=where)
+        tm.consolidate()
+        assert tm.match([], attributes, location=(1.5, 1.5)) == [1] * wanted
+        ((row, _),) = tm if len(tm) == 1 else [(None, None)]
+        if row is not None:
+            tm.remove_set(row, 1)
+            assert tm.consolidate().removed == 1
 
 
-def test_a_structure_with_an_area() -> None:
+@pytest.mark.parametrize(
+    "where",
+    [
+        "at least 2 of {a = 1, b = 1, within box(1, 1, 2, 2)}",
+        " and ".join(f"(a{n} = 1 or b{n} = 1)" for n in range(12)) + " and (a = 1 or within box(1, 1, 2, 2))",
+    ],
+)
+def test_areas_are_no_parts(where: str) -> None:
+    with (
+        TagMatch(device="cpu") as tm,
+        pytest.raises(FilterError, match="where: an area cannot be one of the parts"),
+    ):
+        tm.add_set([], 1, where=where)
+
+
+def test_a_structure_with_an_area(tmp_path: Path) -> None:
     struct = {"attr": "a", "op": "like", "value": "b_"}
     areas = pa.array([None, {"metres": 5.0}])
     table = pa.table({"key": [1, 2], "constraints": [[struct], [struct]], "area": areas})
-    with TagMatch(device="cpu") as tm, pytest.raises(FilterError, match=r"^where: row 1: an area cannot stand with "):
+    with TagMatch(tmp_path / "index", device="cpu") as tm:
         tm.add_subscriptions(table)
+        tm.consolidate()
+    with TagMatch.open(tmp_path / "index", device="cpu") as tm:
+        tm.move([2], [1.0], [1.0])
+        # A tag of this text says nothing of a test
+        for tags, text, wanted in (([], "bc", [1, 2]), (["\0+la\0b_"], "b", [])):
+            assert sorted(tm.match(tags, {"a": text}, location=(1.0, 1.0))) == wanted
 
 
 def test_stored_and_opened_again(tmp_path: Path, layout: Layout) -> None:
