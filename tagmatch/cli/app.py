@@ -593,6 +593,7 @@ def match(
             "Write, as `highlights`, the keys with the tags and tests of their sets, which held.", "--highlights"
         ),
     ] = False,
+    columns: cli.DataColumns = None,
     limit: Annotated[
         int | None, cli.option("Most keys of each query: its best by --order-by or --score, each once.", min=1)
     ] = None,
@@ -630,6 +631,7 @@ def match(
 
     ask: Callable[..., pa.Array]
     answers = {"--count": count, "--exists": exists, "--count-by": count_by, "--highlights": highlights}
+    answers["--columns"] = columns
     given = [option for option, own in answers.items() if own not in (False, None)]
     if len(given) > 1:
         raise typer.BadParameter(f"is another answer than {given[0]}; give one of the two", param_hint=given[1])
@@ -647,7 +649,7 @@ def match(
     elif count:
         name, ask = "count", partial(TagMatch.match_counts, unique=unique)
     else:
-        name, ask = "keys", partial(TagMatch.match_many, unique=unique)
+        name, ask = "keys", partial(TagMatch.match_many, unique=unique, columns=columns)
     ask = partial(ask, only=only)
     with contextlib.suppress(OSError):
         if os.path.isfile(output) and os.path.samefile(queries, output):

@@ -243,6 +243,15 @@ IgnoreColumnsOfQueries = Annotated[
         metavar="NAME,...",
     ),
 ]
+DataColumns = Annotated[
+    Any,
+    option(
+        "Columns of data to write with each key, within `keys`.",
+        "--columns",
+        parser=lambda text: _column_names(text, ()),
+        metavar="NAME,...",
+    ),
+]
 Columns = Annotated[
     Any,
     option(

@@ -255,7 +255,11 @@ def test_mistakes_of_scores_and_counts(tmp_path):
     assert answers("--limit", "2", "--score", "bid - size") == {"id": 0, "keys": [0, 3]}
     counts = [{"value": "x", "count": 2}, {"value": "y", "count": 1}, {"count": 1}]
     assert answers("--count-by", "name") == {"id": 0, "counts": counts}
+    assert answers("--columns", "name")["keys"][0] == {"key": 0, "name": "x"}
     assert answers("--highlights")["highlights"][0] == {"key": 0, "tags": ["a"], "tests": []}
     assert "is another answer than --count" in tagmatch(
         "match", tmp_path / "index", queries, "--count", "--count-by", "name", code=2
+    )
+    assert "is another answer than --count" in tagmatch(
+        "match", tmp_path / "index", queries, "--count", "--columns", "name", code=2
     )
