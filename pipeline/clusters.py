@@ -27,12 +27,6 @@ _MOST_SHARED = 255
 _NEAR_ROWS = _U(64)
 # Ranks of a row that are looked at before it is turned away: to branch for each takes longer
 _AT_ONCE = _U(4)
-# Rows that are looked at rank by rank at once, without a branch, and the most ranks of each, in the mean
-_FLAT_ROWS, _FLAT_RANKS = 128, 8
-# But fewer rows one by one
-_FEW_ROWS = 3
-#: Numbers for which `scan` needs room
-SPARE = _FLAT_ROWS * _FLAT_RANKS + 1
 
 #: Stands for the second rank of a set of one tag
 NO_RANK = np.uint32(0xFFFFFFFF)
@@ -186,8 +180,8 @@ def walk(bits, query, known, edges, most, out, used):
 
 
 @lent
-def _sift(bits, query, known, edges, out, used):
-    """As `walk`, by the second-rarest rank of each row."""
+def scan(bits, query, known, edges, out, used):
+    """As `walk`, of a cluster in which that takes less time: by the second-rarest rank of each row."""
     ((offsets, ranks, seconds, first_rows), _, _), (query_ranks, at, last) = known, query
     exact, candidates = 8 * len(bits) >= len(first_rows), _U(used)
     for row in range(_U(edges[0]), _U(edges[1])):
@@ -199,83 +193,32 @@ def _sift(bits, query, known, edges, out, used):
         candidate = _U(out[i])
         begin, stop = _U(offsets[candidate]) + _U(1), _U(offsets[candidate + _U(1)])
         out[found] = candidate
-        if all_known(bits, ranks, begin, stop):
-            found += _U(exact or contains_ranks(query_ranks, at, last, ranks, begin, stop))
+        contained = all_known(bits, ranks, begin, stop)
+        if not exact and contained:
+            contained = _U(contains_ranks(query_ranks, at, last, ranks, begin, stop))
+        found += contained
     return np.int64(found), np.int64(candidates) - used
 
 
 @lent
-def _flatly(bits, query, known, edges, out, used, spare):
-    """As `_sift`, of short rows: behind `out[spare]` is how many ranks up to each the query does not have."""
-    ((offsets, ranks, _, first_rows), _, _), (query_ranks, first_tag, last_tag) = known, query
-    exact, row, end = 8 * len(bits) >= len(first_rows), _U(edges[0]), _U(edges[1])
-    begin, target, strange = _U(offsets[row]), _U(used), np.uint32(0)
-    behind = _U(spare) + _U(1)
-    out[spare] = 0
-    for i in range(_U(offsets[end]) - begin):
-        word, bit = bit_of(bits, ranks[begin + i])
-        strange += np.uint32(~(bits[word] >> bit) & _U(1))
-        out[behind + i] = strange
-    before, read = np.uint32(0), _U(0)
-    for candidate in range(row, end):
-        at, last = _U(offsets[candidate]) - begin, _U(offsets[candidate + _U(1)]) - begin
-        read += _U(out[behind + min(at + _U(1), last - _U(1))] == before)
-        out[target] = candidate
-        target += _U(out[spare + last] == before)
-        before = out[spare + last]
-    if exact:
-        return np.int64(target), np.int64(read)
-    found = _U(used)
-    for i in range(found, target):
-        verified = _U(out[i])
-        begin, stop = _U(offsets[verified]) + _U(1), _U(offsets[verified + _U(1)])
-        out[found] = verified
-        found += _U(contains_ranks(query_ranks, first_tag, last_tag, ranks, begin, stop))
-    return np.int64(found), np.int64(read)
+def verify_stamped(stamps_of_query, known, out, used, noted):
+    """Leave of the rows `out[used:noted]` those that a query contains; returns where they end.
 
-
-@lent
-def scan(bits, query, known, edges, out, used, spare):
-    """As `walk`, of a cluster in which that takes less time."""
-    offsets, (row, end), read = known[0][0], edges, 0
-    while row < end:
-        stop = min(row + _FLAT_ROWS, end)
-        if offsets[stop] - offsets[row] <= _FLAT_RANKS * (stop - row):
-            used, more = _flatly(bits, query, known, (row, stop), out, used, spare)
-        else:
-            used, more = _sift(bits, query, known, (row, stop), out, used)
-        read += more
-        row = stop
-    return used, read
-
-
-@lent
-def scan_stamped(stamps_of_query, known, edges, out, used):
-    """As `scan`, by stamps: a byte for each rank, and one for `NO_RANK`, is a query's number if the query has it."""
-    (stamps, number), ((offsets, ranks, seconds, first_rows), _, _), (row, end) = stamps_of_query, known, edges
-    behind, read = _U(len(first_rows) - 1), _U(0)
-    while row < end:
-        stop = min(row + _U(_FLAT_ROWS), end)
-        begin, count = _U(offsets[row]), _U(offsets[stop]) - _U(offsets[row])
-        if stop - row > _U(_FEW_ROWS) and count <= _U(_FLAT_RANKS) * (stop - row):
-            spare, strange, before = used + stop - row, np.uint32(0), np.uint32(0)
-            for i in range(count):
-                strange += np.uint32(stamps[ranks[begin + i]] != number)
-                out[spare + i] = strange
-            while row < stop:
-                at, last = _U(offsets[row]) - begin, _U(offsets[row + _U(1)]) - begin - _U(1)
-                read += _U(out[spare + min(at + _U(1), last)] == before)
-                out[used] = row
-                used += _U(out[spare + last] == before)
-                before = out[spare + last]
-                row += _U(1)
-        while row < stop:
-            if stamps[min(_U(seconds[row]), behind)] == number:
-                at, last = _U(offsets[row]) + _U(2), _U(offsets[row + _U(1)])
-                while at < last and stamps[ranks[at]] == number:
-                    at += _U(1)
-                out[used] = row
-                used += _U(at >= last)
-                read += _U(1)
-            row += _U(1)
+    And how many have their second-rarest rank in common with it. `stamps` has a byte for each rank, which is the
+    query's number if it has the rank. Most rows fail, or end, within a few ranks, which takes no branch.
+    """
+    (stamps, number), ((offsets, ranks, _, _), _, _), read = stamps_of_query, known, _U(0)
+    for i in range(used, noted):
+        row = _U(out[i])
+        at, end = _U(offsets[row]) + _U(1), _U(offsets[row + _U(1)])
+        found = _U(stamps[ranks[min(at, end - _U(1))]] == number)
+        read += found
+        for place in range(_U(1), _AT_ONCE):
+            found &= _U(stamps[ranks[min(at + place, end - _U(1))]] == number)
+        at += _AT_ONCE
+        while at < end and found:
+            found = _U(stamps[ranks[at]] == number)
+            at += _U(1)
+        out[used] = row
+        used += found
     return used, np.int64(read)

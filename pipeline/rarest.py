@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import Lists, U8Array
+from tagmatch.model.arrays import Lists, U8Array, U32Array, pooled
 from tagmatch.model.kernels.intrinsics import array_at
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import ascending_row
@@ -22,14 +22,13 @@ from tagmatch.model.tables import ClusterTable, Segment
 from tagmatch.pipeline.clusters import (
     NO_RANK,
     NO_RANKS_BIT,
-    SPARE,
     all_known,
     bit_of,
     clusters_of,
     rarest_ranks,
     scan,
-    scan_stamped,
     shared_ranks,
+    verify_stamped,
     walk,
 )
 from tagmatch.pipeline.one import (
@@ -65,11 +64,16 @@ _MANY_RANKS = 32
 _ALONE = 128
 # Clusters of such a query of more rows are looked at one by one
 _FEW_ROWS = 3
+# Of a small segment, clusters of so many rows are verified at once, the first ones of them without a branch before; of
+# others those rows whose second-rarest rank the query has
+_FEW_DIRECTLY, _NOTED_ROWS = _U(8), _U(4)
 # A segment gains nothing by blocks if offsets and second-rarest ranks of its rows have no more bytes, and stay in a
 # processor's second cache, and if no cluster has more rows, as some of these might be passed over unread
 FEW_BYTES, _FEW_TOGETHER = 1 << 19, 1024
 #: Nor do fewer queries gain by another kernel
 FEW_QUERIES = 16
+# Rows for which there is room at first: these for each query, or, up to the second number, a fourth more than before
+_ROWS_A_QUERY, _MOST_ROOM = 16, 1 << 22
 # Columns of what there is about the tags of a block that some set has as its rarest; of each place, how many are before
 _RANK, _BEFORE, _ROW, _ROW_END = range(4)
 
@@ -195,9 +199,8 @@ def _verify(block, tags, candidates, known, limits, bits, out, ends):
         candidate, last_candidate = row_ends[query - first, 0], row_ends[query - first + 1, 0]
         others = row_ends[query - first + 1, 1]
         room = last_candidate - candidate + others + 1
-        spare = used + room
-        if spare + SPARE >= len(out):  # seldom, and a call counts references, which takes longer than most queries
-            out = with_room(out, used, room + SPARE + 1)
+        if used + room >= len(out):  # seldom, and a call counts references, which takes longer than most queries
+            out = with_room(out, used, room + 1)
         if has_empty:
             out[used] = 0
             used += 1
@@ -207,8 +210,10 @@ def _verify(block, tags, candidates, known, limits, bits, out, ends):
             for i in range(candidate, last_candidate):
                 place, stop = _U(places[i, 1]), _U(places[i, 2])
                 out[used] = places[i, 0]
-                if all_known(bits, ranks, place, stop):
-                    used += np.int64(exact or contains_ranks(query_ranks, begin, end, ranks, place, stop))
+                contained = all_known(bits, ranks, place, stop)
+                if not exact and contained:
+                    contained = _U(contains_ranks(query_ranks, begin, end, ranks, place, stop))
+                used += np.int64(contained)
             read += last_candidate - candidate
             if others:
                 first_tag, last_tag = _U(tags[begin - base, _BEFORE]), _U(tags[end - base, _BEFORE])
@@ -221,7 +226,7 @@ def _verify(block, tags, candidates, known, limits, bits, out, ends):
                         if row_end - row > walk_rows:
                             used, more = walk(bits, of_query, known, (row, row_end), most - read, out, used)
                         else:
-                            used, more = scan(bits, of_query, known, (row, row_end), out, used, spare)
+                            used, more = scan(bits, of_query, known, (row, row_end), out, used)
                         read += more
             if not alone:
                 _clear(bits, query_ranks, begin, end)
@@ -232,7 +237,7 @@ def _verify(block, tags, candidates, known, limits, bits, out, ends):
 
 
 @kernel
-def _find_sets(queries, known, limits, bits, ends):
+def _find_sets(queries, known, limits, bits, ends, out):
     """Rows that each query contains, the empty set's first, and how many rows except that one were read.
 
     The limits say whether there is an empty set, after how many rows it goes no further, and of how many rows clusters
@@ -246,7 +251,7 @@ def _find_sets(queries, known, limits, bits, ends):
     longest = max(longest, min(_BLOCK_TAGS, query_offsets[count] - query_offsets[0]))
     # Few arrays, as to make one takes 60 ns
     tags, places = np.empty((longest + 1, 4), np.uint32), np.empty((16 * size, 3), np.int64)
-    row_ends, out = np.zeros((size + 1, 2), np.int64), np.empty(16 * count + SPARE, np.uint32)
+    row_ends = np.zeros((size + 1, 2), np.int64)
     exact, total, touched = 8 * len(bits) >= len(first_rows), 0, np.uint32(0)
     # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
@@ -281,42 +286,54 @@ def _find_sets(queries, known, limits, bits, ends):
 
 
 @kernel
-def _find_directly(queries, known, has_empty, stamps, ends):
+def _find_directly(queries, known, limits, stamps, ends, out):
     """As `_find_sets`, of a small segment, one query after the other.
 
-    `stamps` has a byte for each rank, one for UNKNOWN and one for the last number that was used: each query has another
-    one, with which it stamps its ranks.
+    The limits say whether there is an empty set, and how many rows the largest cluster has. `stamps` has a byte for
+    each rank, one for UNKNOWN and one for the last number that was used: each query has another one, with which it
+    stamps its ranks.
     """
-    (query_offsets, query_ranks), ((_, _, _, first_rows), _, rarest) = queries, known
+    (query_offsets, query_ranks), (has_empty, largest), (clusters, _, rarest) = queries, limits, known
+    _, _, seconds, first_rows = clusters
     longest, count, behind = 0, len(ends) - 1, _U(len(first_rows) - 1)
     for query in range(count):
         longest = max(longest, query_offsets[query + 1] - query_offsets[query])
-    own, out = np.empty(longest + 1, np.uint32), np.empty(16 * count + SPARE, np.uint32)
-    used, read, number = _U(0), 0, _U(stamps[behind + _U(1)])
-    for query in range(count):
+    own, used, read, number = np.empty(longest + 1, np.uint32), _U(0), 0, _U(stamps[behind + _U(1)])
+    for query in range(_U(count)):
         number += _U(1)
         if number > _U(255):
             stamps[:] = 0
             number = _U(1)
         stamps[behind] = number
         tags = _U(0)
-        for at in range(_U(query_offsets[query]), _U(query_offsets[query + 1])):
+        for at in range(_U(query_offsets[query]), _U(query_offsets[query + _U(1)])):
             rank = min(_U(query_ranks[at]), behind)
             own[tags] = rank
             tags += (_U(rarest[rank >> _U(3)]) >> (rank & _U(7))) & _U(stamps[rank] != number)
             stamps[rank] = number
+        # Seldom; to ask for each cluster takes longer than to look at most of them
+        room = min(tags * _U(largest), _U(len(seconds))) + _NOTED_ROWS + _U(1)
+        if used + room > _U(len(out)):
+            out = with_room(out, np.int64(used), np.int64(room))
         if has_empty:
-            if used == _U(len(out)):
-                out = with_room(out, np.int64(used), 1)
             out[used] = 0
             used += _U(1)
+        noted = used
         for i in range(tags):
             row, row_end = _U(first_rows[own[i]]), _U(first_rows[own[i] + np.uint32(1)])
-            if used + row_end - row + _U(SPARE) > _U(len(out)):
-                out = with_room(out, np.int64(used), np.int64(row_end - row) + SPARE)
-            used, more = scan_stamped((stamps, number), known, (row, row_end), out, used)
-            read += more
-        ends[query + 1] = used
+            if row_end - row <= _FEW_DIRECTLY:
+                for place in range(_NOTED_ROWS):
+                    out[noted + place] = row + place
+                for place in range(_NOTED_ROWS, row_end - row):
+                    out[noted + place] = row + place
+                noted += row_end - row
+            else:
+                for candidate in range(row, row_end):
+                    out[noted] = candidate
+                    noted += _U(stamps[min(_U(seconds[candidate]), behind)] == number)
+        used, more = verify_stamped((stamps, number), known, out, used, noted)
+        read += more
+        ends[query + _U(1)] = used
     stamps[behind + _U(1)] = number
     return out[: np.int64(used)], read
 
@@ -346,7 +363,8 @@ def _sets_of(tables, ranks, most, rank_offset, first_row):
     shared, rarest = array_at(tables, _SHARED, np.uint8), array_at(tables, _RAREST, np.uint8)
     known, bits = (clusters, shared, rarest), _bitmap(len(clusters[3]), len(ranks))
     limits = empty != 0, most, WALK_ROWS
-    sets, read, _ = _find_sets((np.array([0, len(ranks)]), ranks), known, limits, bits, ends)
+    out = np.empty(_ROWS_A_QUERY, np.uint32)
+    sets, read, _ = _find_sets((np.array([0, len(ranks)]), ranks), known, limits, bits, ends, out)
     return sets, read - len(sets) + empty if read <= most else -1
 
 
@@ -382,7 +400,9 @@ class RarestSubsetMatch(Finder):
         self._has_empty = segment.tagsets.has_empty_set
         offsets, _, seconds, first_rows = self._clusters
         few_bytes = offsets.nbytes + seconds.nbytes + first_rows.nbytes <= FEW_BYTES
-        self._is_small = few_bytes and np.diff(first_rows).max(initial=0) <= _FEW_TOGETHER
+        self._largest = int(np.diff(first_rows).max(initial=0))
+        self._is_small = few_bytes and self._largest <= _FEW_TOGETHER
+        self._rows_a_query = 0.0  # of the last call
         # Bitmaps, which are zeros, and stamps that no thread uses now
         self._bitmaps: list[U8Array] = []
         self._stamps: list[U8Array] = []
@@ -416,13 +436,23 @@ class RarestSubsetMatch(Finder):
         if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
             return RowsFound(Lists(ends, np.zeros(0, np.uint32)), 0)
         known = tuple(self._clusters), self._shared, self._rarest  # a named tuple's type takes longer to find
-        queries, ranks = (prepared.offsets, prepared.ranks), len(self._clusters.first_rows)
+        queries, ranks, out = (
+            (prepared.offsets, prepared.ranks),
+            len(self._clusters.first_rows),
+            self._room(len(prepared)),
+        )
         if self._is_small and len(prepared) >= FEW_QUERIES:
             stamps = _last(self._stamps, ranks + 1)
-            rows, read = _find_directly(queries, known, self._has_empty, stamps, ends)
+            rows, read = _find_directly(queries, known, (self._has_empty, self._largest), stamps, ends, out)
             self._stamps.append(stamps)
         else:
             bits = _last(self._bitmaps, 1 << (ranks >> 3).bit_length())
-            rows, read, _ = _find_sets(queries, known, (self._has_empty, ALL, WALK_ROWS), bits, ends)
+            rows, read, _ = _find_sets(queries, known, (self._has_empty, ALL, WALK_ROWS), bits, ends, out)
             self._bitmaps.append(bits)
+        self._rows_a_query = len(rows) / len(prepared)
         return RowsFound(Lists(ends, rows), int(read) + self._has_empty * len(prepared) - len(rows))
+
+    def _room(self, queries: int) -> U32Array:
+        """Room for the rows of all queries; kernels have more, where it is too small, by copying them."""
+        expected = min(int(1.25 * self._rows_a_query * queries), _MOST_ROOM)
+        return pooled(max(expected, _ROWS_A_QUERY * queries) + _ROWS_A_QUERY, np.uint32)

@@ -58,7 +58,7 @@ class TagIndex:
     def numbers(self, queries: TagLists, first: int, last: int) -> U32Array:
         """The rank of each tag of queries `first` to `last`; UNKNOWN where it has none."""
         begin, end = int(queries.offsets[first]), int(queries.offsets[last])
-        numbers = np.empty(end - begin, np.uint32)
+        numbers = pooled(end - begin, np.uint32)
         if queries.indices is None:
             self._look_up(queries.tags, begin, numbers)
         else:
