@@ -183,6 +183,7 @@ class IndexOptions:
     durability: Literal["fsync", "os", "none"] | None = None
     keep_snapshots: int | None = None
     data: dict[str, str] | None = None  # Columns of data that keys may have, by name, with their types
+    keys: Literal["indexed", "unindexed"] = "indexed"  # `unindexed` refuses what asks by key
     order: Order = "fifo"  # In which order messages of channels, the sections [[channel]], are matched
 
     @property

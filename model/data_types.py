@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 from tagmatch.model.columns import shown
@@ -15,6 +16,8 @@ from tagmatch.model.names import near_match
 
 #: A column's name, and its type
 Schema = Mapping[str, pa.DataType]
+#: Gives the value of a row of a column, as Python has it
+Value: TypeAlias = Callable[[int], Any]
 
 _NAMED = {
     "string": pa.string(),
@@ -153,3 +156,52 @@ def as_json(name: str, value: object, schema: Schema) -> tuple[str, Any]:
     if pa.types.is_decimal(plain):
         return text, str(scalar.as_py())
     return text, scalar.as_py()
+
+
+#: As many texts of a dictionary are kept as Python has them
+_FEW_TEXTS = 1 << 10
+
+
+# -- single values -----------------------------------------------------------------------------------------------------
+
+
+def no_value(_: int) -> None:
+    """The value of each row of a column that has none."""
+
+
+def value_reader(column: pa.Array) -> Value:
+    """What reads single values of a column: of most types in a tenth of the time that Arrow takes for one."""
+    if column.null_count == len(column):
+        return no_value
+    read = _reader_of_all(column)
+    if not column.null_count:
+        return read
+    bits, first = memoryview(column.buffers()[0]), column.offset
+
+    def value(row: int) -> Any:
+        at = first + row
+        return read(row) if bits[at >> 3] >> (at & 7) & 1 else None
+
+    return value
+
+
+def _reader_of_all(column: pa.Array) -> Value:
+    """The same, of rows that have values."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        texts, index = column.dictionary, _reader_of_all(column.indices)
+        text = texts.to_pylist().__getitem__ if len(texts) <= _FEW_TEXTS else _reader_of_all(texts)
+        return lambda row: text(index(row))
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        numbers = _numbers_in(column, 1, np.dtype(kind.to_pandas_dtype()))
+        return numbers.__getitem__
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        ends = _numbers_in(column, 1, np.dtype(np.int32 if pa.types.is_string(kind) else np.int64), more=1)
+        data = memoryview(column.buffers()[2] or b"")
+        return lambda row: str(data[ends[row] : ends[row + 1]], "utf-8")
+    return lambda row: column[row].as_py()
+
+
+def _numbers_in(column: pa.Array, buffer: int, kind: Any, more: int = 0) -> memoryview:
+    numbers = np.frombuffer(column.buffers()[buffer], kind, len(column) + more, column.offset * kind.itemsize)
+    return numbers.data

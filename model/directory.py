@@ -27,12 +27,12 @@ def found_in(segment: Segment, keys: Keys) -> Found:
     """The sets of a segment that have some keys."""
     numbers = numbers_of(segment.keys, keys)
     firsts, lasts = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int64)
-    table = segment.keys.keys
-    _find(table.values, segment.keys.by_key, numbers, firsts, lasts)
+    table, directory = segment.keys.keys, segment.keys.directory
+    _find(directory.keys, numbers, firsts, lasts)
     counts = lasts - firsts
     wanted = np.repeat(np.arange(len(numbers)), counts)
     within = np.arange(len(wanted)) - np.repeat(np.cumsum(counts) - counts, counts)
-    pairs = segment.keys.by_key[np.repeat(firsts, counts) + within].astype(np.int64)
+    pairs = directory.places[np.repeat(firsts, counts) + within].astype(np.int64)
     # Of the offsets' own type, else the search in them would convert them all
     rows = np.searchsorted(table.offsets, pairs.astype(table.offsets.dtype), side="right").astype(np.int64) - 1
     found = Found(wanted, rows, pairs)
@@ -66,19 +66,19 @@ def some_keys(keys: Keys, places: I64Array) -> Keys:
 
 
 @kernel
-def _find(values, by_key, wanted, firsts, lasts):
-    """Where each wanted key begins and ends in `by_key`."""
+def _find(keys, wanted, firsts, lasts):
+    """Where each wanted key begins and ends among keys in order."""
     for i in range(len(wanted)):
         key = wanted[i]
-        low, high = 0, len(by_key)
+        low, high = 0, len(keys)
         while low < high:
             middle = (low + high) >> 1
-            if values[by_key[middle]] < key:
+            if keys[middle] < key:
                 low = middle + 1
             else:
                 high = middle
         firsts[i] = low
-        while low < len(by_key) and values[by_key[low]] == key:
+        while low < len(keys) and keys[low] == key:
             low += 1
         lasts[i] = low
 

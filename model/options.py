@@ -211,6 +211,8 @@ Placement = Literal["auto", "replicate", "split"]
 Durability = Literal["fsync", "os", "none"]
 #: What becomes of a removal of what is neither stored nor staged: it changes nothing, or is an error
 Missing = Literal["ignore", "error"]
+#: Whether an index answers questions by key
+KeyIndex = Literal["indexed", "unindexed"]
 #: Engines whose documents are taken as subscriptions
 Source = Literal["elasticsearch", "vespa", "rules"]
 
@@ -395,6 +397,7 @@ class StagingOptions:
     attributes: object = None
     analyzers: object = None
     strict: bool | None = None  # Whether other attributes are errors; `None`: as the index says, `False` at first
+    keys: KeyIndex = "indexed"  # `unindexed` refuses what needs a directory of keys, which is made when first needed
 
     def __post_init__(self) -> None:
         if self.durability is not None:
@@ -403,6 +406,7 @@ class StagingOptions:
             check_integer("keep_snapshots", self.keep_snapshots, 0, MAX_KEPT_SNAPSHOTS)
         if self.strict not in (None, True, False):
             raise InvalidTypeError(f"strict must be True or False, not {self.strict!r}")
+        check_one_of("keys", self.keys, get_args(KeyIndex))
 
     @property
     def of_single(self) -> Durability:
@@ -422,6 +426,7 @@ class _UsualOptions(TypedDict, total=False):
     attributes: Any
     analyzers: Mapping[str, Any] | None
     strict: bool | None
+    keys: KeyIndex
     exact: bool
     device: Device
     threads: int | None
@@ -486,3 +491,4 @@ def check_integer(name: str, value: object, low: int, high: int) -> None:
 #: The defaults, which signatures and command lines take from here
 LAYOUT_DEFAULTS = LayoutOptions()
 MATCH_DEFAULTS = MatchOptions()
+STAGING_DEFAULTS = StagingOptions()

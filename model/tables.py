@@ -222,6 +222,13 @@ def _are_distinct(keys, low, words):
     return True
 
 
+class Directory(NamedTuple):
+    """The keys of a table in order, and where each is: 8 bytes a key of a set, 12 where they are wider than 32 bits."""
+
+    keys: UIntArray  # `KeyTable.keys.values`, ascending
+    places: U32Array  # of each, its place there; of equal ones ascending
+
+
 @dataclass(frozen=True, slots=True)
 class KeyTable(Table):
     """Keys of each set id."""
@@ -236,7 +243,7 @@ class KeyTable(Table):
     # not. `None` if none does.
     expires: I64Array | None = None
     _span: list[KeySpan] = field(default_factory=list, init=False, repr=False, compare=False)
-    _by_key: list[U32Array] = field(default_factory=list, init=False, repr=False, compare=False)
+    _directory: list[Directory] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -254,15 +261,21 @@ class KeyTable(Table):
         return self._span[0]
 
     @property
-    def by_key(self) -> U32Array:
-        """Places in `keys.values` by their values, equal ones ascending: made when first asked for, and kept."""
-        if not self._by_key:
+    def directory(self) -> Directory:
+        """Where keys are: made when first asked for, and kept."""
+        if not self._directory:
             values = self.keys.values
             if self.names is None:
-                self._by_key.append(sort_hashes(frozen(values.astype(np.uint64, copy=False))))
+                places = sort_hashes(frozen(values.astype(np.uint64, copy=False)))
             else:
-                self._by_key.append(group_by(values, len(self.names))[1])
-        return self._by_key[0]
+                places = group_by(values, len(self.names))[1]
+            self._directory.append(Directory(values[places], places))
+        return self._directory[0]
+
+    @property
+    def directory_bytes(self) -> int:
+        """Bytes of the directory, if there is one by now."""
+        return sum(each.nbytes for directory in self._directory for each in directory)
 
     @property
     def type(self) -> KeyType:

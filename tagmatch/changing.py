@@ -403,6 +403,12 @@ class Changing:
                 self._begin_merging()
             return became
 
+    def keep_declared(self) -> None:
+        """Save what answers now, with what is declared since the index was saved; nothing staged takes effect."""
+        with self._consolidating:
+            current = self.held
+            self._take_over(self.prepared(self._saved(current.snapshot), current))
+
     def merge(self) -> bool:
         """Merge the segments that are best merged; returns whether there were any. One thread at a time may."""
         return self._merge(to_merge)

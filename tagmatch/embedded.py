@@ -11,6 +11,7 @@ from tagmatch.index import Index, K
 from tagmatch.model.options import (
     LAYOUT_DEFAULTS,
     MATCH_DEFAULTS,
+    STAGING_DEFAULTS,
     CudaOptions,
     LayoutOptions,
     MatchOptions,
@@ -25,7 +26,17 @@ if TYPE_CHECKING:
     from typing import Any, Literal, Unpack
 
     from tagmatch.engine import LocalEngine
-    from tagmatch.model.options import Channel, Device, Durability, KeyType, Layout, NewOptions, OpenOptions, Order
+    from tagmatch.model.options import (
+        Channel,
+        Device,
+        Durability,
+        KeyIndex,
+        KeyType,
+        Layout,
+        NewOptions,
+        OpenOptions,
+        Order,
+    )
     from tagmatch.model.storage.format import SnapshotInfo
 
 
@@ -93,13 +104,17 @@ class TagMatch(Index[K]):
         Types of attributes by name, written as those of `data`, or `version` or `ip`, as in
         `{"price": "decimal(10, 2)", "posted": "timestamp"}`. Texts of conditions and of messages become values of these
         types, so that `posted >= "2026-11-28"` asks for times; numbers are of any size. The index keeps them from the
-        next `consolidate` on; more can be declared each time it is opened.
+        first change on that is staged; more can be declared each time it is opened.
     analyzers : mapping, optional
         How texts of declared attributes are analysed, of subscriptions and messages alike, by name: as in
         `{"title": casefold(nfc(words()))}`, or the same as text. The index keeps them, too.
     strict : bool, optional
         Whether an attribute that is not declared, or a value that is not of its type, is an error, in a subscription or
         in a message. Default: as the index at `path` says, `False` for a new one.
+    keys : {"indexed", "unindexed"}
+        With `unindexed`, for an index that is only to match, `put`, `get`, `delete`, `records` and `explain` of a key
+        are refused: they need a directory of keys, which takes 8 bytes of memory for each key of a set, or 12 if keys
+        are wider than 32 bits, from the first such question on.
     channels : iterable of Channel
         Classes of messages, which `submit`, `amatch` and `match_many` name: each has its deadline. Without any, there
         are no deadlines.
@@ -173,6 +188,7 @@ class TagMatch(Index[K]):
         attributes: Any = None,
         analyzers: Mapping[str, Any] | None = None,
         strict: bool | None = None,
+        keys: KeyIndex = STAGING_DEFAULTS.keys,
         channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
         order: Order = MATCH_DEFAULTS.order,
     ) -> None:
@@ -184,7 +200,7 @@ class TagMatch(Index[K]):
         )  # fmt: skip
         chosen = LayoutOptions(layout, max_partition_size)
         layout_options = {"layout": chosen.layout, "max_partition_size": chosen.max_partition_size}
-        staging = StagingOptions(durability, keep_snapshots, data, attributes, analyzers, strict)
+        staging = StagingOptions(durability, keep_snapshots, data, attributes, analyzers, strict, keys)
         self._engine = LocalEngine.at(path, key_type, layout_options, staging, options)
 
     @overload
@@ -233,6 +249,7 @@ class TagMatch(Index[K]):
         attributes: Any = None,
         analyzers: Mapping[str, Any] | None = None,
         strict: bool | None = None,
+        keys: KeyIndex = STAGING_DEFAULTS.keys,
         channels: Iterable[Channel] = MATCH_DEFAULTS.channels,
         order: Order = MATCH_DEFAULTS.order,
     ) -> Any:
@@ -255,7 +272,7 @@ class TagMatch(Index[K]):
             Default: the index's own. Others lay the sets out anew in memory; the next `consolidate` saves them so.
         exact, device, threads, batch_size, flush_timeout, auto_reload, plane
             The same as for `TagMatch`.
-        pipeline, cuda, durability, keep_snapshots, data, attributes, analyzers, strict, channels, order
+        pipeline, cuda, durability, keep_snapshots, data, attributes, analyzers, strict, keys, channels, order
             The same as for `TagMatch`.
 
         Raises
@@ -291,7 +308,7 @@ class TagMatch(Index[K]):
         opened = cls.__new__(cls)
         given = {"layout": layout, "max_partition_size": max_partition_size}
         chosen = {name: value for name, value in given.items() if value is not None}
-        staging = StagingOptions(durability, keep_snapshots, data, attributes, analyzers, strict)
+        staging = StagingOptions(durability, keep_snapshots, data, attributes, analyzers, strict, keys)
         opened._engine = LocalEngine.at(path, key_type, chosen, staging, options, number=snapshot, must_exist=True)
         return opened
 

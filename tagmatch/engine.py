@@ -141,9 +141,11 @@ class LocalEngine:
         self._staging.take_columns(data_schema(staging.data, COLUMNS), "data= of this call")
         attributes = attributes_of(staging.attributes, staging.analyzers, layout_options.attributes)
         strict = layout_options.strict if staging.strict is None else staging.strict
+        are_known = (attributes, strict) == (layout_options.attributes, layout_options.strict)
         layout_options = replace(layout_options, attributes=attributes, strict=strict)
         declared_of(attributes, strict=strict)  # whose analyzers must be there
         self._files = None if location is None else location.changeable
+        self._is_declaring, self._is_indexed = self._files is not None and not are_known, staging.keys == "indexed"
         self.clients = Clients(has_strings=self._key_type == "string")
         saved = None if self._files is None else open_positions(self._files, self._key_type, plane=options.plane)
         if saved is not None:
@@ -238,6 +240,22 @@ class LocalEngine:
         """The columns of data that keys have, or may have."""
         return {**schema_of_data(self.changing.snapshot), **self._staging.schema()}
 
+    def _check_writable(self) -> None:
+        """Refuse a change that could not be saved; with the first one, the index keeps what is declared."""
+        if self._location is not None:
+            self._location.check_writable()
+        if self._is_declaring:
+            self.changing.keep_declared()
+            self._is_declaring = False
+
+    def _check_indexed(self) -> None:
+        """Refuse a question or a change by key if keys are not to be indexed."""
+        if not self._is_indexed:
+            raise InvalidValueError(
+                'this index was opened with keys="unindexed", so that nothing is asked or changed by key: open it with '
+                'keys="indexed", the default'
+            )
+
     @property
     def _declared(self) -> Declared:
         options = self.changing.layout_options
@@ -257,8 +275,7 @@ class LocalEngine:
         removed: bool = False,
         must_exist: bool = False,
     ) -> int:
-        if self._location is not None:  # what could not be saved is refused now
-            self._location.check_writable()
+        self._check_writable()
         rows = alternatives(tags, where, area, plane=self._options.plane, declared=self._declared)
         checks = KEY_CHECKS[self._key_type]
         value = checks.one(key, "key")
@@ -274,8 +291,7 @@ class LocalEngine:
 
     @_interrupted_plainly
     def stage(self, columns: Mapping[str, Any], *, removed: bool = False, must_exist: bool = False) -> int:
-        if self._location is not None:
-            self._location.check_writable()
+        self._check_writable()
         options, declared = self._options, self._declared
         rows = rows_to_store(columns, self._key_type, plane=options.plane, threads=options.threads, declared=declared)
         check = self._check_of(rows.chunks, rows.keys) if must_exist else None
@@ -284,8 +300,8 @@ class LocalEngine:
 
     @_interrupted_plainly
     def put_one(self, key: object, tags: object, *, where: object, area: object, expires: object, data: object) -> int:
-        if self._location is not None:
-            self._location.check_writable()
+        self._check_indexed()
+        self._check_writable()
         schema = self._staging.schema() if data else {}
         rows, asked = to_put(tags, where, area, data, schema, plane=self._options.plane, declared=self._declared)
         checks = KEY_CHECKS[self._key_type]
@@ -310,8 +326,8 @@ class LocalEngine:
 
     @_interrupted_plainly
     def put_table(self, table: Any, *, match_all: bool) -> int:
-        if self._location is not None:
-            self._location.check_writable()
+        self._check_indexed()
+        self._check_writable()
         schema, options = self._staging.schema(), self._options
         columns = columns_of(table, match_all=match_all, data=schema)
         data = {name: columns.pop(name) for name in schema if name in columns}
@@ -330,8 +346,8 @@ class LocalEngine:
 
     @_interrupted_plainly
     def delete(self, keys: Any, *, must_exist: bool, is_single: bool) -> int:
-        if self._location is not None:
-            self._location.check_writable()
+        self._check_indexed()
+        self._check_writable()
         checks = KEY_CHECKS[self._key_type]
         own = checks.many([checks.one(keys, "key")], "keys") if is_single else checks.many(keys, "keys")
 
@@ -529,6 +545,7 @@ class LocalEngine:
     @_interrupted_plainly
     def reasons(self, tags: Iterable[str], attributes: Any, place: Place, key: object) -> Reasons:
         """Why the key is an answer to a message, or is not."""
+        self._check_indexed()
         snapshot, checks, plane = self._reading.snapshot, KEY_CHECKS[self._key_type], self._options.plane
         value = checks.one(key, "key")
         if attributes is not None:
@@ -619,23 +636,31 @@ class LocalEngine:
         # No set has an `or` within
         return len(sets) == 1 and any(len(rows_with(segment, rows.tags, sets)) for segment in snapshot.segments)
 
-    @_interrupted_plainly
     def get(self, key: object) -> Record[Any] | None:
-        checks, snapshot = KEY_CHECKS[self._key_type], self.snapshot
+        snapshot = self._reading.answering.snapshot
         of, readers = self._readers
         if of is not snapshot:
-            readers = [*map(Reader, snapshot.segments)]
-            self._readers = snapshot, readers
-        return record_of(readers, checks.one(key, "key"))
+            readers = self._reading_keys_of(snapshot)
+        return record_of(readers, KEY_CHECKS[self._key_type].one(key, "key"))
+
+    @_interrupted_plainly
+    def _reading_keys_of(self, snapshot: Snapshot) -> list[Reader]:
+        self._check_indexed()
+        readers = [*map(Reader, snapshot.segments)]
+        self._readers = snapshot, readers
+        return readers
 
     def has_key(self, key: object) -> bool:
+        self._check_indexed()
         checks = KEY_CHECKS[self._key_type]
         return have_sets(self.snapshot, checks.many([checks.one(key, "key")], "keys"))
 
     def every_key(self) -> Iterator[Any]:
+        self._check_indexed()
         return listed_keys(self.snapshot)
 
     def every_record(self) -> Iterator[Record[Any]]:
+        self._check_indexed()
         return every_record(self.snapshot)
 
     def to_arrow(self) -> pa.Table:
@@ -676,6 +701,7 @@ class LocalEngine:
             "seed": segments[0].vocabulary.seed,
             "index_bytes": snapshot.nbytes + about.nbytes,
             "key_bytes": sum(segment.keys.nbytes for segment in segments),
+            "directory_bytes": sum(segment.keys.directory_bytes for segment in segments),
             "path": None if self._location is None else str(self._location),
             "reload_error": self.changing.following.error,
             **self._pipeline.stats(),

@@ -1546,9 +1546,10 @@ class Index(Generic[K]):
             with a CUDA device, `matched_by`: how many queries it and the CPU have matched since the last
             `consolidate()`, without those that `match` answers in its own thread ((query, partition) pairs where
             queries wait by partition; once more where their areas are looked for); `index_bytes` with, among them,
-            `key_bytes`. Work since the opening: `queries` answered, `matches` (keys that they got), `verified` (sets
-            that were compared with a query and are contained in it), `rejected` (candidates that are not). Now:
-            `queries_in_flight`, `result_bytes_in_flight`, and `stages`, by name, with their queues and times in
+            `key_bytes`; `directory_bytes`, of where keys are, if that was needed yet. Work since the opening: `queries`
+            answered, `matches` (keys that they got), `verified` (sets that were compared with a query and are contained
+            in it), `rejected` (candidates that are not). Now: `queries_in_flight`, `result_bytes_in_flight`, and
+            `stages`, by name, with their queues and times in
             seconds; what `match` does in its own thread is in none of these three. `channels`, by name, where there
             are any: messages that were `offered`, and of each of them what became of it: `answered` (`late` of these
             after the deadline), `refused` (at once, as too much was waiting), `deserted` (at once, by the order

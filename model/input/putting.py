@@ -109,7 +109,7 @@ def rows_to_put(
     for place, field in enumerate(AS_GIVEN):
         table = table.set_column(place, field, pc.if_else(not_alone, pa.scalar(None, field.type), table.column(place)))
     for name, values in data.items():
-        table = table.append_column(DATA + name, _column(name, values, schema).take(pa.array(given)))
+        table = table.append_column(DATA + name, data_column(name, values, schema).take(pa.array(given)))
     needed = np.zeros(len(table), np.bool_)
     for name in table.column_names:
         if name == "where" or name.startswith(DATA):
@@ -156,7 +156,7 @@ def _only_tags(rows: TagLists) -> pa.Array:
     return lists.flatten().take(pa.array(places, mask=places < 0))
 
 
-def _column(name: str, values: Any, schema: Schema) -> pa.Array:
+def data_column(name: str, values: Any, schema: Schema) -> pa.Array:
     """A column of data in its type; InvalidTypeError."""
     kind = schema.get(name)
     if kind is None:

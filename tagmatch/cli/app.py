@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -211,6 +211,7 @@ class _Reading:
         expires: datetime | None = None,
         *,
         to_add: bool = True,
+        has_data: bool = False,
         row_of: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows, without optional columns that have no value; those to add expire then, if they do not say when."""
@@ -219,11 +220,12 @@ class _Reading:
         from tagmatch.files.rows import read_sets, rows_in
         from tagmatch.model.clock import TIME
 
-        stats = tm.stats()
-        options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all, "row_of": row_of}
+        stats, data = tm.stats(), tm._engine.schema() if has_data else {}
+        options: Any = {"expires": to_add, "plane": stats["plane"], "match_all": self.match_all}
+        options |= {"data": data, "row_of": row_of}
         with (
             cli.invalid_rows(skip=self.skip_invalid) as invalid,
-            cli.other_columns(self.ignore_columns or ()) as others,
+            cli.other_columns(self.ignore_columns or (), data) as others,
         ):
             batches = read_sets(sets, self.form, invalid, stats["key_type"], others=others, **options)
             for rows in cli.with_progress("reading sets", batches, rows_in(sets, self.form)):
@@ -290,10 +292,25 @@ def remove(index: cli.IndexToChange, sets: _Sets, *, reading: _Reading, missing:
 
 
 @cli.with_options(reading=_Reading)
-def put(index: cli.IndexToChange, sets: _Sets, *, expires: cli.Expires = None, reading: _Reading) -> None:
-    """Give each key of a file the sets that it has there, in place of all that it had; other keys stay as they are."""
-    with _changed(index, reading) as tm:
-        _put(tm, reading.rows(tm, sets, expires))
+def put(
+    index: cli.IndexToChange,
+    sets: _Sets,
+    *,
+    expires: cli.Expires = None,
+    data: Annotated[
+        list[str] | None,
+        cli.option(
+            "A column of data, and its type: the index has it then. May be repeated.", "--data", metavar="NAME=TYPE"
+        ),
+    ] = None,
+    reading: _Reading,
+) -> None:
+    """Give each key of a file the sets, and the data, that it has there, in place of all that it had.
+
+    Other keys stay as they are. Columns of data are those that the index has, and those of --data.
+    """
+    with _changed(index, reading, data=cli.named(data, "--data")) as tm:
+        _put(tm, reading.rows(tm, sets, expires, has_data=True))
 
 
 def _put(tm: TagMatch[Any], batches: Iterator[pa.RecordBatch]) -> None:
@@ -389,17 +406,23 @@ def get(index: cli.Index, keys: _Keys, snapshot: cli.SnapshotNumber = None) -> N
             if record is None:
                 raise NotStoredError(f"{index}: key {key!r} has no sets")
             found = record_to_json(record)
-            found["data"] = {name: value for name, (_, value) in found["data"].items()}
-            typer.echo(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
+            found["data"] = record.data
+            typer.echo(json.dumps(found, ensure_ascii=False, separators=(",", ":"), default=_text_of_value))
+
+
+def _text_of_value(value: Any) -> str:
+    """A value of data that JSON does not have: a date, a time, a decimal."""
+    return value.isoformat() if isinstance(value, date) else str(value)
 
 
 @contextlib.contextmanager
-def _changed(index: str, reading: _Reading, new: KeyType | None = None) -> Iterator[TagMatch[Any]]:
+def _changed(index: str, reading: _Reading, new: KeyType | None = None, **more: Any) -> Iterator[TagMatch[Any]]:
     """Make one change of all that is staged within, and say what the index has before and after it.
 
     An index that is not there is made if the type of its keys is given.
     """
     options: Any = {"device": "cpu", "threads": reading.threads, "plane": reading.plane, "durability": "none"}
+    options |= more
     if new is not None and not cli.located(index).has_index():
         tm = TagMatch[Any](index, key_type=new, **options)
     else:

@@ -302,11 +302,11 @@ class Declaring:
 
     def options(self) -> dict[str, Any]:
         """The same as options of `TagMatch`."""
-        attributes, analyzers = _named(self.attribute, "--attribute"), _named(self.analyzer, "--analyzer")
+        attributes, analyzers = named(self.attribute, "--attribute"), named(self.analyzer, "--analyzer")
         return {"attributes": attributes, "analyzers": analyzers, "strict": self.strict}
 
 
-def _named(given: list[str] | None, name: str) -> dict[str, str]:
+def named(given: list[str] | None, name: str) -> dict[str, str]:
     """What names have, of texts `NAME=TEXT`."""
     found = {}
     for each in given or ():
@@ -434,12 +434,12 @@ def invalid_rows(*, skip: bool) -> Iterator[InvalidRows]:
 
 
 @contextlib.contextmanager
-def other_columns(ignored: tuple[str, ...]) -> Iterator[OtherColumns]:
+def other_columns(ignored: tuple[str, ...], data: Iterable[str] = ()) -> Iterator[OtherColumns]:
     """What takes columns of sets that have no meaning; if some do, a line names them when all has been read."""
     from tagmatch.files.columns import OtherColumns
     from tagmatch.model.input.subscriptions import COLUMNS
 
-    others = OtherColumns(COLUMNS, ignored)
+    others = OtherColumns((*COLUMNS, *data), ignored)
     yield others
     if others.seen:
         names = ", ".join(map(repr, others.seen))

@@ -6,6 +6,7 @@ What becomes of other columns, of which misspelt ones are errors, and of rows th
 from __future__ import annotations
 
 import contextlib
+import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from tagmatch.model.arrays import I64Array
 from tagmatch.model.arrow import reject_no_utf8, without_null_lists
 from tagmatch.model.clock import TIME, check_text, times_in
 from tagmatch.model.columns import KEY_CHECKS, shown, stored_tag_list, tag_list, tag_lists
+from tagmatch.model.data_types import Schema, text_of_type
 from tagmatch.model.errors import (
     FilterError,
     InputFileError,
@@ -45,6 +47,7 @@ from tagmatch.model.input.places import (
     places_in,
     shapes_in,
 )
+from tagmatch.model.input.putting import data_column
 from tagmatch.model.input.subscriptions import (
     AREA,
     ATTRIBUTE,
@@ -83,11 +86,7 @@ class FileColumn:
     is_optional: bool = False  # Whether a file need not have it, nor a row of it
     # Names of optional columns: a row that has a value in one of them need have none here, and has an empty list
     instead: tuple[str, ...] = ()
-
-    @property
-    def takes_text(self) -> bool:
-        """Whether a cell of CSV may be a text that is no JSON."""
-        return self.kinds == (AREA_COLUMN,)
+    takes_text: bool = False  # Whether a cell of CSV may be a text that is no JSON
 
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
         """Values that have been read one by one."""
@@ -400,9 +399,38 @@ def columns_of_sets(key_type: KeyType, *, expires: bool, plane: bool, match_all:
         FileColumn("key", (pa.uint64() if key_type == "integer" else pa.string(),), keys.many, keys.one),
         FileColumn(WHERE, (pa.string(),), check, partial(_check_condition, plane=plane), is_optional=True),
         FileColumn("constraints", (CONSTRAINT_LISTS,), constraint_rows, make=constraint_lists, is_optional=True),
-        FileColumn(AREA, (AREA_COLUMN,), partial(area_rows, plane=plane), make=_area_column, is_optional=True),
+        FileColumn(
+            AREA, (AREA_COLUMN,), partial(area_rows, plane=plane), make=_area_column, is_optional=True, takes_text=True
+        ),
     )
     return (*columns, FileColumn("expires", (TIME,), times_in, check_text, is_optional=True)) if expires else columns
+
+
+def columns_of_data(schema: Schema) -> tuple[FileColumn, ...]:
+    """Columns of data that keys which are put may have."""
+    found = []
+    for name, kind in schema.items():
+        plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+        make = None if pa.types.is_string(plain) else partial(_data_of_texts, name, plain)
+        own = partial(_check_data, name, schema)
+        found.append(FileColumn(name, (plain,), own, make=make, is_optional=True, takes_text=True))
+    return tuple(found)
+
+
+def _check_data(name: str, schema: Schema, values: pa.Array, label: str, first_row: int = 0) -> None:  # noqa: ARG001
+    try:
+        data_column(name, values, schema)
+    except InvalidTypeError as error:
+        raise InvalidTypeError(f"{label}: {error}") from None
+
+
+def _data_of_texts(name: str, kind: pa.DataType, values: list[Any]) -> pa.Array:
+    """Values of JSON, of which texts are read as the type says."""
+    texts = [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+    try:
+        return pa.array(texts, pa.string()).cast(kind)
+    except (pa.ArrowException, UnicodeEncodeError) as error:
+        raise InvalidTypeError(f"data: column {name!r} takes values of {text_of_type(kind)}: {error}") from None
 
 
 def columns_of_queries(attributes: tuple[str, ...], *, plane: bool) -> tuple[FileColumn, ...]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
-from tagmatch.files.columns import ATTRIBUTES, ID, FileColumn, refuse_twice
+from tagmatch.files.columns import ATTRIBUTES, FileColumn, refuse_twice
 from tagmatch.files.formats import BLOCK_BYTES, Block, Read, block_of
 from tagmatch.files.json import MARK, concatenated, json_lists, json_values, read_json, time_texts, utf8_text
 from tagmatch.model.arrays import BoolArray, I64Array, U8Array
@@ -25,7 +25,6 @@ from tagmatch.model.clock import TIME
 from tagmatch.model.columns import shown
 from tagmatch.model.errors import InputFileError, InvalidValueError
 from tagmatch.model.input.messages import TAGS
-from tagmatch.model.input.subscriptions import WHERE
 from tagmatch.model.parallel import threads_of_arrow
 
 _LINE_END = r"(?:\r\n?|\n)"
@@ -222,7 +221,7 @@ class CsvLines:
             return column.make([_json_of(column, text, "a cell") if text else None for text in texts.to_pylist()])
         if pa.types.is_list(field.type):
             return _tags(texts, field.type)
-        if field.name in (ID.name, WHERE) or field.type == TIME:
+        if column.is_optional:
             texts = pc.if_else(pc.equal(texts, ""), pa.scalar(None, texts.type), texts)
         if pa.types.is_string(field.type):
             return texts

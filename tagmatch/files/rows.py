@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from tagmatch.files.columns import (
     InvalidRows,
     OtherColumns,
     attribute_columns,
+    columns_of_data,
     columns_of_queries,
     columns_of_sets,
     joined,
@@ -46,6 +48,7 @@ from tagmatch.files.json import (
 )
 from tagmatch.model.arrays import BoolArray
 from tagmatch.model.arrow import without_extensions
+from tagmatch.model.data_types import Schema
 from tagmatch.model.errors import InputFileError, InvalidValueError, TagMatchError
 from tagmatch.model.input.messages import TAGS
 from tagmatch.model.options import KeyType
@@ -311,13 +314,15 @@ def read_sets(
     expires: bool = False,
     plane: bool = False,
     match_all: bool = False,
+    data: Schema = MappingProxyType({}),
     row_of: Translate | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with columns `tags` and `key`, and what there is of `where`, `constraints` and `area`, validated.
 
-    `row_of` makes a row, its values by column, of each object of JSON Lines that is no row itself.
+    `data` has the columns of data, which sets that are put may have. `row_of` makes a row, its values by column, of
+    each object of JSON Lines that is no row itself.
     """
-    columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all)
+    columns = columns_of_sets(key_type, expires=expires, plane=plane, match_all=match_all) + columns_of_data(data)
     reading = _Reading(columns, invalid or InvalidRows(), others or OtherColumns((), EVERY_OTHER), row_of)
     return (rows.batch for rows in reading.rows(path, form))
 

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from oracle import Oracle
 from support.agreement import index_of
@@ -14,6 +16,7 @@ from support.command import (
     COMMAND,
     FORMATS,
     Record,
+    as_csv,
     as_json_lines,
     done,
     ended,
@@ -313,3 +316,37 @@ def test_records_of_keys(index, tmp_path) -> None:
     assert files_of(index) == before
     assert "2 removed, 1 missing" in done("delete", index, "1", "5")
     assert texts_in(index) == {**left, ("c", "n < 5"): (7,)}
+
+
+DATA_ROWS = [
+    {"key": 1, "tags": ["a"], "email": "é", "rank": 3, "since": "2026-11-28", "price": "1.50", "on": True, "word": "x"},
+    {"key": 2, "tags": ["a"], "seen": "2026-11-28T12:00:00+00:00"},
+    {"key": 3, "tags": ["b"]},
+]
+DATA_TYPES = {
+    "email": "string", "rank": "int8", "since": "date", "price": "decimal(10, 2)", "on": "bool", "word": "dictionary",
+    "seen": "timestamp",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
+def test_data_comes_from_files(tmp_path, form):
+    index, file = tmp_path / "index", tmp_path / f"rows.{form}"
+    TagMatch(index, device="cpu").save(index)
+    if form == "parquet":
+        pq.write_table(pa.Table.from_pylist(DATA_ROWS), file)
+        types = {"email": "string", "rank": "int8", "on": "bool", "word": "dictionary"}
+    else:
+        as_text = as_csv([{name: row.get(name) for name in ("key", "tags", *DATA_TYPES)} for row in DATA_ROWS])
+        file.write_bytes(as_text if form == "csv" else as_json_lines(DATA_ROWS))
+        types = DATA_TYPES
+    others = ["--ignore-columns", ",".join(sorted({*DATA_TYPES} - {*types}))] if {*DATA_TYPES} - {*types} else []
+    done("put", index, file, *(f"--data={name}={kind}" for name, kind in types.items()), *others)
+    for row in DATA_ROWS:
+        expected = {name: value for name, value in row.items() if name in types}
+        assert json.loads(done("get", index, row["key"]))["data"] == expected
+    file.write_bytes(as_json_lines([{"key": 1, "tags": ["a"], "rank": 300}]))
+    assert "takes values of int8" in refused("put", index, file, "--format", "jsonl")
+    file.write_bytes(as_json_lines([{"key": 1, "tags": ["a"], "rank": 7}]))
+    done("put", index, file, "--format", "jsonl")
+    assert json.loads(done("get", index, 1))["data"] == {"rank": 7}

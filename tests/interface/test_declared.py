@@ -334,6 +334,27 @@ def test_is_kept(path: Path, layout: Any) -> None:
         TagMatch(path, analyzers={"title": casefold(words())})
 
 
+@pytest.mark.parametrize("has_sets", [False, True])
+def test_is_kept_from_the_first_staged_change_on(path: Path, has_sets: bool) -> None:
+    """So that who opens the index next reads conditions and messages in the same way."""
+    if has_sets:
+        with TagMatch(path, threads=1, device="cpu") as tm:
+            tm.add_set([], 1)
+            tm.consolidate()
+    TagMatch(path, threads=1, device="cpu", attributes={"x": "int64"}).close()
+    assert not has_sets or TagMatch.open(path, device="cpu").stats()["attributes"] == {}
+    with TagMatch(path, threads=1, device="cpu", attributes={"x": "int64"}, strict=True) as tm:
+        tm.add_set([], 2, where='x = "1"')
+        assert len(tm) == has_sets
+    with TagMatch(path, threads=1, device="cpu") as tm:
+        stats = tm.stats()
+        assert (stats["attributes"], stats["strict"], stats["staged"]) == ({"x": "int64"}, True, 1)
+        with pytest.raises(FilterError, match="not declared"):
+            tm.add_set([], 3, where="y = 1")
+        assert tm.consolidate() == (1, 0, 0, 0)
+        assert sorted(tm.match([], {"x": "1"})) == [1, 2][not has_sets :]
+
+
 def test_reload_takes_over(path: Path) -> None:
     with TagMatch(path, threads=1, device="cpu") as tm:
         tm.add_set([], 1, where="x = 1")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from oracle import And, AtLeast, Not, Or, Tags, Test, Tree
 from support import filters
 from support.expressions import text_of
-from support.service import remote
 
 from tagmatch import TagMatch, casefold, words
 
@@ -39,16 +38,9 @@ SAME = [
 ]
 
 
-@pytest.fixture(params=["embedded", "remote"])
-def tm(request: Any, tmp_path: Path) -> Any:
-    analyzers = {"title": casefold(words())}
-    index = TagMatch(tmp_path / "index", **OPTIONS, attributes=ATTRIBUTES, analyzers=analyzers)
-    if request.param == "embedded":
-        with index:
-            yield index
-    else:
-        with remote(index) as (_, tm):
-            yield tm
+@pytest.fixture
+def tm(reached: Any, path: Path) -> Any:
+    return reached(TagMatch(path, **OPTIONS, attributes=ATTRIBUTES, analyzers={"title": casefold(words())}))
 
 
 @pytest.mark.parametrize("texts", SAME, ids=[each[0] for each in SAME])

@@ -13,7 +13,6 @@ from oracle import Not, Oracle, Test
 from support import filters
 from support.agreement import assert_only
 from support.conditions import Expression, Message
-from support.service import remote
 
 from tagmatch import Circle, FilterError, InvalidTypeError, InvalidValueError, Near, TagMatch
 
@@ -69,19 +68,14 @@ VALUES_OF_TYPES = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["embedded", "remote"])
-def tm(request):
+@pytest.fixture
+def tm(reached):
     index = TagMatch(threads=1, device="cpu", data={**TYPES, "local": "timestamp[ms]"})
     index.put(7, ["cat"], data=VALUES_OF_TYPES)
     index.put(8, ["cat"])
     index.add_set(["cat"], 9)
     index.consolidate()
-    if request.param == "embedded":
-        with index:
-            yield index
-    else:
-        with remote(index) as (_, tm):
-            yield tm
+    return reached(index)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,11 @@
 """Records: what keys were put with, one by one and in tables, embedded and over a connection."""
 
 import datetime as dt
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from support.service import remote
 
 from tagmatch import (
     Circle,
@@ -32,15 +30,9 @@ VALUES = {
 WHERE = 'price between 1 and 5 or tags {"new"}'
 
 
-@pytest.fixture(params=["embedded", "remote"])
-def tm(request) -> Iterator[Any]:
-    index = TagMatch(threads=1, device="cpu", data=DATA)
-    if request.param == "embedded":
-        with index:
-            yield index
-    else:
-        with remote(index) as (_, tm):
-            yield tm
+@pytest.fixture
+def tm(reached) -> Any:
+    return reached(TagMatch(threads=1, device="cpu", data=DATA))
 
 
 def test_a_record_is_what_was_put(tm):
@@ -205,3 +197,27 @@ def test_one_record_is_what_all_of_them_have(key_type):
             assert {key: tm.get(key) for key in keys} == {key: records.get(key) for key in keys}
         assert len(records) == 4
         assert tm.get("nobody" if key_type == "string" else 7) is None
+
+
+def test_keys_that_are_not_indexed_are_not_asked_for(tmp_path, reached):
+    """What another program has put, takes effect."""
+    with TagMatch(tmp_path / "index", threads=1, device="cpu") as tm:
+        tm.add_sets([["a"], ["a", "b"]], [7, 2**40])
+        tm.consolidate()
+        assert tm.stats()["directory_bytes"] == 0
+        assert tm.get(7).tags == {"a"}
+        assert tm.stats()["directory_bytes"] == 2 * 12
+        tm.put(8, ["a"])
+    tm = reached(TagMatch(tmp_path / "index", threads=1, device="cpu", keys="unindexed"))
+    tm.consolidate()
+    assert sorted(tm.match(["a", "b"])) == [7, 8, 2**40]
+    for ask in (
+        lambda: tm.get(7), lambda: tm.put(7, ["b"]), lambda: tm.put_many(pa.table({"key": [7], "tags": [["b"]]})),
+        lambda: tm.delete(7), lambda: tm.delete_many([7]), lambda: 7 in tm.records, lambda: [*tm.records],
+        lambda: [*tm.records.values()], lambda: tm.explain(["a"], key=7),
+    ):  # fmt: skip
+        with pytest.raises(InvalidValueError, match='opened with keys="unindexed", so that nothing is'):
+            ask()
+    assert tm.stats()["staged"] == 0
+    with pytest.raises(InvalidValueError, match="keys must be one of 'indexed', 'unindexed'"):
+        TagMatch(keys="none")

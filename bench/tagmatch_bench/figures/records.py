@@ -35,9 +35,9 @@ def records(bench: Bench, *, parts: tuple[str, ...] = PARTS["records"]) -> Resul
         "Subscriptions as records",
         f"""{bench.sets():,} keys, each put with a set and data in {len(_DATA)} columns, on the CPU, with
         {bench.options.threads} threads; processor time. Both sides of a ratio take turns in {bench.options.rounds}
-        rounds, whose medians count, after a call that is not counted; answers of both are compared. *Single calls* are
-        {_CALLS:,}, to an index in a folder with the default durability. *An index of only these* has no other keys, and
-        *answers of many keys* are of sets that many keys have.""",
+        rounds, whose medians count, after a call that is not counted; every second round goes the other way; answers of
+        both are compared. *Single calls* are {_CALLS:,}, to an index in a folder with the default durability. *An index
+        of only these* has no other keys, and *answers of many keys* are of sets that many keys have.""",
         parts=parts,
     )
     works = {
@@ -78,12 +78,11 @@ def _of_many_keys(bench: Bench) -> tuple[pa.Table, pa.Array]:
     return _with_data(pa.table({"tags": lists(numbers)})), lists(asked)
 
 
-def _in_turns(bench: Bench, works: Mapping[str, Callable[[], object]]) -> dict[str, Samples]:
+def _in_turns(bench: Bench, works: Mapping[str, Callable[[], object]], *, swapped: bool = True) -> dict[str, Samples]:
     for work in works.values():  # compiles, and makes what is made once
         work()
-    return in_turns(
-        {name: partial(seconds_of, work, process_time) for name, work in works.items()}, bench.options.rounds
-    )
+    timed = {name: partial(seconds_of, work, process_time) for name, work in works.items()}
+    return in_turns(timed, bench.options.rounds, swapped=swapped)
 
 
 def _calls(bench: Bench, result: Result) -> None:
@@ -97,6 +96,9 @@ def _calls(bench: Bench, result: Result) -> None:
         tm = stack.enter_context(_index(bench, table, data=_DATA))
         seconds = _in_turns(bench, {"get": lambda: [tm.get(key) for key in keys]})
         result.add("get", seconds["get"].times(1e6 / _CALLS), "µs", Target(5, at_most=True))
+        stats = tm.stats()
+        a_key = stats["directory_bytes"] / stats["keys"]
+        result.add("key directory: bytes a key of a set", a_key, "bytes", Target(12, at_most=True))
         plain, with_records = (
             stack.enter_context(TagMatch(folder / name, device="cpu", threads=bench.options.threads, data=_DATA))
             for name in ("plain", "records")
@@ -111,7 +113,7 @@ def _calls(bench: Bench, result: Result) -> None:
             ],
             "consolidate after put with data": with_records.consolidate,
         }
-        seconds = _in_turns(bench, works)
+        seconds = _in_turns(bench, works, swapped=False)
     for name in works:
         result.add(name, seconds[name].times(1e6 / _CALLS), "µs a change")
     result.add("put: rate of add_set", seconds["add_set"].ratios(seconds["put"]), "times", Target(0.8))

@@ -82,18 +82,20 @@ def alternate(
 
 
 def in_turns(
-    works: Mapping[str, Callable[[], float]], rounds: int, most_seconds: float = math.inf
+    works: Mapping[str, Callable[[], float]], rounds: int, most_seconds: float = math.inf, *, swapped: bool = False
 ) -> dict[str, Samples]:
     """What each work returns; in every round each runs once, so that all meet the machine in the same states.
 
-    After `most_seconds` no round is begun, but the first.
+    After `most_seconds` no round is begun, but the first. If `swapped`, every second round goes the other way: what one
+    work leaves in the caches is not always for the same one.
     """
     taken: dict[str, list[float]] = {name: [] for name in works}
     start = time.perf_counter()
     for number in range(rounds):
         if number and time.perf_counter() - start >= most_seconds:
             break
-        for name, work in works.items():
+        order = [*works.items()]
+        for name, work in order[::-1] if swapped and number % 2 else order:
             taken[name].append(work())
     return {name: Samples(tuple(values)) for name, values in taken.items()}
 
