@@ -380,8 +380,10 @@ def line_index(required: Requirements) -> LineIndex:
     return LineIndex(buckets, all_blocks, sets_of(asked, required.tests, required.likely.chances, order))
 
 
-# Messages for which the lines of a block are used while they are in the cache; and candidates of these at first
-_BATCH, _CANDIDATES = 256, 4096
+# Messages for which the lines of a block are used while they are in the cache: with 256, most lines would be fetched
+# for one or two. The first batch of a packet is smaller, and says how many candidates to expect. There is room for so
+# many of these at first, and later batches, if they have many messages, have no more than a few million
+_BATCH, _FIRST_BATCH, _CANDIDATES, _MOST_CANDIDATES = 2048, 512, 4096, 1 << 22
 
 
 @kernel
@@ -554,9 +556,10 @@ def match_in_lines(messages, cut, blocks, sets, first_codes, buckets, ends):
     _, _, offsets, attributes, codes = messages
     total, rejected, touched = 0, 0, _U32(0)
     out = np.empty(16 * len(ends), np.uint32)
-    found, by = np.empty(_CANDIDATES, np.uint32), np.empty(_CANDIDATES, np.uint8)
-    for first in range(0, len(ends) - 1, _BATCH):
-        count = min(_BATCH, len(ends) - 1 - first)
+    found, by = np.empty(_CANDIDATES, np.uint32), np.empty(_CANDIDATES, np.uint16)
+    first, most = 0, _FIRST_BATCH
+    while first < len(ends) - 1:
+        count = min(most, len(ends) - 1 - first)
         _bucketed(offsets, attributes, codes, first, count, buckets, cut)
         used, found, by = _candidates(messages, (first, count), buckets, cut, blocks, len(sets[1]), found, by)
         out = with_room(out, total, used)
@@ -564,4 +567,5 @@ def match_in_lines(messages, cut, blocks, sets, first_codes, buckets, ends):
         total, touch = keep_verified(first, last, left, messages, sets, first_codes, (out, total, ends))
         touched ^= touch
         rejected += used
+        first, most = last, min(max(_MOST_CANDIDATES * count // (used + 1), 1), _BATCH)
     return out[:total], rejected - total, touched

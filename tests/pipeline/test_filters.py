@@ -70,7 +70,7 @@ def test_lines_say_all(values_each: int, rng: random.Random) -> None:
     messages = [
         ([], {name: rng.sample(range(-1, 11), values_each) for name in names})
         for names in ("abc", "ab", "c")
-        for _ in range(100)
+        for _ in range(200)  # more than the first batch of a packet has
     ]
     with with_sets([([], expression_of(parts)) for _, parts in filters], "lines", "cpu", threads=1) as tm:
         assert answers(tm, messages) == [expected_keys(filters, *message) for message in messages]
