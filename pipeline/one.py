@@ -18,9 +18,10 @@ from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.input.places import NO_PLACE
 from tagmatch.model.input.values import NO_ATTRIBUTES
+from tagmatch.model.kernels.entry import Entry
 from tagmatch.model.kernels.hashing import xxh64
 from tagmatch.model.kernels.intrinsics import Prepared, add, array_at
-from tagmatch.model.kernels.jit import brief_kernel, entered, kernel, with_room
+from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
 from tagmatch.model.kernels.known_tags import SHORT, look_up
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.tables import Segment
@@ -29,21 +30,25 @@ from tagmatch.pipeline.unique import unique_keys
 
 # Places of what all layouts need in `Prepared`; what a layout adds follows
 _SCALARS, _BUCKETS, _SECRET, _TAG_OFFSETS, _TAG_DATA, RANK_OFFSETS, RANKS, _KEY_OFFSETS, _KEYS, _DELETED = range(10)
+NAME_OFFSETS, NAMES = 10, 11
 #: Place of the first array that a layout adds
-LAYOUT = 10
+LAYOUT = 12
 
 # Places in the scalars
 _HAS_EMPTY = 0
 #: Place of the first scalar that a layout adds
 LAYOUT_SCALAR = 1
 
-# Places in a row of tables, behind all addresses
-_FIRST_ROW, _FIRST_KEY = -2, -1
+#: Places in a row of tables, behind all addresses
+FIRST_ROW, FIRST_KEY = -2, -1
 
 #: Most candidates, and most keys, of a query that is answered at once, and a bound that stands for none
 FEW, ALL = 1 << 12, 1 << 62
-#: Most tags of such a query
-FEW_TAGS = 64
+#: Most tags of such a query, and most bytes of its attributes
+FEW_TAGS, FEW_BYTES = 64, 1 << 12
+
+#: How an answer at once is wanted: as `match`, `match_unique` or `match_count` return it, or as the keys' bytes
+KEYS, UNIQUE, COUNT, BYTES = range(4)
 
 # Places in the counts
 QUERIES, MATCHES, VERIFIED, REJECTED = range(4)
@@ -56,6 +61,7 @@ class Single(NamedTuple):
     tag_count: int  # How many there are
     attributes: bytes  # See `packed`
     place: bytes  # See `packed_place`
+    tags: object = None  # The tags themselves, if they may be few enough to answer it at once
 
 
 class AnswersOne(Protocol):
@@ -65,6 +71,12 @@ class AnswersOne(Protocol):
         """Keys of the sets that a query contains, ascending and each once if `unique`.
 
         To `counts`, int64[4], queries, keys, sets found and candidates turned away are added.
+        """
+
+    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:
+        """What is wanted of a query, if it can be answered by the shortest way; else `None`, and nothing is counted.
+
+        It is wanted as `KEYS`, `UNIQUE`, `COUNT` or `BYTES`. `counts` is the address of counts as of `keys`.
         """
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
@@ -78,7 +90,7 @@ class AnswersOne(Protocol):
 Alone: TypeAlias = tuple[AnswersOne, Single]
 
 #: As `Single`, of a tuple, in half the time
-single: Callable[[tuple[bytes, int, bytes, bytes]], Single] = partial(tuple.__new__, Single)
+single: Callable[[tuple[bytes, int, bytes, bytes, object]], Single] = partial(tuple.__new__, Single)
 
 
 def alone(
@@ -86,7 +98,7 @@ def alone(
 ) -> Alone | None:
     """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
     joined = None if one is None else joined_tags(tags)
-    return None if one is None or joined is None else (one, single((*joined, attributes, place)))
+    return None if one is None or joined is None else (one, single((*joined, attributes, place, tags)))
 
 
 DType = type[Any]
@@ -151,12 +163,18 @@ def tags_in(text, count):
 @kernel
 def ranks_of(tables, tags, tag_offset):
     """Ascending ranks of the tags of a query (§3.2)."""
+    numbers = np.empty(len(tags.offsets) - 1, np.uint32)
+    return numbers[: ranks_to(tables, tags, tag_offset, numbers)]
+
+
+@kernel
+def ranks_to(tables, tags, tag_offset, numbers):
+    """As `ranks_of`, written to `numbers`, which has one for each tag; returns how many they are."""
     offsets, data = tags
-    numbers = np.empty(len(offsets) - 1, np.uint32)
     known_offsets, known_data = array_at(tables, _TAG_OFFSETS, tag_offset), array_at(tables, _TAG_DATA, np.uint8)
     known = array_at(tables, _BUCKETS, np.uint64), array_at(tables, _SECRET, np.uint64)
     look_up(offsets, data, 0, known, known_offsets, known_data, numbers)
-    return numbers[: ascending_row(numbers, 0, len(numbers), 0)]
+    return ascending_row(numbers, 0, len(numbers), 0)
 
 
 @kernel
@@ -180,7 +198,7 @@ def live_of(tables, sets):
 @kernel
 def add_rows(tables, sets, found):
     """The rows that were found, and behind them these sets of a segment."""
-    return np.append(found, sets + np.uint32(tables[_FIRST_ROW]))
+    return np.append(found, sets + np.uint32(tables[FIRST_ROW]))
 
 
 @kernel
@@ -199,7 +217,7 @@ def add_keys(tables, sets, most, found, used, key_offset, key):
         return found, -1
     found = with_room(found, used, total - used)
     copy_keys(sets, offsets, keys, found[used:total])
-    first_key = tables[_FIRST_KEY]
+    first_key = tables[FIRST_KEY]
     if first_key:
         for i in range(used, total):
             found[i] += first_key
@@ -209,7 +227,7 @@ def add_keys(tables, sets, most, found, used, key_offset, key):
 @kernel
 def add_keys_at(tables, places, found, used, key):
     """As `add_keys`, of the keys that stand at some places of the key table."""
-    keys, first_key = array_at(tables, _KEYS, key), np.uint64(tables[_FIRST_KEY])
+    keys, first_key = array_at(tables, _KEYS, key), np.uint64(tables[FIRST_KEY])
     found = with_room(found, used, len(places))
     for place in places:
         found[used] = np.uint64(keys[place]) + first_key
@@ -225,11 +243,17 @@ def answer(found, unique, verified, rejected, counts):
         places[1] = len(found)
         once = np.empty(len(found), np.uint64)
         found = once[: unique_keys(places, found, np.ones(1, np.bool_), ends, once)]
+    count_answer(counts, len(found), verified, rejected)
+    return found
+
+
+@kernel
+def count_answer(counts, matches, verified, rejected):
+    """Count a query that is answered."""
     add(counts, QUERIES, 1)
-    add(counts, MATCHES, len(found))
+    add(counts, MATCHES, matches)
     add(counts, VERIFIED, verified)
     add(counts, REJECTED, rejected)
-    return found
 
 
 class Kernels(NamedTuple):
@@ -239,21 +263,21 @@ class Kernels(NamedTuple):
     keys; the text of the query; the number of its tags; and a tuple of what it has besides.
     """
 
-    keys: Callable[..., U64Array | None]  # Gets `unique`, `counts`, and `most`, too; `None` where these are not enough
+    keys: Any  # Gets `unique`, `counts`, and `most`, too; returns keys, or `None` where these are not enough
     sets: Callable[..., U32Array]
-    # A brief kernel, as `keys`. Without it, every call lets go of the interpreter lock, and to get it back takes longer
-    # than most queries where many threads ask.
-    few_keys: Callable[..., U64Array | None] | None = None
+    # What answers few tags with few keys (`entry_of`). `keys` lets go of the interpreter lock, and to get it back takes
+    # longer than most queries where many threads ask.
+    entry: Entry | None = None
 
 
 @kernel
-def only_tags(beside):
-    """What a query has beside its tags, where nobody asks."""
-    return beside
+def only_tags(rest):  # noqa: ARG001
+    """Nothing of what a query has beside its tags."""
+    return ()
 
 
 @cache
-def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bool = False) -> Kernels:
+def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry | None = None) -> Kernels:
     """The kernels of those sets that `sets_in` finds.
 
     It gets the addresses of a segment, the tags, what `read` makes of the rest of the query, `most` and `dtypes`. It
@@ -275,10 +299,6 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bo
             verified, rejected = verified + len(sets), rejected + more
         return answer(found[:used], unique, verified, rejected, counts)
 
-    @brief_kernel
-    def few_keys(tables, text, count, rest, unique, counts, most):
-        return in_all(tables, text, count, rest, unique, counts, most)
-
     @kernel
     def sets(tables, text, count, rest):
         tags, beside = tags_in(text, count), read(rest)
@@ -288,7 +308,7 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, *, brief: bo
         return found
 
     in_all.elements = sets.elements = _elements
-    return Kernels(in_all, sets, few_keys if brief else None)
+    return Kernels(in_all, sets, entry)
 
 
 def _elements(arguments: tuple[Any, ...]) -> int:
@@ -314,7 +334,7 @@ class OneQuery:
         addresses = np.stack([segment.addresses for segment in segments])
         self._tables = np.column_stack([addresses, np.array([first_rows, first_keys], np.uint64).T])
         self._kernels = kernels
-        self._enter: Any = None  # The kernel that single queries are answered by, once one has been
+        self._is_entered = False
 
     @property
     def parts(self) -> Sequence[OneQuery]:
@@ -326,30 +346,53 @@ class OneQuery:
         """Whether no query without a place has an answer."""
         return False
 
+    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:
+        """What is wanted of a query of few tags, candidates and keys; `None`, and nothing is counted, of others.
+
+        See `AnswersOne`. Once there is compiled code, that stands here itself.
+        """
+        entry, is_due = self._kernels.entry, partial(self._kernels.keys.is_due, (self._tables,))
+        function = None if entry is None else entry.bound(self._tables, self._segments, is_due)
+        if function is None:
+            return None
+        self.enter, self._is_entered = function, True  # type: ignore[method-assign]
+        return function(tags, wanted, counts, attributes)
+
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains."""
-        text, tag_count, *_ = query
-        if self._enter is not None and tag_count <= FEW_TAGS:  # as `brief_keys`, by one call less
-            keys = self._enter(self._tables, text, tag_count, (), unique, counts, FEW)
-        else:
-            keys = self.brief_keys(query, unique, counts)
-        if keys is None:
-            keys = self._kernels.keys(self._tables, text, tag_count, (), unique, counts, ALL)
-        found: U64Array = keys
+        keys = self.brief_keys(query, unique, counts)
+        found: U64Array = self._keys(query, unique, counts, ALL) if keys is None else keys
         return found
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
-        text, tag_count, *_ = query
-        if tag_count > FEW_TAGS or self._kernels.few_keys is None:
+        if query.tags is None or self._kernels.entry is None or not is_short(query):
             return None
-        found: U64Array | None
-        found, self._enter = entered(self._kernels.few_keys, self._tables, text, tag_count, (), unique, counts, FEW)
-        return found
+        found = self.enter(query.tags, BYTES, counts.ctypes.data, query.attributes)
+        if not self._is_entered:
+            few: U64Array | None = self._keys(query, unique, counts, FEW)
+            return few
+        if found is None:
+            return None
+        keys = np.frombuffer(found, np.uint64)
+        if unique:
+            count, keys = len(keys), np.unique(keys)
+            if len(keys) < count:
+                add_counts(counts, np.array([0, len(keys) - count, 0, 0]))
+        return keys
+
+    def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
+        text, tag_count, attributes, *_ = query
+        return self._kernels.keys(self._tables, text, tag_count, (attributes,), unique, counts, most)
 
     def set_ids(self, query: Single) -> U32Array:
         """Ids of the sets that a query contains."""
-        return self._kernels.sets(self._tables, query.text, query.tag_count, ())
+        return self._kernels.sets(self._tables, query.text, query.tag_count, (query.attributes,))
+
+
+def is_short(query: Single) -> bool:
+    """Whether a query has few tags, and little else."""
+    return query.tag_count <= FEW_TAGS and len(query.attributes) <= FEW_BYTES
 
 
 def one_of_all(
@@ -394,6 +437,10 @@ class OfSeveralTypes:
         own = np.zeros(len(counts), np.int64)
         return _together([part.keys(query, unique, own) for part in parts], unique, own, counts)
 
+    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:  # noqa: ARG002
+        """See `AnswersOne`."""
+        return None
+
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """See `OneQuery`; `None` where one of the parts would take long."""
         own, found = np.zeros(len(counts), np.int64), []
@@ -431,6 +478,10 @@ def prepare(
     known, ranks, keys = segment.vocabulary.tags, segment.tagsets.ranks, segment.keys.keys
     numbers = np.array([segment.tagsets.has_empty_set, *scalars], np.int64)
     deleted = np.zeros(0, np.uint8) if segment.deletions is None else segment.deletions.bits
+    names = (np.zeros(0, np.int64), np.zeros(0, np.uint8))
+    if segment.keys.names is not None:
+        names = segment.keys.names.offsets, segment.keys.names.data
     common = (*tags.known, known.offsets, known.data, ranks.offsets, ranks.values, keys.offsets, keys.values, deleted)
+    common += names
     varying = (known.offsets, ranks.offsets, keys.offsets, keys.values)
     return Prepared(numbers, *common, *arrays), DTypes(*(array.dtype.type for array in varying))

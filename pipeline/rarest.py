@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import Lists, U8Array, U32Array, pooled
+from tagmatch.model.kernels.entry import on_stack, rows_on_stack
 from tagmatch.model.kernels.intrinsics import array_at
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import ascending_row
@@ -31,8 +32,10 @@ from tagmatch.pipeline.clusters import (
     verify_stamped,
     walk,
 )
+from tagmatch.pipeline.entered import ROOM_FOR_SETS, entry_of
 from tagmatch.pipeline.one import (
     ALL,
+    FEW_TAGS,
     LAYOUT,
     RANK_OFFSETS,
     RANKS,
@@ -42,6 +45,7 @@ from tagmatch.pipeline.one import (
     live_of,
     prepare,
     ranks_of,
+    ranks_to,
 )
 from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
 from tagmatch.pipeline.tags import QueryBatch, TagIndex, contains_ranks
@@ -62,6 +66,8 @@ _BYTES_A_TAG, _FEWEST_BYTES, _MOST_BYTES = 32, 512, 1 << 19
 _MANY_RANKS = 32
 # A query of more tags is a block: its bits are set once, and turn rows away before these are read
 _ALONE = 128
+# Rows of small clusters that one query has, for which there is memory at hand; bytes of the bitmap of a few tags
+_FEW_PLACES, _FEW_TAGS_BYTES, _EDGES = 256, _BYTES_A_TAG * FEW_TAGS, 2
 # Clusters of such a query of more rows are looked at one by one
 _FEW_ROWS = 3
 # Of a small segment, clusters of so many rows are verified at once, the first ones of them without a branch before; of
@@ -240,6 +246,8 @@ def _verify(block, tags, candidates, known, limits, bits, out, ends):
 def _find_sets(queries, known, limits, bits, ends, out):
     """Rows that each query contains, the empty set's first, and how many rows except that one were read.
 
+    The rows are in `out`, or in larger memory.
+
     The limits say whether there is an empty set, after how many rows it goes no further, and of how many rows clusters
     are not walked. Queries have their ranks in any order, also several times, and UNKNOWN; if `bits` has not one for
     each rank, ascending and each once.
@@ -250,8 +258,12 @@ def _find_sets(queries, known, limits, bits, ends, out):
         longest = max(longest, query_offsets[query + 1] - query_offsets[query])
     longest = max(longest, min(_BLOCK_TAGS, query_offsets[count] - query_offsets[0]))
     # Few arrays, as to make one takes 60 ns
-    tags, places = np.empty((longest + 1, 4), np.uint32), np.empty((16 * size, 3), np.int64)
-    row_ends = np.zeros((size + 1, 2), np.int64)
+    tags, places = rows_on_stack(np.uint32, FEW_TAGS, 4), rows_on_stack(np.int64, _FEW_PLACES, 3)
+    row_ends = rows_on_stack(np.int64, 2, 2)
+    if count > 1 or longest >= FEW_TAGS:
+        tags, places = np.empty((longest + 1, 4), np.uint32), np.empty((16 * size, 3), np.int64)
+        row_ends = np.empty((size + 1, 2), np.int64)
+    row_ends[0, 0] = row_ends[0, 1] = 0
     exact, total, touched = 8 * len(bits) >= len(first_rows), 0, np.uint32(0)
     # Each miss of the cache gets a loop of its own, without a branch on what is read: the processor then waits for many
     # misses at once instead of for one after the other. Branches come in the loop after it, when the data is at hand.
@@ -344,27 +356,32 @@ _SECONDS, _FIRST_ROWS, _SHARED, _RAREST = range(LAYOUT, LAYOUT + 4)
 @kernel
 def _bitmap(ranks, tags):
     """A bit for each rank, or fewer for a query of few tags: zeros, a power of two of bytes."""
+    return np.zeros(_bytes_for(ranks, tags), np.uint8)
+
+
+@lent
+def _bytes_for(ranks, tags):
     most = min(max(_BYTES_A_TAG * tags, _FEWEST_BYTES), _MOST_BYTES)
     size = 1
     while 8 * size < ranks and 2 * size <= most:
         size *= 2
-    return np.zeros(size, np.uint8)
+    return size
 
 
 @kernel
-def _sets_of(tables, ranks, most, rank_offset, first_row):
+def _sets_of(tables, ranks, most, types, bits, out):
     """Sets that one query contains, and how many candidates were turned away; -1 where there are more than `most`."""
+    (_, rank_offset, _, _), first_row = types
     seconds = array_at(tables, _SECONDS, np.uint32)
     offsets, values = array_at(tables, RANK_OFFSETS, rank_offset), array_at(tables, RANKS, np.uint32)
     clusters = (offsets, values, seconds, array_at(tables, _FIRST_ROWS, first_row))
-    empty, ends = has_empty(tables), np.zeros(2, np.int64)
+    empty, ends, edges = has_empty(tables), on_stack(np.int64, _EDGES), on_stack(np.int64, _EDGES)
     if len(seconds) == 0:
-        return np.empty(0, np.uint32), 0
+        return out[:0], 0
     shared, rarest = array_at(tables, _SHARED, np.uint8), array_at(tables, _RAREST, np.uint8)
-    known, bits = (clusters, shared, rarest), _bitmap(len(clusters[3]), len(ranks))
+    ends[0], edges[0], edges[1] = 0, 0, len(ranks)
     limits = empty != 0, most, WALK_ROWS
-    out = np.empty(_ROWS_A_QUERY, np.uint32)
-    sets, read, _ = _find_sets((np.array([0, len(ranks)]), ranks), known, limits, bits, ends, out)
+    sets, read, _ = _find_sets((edges, ranks), (clusters, shared, rarest), limits, bits, ends, out)
     return sets, read - len(sets) + empty if read <= most else -1
 
 
@@ -374,11 +391,30 @@ def _in_segment(first_row: Any) -> Any:
 
     @kernel
     def in_segment(tables, tags, _, most, dtypes):
-        tag_offset, rank_offset, _, _ = dtypes
-        sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), most, rank_offset, first_row)
+        ranks = ranks_of(tables, tags, dtypes[0])
+        bits = _bitmap(len(array_at(tables, _FIRST_ROWS, first_row)), len(ranks))
+        out = np.empty(ROOM_FOR_SETS, np.uint32)
+        sets, rejected = _sets_of(tables, ranks, most, (dtypes, first_row), bits, out)
         return live_of(tables, sets), rejected
 
     return in_segment
+
+
+@cache
+def _few_in_segment(first_row: Any) -> Any:
+    """As `_in_segment`, of few tags."""
+
+    @kernel
+    def few_in_segment(tables, tags, _, room, most, dtypes):
+        ranks = room.ranks[: ranks_to(tables, tags, dtypes[0], room.ranks[: len(tags.offsets) - 1])]
+        bits = on_stack(np.uint8, _FEW_TAGS_BYTES)
+        bits = bits[: _bytes_for(len(array_at(tables, _FIRST_ROWS, first_row)), len(ranks))]
+        for i in range(len(bits)):
+            bits[i] = 0
+        sets, rejected = _sets_of(tables, ranks, most, (dtypes, first_row), bits, room.sets)
+        return live_of(tables, sets), rejected
+
+    return few_in_segment
 
 
 def _last(unused: list[U8Array], size: int) -> U8Array:
@@ -424,7 +460,8 @@ class RarestSubsetMatch(Finder):
         """As `Finder` says."""
         prepared, dtypes = prepare(segment, tags, [*self._clusters[2:], self._shared, self._rarest], [])
         first_row: Any = self._clusters.first_rows.dtype.type
-        return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, brief=True))
+        entry = entry_of(_few_in_segment(first_row), dtypes)
+        return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, entry=entry))
 
     def prepare(self, messages: SegmentMessages) -> QueryBatch:
         """As `Finder` says; a bitmap needs no order."""

@@ -71,10 +71,14 @@ def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
     """
     compile_for, missing, spent = compiled._compile_for_args, set(), 0.0
 
+    def is_due(arguments: Any) -> bool:
+        """Whether it is time to compile it, for these arguments."""
+        return bool(spent >= PATIENCE or compiled.elements(arguments) > FEW)
+
     def code_for(*arguments: Any) -> Any:
         """What the dispatcher calls for arguments of types that it does not know."""
         nonlocal spent
-        if spent >= PATIENCE or compiled.elements(arguments) > FEW:
+        if is_due(arguments):
             return compile_for(*arguments)
         types = tuple(map(numba.typeof, arguments))
         if types not in missing:
@@ -97,7 +101,7 @@ def by_python_first(compiled: Any, function: Callable[..., Any]) -> Any:
 
         return lambda *arguments: in_one_step(partial(run, arguments))
 
-    compiled._compile_for_args, compiled.elements = code_for, _elements
+    compiled._compile_for_args, compiled.elements, compiled.is_due = code_for, _elements, is_due
     return compiled
 
 
@@ -224,7 +228,7 @@ def _names(code: CodeType) -> set[str]:
 @cache
 def _learn_intrinsics() -> None:
     """What Python calls for those of `intrinsics`, whose kernels are made by means of this module."""
-    from tagmatch.model.kernels import intrinsics
+    from tagmatch.model.kernels import entry, intrinsics
 
     instead(intrinsics.ones, lambda word: _U64(int(word).bit_count()))
     instead(intrinsics.trailing_zeros, lambda word: _U64((int(word) & -int(word) or 1).bit_length() - 1))
@@ -237,6 +241,8 @@ def _learn_intrinsics() -> None:
     instead(intrinsics.array_at, _array_at)
     instead(intrinsics.own_array_at, _array_at)
     instead(intrinsics.arrays_at, _arrays_at)
+    instead(entry.on_stack, lambda dtype, count: np.empty(count, dtype).view(_Array))
+    instead(entry.rows_on_stack, lambda dtype, count, columns: np.empty((count, columns), dtype).view(_Array))
 
 
 def _add(words: Any, place: int, more: int) -> Any:

@@ -66,16 +66,6 @@ def brief_kernel(function: Callable[..., Any]) -> Any:
     return by_python_first(kept(_compiled(function), function), function)
 
 
-def entered(compiled: Any, *arguments: Any) -> tuple[Any, Any]:
-    """What a kernel returns, and what does the same for arguments of the same types, at which it does not look.
-
-    That takes half a microsecond less; it is `None` while the kernel is not compiled.
-    """
-    result = compiled(*arguments)
-    found = compiled.overloads.get(tuple(map(numba.typeof, arguments)))
-    return result, found and found.entry_point
-
-
 def inlined(function: Callable[..., Any]) -> Any:
     """A helper, compiled only as part of the kernels that call it, without a call: one that gets arrays costs 50 ns."""
     return _compiled(function, nogil=True, forceinline=True)
@@ -91,7 +81,7 @@ def lent(function: Callable[..., Any]) -> Any:
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     """What Python calls; other kernels call its part, which is made when one of them is compiled."""
-    function = _named_apart(function)
+    function = named_apart(function)
     compiled = _njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
 
     @cache
@@ -103,7 +93,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     return compiled
 
 
-def _named_apart(function: Callable[..., Any]) -> Callable[..., Any]:
+def named_apart(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, named by what is around it, too, if it is one of several.
 
     Numba calls the constants of kept code by the name of its function and a number that counts those of a process: of

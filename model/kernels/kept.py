@@ -294,9 +294,10 @@ class _Files(CompileResultCacheImpl):
     _locator_classes = [NamedPlace]  # noqa: RUF012 - as in the base class
 
     def reduce(self, cres: Any) -> tuple[Any, ...]:
-        """Return the machine code, and in place of all that other functions could inline, its name."""
+        """Return the machine code, and in place of all that other functions could inline, its names."""
         (name, kind, (machine_code, _)), *rest = super().reduce(cres)
-        named = llvm.parse_assembly(f'define void @"{cres.fndesc.llvm_cpython_wrapper_name}"() {{ ret void }}')
+        names = cres.fndesc.llvm_cpython_wrapper_name, cres.fndesc.llvm_cfunc_wrapper_name
+        named = llvm.parse_assembly("".join(f'define void @"{each}"() {{ ret void }}\n' for each in names))
         rest[_ANNOTATION] = ""
         return (name, kind, (machine_code, named.as_bitcode())), *rest
 

@@ -18,6 +18,7 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from tagmatch.model.arrays import Strings, U8Array, U32Array, U64Array, frozen
+from tagmatch.model.kernels.entry import on_stack
 from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.intrinsics import trailing_zeros
@@ -35,6 +36,7 @@ _ELSEWHERE = _LOW - _ONE
 _BUCKETS_FOR_32 = 15
 # Tags that are looked up together, so that their cache misses are waited for at once
 _BLOCK = 256
+_BLOCK_WORDS = 2 * _BLOCK
 
 #: Tags of fewer bytes are their keys; they are read at once if the array has this number of bytes from their begin on
 SHORT = 16
@@ -192,7 +194,7 @@ def _write_key(data, at, length, secret, keys, place):
 def _enter(offsets, data, numbers, known):
     """Put the tags with these numbers into free slots."""
     buckets, secret = known
-    keys, homes, touched = np.empty(2 * _BLOCK, np.uint64), np.empty(_BLOCK, np.uint64), _U(0)
+    keys, homes, touched = np.empty(_BLOCK_WORDS, np.uint64), np.empty(_BLOCK, np.uint64), _U(0)
     for begin in range(0, len(numbers), _BLOCK):
         count = _U(min(_BLOCK, len(numbers) - begin))
         for i in range(count):
@@ -271,8 +273,8 @@ def _keys(strings, first, count, secret, keys, some):
 def look_up(offsets, data, first, known, known_offsets, known_data, out):
     """Write to `out` the number of each tag from `first` on, UNKNOWN for those that are not in the table."""
     (buckets, secret), strings, known_strings = known, (offsets, data), (known_offsets, known_data)
-    block = min(_BLOCK, len(out))
-    keys, homes, some = np.empty(2 * block, np.uint64), np.empty(block, np.uint64), np.empty(block, np.uint32)
+    keys, homes = on_stack(np.uint64, _BLOCK_WORDS), on_stack(np.uint64, _BLOCK)
+    some = on_stack(np.uint32, _BLOCK)
     touched = _U(0)
     # A loop for each miss of the cache, without a branch on the word that is read: the processor then waits for many
     # misses at once instead of for one after the other.

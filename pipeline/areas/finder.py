@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, Lists, U32Array, UIntArray, frozen, offsets_of
+from tagmatch.model.arrays import I64Array, Lists, U32Array, U64Array, UIntArray, frozen, offsets_of
 from tagmatch.model.errors import DeviceError, DeviceMemoryError
 from tagmatch.model.input.places import Locations, locations_of
 from tagmatch.model.kernels.intrinsics import Prepared, array_at, arrays_at, own_array_at
@@ -35,7 +35,6 @@ from tagmatch.pipeline.filters.finder import (
     BEHIND,
     SCALAR_BEHIND,
     TOO_MANY,
-    OneMessage,
     arrays_of,
     constraints_in,
     encoded_in,
@@ -48,13 +47,16 @@ from tagmatch.pipeline.filters.messages import MessageTable
 from tagmatch.pipeline.filters.trie import most_room, tokens_of
 from tagmatch.pipeline.one import (
     ALL,
+    FEW,
     DTypes,
     Kernels,
+    OneQuery,
     Single,
     add_keys,
     add_keys_at,
     answer,
     deleted_in,
+    is_short,
     live_of,
     prepare,
     scalar,
@@ -507,7 +509,7 @@ class _OfSegment(Prepared):
         self.arrays, self.addresses, self.index = prepared.arrays, prepared.addresses, index
 
 
-class OneLocated(OneMessage):
+class OneLocated(OneQuery):
     """Answers single messages about the sets with areas of segments."""
 
     def __init__(
@@ -527,6 +529,11 @@ class OneLocated(OneMessage):
     def needs_place(self) -> bool:
         """Whether no query without a place has an answer."""
         return self._needs_place
+
+    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
+        """See `OneQuery`."""
+        keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short(query) else None
+        return keys
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         found = self._found(query, most)
@@ -553,7 +560,7 @@ class OneLocated(OneMessage):
             rows = zip(cells, addresses, strict=True)
             addresses = np.stack([row if each is None else each.addresses for each, row in rows])
         find: Any = self._kernels.sets
-        return find(self._tables, addresses, *query, most)
+        return find(self._tables, addresses, *query[:4], most)
 
 
 def one_located(segment: Segment, tags: TagIndex, index: AreaIndex) -> OneLocated:

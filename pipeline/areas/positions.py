@@ -261,6 +261,10 @@ class _OneWithin:
         own = np.zeros(len(counts), np.int64)
         return self._kept(self._one.keys(query, unique, own), query, own, counts)
 
+    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:  # noqa: ARG002
+        """See `AnswersOne`."""
+        return None
+
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """The same, if the other answers at once."""
         own = np.zeros(len(counts), np.int64)

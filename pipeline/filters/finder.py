@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tagmatch.model.arrays import I64Array, U32Array, U64Array
 from tagmatch.model.kernels.intrinsics import arrays_at, own_array_at
-from tagmatch.model.kernels.jit import entered, inlined, kernel, lent
+from tagmatch.model.kernels.jit import inlined, kernel, lent
 from tagmatch.model.tables import Segment
+from tagmatch.pipeline.entered import entry_of
 from tagmatch.pipeline.filters.asked import count_messages, verified
 from tagmatch.pipeline.filters.index import FilterIndex
 from tagmatch.pipeline.filters.lines import match_in_lines
@@ -23,12 +23,9 @@ from tagmatch.pipeline.filters.messages import MessageTable, encode_one
 from tagmatch.pipeline.filters.trie import INNER, home_of, match_in_trie, most_room, tokens_of
 from tagmatch.pipeline.one import (
     ALL,
-    FEW,
-    FEW_TAGS,
     LAYOUT,
     LAYOUT_SCALAR,
     OneQuery,
-    Single,
     hashes_of,
     kernels_of,
     live_of,
@@ -170,8 +167,6 @@ BEHIND, SCALAR_BEHIND = _PLACES[-1], LAYOUT_SCALAR + 5
 
 # The seed with which names, and tags that must not be there, are hashed
 _SEED = 0
-# Most bytes of the attributes of a message that is answered at once
-_FEW_BYTES = 1 << 12
 
 
 @kernel
@@ -278,31 +273,9 @@ def _in_segment(tables, tags, beside, most, dtypes):
     return live_of(tables, sets), rejected
 
 
-class OneMessage(OneQuery):
-    """Answers single messages about the sets with constraints of segments."""
-
-    def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
-        """See `OneQuery`: keys of the sets with constraints, or areas, that the message satisfies."""
-        found: U64Array = self._keys(query, unique, counts, ALL)
-        return found
-
-    def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
-        """See `OneQuery`, of a message that is short, too."""
-        is_short = query.tag_count <= FEW_TAGS and len(query.attributes) <= _FEW_BYTES
-        keys: U64Array | None = self._keys(query, unique, counts, FEW) if is_short else None
-        return keys
-
-    def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
-        text, count, attributes, _ = query
-        arguments = self._tables, text, count, (attributes,), unique, counts, most
-        if self._enter is not None:
-            return self._enter(*arguments)
-        found, self._enter = entered(self._kernels.keys, *arguments)
-        return found
-
-    def set_ids(self, query: Single) -> U32Array:
-        """Ids of the sets with constraints that the message satisfies."""
-        return self._kernels.sets(self._tables, query.text, query.tag_count, (query.attributes,))
+@kernel
+def _few_in_segment(tables, tags, beside, _, most, dtypes):
+    return _in_segment(tables, tags, beside, most, dtypes)
 
 
 def arrays_of(index: FilterIndex | None) -> tuple[list[Any], list[int]]:
@@ -345,8 +318,10 @@ class ConstraintFinder(Finder):
         """As `Finder` says."""
         return self.index.rows_found(prepared)
 
-    def one_query(self, segment: Segment, tags: TagIndex) -> OneMessage:
+    def one_query(self, segment: Segment, tags: TagIndex) -> OneQuery:
         """As `Finder` says."""
         prepared, dtypes = prepare(segment, tags, *arrays_of(self.index))
         # How wide the offsets of ranks are does not matter
-        return OneMessage([prepared], kernels_of(_in_segment, dtypes._replace(rank_offset=np.int64), read))
+        dtypes = dtypes._replace(rank_offset=np.int64)
+        entry = entry_of(_few_in_segment, dtypes, read)
+        return OneQuery([prepared], kernels_of(_in_segment, dtypes, read, entry))

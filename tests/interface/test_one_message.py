@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, get_args
 from unittest.mock import patch
@@ -23,7 +24,6 @@ from support.pipelines import TIMEOUT
 from support.segments import all_in
 
 from tagmatch import Box, Circle, Near, TagMatch, Where
-from tagmatch.pipeline import one
 from tagmatch.pipeline.areas import index
 from tagmatch.pipeline.filters.index import Path
 from tagmatch.pipeline.service import Pipeline
@@ -68,18 +68,16 @@ TREES: list[Tree] = [
 ]  # fmt: skip
 
 
+class Packeted(list[str]):
+    """Tags of a message that goes in a packet, as other sequences than those of Python itself do."""
+
+
 @pytest.fixture
-def is_alone(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Of each single message since, whether one kernel answered it."""
-    seen: list[bool] = []
-
-    def alone(*arguments: Any) -> Any:
-        found = one.alone(*arguments)
-        seen.append(found is not None)
-        return found
-
-    monkeypatch.setattr("tagmatch.engine.alone", alone)
-    return seen
+def in_packet() -> Iterator[Any]:
+    """Is called with each single message that goes in a packet; one kernel answers all others."""
+    method = Pipeline.match_in_packet
+    with patch.object(Pipeline, "match_in_packet", autospec=True, side_effect=method) as called:
+        yield called
 
 
 def as_column(value: Any) -> pa.Table | None:
@@ -94,7 +92,7 @@ def as_column(value: Any) -> pa.Table | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", get_args(Path))
-def test_a_value_of_each_kind(path: Path, is_alone: list[bool], rng: Any) -> None:
+def test_a_value_of_each_kind(path: Path, in_packet: Any, rng: Any) -> None:
     """As in a table, in a packet, and as the oracle says."""
     with all_in(path), TagMatch(device="cpu", threads=1) as tm:
         tm.add_sets([[]] * len(TREES), range(len(TREES)), where=[text_of(tree, rng) for tree in TREES])
@@ -103,11 +101,12 @@ def test_a_value_of_each_kind(path: Path, is_alone: list[bool], rng: Any) -> Non
             expected = [key for key, tree in enumerate(TREES) if evaluate(tree, (), {"p": value})]
             assert sorted(tm.match([], {"p": value, "other": LONG})) == expected
             assert tm.match_unique([], {"p": value}) == set(expected)
-            assert sorted(tm.match(["\0"], {"p": value})) == expected
+            assert not in_packet.called
+            assert sorted(tm.match(Packeted(["\0"]), {"p": value})) == expected
+            in_packet.reset_mock()
             table = as_column(value)
             if table is not None:
                 assert tm.match_many(table, unique=True).to_pylist() == [expected]
-        assert is_alone == [True, True, False] * len(VALUES)
 
 
 @pytest.mark.slow
@@ -137,7 +136,7 @@ def test_long_answers_in_segments(path: Path, key_type: Any, rng: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", get_args(Path))
-def test_more_patterns_than_attributes(path: Path, is_alone: list[bool], rng: Any) -> None:
+def test_more_patterns_than_attributes(path: Path, in_packet: Any, rng: Any) -> None:
     """Of many attributes, of which a message has few; of its text hundreds of patterns are found at once."""
     text = LONG[:2000]
     texts = [text[:size] for size in range(1, 120)] + ["b" * 3, "aba", "c", "xa"]
@@ -159,7 +158,7 @@ def test_more_patterns_than_attributes(path: Path, is_alone: list[bool], rng: An
                 assert tm.match_many(pa.table(table), unique=True).to_pylist() == [expected]
             found = max(found, len(expected))
         assert found > 300
-        assert all(is_alone)
+        assert not in_packet.called
 
 
 # -- places ------------------------------------------------------------------------------------------------------------
@@ -178,11 +177,11 @@ def asked(tm: TagMatch[Any], tags: list[str], attributes: Any = None, **place: A
 
 
 def both_ways(tm: TagMatch[Any], tags: Any, attributes: Any = None, **place: Any) -> list[Any]:
-    """The keys of a message, which are the same in a packet: there goes what has a tag with a zero byte."""
+    """The keys of a message, which are the same in a packet."""
     with patch.object(Pipeline, "match_in_packet", autospec=True, side_effect=Pipeline.match_in_packet) as in_packet:
         found = asked(tm, list(tags), attributes, **place)
         assert not in_packet.called
-        assert found == asked(tm, [*tags, "\0"], attributes, **place)
+        assert found == asked(tm, Packeted(tags), attributes, **place)
         assert in_packet.called
     keys: list[Any] = found[0]
     assert set(keys) == found[1]

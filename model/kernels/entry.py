@@ -1,0 +1,290 @@
+"""A kernel as a function of Python's own, which gets objects and returns one, in a tenth of a microsecond.
+
+Numba's dispatcher looks at the types of arguments, and makes arrays of them, and an object of the result: that takes
+longer than most single queries. This kernel gets the objects as a function of C does (`METH_FASTCALL`): by their
+addresses. It asks Python about them by functions of its stable C interface, which LLVM finds in this process by their
+names, and it keeps the interpreter lock. What is not as it expects it leaves to others, by returning `None`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sysconfig
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+from numba.np import arrayobj
+
+from tagmatch.model.arrays import U64Array
+from tagmatch.model.kernels.intrinsics import own_array_at
+from tagmatch.model.kernels.jit import inlined, lent, named_apart
+from tagmatch.model.kernels.kept import kept, load
+
+_U = np.uint64
+_OBJECT, _SIZE, _POINTER = types.uintp, types.intp, types.uintp
+_WORDS = types.CPointer(types.uint64)
+
+
+def _function(name: str, result: Any, *arguments: Any) -> Any:
+    return types.ExternalFunction(name, result(*arguments))
+
+
+_type_of = _function("PyObject_Type", _OBJECT, _OBJECT)
+_incref, _decref = (_function(name, types.void, _OBJECT) for name in ("Py_IncRef", "Py_DecRef"))
+_forget_error = _function("PyErr_Clear", types.void)
+_list_size, _tuple_size = (_function(name, _SIZE, _OBJECT) for name in ("PyList_Size", "PyTuple_Size"))
+# These two lend what they return
+_list_item, _tuple_item = (_function(name, _OBJECT, _OBJECT, _SIZE) for name in ("PyList_GetItem", "PyTuple_GetItem"))
+_list_of = _function("PySequence_List", _OBJECT, _OBJECT)
+_new_list = _function("PyList_New", _OBJECT, _SIZE)
+# Takes the item over
+_set_item = _function("PyList_SetItem", types.int32, _OBJECT, _SIZE, _OBJECT)
+_new_set, _set_size = _function("PySet_New", _OBJECT, _OBJECT), _function("PySet_Size", _SIZE, _OBJECT)
+_new_bytes = _function("PyBytes_FromStringAndSize", _OBJECT, _POINTER, _SIZE)
+_words_in, _bytes_in = (_function("PyBytes_AsString", each, _OBJECT) for each in (_WORDS, _POINTER))
+_bytes_size = _function("PyBytes_Size", _SIZE, _OBJECT)
+_new_text = _function("PyUnicode_FromStringAndSize", _OBJECT, _POINTER, _SIZE)
+_new_number = _function("PyLong_FromUnsignedLongLong", _OBJECT, types.uint64)
+_number_of = _function("PyLong_AsUnsignedLongLong", types.uint64, _OBJECT)
+# Lends the bytes, and writes how many they are; 0 and an error if it is no string, or not Unicode
+_text_of = _function("PyUnicode_AsUTF8AndSize", _POINTER, _OBJECT, _POINTER)
+_copy_bytes = _function("memcpy", _POINTER, _POINTER, _POINTER, types.uintp)
+
+
+def _on_stack(typing: Any, dtype: Any, count: Any) -> Any:  # noqa: ARG001
+    return _array_on_stack(dtype, count)
+
+
+def _rows_on_stack(typing: Any, dtype: Any, count: Any, columns: Any) -> Any:  # noqa: ARG001
+    return _array_on_stack(dtype, count, columns)
+
+
+def _array_on_stack(dtype: Any, *shape: Any) -> Any:
+    if not all(isinstance(each, types.IntegerLiteral) for each in shape):
+        return None
+    sizes = [each.literal_value for each in shape]
+    result = types.Array(dtype.dtype, len(sizes), "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        item = context.get_data_type(result.dtype)
+        item_size = context.get_abi_sizeof(item)
+        with builder.goto_entry_block():
+            memory = builder.alloca(item, ir.Constant(ir.IntType(64), int(np.prod(sizes))))
+            memory.align = 8
+        array = context.make_array(result)(context, builder)
+        strides = [item_size * int(np.prod(sizes[place + 1 :])) for place in range(len(sizes))]
+        arrayobj.populate_array(
+            array,
+            data=memory,
+            shape=[context.get_constant(types.intp, each) for each in sizes],
+            strides=[context.get_constant(types.intp, each) for each in strides],
+            itemsize=item_size,
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return result(dtype, *shape), generate
+
+
+#: In a kernel, `on_stack(dtype, count)`: an array, not initialized, in no time. `count` is a constant of the module. It
+#: is there until the kernel returns, so it must not be what that returns.
+on_stack: Any = intrinsic(prefer_literal=True)(_on_stack)
+#: As `on_stack`, of rows with so many columns
+rows_on_stack: Any = intrinsic(prefer_literal=True)(_rows_on_stack)
+
+
+# Words of what an entry is bound to: the addresses of its table and of Python's objects
+_TABLE, _COLUMNS, _NONE, _LIST, _TUPLE, _SET, _FROZENSET, _WORDS_BOUND = 0, *range(2, 9)
+_ONE = 1
+
+
+@inlined
+def bound_to(bound):
+    """The words that an entry is bound to."""
+    return numba.carray(_words_in(_tuple_item(bound, 0)), _WORDS_BOUND)
+
+
+@inlined
+def table_in(words):
+    """The table that an entry is bound to, row behind row, and the number of its columns."""
+    return own_array_at(words, _TABLE, np.uint64), np.int64(words[_COLUMNS])
+
+
+@inlined
+def objects(given, count):
+    """The addresses of arguments."""
+    return numba.carray(given, count)
+
+
+@lent
+def ask_others(words):
+    """What an entry returns that leaves its work to others."""
+    _incref(words[_NONE])
+    return words[_NONE]
+
+
+@lent
+def number_in(number):
+    """The int, less than 2**64, that an object is."""
+    return _number_of(number)
+
+
+@lent
+def texts_in(texts, words, offsets, data, spare):
+    """Copy the strings of a list, tuple or set; how many there are; -1 if they are something else, or do not fit.
+
+    `spare` bytes of `data` stay free.
+    """
+    kind = _type_of(texts)
+    _decref(kind)
+    if kind == words[_LIST]:
+        return _copied(texts, False, offsets, data, spare)
+    if kind == words[_TUPLE]:
+        return _copied(texts, True, offsets, data, spare)
+    if kind != words[_SET] and kind != words[_FROZENSET]:
+        return -1
+    listed = _list_of(texts)
+    if listed == 0:
+        _forget_error()
+        return -1
+    count = _copied(listed, False, offsets, data, spare)
+    _decref(listed)
+    return count
+
+
+@lent
+def _copied(texts, is_tuple, offsets, data, spare):
+    count = _tuple_size(texts) if is_tuple else _list_size(texts)
+    if count >= len(offsets):
+        return -1
+    size = on_stack(np.int64, _ONE)
+    to, to_size, used, room = _U(data.ctypes.data), _U(size.ctypes.data), _U(0), _U(len(data) - spare)
+    offsets[0] = 0
+    for i in range(count):
+        text = _text_of(_tuple_item(texts, i) if is_tuple else _list_item(texts, i), to_size)
+        if text == 0:
+            _forget_error()
+            return -1
+        if used + _U(size[0]) > room:
+            return -1
+        _copy_bytes(to + used, text, _U(size[0]))
+        used += _U(size[0])
+        offsets[i + 1] = used
+    return count
+
+
+@lent
+def new_list(count):
+    """A new list with room for so many; 0 for lack of memory, which Python then says, as of all that is new."""
+    return _new_list(count)
+
+
+@lent
+def put_number(listed, place, number):
+    """Put a uint64 number into a new list; whether there was memory for it."""
+    made = _new_number(number)
+    if made != 0:
+        _set_item(listed, place, made)
+    return made != 0
+
+
+@lent
+def put_text(listed, place, data, begin, end):
+    """As `put_number`, the string that some bytes are, in UTF-8."""
+    made = _new_text(_U(data.ctypes.data) + _U(begin), end - begin)
+    if made != 0:
+        _set_item(listed, place, made)
+    return made != 0
+
+
+@lent
+def forgotten(made):
+    """0, in place of what is not wanted any more."""
+    _decref(made)
+    return made - made
+
+
+@lent
+def set_of(listed):
+    """A new set in place of a new list, and how many it has."""
+    if listed == 0:
+        return listed, 0
+    made = _new_set(listed)
+    _decref(listed)
+    return made, 0 if made == 0 else _set_size(made)
+
+
+@lent
+def new_bytes(numbers):
+    """The bytes of uint64 numbers."""
+    return _new_bytes(numbers.ctypes.data, 8 * len(numbers))
+
+
+@lent
+def new_number(number):
+    """An int."""
+    return _new_number(_U(number))
+
+
+@lent
+def bytes_in(given, words):
+    """Write where the bytes of a `bytes` are, and how many."""
+    words[0], words[1] = _bytes_in(given), _U(_bytes_size(given))
+
+
+class _Definition(ctypes.Structure):
+    """`PyMethodDef`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)
+    )  # fmt: skip
+
+
+_FASTCALL = 0x80
+# Without the interpreter lock, lists may change while they are read
+_IS_LOCKED = not sysconfig.get_config_var("Py_GIL_DISABLED")
+
+
+class Entry:
+    """A kernel that Python calls by its address.
+
+    It gets what it is bound to, its arguments and how many they are, and returns a new object, or 0 after an error.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        function = named_apart(function)
+        self._compiled = kept(numba.njit(error_model="numpy")(function), function)
+        self._types = (_OBJECT, _WORDS, _SIZE)
+        self._definition: _Definition | None = None
+        self._is_missing = False
+
+    def bound(self, table: U64Array, held: object, is_due: Callable[[], bool]) -> Callable[..., Any] | None:
+        """The function, bound to a table and what this is about; `None` if it is not compiled, nor due to be."""
+        if self._definition is None and not self._made(is_due):
+            return None
+        new = ctypes.pythonapi.PyCFunction_NewEx
+        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        known = map(id, (None, list, tuple, set, frozenset))
+        words = np.array([table.ctypes.data, table.size, table.shape[1], *known], np.uint64)
+        # All that it needs stays as long as the function
+        stays = words.tobytes(), table, held, self._definition
+        function: Callable[..., Any] = new(ctypes.addressof(self._definition), stays, None)
+        return function
+
+    def _made(self, is_due: Callable[[], bool]) -> bool:
+        if not _IS_LOCKED:
+            return False
+        if not is_due():
+            self._is_missing = self._is_missing or not load(self._compiled, self._types)
+            if self._is_missing:
+                return False
+        self._compiled.compile(self._types)
+        made = self._compiled.overloads[self._types]
+        address = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
+        self._definition = _Definition(b"entry", address, _FASTCALL, None)
+        return True
