@@ -59,7 +59,7 @@ class Polygon:
     InvalidValueError
         A number is NaN or infinite, a ring is not closed, or has fewer than three different corners; or the text cannot
         be read. Where it is given to an index: a number is out of range, a ring crosses itself or another one of the
-        same part, or does not lie within less than half of the globe.
+        same part, does not lie within less than half of the globe, or is a hole outside of its outline.
 
     Examples
     --------

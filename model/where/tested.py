@@ -8,13 +8,13 @@ import numpy as np
 
 from tagmatch.model.arrays import F64Array
 from tagmatch.model.errors import InvalidValueError
-from tagmatch.model.kernels.outlines import TOO_WIDE, Outlines, crossing, prepared
+from tagmatch.model.kernels.outlines import TOO_WIDE, Outlines, crossing, outline_has_each, prepared
 from tagmatch.model.where.areas import MAX_LAT, MAX_LON, out_of_range
-from tagmatch.model.where.outlines import LETTERS, Outline, Polygon
+from tagmatch.model.where.outlines import LETTERS, Outline, Polygon, Ring
 
 
 def check_outline(area: Outline, *, plane: bool) -> None:
-    """InvalidValueError: a place is out of range, the outline is too wide, or rings of a part cross."""
+    """InvalidValueError: a place is out of range, the outline is too wide, rings of a part cross, a hole is outside."""
     points = np.array([*area.points])
     wrong = (np.abs(points) > (MAX_LON, MAX_LAT)).any(axis=1)
     if wrong.any() and not plane:
@@ -32,6 +32,23 @@ def check_outline(area: Outline, *, plane: bool) -> None:
         every = [pair for part in area.parts for ring in part for pair in pairwise(ring)]
         texts = (" to ".join(f"{lon:g} {lat:g}" for lon, lat in every[number]) for number in found)
         raise InvalidValueError(f"edges of the polygon cross each other: {' and '.join(texts)}")
+    for number, part in enumerate(area.parts, 1):
+        _check_holes(part, f" of part {number}" if len(area.parts) > 1 else "", plane=plane)
+
+
+def _check_holes(part: tuple[Ring, ...], where: str, *, plane: bool) -> None:
+    outline = tested(Polygon([part[:1]]), plane=plane)[:2] if len(part) > 1 else None
+    for number, hole in enumerate(part[1:], 2):
+        assert outline
+        lons, lats = np.array(hole).T.copy()
+        there = outline_has_each(LETTERS[Polygon], *outline, lons, lats, plane=plane)
+        # One that only touches the outline has corners on it
+        if 2 * np.count_nonzero(there) < len(there):
+            lon, lat = hole[int(np.argmin(there))]
+            raise InvalidValueError(
+                f"ring {number}{where} is a hole, and {lon:g} {lat:g} of it is outside of ring 1: make it a part of a "
+                "MULTIPOLYGON, if it belongs to the area"
+            )
 
 
 def tested(area: Outline, *, plane: bool) -> tuple[Outlines, F64Array, int]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tagmatch.model.errors import InvalidTypeError, InvalidValueError
-from tagmatch.model.where.constraints import Constraint, name_text
-from tagmatch.model.where.values import check_name
+from tagmatch.model.where.constraints import Constraint
 
 
 class NotTakenError(InvalidValueError):
@@ -68,13 +67,12 @@ class Place(NamedTuple):
         except (InvalidTypeError, InvalidValueError) as error:
             raise self.refused(str(error)) from None
 
-    def compared(self, attribute: str, operator: str, right: str) -> Condition:
-        """An attribute is compared with what is written on the right: another one, or the message's time."""
+    def compared(self, attribute: str, operator: str, right: str, later: int = 0) -> Condition:
+        """An attribute is compared with another one, so many nanoseconds later, which may be the message's time."""
         try:
-            check_name(attribute)
+            return Condition(Constraint.compared(attribute, operator, right, later).text)
         except InvalidValueError as error:
             raise self.refused(str(error)) from None
-        return Condition(f"{name_text(attribute)} {operator} {right}")
 
 
 _ANY, _ALL, _TEST = range(3)

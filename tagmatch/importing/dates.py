@@ -44,7 +44,6 @@ _MISSING = {"month": (1, 1), "day": (1, 1), "hour": (0, 23), "minute": (0, 59), 
 _STEP = re.compile(r"([+-])(\d*)([yMwdhHms])|/([yMwdhHms])")
 _SECONDS = {"h": 3600, "H": 3600, "m": 60, "s": 1}
 _OF_NOW = {"w": 604_800, "d": 86_400, **_SECONDS}
-_NAMES = {"day": 86_400, "hour": 3600, "minute": 60, "second": 1}
 
 
 class Instant(int):
@@ -84,8 +83,8 @@ def instant(given: Any, form: str, zone: object, place: Place, *, up: bool) -> I
         raise place.refused(f"{given!r:.60} is out of the years 1 to 9999") from None
 
 
-def after_now(text: str, place: Place) -> str:
-    """How much later than the message's time a date such as `now-7d` is, as conditions have it."""
+def after_now(text: str, place: Place) -> int:
+    """How many nanoseconds later than the message's time a date such as `now-7d` is."""
     rest, seconds = text.removeprefix("now"), 0
     while rest:
         found = _STEP.match(rest)
@@ -93,10 +92,7 @@ def after_now(text: str, place: Place) -> str:
             raise place.refused(f"{text!r:.40}: now is taken with weeks, days, hours, minutes and seconds, not rounded")
         seconds += int(found[2] or 1) * _OF_NOW[found[3]] * (1 if found[1] == "+" else -1)
         rest = rest[found.end() :]
-    if not seconds:
-        return ""
-    name, unit = next((name, unit) for name, unit in _NAMES.items() if seconds % unit == 0)
-    return f" {'+' if seconds > 0 else '-'} {abs(seconds) // unit} {name}s"
+    return seconds * _SECOND
 
 
 def _zone(given: object, place: Place) -> tzinfo:

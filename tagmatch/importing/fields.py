@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from tagmatch.importing.conditions import NEVER, Condition, Place, every, some
 from tagmatch.importing.dates import DEFAULT_FORMAT, Instant, after_now, instant, time_of
 from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.where.comparisons import NOW
 from tagmatch.model.where.types import Version, network_of, typed_of
 from tagmatch.model.where.values import quoted
 
@@ -154,7 +155,7 @@ class Field(NamedTuple):
         """One bound, which may be the message's time."""
         if not str(given).startswith("now"):
             return self.between({**body, **dict.fromkeys(("gte", "gt", "lte", "lt")), name: given}, place)
-        return place.compared(self.name, _SIGNS[name], f"now(){after_now(str(given), place.at(name))}")
+        return place.compared(self.name, _SIGNS[name], NOW, after_now(str(given), place.at(name)))
 
     def _made(self, value: Any) -> Any:
         return typed_of("ip", str(value)) if self.type == "ip" else value

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from tagmatch.importing.conditions import Condition, Place, every, negated, some
-from tagmatch.model.where.constraints import in_backquotes, name_text
 
 #: Where the names of rules are
 KEYS = ("name", "id")
@@ -70,7 +69,7 @@ def _fact(given: dict[str, Any], place: Place, saw: Callable[[str], object]) -> 
         known = ", ".join((*_EQUAL, *_LISTED, *_COMPARED))
         raise place.at("operator").refused(f"{operator!r} is no operator of every rule engine; those taken are {known}")
     if isinstance(value, dict) and "fact" in value:
-        return at.compared(name, _COMPARED[operator], name_text(_other(value, at)))
+        return at.compared(name, _COMPARED[operator], _other(value, at))
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise at.refused(f"{operator} compares numbers, not {value!r:.60}")
     return at.test(name, _COMPARED[operator], value)
@@ -93,7 +92,7 @@ def _equal(name: str, value: Any, place: Place) -> Condition:
     if value is None:
         return place.test(name, "not exists")
     if isinstance(value, dict) and "fact" in value:
-        return place.compared(name, "=", in_backquotes(_other(value, place)))
+        return place.compared(name, "=", _other(value, place))
     if isinstance(value, dict | list):
         raise place.refused("a number, a text, true, false or null must be here: others are never equal")
     return place.test(name, "=", value)

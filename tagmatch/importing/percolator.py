@@ -282,5 +282,5 @@ _QUERIES: Mapping[str, Callable[[Reader, Any, Place], Condition]] = {
             "multi_match",
         )
     },
-    **dict.fromkeys(("geo_distance", "geo_bounding_box"), _OWN["_geo"]),
+    **dict.fromkeys(("geo_distance", "geo_bounding_box", "geo_polygon", "geo_shape"), _OWN["_geo"]),
 }  # fmt: skip

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 from tagmatch.importing.conditions import NotTakenError, Place
-from tagmatch.model.errors import InvalidValueError
+from tagmatch.model.errors import InvalidTypeError, InvalidValueError
 from tagmatch.model.where.areas import Area, Box, Circle, check, text_of
+from tagmatch.model.where.outlines import Polygon
 
 _METRES = {
     "m": 1.0, "meters": 1.0, "km": 1000.0, "kilometers": 1000.0, "cm": 0.01, "centimeters": 0.01, "mm": 0.001,
@@ -26,6 +27,7 @@ def area_of(body: Any, place: Place) -> tuple[str, str]:
     """The area that a query asks for, as conditions have it, and the name of its field."""
     given = place.object_of(body)
     own = {"distance"} if place.kind == "geo_distance" else set[str]()
+    made = {"geo_polygon": _polygon, "geo_shape": _shape}.get(place.kind, _box)
     fields = [name for name in given if name not in _OTHERS | own]
     if len(fields) != 1:
         raise place.refused(f"one field must be here, not {', '.join(fields) or 'none'}")
@@ -36,12 +38,12 @@ def area_of(body: Any, place: Place) -> tuple[str, str]:
     name = fields[0]
     inside = place.at(name)
     try:
-        area: Area = _circle(given, name, place) if own else _box(given[name], inside)
+        area: Area = _circle(given, name, place) if own else made(given[name], inside)
         check(area, plane=False)
         return text_of(area), name
     except NotTakenError:
         raise
-    except InvalidValueError as error:
+    except (InvalidTypeError, InvalidValueError) as error:
         raise inside.refused(str(error)) from None
 
 
@@ -76,6 +78,31 @@ def _box(given: Any, place: Place) -> Box:
         if side not in ends:
             raise place.refused(f"the box has no {side}")
     return Box(ends["left"], ends["bottom"], ends["right"], ends["top"])
+
+
+def _polygon(given: Any, place: Place) -> Polygon:
+    points = place.at("points")
+    corners = [point(*each) for each in points.list_of(place.object_of(given, ("points",)).get("points"))]
+    return Polygon([[*corners, *(corners[:1] if corners[-1:] != corners[:1] else [])]])
+
+
+def _shape(given: Any, place: Place) -> Area:
+    """A point is in a shape if both meet, or if it is within it."""
+    query = place.object_of(given, ("shape", "relation"))
+    if str(query.get("relation", "intersects")).lower() not in ("intersects", "within"):
+        raise place.at("relation").refused(
+            "only what is within a shape is taken: intersects, within; or bool with must_not"
+        )
+    shape, inside = query.get("shape"), place.at("shape")
+    if isinstance(shape, str):
+        return _box({"wkt": shape}, inside) if shape.lstrip().upper().startswith("BBOX") else Polygon(shape)
+    kind, coordinates = (inside.object_of(shape).get(name) for name in ("type", "coordinates"))
+    if str(kind).lower() != "envelope":
+        return Polygon({"type": kind, "coordinates": coordinates})
+    if not isinstance(coordinates, list) or len(coordinates) != 2:
+        raise inside.at("coordinates").refused("two corners must be here: the one above on the left, the one below")
+    (west, north), (east, south) = (point(*each) for each in inside.at("coordinates").list_of(coordinates))
+    return Box(west, south, east, north)
 
 
 def point(given: Any, place: Place) -> tuple[float, float]:

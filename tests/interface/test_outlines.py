@@ -344,6 +344,14 @@ MISTAKES = [
         "POLYGON ((0 -1, 120 -1, -120 -1, 0 -1), (0 80, 1 80, 1 81, 0 80))",
         "a polygon must lie within less than half of the globe",
     ),
+    (
+        "POLYGON ((0 0, 1 0, 1 1, 0 1, 0 0), (2 0, 3 0, 3 1, 2 0))",
+        "ring 2 is a hole, and 2 0 of it is outside of ring 1: make it a part of a MULTIPOLYGON",
+    ),
+    (
+        "MULTIPOLYGON (((5 5, 6 5, 6 6, 5 5)), ((0.4 0.4, 0.6 0.4, 0.6 0.6, 0.4 0.4), (0 0, 1 0, 1 1, 0 1, 0 0)))",
+        "ring 2 of part 2 is a hole, and 0 0 of it is outside of ring 1",
+    ),
     ("POLYGON (9 45, 10 45, 10 46, 9 45)", "parentheses of a POLYGON must be closed, and 2 deep"),
     ("POLYGON ((9 45, 10 45, 10 46, 9 45)", "parentheses of a POLYGON must be closed, and 2 deep"),
     ("POLYGON ((9 45 1, 10 45 1, 10 46 1, 9 45 1))", "a place must have two numbers, not 3"),

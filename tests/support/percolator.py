@@ -2,6 +2,7 @@
 
 import calendar
 import ipaddress
+import itertools
 import math
 import re
 from datetime import UTC, datetime, timedelta, timezone
@@ -209,6 +210,31 @@ class Percolator:
                 return True
         return False
 
+    def _geo_polygon(self, body: dict[str, Any], document: Document) -> bool:
+        ring = [*map(point, body["place"]["points"])]
+        return self._in_rings([[[*ring, ring[0]]]], document)
+
+    def _geo_shape(self, body: dict[str, Any], document: Document) -> bool:
+        shape = body["place"]["shape"]
+        if isinstance(shape, str):
+            if shape.startswith("BBOX"):
+                return self._geo_bounding_box({"place": {"wkt": shape}}, document)
+            rings = re.findall(r"\(([^()]+)\)", shape)
+            shape = {"type": "polygon", "coordinates": [[each.split() for each in ring.split(",")] for ring in rings]}
+        if shape["type"] == "envelope":
+            corners = dict(zip(("top_left", "bottom_right"), shape["coordinates"], strict=True))
+            return self._geo_bounding_box({"place": corners}, document)
+        parts = shape["coordinates"] if shape["type"].lower() == "multipolygon" else [shape["coordinates"]]
+        return self._in_rings([[[*map(point, ring)] for ring in part] for part in parts], document)
+
+    def _in_rings(self, parts: list[Any], document: Document) -> bool:
+        places = [(each["lon"], each["lat"]) for each in self.values("place", document)]
+        return any(
+            _on_one_side(part[0], *place) and not any(_on_one_side(hole, *place) for hole in part[1:])
+            for part in parts
+            for place in places
+        )
+
     def _geo_bounding_box(self, body: dict[str, Any], document: Document) -> bool:
         given = body["place"]
         if "wkt" in given:
@@ -224,6 +250,12 @@ class Percolator:
             and (west <= each["lon"] <= east if west <= east else each["lon"] >= west or each["lon"] <= east)
             for each in self.values("place", document)
         )
+
+
+def _on_one_side(ring: list[tuple[float, float]], lon: float, lat: float) -> bool:
+    """Whether a ring has a place, of a map: none of those asked is near an edge."""
+    sides = ((ax - lon, ay - lat, bx - lon, by - lat) for (ax, ay), (bx, by) in itertools.pairwise(ring))
+    return sum((ay > 0) != (by > 0) and (ax * by - ay * bx > 0) == (by > ay) for ax, ay, bx, by in sides) % 2 == 1
 
 
 def point(given: Any) -> tuple[float, float]:
