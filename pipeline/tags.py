@@ -14,13 +14,15 @@ from typing import Protocol, TypeAlias
 import numpy as np
 
 from tagmatch.model.arrays import I64Array, Lists, Strings, TagLists, U32Array, U64Array, UIntArray, pooled
-from tagmatch.model.kernels.jit import copy, inlined, kernel
+from tagmatch.model.kernels.jit import copy, inlined, kernel, lent
 from tagmatch.model.kernels.known_tags import look_up
 from tagmatch.model.kernels.lists import ascending_known, gather_strings, spread
 from tagmatch.model.kernels.tag_table import UNKNOWN
 from tagmatch.model.options import Wanted
 from tagmatch.model.parallel import even_ranges
 from tagmatch.model.tables import Deletions, KeyTable, Vocabulary, is_deleted
+
+_U = np.uint64
 
 # Of a dictionary, which threads look up together
 _STRINGS_A_PIECE = 16_384
@@ -104,7 +106,6 @@ class TagIndex:
         look_up(tags.offsets, tags.data, first, self.known, known.offsets, known.data, numbers)
 
 
-_U = np.uint64
 _FREE = _U(0xFFFFFFFFFFFFFFFF)
 # The golden ratio's bits spread consecutive ranks (Knuth, The Art of Computer Programming, 6.4)
 _GOLDEN = _U(0x9E3779B97F4A7C15)
@@ -184,12 +185,23 @@ def key_ends(ends, set_ids, key_offsets, out):
         out[query + 1] = total
 
 
+@lent
+def _copy_of(set_id, table, out, at):
+    """Write the keys of a set; returns where they end. Most sets have one; to begin to copy several takes longer."""
+    key_offsets, keys = table
+    begin, end = _U(key_offsets[set_id]), _U(key_offsets[set_id + np.uint32(1)])
+    if end - begin == _U(1):
+        out[at] = keys[begin]
+        return at + _U(1)
+    return copy(keys, begin, end, out, at)
+
+
 @kernel
 def copy_keys(set_ids, key_offsets, keys, out):
     """Write the keys of the sets, one set's after the other's."""
-    at = 0
-    for set_id in set_ids:
-        at = copy(keys, key_offsets[set_id], key_offsets[set_id + np.uint32(1)], out, at)
+    at, table = _U(0), (key_offsets, keys)
+    for i in range(_U(len(set_ids))):
+        at = _copy_of(set_ids[i], table, out, at)
 
 
 @kernel
@@ -266,12 +278,12 @@ def _memory(count: int, table: KeyTable, space: Space) -> UIntArray:
 @kernel
 def _copy_at(matches, table, first_key, places, out):
     """Write the keys of each query's sets where its place is, which is then behind them."""
-    (ends, set_ids), (offsets, keys) = matches, table
+    ends, set_ids = matches
     for query in range(len(places)):
-        at = places[query]
-        for i in range(ends[query], ends[query + 1]):
+        at = _U(places[query])
+        for i in range(_U(ends[query]), _U(ends[query + 1])):
             begun = at
-            at = copy(keys, offsets[set_ids[i]], offsets[set_ids[i] + np.uint32(1)], out, at)
+            at = _copy_of(set_ids[i], table, out, at)
             if first_key:
                 for place in range(begun, at):
                     out[place] += first_key

@@ -44,9 +44,9 @@ _WORDS_A_NUMBER = 16
 @kernel
 def spread(known, indices, first, out):
     """Write to `out` the number that `known` has for each index, from place `first` on; UNKNOWN where it has none."""
-    for i in range(len(out)):
-        index = indices[first + i]
-        out[i] = known[index] if index < len(known) else UNKNOWN
+    for i in range(_U(len(out))):
+        index = _U(indices[_U(first) + i])
+        out[i] = known[index] if index < _U(len(known)) else UNKNOWN
 
 
 @kernel
