@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test quick nightly nightly-tests torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check wheel clean help
 help:
-	@echo "make demo   tags, constraints, areas, updates and the service on real data, in under a minute; a chart in demo.png"
+	@echo "make demo   tags, constraints, areas, updates and the service on real data; a chart in demo.png"
 	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
 	@echo "make quick  run those that take one minute: no Spark, databases, simulated GPU and faults"
 	@echo "make nightly  what takes longer: more with real Spark, benchmarks, sweeps of faults; and mutants"

@@ -23,6 +23,7 @@ from rich.console import Console
 import tagmatch
 from tagmatch import TagMatch
 from tagmatch.broker.service import serving
+from tagmatch.calls import another_process
 
 DATA = Path(__file__).parent / "data"
 ALERTS = 100_000
@@ -42,8 +43,11 @@ def main(chart: Path) -> None:
     console = Console(highlight=False, soft_wrap=True)
     begin = time.perf_counter()
     timings: list[Timing] = []
-    with console.status("compiling kernels (once per machine, about a minute) and matching"):
-        for part in (tags, constraints, areas, updates, service):
+    with (
+        console.status("compiling kernels (once per machine) and matching"),
+        another_process(f"import runpy; runpy.run_path({__file__!r})['rehearse']()"),
+    ):
+        for part in PARTS:
             for line in part(timings):
                 console.print(line)
             console.print()
@@ -81,17 +85,22 @@ def constraints(timings: list[Timing]) -> list[str]:
     """Find, for each city, the subscriptions that ask for such a one."""
     cities = pq.read_table(DATA / "cities.parquet")
     random = np.random.default_rng(1)
-    countries = random.choice(cities["country"].to_numpy(zero_copy_only=False), ALERTS)
-    least = random.integers(15_000, 2_000_000, ALERTS)
-    where = [f'country = "{country}" and population >= {few}' for country, few in zip(countries, least, strict=True)]
+    countries = random.choice(cities["country"].to_numpy(zero_copy_only=False), ALERTS).tolist()
+    least = random.integers(15_000, 2_000_000, ALERTS).tolist()
+    such = f'country = "{countries[0]}" and population >= {least[0]}'
+    # A set may have that text; columns need no parser
+    asked = [
+        [{"attr": "country", "op": "=", "text": country}, {"attr": "population", "op": ">=", "value": few}]
+        for country, few in zip(countries, least, strict=True)
+    ]
     with TagMatch() as tm:
-        tm.add_sets([[]] * ALERTS, np.arange(ALERTS), where=where)
+        tm.add_subscriptions(pa.table({"key": np.arange(ALERTS), "constraints": asked}))
         tm.consolidate()
         found = tm.match_many(cities.select(["country", "population"]))
         took = seconds(lambda: tm.match_many(cities.select(["country", "population"])))
     timings.append(Timing("constraints", "messages", len(cities) / took))
     return [
-        f"[bold]Constraints.[/] {ALERTS:,} subscriptions such as {where[0]}:",
+        f"[bold]Constraints.[/] {ALERTS:,} subscriptions such as {such}:",
         f"the {len(cities):,} cities are {len(found.values):,} answers, in {1e3 * took:.1f} ms.",
     ]
 
@@ -162,15 +171,24 @@ def service(timings: list[Timing]) -> list[str]:
     ]
 
 
+PARTS = (tags, constraints, areas, updates, service)
+
+
+def rehearse() -> None:
+    """Compile the kernels of the last part first, while another process compiles those of the first part."""
+    for part in reversed(PARTS):
+        part([])
+
+
 def seconds(call: Callable[[], Any]) -> float:
-    """How long it takes, at best of three."""
+    """How long it takes, at best of two."""
 
     def once() -> float:
         begin = time.perf_counter()
         call()
         return time.perf_counter() - begin
 
-    return min(once() for _ in range(3))
+    return min(once() for _ in range(2))
 
 
 def draw(timings: list[Timing], path: Path) -> None:

@@ -308,19 +308,22 @@ def warm_up(export: str | os.PathLike[str] | None = None) -> None:
         if done.returncode:
             raise RuntimeError(f"kernels were not exported to {os.fspath(export)!r}: see above")
         return
-    with tempfile.TemporaryDirectory() as folder, _another_process(f"{folder}/other"):
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        another_process(f"from tagmatch import calls; calls._go_all_ways({folder + '/other'!r}, -1)"),
+    ):
         _go_all_ways(f"{folder}/this", 1)
 
 
 @contextlib.contextmanager
-def _another_process(folder: str) -> Iterator[None]:
-    """If there is a kernel to compile, have another process begin at the other end.
+def another_process(program: str) -> Iterator[None]:
+    """If there is a kernel to compile, have another process run a program that begins at the other end.
 
     A process compiles one kernel at a time. Each has the other's, and waits for those that the other compiles.
     """
     from tagmatch.model.kernels.kept import on_first_compilation
 
-    program = f"import sys; sys.path[:] = {sys.path}; from tagmatch import calls; calls._go_all_ways({folder!r}, -1)"
+    program = f"import sys; sys.path[:] = {sys.path}; {program}"
     nothing = subprocess.DEVNULL  # what goes wrong there does so here, too
     started: list[subprocess.Popen[bytes]] = []
 

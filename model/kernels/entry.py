@@ -22,7 +22,7 @@ from numba.np import arrayobj
 
 from tagmatch.model.arrays import U64Array
 from tagmatch.model.kernels.intrinsics import own_array_at
-from tagmatch.model.kernels.jit import inlined, lent, named_apart
+from tagmatch.model.kernels.jit import CompilerOfKernels, inlined, lent, named_apart
 from tagmatch.model.kernels.kept import kept, load
 
 _U = np.uint64
@@ -258,7 +258,8 @@ class Entry:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         function = named_apart(function)
-        self._compiled = kept(numba.njit(error_model="numpy")(function), function)
+        compiled: Any = numba.njit(error_model="numpy", pipeline_class=CompilerOfKernels)(function)
+        self._compiled = kept(compiled, function)
         self._types = (_OBJECT, _WORDS, _SIZE)
         self._definition: _Definition | None = None
         self._is_missing = False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import gc
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -11,7 +13,9 @@ import numpy as np
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
+from numba.core.registry import cpu_target
 from numba.core.typed_passes import NativeLowering
+from numba.core.types.functions import BaseFunction
 
 from tagmatch.model.kernels.interpreted import by_python_first
 from tagmatch.model.kernels.kept import digest_of, kept
@@ -33,27 +37,85 @@ class _PartOfKernels(JITCodeLibrary):
         self._finalized = True
 
 
+class _GeneratorOfParts:
+    """Numba's generator of code, except that it makes parts, which Python never calls."""
+
+    def __init__(self, codegen: Any) -> None:
+        self.whole = codegen
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.whole, name)
+
+    def create_library(self, name: str) -> _PartOfKernels:
+        """Return an empty part."""
+        return _PartOfKernels(self, name)
+
+    def set_env(self, name: str, env: Any) -> None:
+        """Do nothing: a part has no address."""
+
+
+_functions: Any = BaseFunction
+_resolve = _functions.get_call_type
+_call_types: dict[Any, Any] = {}
+
+
+def _call_type(function: Any, context: Any, arguments: Any, keywords: Any) -> Any:
+    """The signature of one of Numba's functions for arguments of these types.
+
+    Numba tries up to a dozen templates of an operator at each use, and writes an error for each that does not fit.
+    """
+    key = function, arguments, tuple(keywords.items())
+    if key not in _call_types:
+        signature = _resolve(function, context, arguments, keywords)
+        if function.get_impl_key(signature) is not function.typing_key:  # it may depend on more
+            return signature
+        _call_types[key] = signature
+    return _call_types[key]
+
+
+@contextlib.contextmanager
+def _making_parts(own: Any) -> Iterator[None]:
+    """Functions that are compiled within it become parts, Numba's own, too, and the garbage collector waits.
+
+    The collector takes a sixth of the time, and finds next to nothing. `own` is the kernel's copy of Numba's context.
+    """
+    context, whole, collects = cpu_target.target_context, own._internal_codegen, gc.isenabled()
+    context._internal_codegen = own._internal_codegen = _GeneratorOfParts(whole)
+    _functions.get_call_type = _call_type
+    gc.disable()
+    try:
+        yield
+    finally:
+        context._internal_codegen, _functions.get_call_type = whole, _resolve
+        if collects:
+            gc.enable()
+
+
 @register_pass(mutates_CFG=True, analysis_only=False)
-class _LoweringOfParts(NativeLowering):
-    _name = "lowering_of_parts"
+class _LoweringOfKernels(NativeLowering):
+    _name = "lowering_of_kernels"
 
     def run_pass(self, state: Any) -> bool:
-        """Write its code; other kernels know it by a function of C that is never called."""
-        state.flags.no_compile = state.flags.no_cpython_wrapper = state.flags.no_cfunc_wrapper = True
-        state.library = _PartOfKernels(state.targetctx.codegen(), state.func_id.func_qualname)
+        """Write the code of a kernel, which is a whole, not a part."""
+        state.library = state.targetctx.codegen().whole.create_library(state.func_id.func_qualname)
+        state.library.enable_object_caching()
         super().run_pass(state)
-        lowered = state["cr"]._replace(cfunc=object().__sizeof__)  # some function of C, and no other function's
-        state.targetctx.insert_user_function(lowered.cfunc, lowered.fndesc, [state.library])
-        state["cr"] = lowered
         return True
 
 
-class _CompilerOfParts(CompilerBase):
+class CompilerOfKernels(CompilerBase):
+    """Compiles a kernel, and the functions that it calls as parts of it."""
+
     def define_pipelines(self) -> list[Any]:
         """Return Numba's own passes, except the last ones."""
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.passes = [(_LoweringOfParts if each is NativeLowering else each, text) for each, text in passes.passes]
+        passes.passes = [(_LoweringOfKernels if each is NativeLowering else each, text) for each, text in passes.passes]
         return [passes]
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile the kernel."""
+        with _making_parts(self.state.targetctx):
+            return super().compile_extra(func)
 
 
 def kernel(function: Callable[..., Any]) -> Any:
@@ -82,11 +144,12 @@ def lent(function: Callable[..., Any]) -> Any:
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     """What Python calls; other kernels call its part, which is made when one of them is compiled."""
     function = named_apart(function)
-    compiled = _njit(error_model="numpy", no_cfunc_wrapper=True, **options)(function)
+    options = {"error_model": "numpy", "no_cfunc_wrapper": True, **options}
+    compiled = _njit(pipeline_class=CompilerOfKernels, **options)(function)
 
     @cache
     def part() -> Any:
-        return _njit(error_model="numpy", pipeline_class=_CompilerOfParts, **options)(function)
+        return _njit(no_cpython_wrapper=True, **options)(function)
 
     compiled.get_call_template = lambda arguments, keywords: part().get_call_template(arguments, keywords)
     compiled.get_overload = lambda signature: part().get_overload(signature)

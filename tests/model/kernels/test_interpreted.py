@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import tagmatch
 
 # Builds, changes, saves and opens indexes of all kinds, and asks in all ways; prints each kernel that is compiled
@@ -65,9 +67,72 @@ for plane, largest in product((False, True), (20_000, 3_000_000)):
 """
 
 
-def test_nothing_is_compiled_for_little_work_and_answers_are_right(tmp_path: Path, seed: int) -> None:
+# Changes and asks a small index while something fails, and does the same again
+AGAIN = """
+import math, random, signal, sys
+from itertools import count
+import numpy as np
+from tagmatch import TagMatch
+from tagmatch.model.kernels import interpreted
+
+interpreted.PATIENCE, left, make = math.inf, math.inf, np.empty
+
+def empty(*arguments, **options):
+    global left
+    left -= 1
+    if left == 0:
+        raise MemoryError
+    return make(*arguments, **options)
+
+empty.__module__ = "numpy"
+np.empty = empty
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+def work(tm):
+    tm.add_set(["a", "c"], 3, where="price < 9")
+    tm.consolidate()
+    assert sorted(tm.match(["a", "b", "c"], {"price": 5})) == [1, 2, 3]
+    assert tm.match_many([["a", "b"], ["c"]]).to_pylist() == [[1, 2], []]
+
+random.seed(sys.argv[2])
+failed = 0
+for number in count(1):
+    with TagMatch(threads=2) as tm:
+        tm.add_sets([["a"], ["a", "b"]], [1, 2])
+        tm.consolidate()
+        if sys.argv[1] == "memory":
+            left = number
+        else:
+            signal.setitimer(signal.ITIMER_REAL, random.uniform(0.001, 0.1))
+        try:
+            work(tm)
+        except (MemoryError, KeyboardInterrupt):
+            failed += 1
+        left, is_over = math.inf, left > 0 if sys.argv[1] == "memory" else number == 40
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        work(tm)
+        tm.check()
+        if is_over:
+            break
+print(failed)
+"""
+
+
+def ended(program: str, cache: Path, *arguments: str) -> tuple[int, str, str]:
     root = Path(tagmatch.__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(seed)], env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.stderr) == ("", "")
-    assert done.returncode == 0
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}", "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-c", program, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_nothing_is_compiled_for_little_work_and_answers_are_right(tmp_path: Path, seed: int) -> None:
+    assert ended(PROGRAM, tmp_path, str(seed)) == (0, "", "")
+
+
+@pytest.mark.parametrize("what", ["memory", "interrupt"])
+def test_after_a_lack_of_memory_or_ctrl_c_the_same_can_be_done_again(tmp_path: Path, seed: int, what: str) -> None:
+    """Each array that a kernel, or what calls it, makes fails once; and Ctrl-C comes at some moment."""
+    code, told, complaints = ended(AGAIN, tmp_path, what, str(seed))
+    assert (code, complaints) == (0, "")
+    assert int(told) > 5

@@ -1,10 +1,12 @@
 """Kernels that several folders use, compared with plain Python: hashes, signatures, sorting, lists, circles."""
 
+import gc
 import math
 import random
 from functools import partial
 from itertools import chain
 
+import numba
 import numpy as np
 import pytest
 import xxhash
@@ -16,6 +18,8 @@ from support.places import lists_of, rows_of
 
 from tagmatch.model.arrays import Lists, Strings
 from tagmatch.model.kernels.hashing import hash_strings, signatures_of, siphash
+from tagmatch.model.kernels.interpreted import compiling_at_once
+from tagmatch.model.kernels.jit import inlined, kernel
 from tagmatch.model.kernels.lists import join_lists, side_by_side, sort_hashes
 from tagmatch.model.kernels.sphere import CIRCLE, areas_have, points
 
@@ -23,6 +27,31 @@ from tagmatch.model.kernels.sphere import CIRCLE, areas_have, points
 def as_strings(values: list[bytes], width: type = np.int32) -> Strings:
     offsets = np.cumsum([0, *map(len, values)]).astype(width)
     return Strings(offsets, np.frombuffer(b"".join(values), np.uint8))
+
+
+@inlined
+def _doubled(values):
+    twice = np.empty(len(values), np.int64)
+    for i in range(len(values)):
+        twice[i] = 2 * values[i]
+    return twice
+
+
+@kernel
+def _total(values, first):
+    return _doubled(values).sum() + np.arange(first, 3).sum()
+
+
+def test_numba_is_as_before_once_a_kernel_is_compiled_or_does_not_compile():
+    """Python cannot call parts of kernels, but functions that users compile call the same helpers, and NumPy."""
+    with compiling_at_once():
+        with pytest.raises(numba.TypingError, match="_total"):
+            _total("text", 0)
+        assert gc.isenabled()
+        assert _total(np.array([1, 2]), 1) == 9
+    own = numba.njit(lambda values: _doubled(values).sum() + np.arange(1, 3).sum() + len(np.empty(3, np.int64)))
+    assert own(np.array([1, 2])) == 12
+    assert gc.isenabled()
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**63, 2**64 - 1])
