@@ -201,6 +201,14 @@ def labels_for(spark: SparkSession, count: int, each: int = 1) -> I64Array:
     return np.stack([order[firsts + i] for i in range(each)])
 
 
+def tasks_at_once(spark: SparkSession) -> int:
+    """How many tasks run at once: as many as Spark makes of what is in no partitions yet."""
+    context = getattr(spark, "sparkContext", None)  # which clients of Connect do not have
+    if context is not None:
+        return int(context.defaultParallelism)
+    return spark.range(1 << 16).selectExpr("spark_partition_id()").distinct().count()
+
+
 def labels_for_all(spark: SparkSession) -> I64Array:
     """Return a label for each partition of `repartition("label")`, which Spark may put together."""
     settings = [spark.conf.get(name, None) or "" for name in _PARTITIONS_SETTINGS]

@@ -60,6 +60,7 @@ from tagmatch.partitioner.spark.batches import (
     serialized,
     sets_at,
     sorted_by_number,
+    tasks_at_once,
 )
 from tagmatch.spark.columns import Answers, AskedColumns, on_plane, quoted, reject_nulls
 
@@ -222,8 +223,8 @@ def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int)
     return meeting.hashes[first + many], met[many], (), has_empty
 
 
-#: Stored sets that a bucket has, about
-BUCKET_SETS = 500_000
+#: Stored sets that a bucket has, about, and at least where tags are so frequent that their sets are spread over buckets
+BUCKET_SETS, FEWEST_SETS = 500_000, 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,12 +248,16 @@ class Shuffle:
 def shuffle_join(
     queries: DataFrame, index: Repository, *, asked: AskedColumns, answers: Answers, bucket_sets: int
 ) -> DataFrame:
-    """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets."""
+    """Join queries with the snapshot that the index has now, in buckets of about `bucket_sets` sets.
+
+    A bucket is a task, which asks all queries that come to it; so there are at least as many as tasks run at once.
+    """
     spark = queries.sparkSession
     name = index.manifest()["snapshot"]
     there = index.in_place(name)
     snapshot = there.snapshot
-    parallelism = int(spark.conf.get("spark.default.parallelism", None) or 1)
+    parallelism = tasks_at_once(spark)
+    bucket_sets = min(bucket_sets, max(FEWEST_SETS, -(-len(snapshot) // parallelism)))
     buckets = buckets_for(there, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
     schema, merged = queries.schema, answers.unique or answers.output != "rows"

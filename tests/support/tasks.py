@@ -314,6 +314,7 @@ class Session:
         self.conf = SimpleNamespace(
             get=settings.get, set=settings.__setitem__, unset=lambda name: settings.pop(name, None), getAll=settings
         )
+        self.sparkContext = SimpleNamespace(defaultParallelism=2)
         self.source, self.functions = TagMatchSource, functions
         self.dataSource = SimpleNamespace(register=lambda found: setattr(self, "source", found))
         self.udtf = SimpleNamespace(register=lambda name, found: functions.update({name: found.func}))
