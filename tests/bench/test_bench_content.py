@@ -14,6 +14,7 @@ from support.systems import KINDS, check, matching_keys, subscriptions, tables
 
 from tagmatch.workloads.content import SCENARIOS, Content, ContentOptions
 from tagmatch_bench.figures import content as content_figure
+from tagmatch_bench.figures import location_spatial
 from tagmatch_bench.figures import pcm as pcm_figure
 from tagmatch_bench.figures import published as papers
 from tagmatch_bench.figures.pcm import BEST_PATH
@@ -182,7 +183,7 @@ def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content_figure, "_IN_FIGURES", {400: Target(6)})
     monkeypatch.setattr(content_figure, "_DENSE", {30: Target(12, at_most=True), 300: Target(90, at_most=True)})
     monkeypatch.setattr(content_figure, "_LARGE", 4000)
-    found = measured("content", tmp_path, *SMALL["content"])
+    found = measured("content", tmp_path, *SMALL["content"], *part("pcm", "figures", "dense", "real", "mixed"))
     assert found.parameters["constraints"] == [400, 4000]
     mixed = ("tags alone", "constraints alone", "tags and constraints")
     assert {title: found.places(title) for title in found.panels} == {
@@ -204,6 +205,15 @@ def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["queries"] >= 50 for row in found.answers)
     assert all(row["keys"] >= row["queries"] for row in found.answers if not row["where"].startswith(("PCM", "dense")))
     assert sum(row["keys"] for row in found.answers if row["where"].startswith("PCM")) > 1000
+
+
+def test_areas_of_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(location_spatial, "LARGE", 60)
+    found = measured("content", tmp_path, "--areas", 60, "--messages", 500, *part("areas"), *SHORT)
+    limits = sorted(limit for what, limit in found.limits.items() if what.startswith("60 areas, uniform"))
+    # Of each of three coverages, three against the grid, two and moves against a tree, and two of memory
+    assert limits == 9 * [1] + 6 * [50] + 6 * [80] + 3 * [500] == sorted(found.limits.values())
+    assert all(row["queries"] > 0 for row in found.answers)
 
 
 ON_A_DEVICE = {"CCM", "CCM, 2011", OURS_ON_GPU}

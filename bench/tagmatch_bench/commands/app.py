@@ -121,7 +121,7 @@ _PAPERS: Mapping[str, _Paper] = {
         ),
     ),
     "content": _Paper(
-        "Constraints on attributes, beside OCM, SFF and BE-Tree: PCM's scenarios, dense ones, real data, and tags too.",
+        "Constraints on attributes, beside OCM, SFF and BE-Tree: PCM's scenarios, dense, real, with tags; and areas.",
         "content:content",
         "content:ContentSizes",
         (
@@ -133,6 +133,7 @@ _PAPERS: Mapping[str, _Paper] = {
             opt.again("filters", int, "100,000, 1,000,000", "Dense filters, of 10 constraints", **_FILTERS),
             opt.whole("real", 100_000, "Filters on cities, and on Debian packages."),
             opt.whole("mixed", 1_000_000, "Constraints of filters with tags, about.", 40),
+            opt.again("areas", int, "100,000, 1,000,000", "Areas alone", **_FILTERS),
             opt.cities("name, country, timezone, population, lat and lon"),
             opt.messages(8192), opt.part(PARTS["content"]), opt.rounds(), opt.seconds(), opt.SEED,
         ),

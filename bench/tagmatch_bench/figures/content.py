@@ -16,6 +16,7 @@ from tagmatch.pipeline.filters.index import filter_index
 from tagmatch_bench.figures import content_scenarios as scenarios
 from tagmatch_bench.figures.content_scenarios import BOTH, CONSTRAINTS, TAGS, Mixed, mixed
 from tagmatch_bench.figures.figure import PARTS
+from tagmatch_bench.figures.location_spatial import CLIENTS, R_TREE, beside_grid
 from tagmatch_bench.figures.published import MICROS, PCM_TABLE2
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.content import GPU, MATCHING, OCM, SFF, WHOLE, Measured, Scenario, measure
@@ -54,6 +55,7 @@ class ContentSizes:
     filters: tuple[int, ...] = (100_000, 1_000_000)
     real: int = 100_000
     mixed: int = 1_000_000
+    areas: tuple[int, ...] = (100_000, 1_000_000)
     cities: Path | None = None
     parts: tuple[str, ...] = PARTS["content"]
 
@@ -72,7 +74,8 @@ def content(bench: Bench, sizes: ContentSizes) -> Result:
         table with a column `constraints`, and `consolidate`; *index alone* is what is made of the stored rows then,
         whenever an index is opened. Bytes are those of this index; *with the stored rows* are all. In *real data*,
         100,000 filters ask for cities of the world and for Debian packages; the other systems get them in
-        numbers.""".replace("100,000", f"{sizes.real:,}"),
+        numbers. *Areas* are alone, beside a grid in C++ and libspatialindex's R*-tree, as in
+        `location`.""".replace("100,000", f"{sizes.real:,}"),
         **asdict(sizes),
     )
     works = {
@@ -81,6 +84,7 @@ def content(bench: Bench, sizes: ContentSizes) -> Result:
         "dense": partial(_dense, bench, result, sizes.filters),
         "real": partial(_real, bench, result, sizes),
         "mixed": partial(tags_and_constraints, bench, result, sizes.mixed),
+        "areas": partial(beside_grid, bench, result, sizes.areas, (CLIENTS, R_TREE)),
     }
     bench.do(works, sizes.parts)
     return result

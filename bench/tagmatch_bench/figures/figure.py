@@ -28,7 +28,7 @@ class Figure:
 #: Parts of experiments, in their order
 _OF_STREAM = ("table1", "table2", *(f"figure{number}" for number in range(6, 13)))
 PARTS: Mapping[str, tuple[str, ...]] = {
-    "content": ("pcm", "figures", "dense", "real", "mixed"),
+    "content": ("pcm", "figures", "dense", "real", "mixed", "areas"),
     "pcm": ("table2", "figure6", "figure7", "figure8", "figure9", "much", "throughput"),
     "ccm": ("table2", *(f"figure{number}" for number in range(5, 12))),
     "first": ("tags", "conditions", "areas", "warmup"),

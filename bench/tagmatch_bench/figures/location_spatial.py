@@ -25,6 +25,8 @@ CLIENTS_END_TO_END = "tagmatch, clients, end to end"
 R_TREE, BOOST = "R*-tree", "R*-tree as Boost has it"
 
 COVERAGES = (1e-5, 1e-4, 1e-3)
+#: Parts of the square that a circle covers beside a grid: of a million, a place is in 1 to 100
+_BESIDE_GRID = (1e-6, 1e-5, 1e-4)
 #: The coverage of which memory and build are shown
 _DEFAULT_COVERAGE = 1e-4
 #: All systems: CLCB without content, too
@@ -86,6 +88,11 @@ def spatial(
                     messages.add(f"{name}, kernel only", float(size), samples)
                 _compare(result, scenario, found, moved)
                 _compare_on_gpu(result, scenario, found)
+
+
+def beside_grid(bench: Bench, result: Result, sizes: Sequence[int], more: Sequence[str] = ()) -> None:
+    """Compare circles anywhere with a grid, and with more systems."""
+    spatial(bench, result, sizes, (AREAS, END_TO_END, GRID, *more), ("uniform",), _BESIDE_GRID)
 
 
 def built_circles(

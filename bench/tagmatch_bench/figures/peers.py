@@ -13,14 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tagmatch_bench.figures.figure import PARTS
-from tagmatch_bench.figures.location_spatial import AREAS, END_TO_END, spatial
+from tagmatch_bench.figures.location_spatial import beside_grid
 from tagmatch_bench.figures.published import against
 from tagmatch_bench.harness.bench import Bench
 from tagmatch_bench.harness.peers import DATA
 from tagmatch_bench.harness.reference import right_answers
 from tagmatch_bench.harness.results import Panel, Result, Target
 from tagmatch_bench.harness.timing import Samples, in_turns, seconds_of
-from tagmatch_bench.systems.catalogue import CPP, CPP_BLOCKS, GRID, LIMIT, PEERS, PYTHON_DICT, RAREST, TT_JOIN, some
+from tagmatch_bench.systems.catalogue import CPP, CPP_BLOCKS, LIMIT, PEERS, PYTHON_DICT, RAREST, TT_JOIN, some
 from tagmatch_bench.systems.tagmatch import DictionaryEncoded
 
 _ENCODED, _UNIQUE, _ONE = ", dictionary-encoded", ", unique", ", one query"
@@ -36,9 +36,6 @@ _COMPARED = (
 #: Queries that are asked one by one, and those whose answers are compared with brute force; sets from which on a dict
 #: of Python takes too much memory; data of too many answers for a join
 _ONE_BY_ONE, _CHECKED, _MOST_OF_PYTHON, _NOT_JOINED = 1_000, 25, 1_000_000, "large"
-
-#: Parts of the square that a circle covers: a place is in 0.1 to 100
-_COVERAGES = (1e-6, 1e-5, 1e-4)
 
 
 def peers(bench: Bench, *, parts: tuple[str, ...] = PARTS["peers"]) -> Result:
@@ -126,4 +123,4 @@ def _timed(
 def _areas(bench: Bench, result: Result) -> None:
     """Compare 100,000 and a million circles, each from a millionth to a ten-thousandth of the square, with a grid."""
     with _on_one_core():
-        spatial(bench, result, [*map(bench.sets, (0.1, 1.0))], (AREAS, END_TO_END, GRID), ("uniform",), _COVERAGES)
+        beside_grid(bench, result, [*map(bench.sets, (0.1, 1.0))])
