@@ -357,6 +357,8 @@ def json_values(values: pa.Array) -> pa.Array:
     if pa.types.is_struct(kind):
         fields = pa.RecordBatch.from_arrays(values.flatten(), schema=pa.schema(list(kind)))
         return pc.if_else(values.is_valid(), _objects(fields, with_nulls=False), pa.scalar(None, _TEXT))
+    if pa.types.is_dictionary(kind):
+        return json_values(values.cast(kind.value_type))
     if kind == TIME:
         return concatenated('"', time_texts(values), '"')
     texts = values.cast(_TEXT)

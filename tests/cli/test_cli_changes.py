@@ -345,6 +345,9 @@ def test_data_comes_from_files(tmp_path, form):
     for row in DATA_ROWS:
         expected = {name: value for name, value in row.items() if name in types}
         assert json.loads(done("get", index, row["key"]))["data"] == expected
+    queries = write(tmp_path / "queries.jsonl", [{"tags": ["a"]}])
+    (answer,) = map(json.loads, done("match", index, queries, "--columns", "word,email").splitlines())
+    assert sorted(answer["keys"], key=lambda each: each["key"]) == [{"key": 1, "word": "x", "email": "é"}, {"key": 2}]
     file.write_bytes(as_json_lines([{"key": 1, "tags": ["a"], "rank": 300}]))
     assert "takes values of int8" in refused("put", index, file, "--format", "jsonl")
     file.write_bytes(as_json_lines([{"key": 1, "tags": ["a"], "rank": 7}]))
