@@ -9,6 +9,7 @@ from decimal import Decimal
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.functions import arrow_udf, udtf  # type: ignore[attr-defined]
 from pyspark.sql.types import DecimalType, NullType, StructField, StructType
@@ -38,6 +39,8 @@ from tagmatch.spark.source import TagMatchSource
 
 #: What the table function is called in SQL
 MATCH = "tagmatch_match"
+
+_NO_TAGS = pa.scalar([], pa.list_(pa.string()))
 
 
 def register(spark: SparkSession) -> None:
@@ -122,11 +125,11 @@ def match_udf(
     Returns
     -------
     function
-        Of a column of tags, an array of strings without nulls; and, where they are wanted, of columns `attributes`, a
-        struct of which each field is one, or a map, and `location` and `within` (see `subset_join`). All but the tags
-        may be given by name. A null is none. Its tasks fail with `NullError`, `InvalidValueError` and
-        `IndexChangedError` as those of `subset_join`, and with these and `InvalidTypeError` for columns that cannot be
-        used.
+        Of a column of tags, an array of strings without nulls, or null, which gives null; and, where they are wanted,
+        of columns `attributes`, a struct of which each field is one, or a map, and `location` and `within` (see
+        `subset_join`). All but the tags may be given by name. A null is none. Its tasks fail with `NullError`,
+        `InvalidValueError` and `IndexChangedError` as those of `subset_join`, and with these and `InvalidTypeError` for
+        columns that cannot be used.
 
     Raises
     ------
@@ -158,12 +161,14 @@ def match_udf(
     ) -> pa.Array:
         if not opened:
             opened.append(shipped.open())
-        queries = _messages({TAGS: tags, ATTRIBUTES: attributes, LOCATION: location, WITHIN: within})
+        given = {TAGS: pc.coalesce(tags, _NO_TAGS), ATTRIBUTES: attributes, LOCATION: location, WITHIN: within}
+        queries = _messages(given)
         parts = [
             as_spark(wanted.ask(opened[0], queries.slice(first, QUERIES)), answer.dataType)
             for first in range(0, len(queries), QUERIES)
         ]
-        return pa.concat_arrays(parts) if parts else pa.array([], arrow_type(answer.dataType))
+        found = pa.concat_arrays(parts) if parts else pa.array([], arrow_type(answer.dataType))
+        return pc.if_else(tags.is_valid(), found, None) if tags.null_count else found
 
     return arrow_udf(tagmatch_match, answer.dataType)
 
@@ -226,8 +231,10 @@ class _Match:
     ) -> Iterator[tuple[Any, ...]]:
         """The keys of one set of tags, and what data they have."""
         del index, only, columns, snapshot  # what `analyze` has found
-        if tags is None or None in tags:
-            raise InvalidValueError(f"{MATCH}: the tags have a null; leave such rows out, or array_compact(tags)")
+        if tags is None:
+            return iter(())
+        if None in tags:
+            raise InvalidValueError(f"{MATCH}: the tags have a null; leave such tags out by array_compact(tags)")
         names, opened = self._wanted.columns, cast(Any, self._index)
         found: list[Any] = opened.match(
             tags,

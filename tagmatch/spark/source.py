@@ -235,9 +235,16 @@ class TagMatchSource(DataSource):
 
     def _options(self, known: Parsers, what: str) -> tuple[Repository, dict[str, Any]]:
         """Where the index is, and all options."""
+        # Of a table that is read or written, Spark 4 gives no options; when it is made, its own property, too
+        given = {name.lower(): text for name, text in self.options.items()}
+        if not given.get("path") or "owner" in given:
+            raise InvalidValueError(
+                "say where the index is: load(path), save(path) or option('path', …); CREATE TABLE … USING tagmatch "
+                "cannot be used, as Spark tells a data source in Python nothing of its tables: write CREATE TEMPORARY "
+                "VIEW … USING tagmatch OPTIONS (path '…')"
+            )
         options = parsed(self.options, known, f"option of the data source{what}")
-        if not (path := options.get("path")):
-            raise InvalidValueError("say where the index is: load(path), save(path) or option('path', …)")
+        path = options["path"]
         return self.stores.location(path, "path", options.get("snapshot")), options
 
 

@@ -159,6 +159,14 @@ def test_a_task_with_too_many_rows_for_the_driver(tmp_path: Path, seed: int, mon
     assert not (tmp_path / "index").exists()
 
 
+def test_tables_of_the_catalog_say_what_to_do_instead(tmp_path: Path) -> None:
+    """Spark gives no options of such a table when it is read, and its own property when it is made."""
+    index = str(make_index(tmp_path / "index", [(["a"], 1)]))
+    for options in ({}, {"path": index, "owner": "me"}, {"path": index, "Owner": ""}):
+        with pytest.raises(InvalidValueError, match=r"CREATE TABLE .* cannot .* CREATE TEMPORARY"):
+            TagMatchSource(options).schema()
+
+
 # -- what fails ------------------------------------------------------------------------------------------------------
 
 

@@ -83,7 +83,7 @@ def _by_tasks(
             for batch in spark.batches(part):
                 lists = task(**dict(zip(names, batch.columns[1:], strict=True))).cast(to_arrow_type(match.returnType))
                 for first, keys in zip(batch.column(0).to_pylist(), lists.to_pylist(), strict=True):
-                    yield from ((first, key) for key in keys)
+                    yield from ((first, key) for key in keys or ())
 
 
 @contextmanager
