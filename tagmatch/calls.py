@@ -277,7 +277,7 @@ _ALIKE = 1_000
 def warm_up(export: str | os.PathLike[str] | None = None) -> None:
     """Compile all kernels that the layouts need on the CPU, and keep them for the processes that come.
 
-    That takes about a minute on two cores, once. Where all kernels are there already, it takes some seconds.
+    That takes about two minutes on two cores, once. Where all kernels are there already, it takes some seconds.
 
     Parameters
     ----------

@@ -743,7 +743,7 @@ def warmup(
     ] = None,
 ) -> None:
     """Compile all kernels now, not when they are first used: for images of containers."""
-    with cli.status("compiling kernels, once, about a minute"):
+    with cli.status("compiling kernels, once, about two minutes"):
         calls.warm_up(export)
 
 
