@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import sys
 import threading
 import tracemalloc
@@ -18,7 +19,7 @@ from support.agreement import index_of, loaded
 
 from tagmatch import TagMatch
 from tagmatch.model.kernels import interpreted
-from tagmatch.pipeline import entered
+from tagmatch.pipeline import entered, one
 from tagmatch.pipeline.one import OneQuery
 
 TAGS = ["", "a", "b", "ab", "é", "\U0010ffff", "nul\0", "\0", "a\0b", "x" * 15, "x" * 16, "long é" * 20]
@@ -218,3 +219,28 @@ def test_free_threaded_python_asks_others(monkeypatch: pytest.MonkeyPatch) -> No
     assert tm.match_unique(["a", "b"]) == {1, 2, 2**40}
     assert sorted(tm.submit(["a", "b"]).result()) == oracle.match(["a", "b"])
     assert np.sum(tm.match(["b"])) == 2**40
+
+
+@pytest.mark.parametrize("key_type", ["integer", "string"])
+def test_lack_of_memory_is_said_or_left_to_others(key_type: Any) -> None:
+    """At each allocation of Python's own: an error, `None` or the answer, and nothing is spoiled."""
+    testing = pytest.importorskip("_testcapi")
+    name: Any = (lambda key: key + 10**6) if key_type == "integer" else "key {}".format
+    tm, oracle = loaded([(["a"], name(key)) for key in range(9)], device="cpu", key_type=key_type)
+    tm.match(["a"])
+    (query,) = tm._engine.changing.answering.matcher.one_query.parts  # type: ignore[union-attr]
+    enter, counts, seen = query.enter, tm._engine._pipeline.counts_at, set()
+    for tags, wanted in itertools.product((["a"], {"a", "b"}), (one.KEYS, one.UNIQUE, one.COUNT, one.BYTES)):
+        right = enter(tags, wanted, counts, b"")
+        for place in range(20):
+            testing.set_nomemory(place, place + 1)
+            try:
+                found = enter(tags, wanted, counts, b"")
+            except MemoryError:
+                found = MemoryError
+            finally:
+                testing.remove_mem_hooks()
+            assert found in (MemoryError, None, right)
+            seen.add("right" if found == right else found)
+    assert seen == {"right", None, MemoryError}
+    assert sorted(tm.match(["a"])) == oracle.match(["a"])
