@@ -155,7 +155,7 @@ class Pipeline:
         """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
         if asked is None:
             return None
-        answer = self._entered(asked, UNIQUE if unique else KEYS)
+        answer: Keys | None = self._entered(asked, UNIQUE if unique else KEYS)
         if answer is None:
             one, query = asked
             found = one.brief_keys(query, unique, self._counts.sums)

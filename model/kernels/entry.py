@@ -26,6 +26,7 @@ from tagmatch.model.kernels.jit import CompilerOfKernels, inlined, lent, named_a
 from tagmatch.model.kernels.kept import kept, load
 
 _U = np.uint64
+_array: Any = numba.carray  # type: ignore[attr-defined]
 _OBJECT, _SIZE, _POINTER = types.uintp, types.intp, types.uintp
 _WORDS = types.CPointer(types.uint64)
 
@@ -106,7 +107,7 @@ _ONE = 1
 @inlined
 def bound_to(bound):
     """The words that an entry is bound to."""
-    return numba.carray(_words_in(_tuple_item(bound, 0)), _WORDS_BOUND)
+    return _array(_words_in(_tuple_item(bound, 0)), _WORDS_BOUND)
 
 
 @inlined
@@ -118,7 +119,7 @@ def table_in(words):
 @inlined
 def objects(given, count):
     """The addresses of arguments."""
-    return numba.carray(given, count)
+    return _array(given, count)
 
 
 @lent
@@ -266,7 +267,9 @@ class Entry:
 
     def bound(self, table: U64Array, held: object, is_due: Callable[[], bool]) -> Callable[..., Any] | None:
         """The function, bound to a table and what this is about; `None` if it is not compiled, nor due to be."""
-        if self._definition is None and not self._made(is_due):
+        if self._definition is None:
+            self._definition = self._made(is_due)
+        if self._definition is None:
             return None
         new = ctypes.pythonapi.PyCFunction_NewEx
         new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
@@ -277,15 +280,14 @@ class Entry:
         function: Callable[..., Any] = new(ctypes.addressof(self._definition), stays, None)
         return function
 
-    def _made(self, is_due: Callable[[], bool]) -> bool:
+    def _made(self, is_due: Callable[[], bool]) -> _Definition | None:
         if not _IS_LOCKED:
-            return False
+            return None
         if not is_due():
             self._is_missing = self._is_missing or not load(self._compiled, self._types)
             if self._is_missing:
-                return False
+                return None
         self._compiled.compile(self._types)
         made = self._compiled.overloads[self._types]
         address = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
-        self._definition = _Definition(b"entry", address, _FASTCALL, None)
-        return True
+        return _Definition(b"entry", address, _FASTCALL, None)
