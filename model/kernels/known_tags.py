@@ -3,8 +3,11 @@
 A bucket, which is one line of the cache, has three slots: a slot has the key of a tag, which is two words, and its
 number. The key of a tag of up to 15 bytes is these bytes and how many they are: a look-up reads one line, and not the
 tag's bytes elsewhere. The key of a longer tag is a hash and a mark; equal ones are settled on the bytes. Hashes and
-buckets depend on the table's secret, so that those who do not know it cannot make tags that crowd into few buckets. A
-tag whose bucket is full goes to the next, and the full one says so.
+buckets depend on the table's secret, so that those who do not know it cannot make tags that crowd into few buckets.
+
+Some three tags are a group, which has a byte, its pilot: it says in which buckets they are, and is chosen so that each
+has room (D. Belazzougui and others, "Hash, displace, and compress", ESA 2009). So nearly all slots are used, and a tag
+is in its bucket or nowhere.
 """
 
 from __future__ import annotations
@@ -23,17 +26,19 @@ from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.interpreted import instead
 from tagmatch.model.kernels.intrinsics import trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
+from tagmatch.model.kernels.lists import group_by
 
 _U = np.uint64
 _ONE = _U(1)
 
-# Words of a bucket: three keys, and behind them four halves of words, the numbers and what there is for other keys:
-# UNKNOWN, or this if the bucket was full when a tag came
+# Words of a bucket: three keys, and behind them four halves of words, the numbers and UNKNOWN
 _BUCKET, _SLOTS, _NUMBERS = _U(8), 3, _U(6)
 _HALF, _LOW = _U(32), _U(0xFFFFFFFF)
-_ELSEWHERE = _LOW - _ONE
-# Buckets for each 32 tags
-_BUCKETS_FOR_32 = 15
+# Tags in the mean
+_TAGS_A_BUCKET, _TAGS_A_GROUP = 2.75, 3
+_MOST_IN_GROUP = 64
+# Places in the secret, behind the factors and what hashes begin with
+_COUNT, _GROUPS = 4, 5
 # Tags that are looked up together, so that their cache misses are waited for at once
 _BLOCK = 256
 _BLOCK_WORDS = 2 * _BLOCK
@@ -49,8 +54,10 @@ _LONG, _FREE = _U(0xFF) << _LENGTH, _U(0x7F) << _LENGTH
 class KnownTags(NamedTuple):
     """The table; kernels take it."""
 
-    buckets: U64Array
-    secret: U64Array  # uint64[4]: two factors, which are odd, and with what the hash of a long tag begins
+    buckets: U64Array  # and behind them a byte for each group
+    # uint64[6]: two factors, which are odd, with what the hash of a long tag begins, and how many buckets and groups
+    # there are
+    secret: U64Array
 
 
 @lent
@@ -70,17 +77,28 @@ def _hash(data, at, length, secret):
 
 
 @lent
-def _home(first, second, secret, buckets):
-    """Where the bucket of a key begins."""
+def _mix(first, second, secret):
+    """A word of a key, of which its group and its bucket are made."""
     a, b = first * secret[0], second * secret[1]
-    mixed = ((a ^ (a >> _U(32))) + (b ^ (b >> _U(29)))) * secret[0]
-    return _BUCKET * (((mixed >> _U(32)) * (_U(len(buckets)) // _BUCKET)) >> _U(32))
+    return ((a ^ (a >> _U(32))) + (b ^ (b >> _U(29)))) * secret[0]
 
 
 @lent
-def _after(place, buckets):
-    place += _BUCKET
-    return place if place < _U(len(buckets)) else _U(0)
+def _group(mixed, secret):
+    return ((mixed >> _HALF) * secret[_GROUPS]) >> _HALF
+
+
+@lent
+def _home(mixed, pilot, secret):
+    """Where the bucket of a key begins whose group has this pilot."""
+    mixed ^= pilot * secret[1]
+    return _BUCKET * (((((mixed ^ (mixed >> _HALF)) * secret[0]) >> _HALF) * secret[_COUNT]) >> _HALF)
+
+
+@lent
+def _pilot_of(mixed, buckets, secret):
+    """The pilot of a key's group."""
+    return _byte_at(buckets, (_BUCKET * secret[_COUNT] << _U(3)) + _group(mixed, secret))
 
 
 def _place_of(context: Any, builder: Any, array: Any, value: Any, at: Any, words: Any) -> Any:
@@ -131,22 +149,24 @@ def _equal(typing: Any, buckets: Any, place: Any, keys: Any, key: Any) -> Any:  
     return types.uint64(buckets, types.intp, keys, types.intp), generate
 
 
-def _half_read(typing: Any, words: Any, half: Any) -> Any:  # noqa: ARG001
-    """A half of a word."""
+def _part_read(bits: int) -> Any:
+    """Reads a part of words, of so many bits."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        words, half = arguments
-        there = _place_of(
-            context, builder, signature.args[0], words, context.get_constant(types.intp, 0), ir.IntType(32)
-        )
-        return builder.zext(builder.load(builder.gep(there, [half])), ir.IntType(64))
+    def read(typing: Any, words: Any, part: Any) -> Any:  # noqa: ARG001
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            first, kind = context.get_constant(types.intp, 0), ir.IntType(bits)
+            there = _place_of(context, builder, signature.args[0], arguments[0], first, kind)
+            return builder.zext(builder.load(builder.gep(there, [arguments[1]])), ir.IntType(64))
 
-    return types.uint64(words, types.intp), generate
+        return types.uint64(words, types.intp), generate
+
+    return read
 
 
 _write: Any = intrinsic(_written)
 _slots: Any = intrinsic(_equal)
-_half_at: Any = intrinsic(_half_read)
+_half_at: Any = intrinsic(_part_read(32))
+_byte_at: Any = intrinsic(_part_read(8))
 
 
 def _interpreted_write(data: U8Array, at: int, length: int, keys: U64Array, place: int) -> None:
@@ -162,18 +182,19 @@ def _interpreted_slots(buckets: U64Array, place: int, keys: U64Array, key: int) 
 
 instead(_write, _interpreted_write)
 instead(_slots, _interpreted_slots)
+instead(_byte_at, lambda words, byte: (words[int(byte) >> 3] >> _U(8 * (int(byte) & 7))) & _U(0xFF))
 instead(_half_at, lambda words, half: (words[int(half) >> 1] >> _U(32 * (int(half) & 1))) & _LOW)
 
 
 @lent
 def _in_slot(buckets, place, slot):
-    """The number in a slot of a bucket, or, for the slot behind the last, what the bucket has for other keys."""
+    """The number in a slot of a bucket, or, for the slot behind the last, UNKNOWN."""
     return _half_at(buckets, _U(2) * (place + _NUMBERS) + slot)
 
 
 @lent
 def _number(buckets, place, keys, which):
-    """The number that a bucket has for a key; if it has none, UNKNOWN, or `_ELSEWHERE`. Without branches."""
+    """The number that a bucket has for a key; UNKNOWN if it has none. Without branches."""
     return _in_slot(buckets, place, trailing_zeros(_slots(buckets, place, keys, _U(2) * which)) >> _ONE)
 
 
@@ -191,29 +212,65 @@ def _write_key(data, at, length, secret, keys, place):
 
 
 @kernel
-def _enter(offsets, data, numbers, known):
-    """Put the tags with these numbers into free slots."""
+def _mix_all(offsets, data, numbers, secret, mixed, groups):
+    """Write what each tag with one of these numbers is mixed to, and its group."""
+    key = np.empty(2, np.uint64)
+    for i in range(len(numbers)):
+        at, end = _U(offsets[numbers[i]]), _U(offsets[numbers[i] + np.uint32(1)])
+        _write_key(data, at, end - at, secret, key, _U(0))
+        mixed[i] = _mix(key[0], key[1], secret)
+        groups[i] = _group(mixed[i], secret)
+
+
+@kernel
+def _find_pilots(mixed, tables, secret, pilots):
+    """Find for each group, the large ones first, a pilot with which its buckets have room; whether all have one."""
+    firsts, by_size = tables
+    used, homes = np.zeros(np.int64(secret[_COUNT]), np.uint8), np.empty(_MOST_IN_GROUP, np.uint64)
+    for at in range(len(by_size) - 1, -1, -1):
+        group = by_size[at]
+        first, last = firsts[group], firsts[group + 1]
+        if last - first > len(homes):
+            return False
+        pilot, placed = _U(0), 0
+        while placed < last - first:
+            placed = 0
+            while placed < last - first:
+                home = _home(mixed[first + placed], pilot, secret) >> _U(3)
+                if used[home] == _SLOTS:
+                    break
+                used[home] += 1
+                homes[placed] = home
+                placed += 1
+            if placed < last - first:
+                for i in range(placed):
+                    used[homes[i]] -= 1
+                pilot += _U(1)
+                if pilot > _U(0xFF):
+                    return False
+        pilots[group] = pilot
+    return True
+
+
+@kernel
+def _enter(offsets, data, numbers, known, mixed):
+    """Put the tags with these numbers, which were mixed to this, into free slots."""
     buckets, secret = known
-    keys, homes, touched = np.empty(_BLOCK_WORDS, np.uint64), np.empty(_BLOCK, np.uint64), _U(0)
+    key, homes, touched = np.empty(2, np.uint64), np.empty(_BLOCK, np.uint64), _U(0)
     for begin in range(0, len(numbers), _BLOCK):
-        count = _U(min(_BLOCK, len(numbers) - begin))
+        count = min(_BLOCK, len(numbers) - begin)
         for i in range(count):
-            at, end = _U(offsets[numbers[begin + i]]), _U(offsets[numbers[begin + i] + np.uint32(1)])
-            _write_key(data, at, end - at, secret, keys, _U(2) * i)
-            homes[i] = _home(keys[_U(2) * i], keys[_U(2) * i + _ONE], secret, buckets)
+            homes[i] = _home(mixed[begin + i], _pilot_of(mixed[begin + i], buckets, secret), secret)
         for i in range(count):
             touched ^= buckets[homes[i]]
         for i in range(count):
-            place = homes[i]
-            while buckets[place + _U(5)] != _FREE:
-                buckets[place + _U(7)] &= ~(_ONE << _HALF)
-                place = _after(place, buckets)
-            slot = _U(0)
+            number, place, slot = numbers[begin + i], homes[i], _U(0)
+            at, end = _U(offsets[number]), _U(offsets[number + np.uint32(1)])
+            _write_key(data, at, end - at, secret, key, _U(0))
             while buckets[place + _U(2) * slot + _ONE] != _FREE:
                 slot += _ONE
-            for word in range(_U(2)):
-                buckets[place + _U(2) * slot + word] = keys[_U(2) * i + word]
-            buckets[place + _NUMBERS + (slot >> _ONE)] ^= (_U(numbers[begin + i]) ^ _LOW) << (_HALF * (slot & _ONE))
+            buckets[place + _U(2) * slot], buckets[place + _U(2) * slot + _ONE] = key[0], key[1]
+            buckets[place + _NUMBERS + (slot >> _ONE)] ^= (_U(number) ^ _LOW) << (_HALF * (slot & _ONE))
     return touched
 
 
@@ -233,19 +290,13 @@ def _is_same(tag, number, known):
 @lent
 def _of_long(buckets, place, keys, at, tag, known):
     """The number of a long tag."""
-    number = _number(buckets, place, keys, at)
-    if number == _LOW or (number < _ELSEWHERE and _is_same(tag, number, known)):
-        return number
-    while True:
-        same = _slots(buckets, place, keys, _U(2) * at)
-        for slot in range(_U(_SLOTS)):
-            if (same >> (_U(2) * slot)) & _ONE:
-                number = _in_slot(buckets, place, slot)
-                if _is_same(tag, number, known):
-                    return number
-        if _in_slot(buckets, place, _U(_SLOTS)) == _LOW:
-            return _LOW
-        place = _after(place, buckets)
+    same = _slots(buckets, place, keys, _U(2) * at)
+    for slot in range(_U(_SLOTS)):
+        if (same >> (_U(2) * slot)) & _ONE:
+            number = _in_slot(buckets, place, slot)
+            if _is_same(tag, number, known):
+                return number
+    return _LOW
 
 
 @lent
@@ -282,7 +333,11 @@ def look_up(offsets, data, first, known, known_offsets, known_data, out):
         here, count = _U(first) + begin, min(_U(_BLOCK), _U(len(out)) - begin)
         _keys(strings, here, count, secret, keys, some)
         for i in range(count):  # many at once
-            homes[i] = _home(keys[_U(2) * i], keys[_U(2) * i + _ONE], secret, buckets)
+            homes[i] = _mix(keys[_U(2) * i], keys[_U(2) * i + _ONE], secret)
+        for i in range(count):
+            some[i] = np.uint32(_pilot_of(homes[i], buckets, secret))
+        for i in range(count):  # many at once
+            homes[i] = _home(homes[i], _U(some[i]), secret)
         for i in range(count):
             touched ^= buckets[homes[i]]
         left = _U(0)
@@ -290,30 +345,35 @@ def look_up(offsets, data, first, known, known_offsets, known_data, out):
             number = _number(buckets, homes[i], keys, i)
             out[begin + i] = np.uint32(number)
             some[left] = i
-            left += _U(number == _ELSEWHERE) | (keys[_U(2) * i + _ONE] >> _U(63))
-        while left:
-            waiting, left = left, _U(0)
-            for k in range(waiting):
-                which = _U(some[k])
-                if keys[_U(2) * which + _ONE] >> _U(63):
-                    tag = data, _U(offsets[here + which]), _U(offsets[here + which + _ONE]) - _U(offsets[here + which])
-                    out[begin + which] = np.uint32(_of_long(buckets, homes[which], keys, which, tag, known_strings))
-                    continue
-                homes[which] = _after(homes[which], buckets)
-                number = _number(buckets, homes[which], keys, which)
-                out[begin + which] = np.uint32(number)
-                some[left] = which
-                left += _U(number == _ELSEWHERE)
+            left += (keys[_U(2) * i + _ONE] >> _U(63)) & _U(number != _LOW)
+        for k in range(left):
+            which = _U(some[k])
+            tag = data, _U(offsets[here + which]), _U(offsets[here + which + _ONE]) - _U(offsets[here + which])
+            out[begin + which] = np.uint32(_of_long(buckets, homes[which], keys, which, tag, known_strings))
     return touched
 
 
 def known_tags(tags: Strings, numbers: U32Array) -> KnownTags:
     """A table in which the tags with these numbers are, which must differ."""
-    count, width = 1 + len(numbers) * _BUCKETS_FOR_32 // 32, int(_BUCKET)
-    raw = np.empty((count + 1) * width, np.uint64)
+    numbers, mixed, groups = frozen(numbers), np.empty(len(numbers), np.uint64), np.empty(len(numbers), np.uint32)
+    sizes = np.array([len(numbers) / _TAGS_A_BUCKET + 1, len(numbers) / _TAGS_A_GROUP + 1]).astype(np.uint64)
+    while True:  # once or, seldom, twice
+        drawn = np.frombuffer(secrets.token_bytes(32), np.uint64) | np.array([1, 1, 0, 0], np.uint64)
+        secret = frozen(np.concatenate([drawn, sizes]))
+        _mix_all(tags.offsets, tags.data, numbers, secret, mixed, groups)
+        firsts, in_groups = group_by(groups, int(sizes[1]))
+        counts = np.diff(firsts).astype(np.uint32)
+        by_size = group_by(counts, int(counts.max()) + 1)[1]
+        pilots = np.zeros(-(-int(sizes[1]) // 8) * 8, np.uint8)
+        if _find_pilots(mixed[in_groups], (firsts, by_size), secret, pilots):
+            break
+        sizes += sizes // _U(16) + _ONE
+    del groups, firsts, in_groups, counts, by_size
+    count, width = int(sizes[0]), int(_BUCKET)
+    raw = np.empty((count + 1) * width + len(pilots) // 8, np.uint64)
     skip = -(raw.ctypes.data // raw.itemsize) % width
-    buckets = raw[skip : skip + count * width]
-    buckets.reshape(count, width)[:] = [_U(0), _FREE] * _SLOTS + [~_U(0)] * 2
-    secret = np.frombuffer(secrets.token_bytes(32), np.uint64) | np.array([1, 1, 0, 0], np.uint64)
-    _enter(tags.offsets, tags.data, frozen(numbers), (buckets, frozen(secret)))
-    return KnownTags(frozen(buckets), frozen(secret))
+    buckets = raw[skip : skip + count * width + len(pilots) // 8]
+    buckets[: count * width].reshape(count, width)[:] = [_U(0), _FREE] * _SLOTS + [~_U(0)] * 2
+    buckets[count * width :] = pilots.view(np.uint64)
+    _enter(tags.offsets, tags.data, numbers, (buckets, secret), mixed)
+    return KnownTags(frozen(buckets), secret)
