@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import partial
@@ -349,15 +349,23 @@ class _Translating:
         ),
     ] = None
 
-    def documents(self, source: Source, key_type: KeyType) -> Documents:
-        """What makes rows of documents."""
+    def documents(self, source: Source, stats: Mapping[str, Any]) -> Documents:
+        """What makes rows of documents, for an index of which statistics say this."""
         from tagmatch.files.json import read_json
         from tagmatch.importing import Documents
 
         mapping = None
         if self.mapping is not None:
             mapping = read_json(self.mapping.read_bytes(), str(self.mapping))
-        return Documents(source, mapping=mapping, tags=self.tags, key=self.key, field=self.field, key_type=key_type)
+        return Documents(
+            source,
+            mapping=mapping,
+            tags=self.tags,
+            key=self.key,
+            field=self.field,
+            key_type=stats["key_type"],
+            with_words=[name for name, text in stats["attributes"].items() if "words()" in text],
+        )
 
 
 @cli.with_options(translating=_Translating)
@@ -382,7 +390,7 @@ def import_(
     """
     reading = _Reading(form=form, skip_invalid=skip_invalid, threads=threads)
     with _changed(index, reading, key_type) as tm:
-        translated = translating.documents(source, tm.stats()["key_type"])
+        translated = translating.documents(source, tm.stats())
         _put(tm, reading.rows(tm, documents, expires, row_of=translated.row))
     typer.echo(f"{documents}: {translated.report()}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tagmatch.importing import json_rules, percolator, predicates
@@ -28,11 +28,12 @@ class Documents:
         key: str | None = None,
         field: str | None = None,
         key_type: KeyType = "string",
+        with_words: Collection[str] | None = None,
     ) -> None:
         if source != "elasticsearch" and (mapping is not None or tags is not None):
             raise InvalidValueError(f"a mapping, and a field of tags, are of Elasticsearch, not of {source}")
         self._seen: list[str] = []
-        fields = Fields(mapping, tags)
+        fields = Fields(mapping, tags, with_words)
         made: tuple[tuple[str, ...], str, Callable[[Any, Place], Condition]]
         if source == "elasticsearch":
             reader = percolator.Reader(fields, self._seen.append)

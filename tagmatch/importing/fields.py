@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from tagmatch.importing.conditions import NEVER, Condition, Place, every, some
@@ -225,8 +225,15 @@ def _is_after(low: Any, high: Any, place: Place) -> bool:
 class Fields:
     """The fields that a mapping tells, and the others, whose types are those of the values given."""
 
-    def __init__(self, mapping: Mapping[str, Any] | None = None, tags: str | None = None) -> None:
+    def __init__(
+        self,
+        mapping: Mapping[str, Any] | None = None,
+        tags: str | None = None,
+        with_words: Collection[str] | None = None,
+    ) -> None:
         self._tags = tags
+        #: The attributes of which the index keeps words in a row; `None` if that is not known
+        self.with_words = with_words
         self._known: dict[str, Mapping[str, Any]] = {}
         if mapping is not None:
             self._add(_properties_of(mapping), "", within_nested=False)

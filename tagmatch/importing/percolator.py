@@ -220,7 +220,16 @@ class Reader:
         query = given.get("query")
         is_text = field.is_text or field.is_tags or (field.type is None and isinstance(query, str))
         if is_text and len(field.words(str(query), place)) > 1:
-            raise place.refused("a phrase of several words is not taken")
+            if field.is_tags:
+                raise place.refused(f"field {field.name!r} is tags of messages, which have no order for a phrase")
+            if str(given.get("slop", 0)) != "0":
+                raise place.at("slop").refused("a phrase with words between is not taken")
+            if self._fields.with_words is not None and field.name not in self._fields.with_words:
+                raise place.refused(
+                    "a phrase of several words needs an index that keeps their order: declare "
+                    f"{field.name!r} with the analyzer words() before"
+                )
+            return place.test(field.name, "phrase", query)
         return self._words(field, {name: each for name, each in given.items() if name != "slop"}, place)
 
     def _multi_match(self, body: Any, place: Place) -> Condition:

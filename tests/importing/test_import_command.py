@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.command import done, ended, refused
 
-from tagmatch import TagMatch
+from tagmatch import TagMatch, casefold, words
 
 pytestmark = pytest.mark.slow
 
@@ -102,3 +102,18 @@ def test_other_mistakes(tmp_path):
     assert ended("import", "solr", file, index).returncode == 2
     assert "no such file" in refused("import", "elasticsearch", tmp_path / "none.jsonl", index)
     assert not index.exists()
+
+
+def test_phrases_need_an_index_with_words(tmp_path):
+    phrase = {"_id": "2", "query": {"match_phrase": {"title": "big flat"}}}
+    index, file = tmp_path / "index", written(tmp_path / "a.jsonl", CITY, phrase)
+    said = refused("import", "elasticsearch", file, index)
+    assert "line 2 (row 1): query.match_phrase.title: a phrase of several words needs an index that keeps" in said
+    assert ended("import", "elasticsearch", file, index, "--skip-invalid").returncode == 0
+    assert where_of(index) == {"1": 'city = "Nice"'}
+    declared = {"attributes": {"title": "string"}, "analyzers": {"title": casefold(words())}}
+    with TagMatch(tmp_path / "other", key_type="string", **declared) as tm:
+        tm.consolidate()
+    done("import", "elasticsearch", file, tmp_path / "other")
+    with TagMatch.open(tmp_path / "other") as tm:
+        assert tm.match([], {"title": "A Big flat"}) == ["2"]

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.percolator import NOW, Percolator, words
 
-from tagmatch import TagMatch, Version, importing
+from tagmatch import FilterError, TagMatch, Version, casefold, importing
+from tagmatch import words as words_of
 
 DATA = Path(__file__).parent / "data"
 MAPPING = json.loads((DATA / "mapping.json").read_text())
@@ -162,3 +163,38 @@ def test_times_of_the_oracle():
     last = datetime(2014, 12, 1, tzinfo=UTC) - timedelta(milliseconds=1)
     assert not ORACLE.matches({"range": {"posted": {"gt": "2014-11-18||/M"}}}, {"posted": last})
     assert ORACLE.matches({"range": {"posted": {"lte": "2014-11-18||/M"}}}, {"posted": last})
+
+
+PHRASES = [
+    {"match_phrase": {"title": "sunny flat"}},
+    {"match_phrase": {"title": {"query": "Flat, new", "slop": 0}}},
+    {"multi_match": {"query": "sunny garden", "type": "phrase", "fields": ["title^2", "body"]}},
+    {"bool": {"must_not": [{"match_phrase": {"title": "sunny flat"}}], "filter": [{"match": {"title": "flat"}}]}},
+]
+
+
+@given(FIELDS["title"])
+def test_phrases(title):
+    """For which an index keeps words in a row: it declares analyzers, and messages have whole texts."""
+    properties = {"title": {"type": "text"}, "body": {"type": "text"}}
+    analyzers = {name: casefold(words_of()) for name in properties}
+    declared = dict.fromkeys(properties, "string")
+    with TagMatch(key_type="string", attributes=declared, analyzers=analyzers, device="cpu", threads=1) as tm:
+        for number, query in enumerate(PHRASES):
+            tm.put(**importing.elasticsearch({"_id": str(number), "query": query}))
+        tm.consolidate()
+        # Words of several texts are beside each other for the oracle
+        text = title[0] if isinstance(title, list) and title else title if isinstance(title, str) else ""
+        oracle = Percolator(properties)
+        wanted = {str(number) for number, query in enumerate(PHRASES) if oracle.matches(query, {"title": text})}
+        assert tm.match_unique([], {"title": text}) == wanted
+
+
+def test_phrases_that_are_refused():
+    def document(query):
+        return {"_id": "a", "query": {"match_phrase": {"title": {"query": "sunny flat", **query}}}}
+
+    with pytest.raises(importing.NotTakenError, match=r"^query.match_phrase.title.slop: a phrase with words between"):
+        importing.elasticsearch(document({"slop": 1}))
+    with TagMatch(key_type="string") as tm, pytest.raises(FilterError, match="phrase needs an attribute with words"):
+        tm.put(**importing.elasticsearch(document({})))
