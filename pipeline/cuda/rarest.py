@@ -58,8 +58,8 @@ def _seek_row(offsets, ranks, seconds, row, end, depth, rank):
 
 @inlined
 def _next_candidates(offsets, ranks, seconds, query, path, depth):
-    """Rows of a cluster that may be contained in a query, range by range."""
-    while depth > 0:
+    """Rows of a subcluster that may be contained in a query, range by range; the first two ranks are known."""
+    while depth > 1:
         row, end, at = path[depth, 0], path[depth, 1], path[depth, 2]
         if end - row <= SCAN_ROWS or depth == len(path) - 1:
             return row, end, depth - 1

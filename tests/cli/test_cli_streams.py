@@ -235,7 +235,7 @@ def test_compiling_is_said_if_it_takes_a_second(index, tmp_path):
     tags = ["a", *map(str, range(40))]  # too many for Python to run kernels that are not compiled
     queries.write_bytes(as_json_lines([{"tags": tags}] * 2_000))
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    for kernel in copy_of_cache(tmp_path).glob("*-tagmatch.pipeline.*.nbc"):
+    for kernel in copy_of_cache(tmp_path).glob("*-tagmatch.*.nbc"):
         kernel.unlink()
     first, second = (on_a_terminal("match", index, queries, environment=environment) for _ in range(2))
     assert first.count("compiling kernels, once on this computer") == 1

@@ -33,7 +33,7 @@ from tagmatch.model.storage.format import files_nbytes, files_of
 from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.spark.batches import deserialized
-from tagmatch.spark.columns import AskedColumns
+from tagmatch.spark.columns import Answers, AskedColumns
 from tagmatch.spark.shuffle import PLACE, Shuffle, buckets_for, sent_sets
 
 pytest_plugins = ["support.s3_bucket"]
@@ -85,7 +85,7 @@ def plan_of(index: Any, bucket_sets: int, key_type: Any = "integer") -> Shuffle:
     name = location.manifest()["snapshot"]
     buckets = buckets_for(location.in_place(name), bucket_sets)
     labels = np.arange(2 * buckets.count)
-    return Shuffle(location, name, now_us(), key_type, buckets, labels, AskedColumns(0))
+    return Shuffle(location, name, now_us(), buckets, labels, AskedColumns(0), Answers(key_type=key_type))
 
 
 def sets_of(plan: Shuffle, chunk: int, chunk_sets: int) -> list[tuple[tuple[str, ...], tuple[Any, ...]]]:

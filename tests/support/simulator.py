@@ -151,20 +151,26 @@ def _wait_without_polling() -> None:
 
 
 def _share_arrays_safely() -> None:
-    """Two threads of a block that come first at the same time must not get two arrays."""
-    from numba.cuda.simulator.kernelapi import FakeCUDAShared
+    """Two threads of a block that come first at the same time must not get two arrays. Nothing is in them at first."""
+    from numba.cuda.simulator.kernelapi import FakeCUDALocal, FakeCUDAShared
 
-    allocating = threading.Lock()
+    allocating, rng = threading.Lock(), np.random.default_rng(0)
+
+    def undefined(shape: Any, dtype: Any) -> Any:
+        made = np.empty(shape, as_dtype(dtype) if isinstance(dtype, types.Type) else dtype)
+        made.view(np.uint8)[:] = rng.integers(0, 256, made.view(np.uint8).shape, np.uint8)
+        return made
 
     def array(shared: Any, shape: Any, dtype: Any) -> Any:
         caller = sys._getframe(1)
         place = caller.f_code, caller.f_lineno
         with allocating:
             if place not in shared._allocations:
-                shared._allocations[place] = np.empty(shape, dtype)
+                shared._allocations[place] = undefined(shape, dtype)
             return shared._allocations[place]
 
     FakeCUDAShared.array = array
+    FakeCUDALocal.array = lambda _, shape, dtype: undefined(shape, dtype)
 
 
 def _plain(argument: Any) -> Any:
