@@ -638,10 +638,7 @@ def match(
             metavar="EXPRESSION",
         ),
     ] = None,
-    only: Annotated[
-        str | None,
-        cli.option("Only keys whose data satisfies this, as 'tenant = \"acme\"'.", metavar="EXPRESSION"),
-    ] = None,
+    only: cli.Only = None,
     snapshot: cli.SnapshotNumber = None,
     skip_invalid: cli.SkipInvalid = False,
     exact: Annotated[
@@ -721,6 +718,7 @@ def explain(
         str | None, cli.option("Write why this key is an answer, or is not: a tree of the tests of its sets.")
     ] = None,
     as_json: Annotated[bool, cli.option("Write the tree of a key as a line of JSON.", "--json")] = False,
+    only: cli.Only = None,
     plane: cli.Plane = False,
     snapshot: cli.SnapshotNumber = None,
 ) -> None:
@@ -728,10 +726,10 @@ def explain(
     with TagMatch.open(index, snapshot=snapshot, device="cpu", plane=plane) as tm:
         if key is not None:
             (asked,) = _keys_of(tm, [key], "--key")
-            reasons = tm.explain(tags, attributes, location=location, key=asked)
+            reasons = tm.explain(tags, attributes, location=location, key=asked, only=only)
             typer.echo(json.dumps(reasons.to_dict(), ensure_ascii=False) if as_json else str(reasons))
             return
-        for stored, keys in tm.explain(tags, attributes, location=location):
+        for stored, keys in tm.explain(tags, attributes, location=location, only=only):
             conditions = sorted(str(tag) for tag in stored if isinstance(tag, Where))
             record: dict[str, Any] = {"tags": sorted(tag for tag in stored if not isinstance(tag, Where)), "keys": keys}
             if conditions:

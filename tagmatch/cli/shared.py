@@ -317,6 +317,9 @@ def named(given: list[str] | None, name: str) -> dict[str, str]:
     return found
 
 
+Only = Annotated[
+    str | None, option("Only keys whose data satisfies this, as 'tenant = \"acme\"'.", metavar="EXPRESSION")
+]
 SnapshotNumber = Annotated[
     int | None, option("Number of a snapshot, as `info` lists them.", "--snapshot", default="the current one", min=0)
 ]

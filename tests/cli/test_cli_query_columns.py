@@ -364,3 +364,6 @@ def test_only_keys_with_some_data(tmp_path):
     assert from_json_lines(tagmatch("match", index, path, *only)) == [{"id": 0, "keys": [7, 9]}, {"id": 1, "keys": []}]
     assert [row["count"] for row in from_json_lines(tagmatch("match", index, path, *only, "--count"))] == [2, 0]
     assert "is 'tenant' meant" in tagmatch("match", index, path, "--only", 'tenannt = "acme"', code=1)
+    assert from_json_lines(tagmatch("explain", index, "a", *only)) == [{"tags": ["a"], "keys": [7, 9]}]
+    assert tagmatch("explain", index, "a", "--key", "7", *only).startswith("key 7 matches")
+    assert tagmatch("explain", index, "a", "--key", "8", *only).startswith("key 8 does not match: no set has it")
