@@ -36,6 +36,8 @@ _COMPARED = (
 #: Queries that are asked one by one, and those whose answers are compared with brute force; sets from which on a dict
 #: of Python takes too much memory; data of too many answers for a join
 _ONE_BY_ONE, _CHECKED, _MOST_OF_PYTHON, _NOT_JOINED = 1_000, 25, 1_000_000, "large"
+#: Of a turn: a single brief call would find in the caches what the system before it has left there
+_TURN_S = 0.05
 
 
 def peers(bench: Bench, *, parts: tuple[str, ...] = PARTS["peers"]) -> Result:
@@ -49,7 +51,8 @@ def peers(bench: Bench, *, parts: tuple[str, ...] = PARTS["peers"]) -> Result:
         counted, what makes ranks is not. A call has all queries. *One query* is `match` with a list of strings, one
         after the other, and a function of C++ that ctypes calls with it. Data are made by generators, at a scale of
         {bench.options.scale:g}. Systems take turns in {bench.options.rounds} rounds, whose medians count, after a
-        call that is not counted; ratios are medians of the rounds' ratios. Answers of *{RAREST}* are compared with
+        call that is not counted; a turn has calls for a twentieth of a second, or one. Ratios are medians of the
+        rounds' ratios. Answers of *{RAREST}* are compared with
         brute force, and all answers of others with its own.""",
         parts=parts,
     )
@@ -115,7 +118,7 @@ def _timed(
             result.compare(f"{where}, beside {RAREST}", name, given, right[""][: len(given)])
         result.add(f"{where}: keys of an answer", len(right.pop("").flatten()) / len(queries), "keys")
     with bench.doing(f"peers: matching, {where}"):
-        seconds = {name: partial(seconds_of, work, process_time) for name, work in works.items()}
+        seconds = {name: partial(seconds_of, work, process_time, at_least=_TURN_S) for name, work in works.items()}
         taken = in_turns(seconds, bench.options.rounds)
     return {name: seconds.times(1e6 / len(lists if name in one else queries)) for name, seconds in taken.items()}
 

@@ -64,14 +64,21 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
-    """Time one call, without garbage collection; its result is freed after the clock stops."""
+def seconds_of(
+    work: Callable[[], object], clock: Callable[[], float] = time.perf_counter, *, at_least: float = 0.0
+) -> float:
+    """Time one call, without garbage collection; its result is freed after the clock stops.
+
+    Or time as many calls as take `at_least` seconds together, and return their mean.
+    """
+    calls, elapsed = 0, -1.0
     with without_garbage_collection():
         start = clock()
-        result = work()
-        elapsed = clock() - start
+        while elapsed < at_least:
+            result = work()
+            calls, elapsed = calls + 1, clock() - start
     del result
-    return elapsed
+    return elapsed / calls
 
 
 def alternate(
