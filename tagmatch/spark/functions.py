@@ -149,9 +149,10 @@ def match_udf(
     if output == "rows":
         raise InvalidValueError("output: a function has one answer for each row, so 'lists'; explode these")
     options = {"only": only, "columns": columns, "limit": limit, "order_by": order_by, "score": score}
-    wanted = Answers.of(place, place.manifest(), output=output, unique=unique, **options)
+    manifest = place.manifest()
+    wanted = Answers.of(place, manifest, output=output, unique=unique, **options)
     (answer,) = wanted.fields
-    shipped = Shipped.of(place, snapshot)
+    shipped = Shipped.of(place, manifest, snapshot)
 
     opened: list[TagMatch[Any]] = []  # each task has a copy of its own, which is empty at first
 
@@ -273,8 +274,9 @@ def _analyzed(stores: StoreSettings, arguments: Mapping[str, AnalyzeArgument], c
     _asked(MATCH, arrow_schema(StructType([StructField(name, kind) for name, kind in types.items()])), by_row=True)
     only, columns, snapshot = map(constant.get, ("only", "columns", "snapshot"))
     place = located(stores, constant["index"], "index", snapshot)
-    wanted = Answers.of(place, place.manifest(), output="rows", only=only, columns=columns)
-    return _Found(StructType([*wanted.fields]), index=Shipped.of(place, snapshot), wanted=wanted)
+    manifest = place.manifest()
+    wanted = Answers.of(place, manifest, output="rows", only=only, columns=columns)
+    return _Found(StructType([*wanted.fields]), index=Shipped.of(place, manifest, snapshot), wanted=wanted)
 
 
 def _place_of(location: Any) -> tuple[Any, ...] | None:

@@ -34,7 +34,7 @@ from tagmatch.model.names import check_names as check_column_names
 from tagmatch.model.names import misspelt
 from tagmatch.model.options import KeyType, Layout, check_one_of
 from tagmatch.model.storage.byte_store import folder_of_this_process
-from tagmatch.model.storage.format import declared_in, files_nbytes, key_type_of
+from tagmatch.model.storage.format import Manifest, declared_in, files_nbytes, key_type_of
 from tagmatch.model.storage.repository import Repository
 from tagmatch.partitioner.spark import Partitioned, key_type_of_rows, partition_sets
 from tagmatch.partitioner.spark.shards import Stored
@@ -331,7 +331,7 @@ def subset_join(
         ships = queries.isStreaming or is_small or is_declared or answers.needs_data
         strategy = "ship" if ships else "shuffle"
     if strategy == "ship":
-        shipped = Shipped.of(place, snapshot, follows=queries.isStreaming)
+        shipped = Shipped.of(place, manifest, snapshot, follows=queries.isStreaming)
         return ship_join(queries, shipped, asked=asked, answers=answers)
     if is_declared:
         raise InvalidValueError(f"strategy 'shuffle' cannot join {place}, which has declared attributes; use 'ship'")
@@ -385,9 +385,10 @@ class Shipped:
     snapshot: str | None  # The name of the snapshot; `None`: the current one
 
     @classmethod
-    def of(cls, location: Repository, snapshot: SnapshotChoice, *, follows: bool = False) -> Shipped:
-        """The index as it is now or, if it is asked for or `follows`, as it will be; errors as `Repository.open`."""
-        manifest = location.manifest()
+    def of(
+        cls, location: Repository, manifest: Manifest, snapshot: SnapshotChoice, *, follows: bool = False
+    ) -> Shipped:
+        """The index with this manifest or, if it is asked for or `follows`, as it will be."""
         name = None if snapshot == NEWEST or (follows and snapshot is None) else str(manifest["snapshot"])
         return cls(location, key_type_of(manifest), name)
 
