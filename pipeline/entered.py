@@ -23,14 +23,13 @@ from tagmatch.model.kernels.entry import (
     new_number,
     number_in,
     objects,
-    on_stack,
     put_number,
     put_text,
     set_of,
     table_in,
     texts_in,
 )
-from tagmatch.model.kernels.intrinsics import array_at, own_array_at
+from tagmatch.model.kernels.intrinsics import array_at, on_stack, own_array_at
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.known_tags import SHORT
 from tagmatch.pipeline.one import (

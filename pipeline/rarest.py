@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from tagmatch.model.arrays import Lists, U8Array, U32Array, pooled
-from tagmatch.model.kernels.entry import on_stack, rows_on_stack
-from tagmatch.model.kernels.intrinsics import array_at
+from tagmatch.model.kernels.intrinsics import array_at, on_stack, rows_on_stack
 from tagmatch.model.kernels.jit import kernel, lent, with_room
 from tagmatch.model.kernels.lists import ascending_row
 from tagmatch.model.kernels.tag_table import UNKNOWN
@@ -473,11 +472,8 @@ class RarestSubsetMatch(Finder):
         if len(self) == 0 or (len(prepared.ranks) == 0 and not self._has_empty):
             return RowsFound(Lists(ends, np.zeros(0, np.uint32)), 0)
         known = tuple(self._clusters), self._shared, self._rarest  # a named tuple's type takes longer to find
-        queries, ranks, out = (
-            (prepared.offsets, prepared.ranks),
-            len(self._clusters.first_rows),
-            self._room(len(prepared)),
-        )
+        queries, ranks = (prepared.offsets, prepared.ranks), len(self._clusters.first_rows)
+        out = self._room(len(prepared))
         if self._is_small and len(prepared) >= FEW_QUERIES:
             stamps = _last(self._stamps, ranks + 1)
             rows, read = _find_directly(queries, known, (self._has_empty, self._largest), stamps, ends, out)

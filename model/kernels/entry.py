@@ -15,13 +15,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from llvmlite import ir
 from numba.core import types
-from numba.extending import intrinsic
-from numba.np import arrayobj
 
 from tagmatch.model.arrays import U64Array
-from tagmatch.model.kernels.intrinsics import own_array_at
+from tagmatch.model.kernels.intrinsics import on_stack, own_array_at
 from tagmatch.model.kernels.jit import CompilerOfKernels, inlined, lent, named_apart
 from tagmatch.model.kernels.kept import kept, load
 
@@ -55,48 +52,6 @@ _number_of = _function("PyLong_AsUnsignedLongLong", types.uint64, _OBJECT)
 # Lends the bytes, and writes how many they are; 0 and an error if it is no string, or not Unicode
 _text_of = _function("PyUnicode_AsUTF8AndSize", _POINTER, _OBJECT, _POINTER)
 _copy_bytes = _function("memcpy", _POINTER, _POINTER, _POINTER, types.uintp)
-
-
-def _on_stack(typing: Any, dtype: Any, count: Any) -> Any:  # noqa: ARG001
-    return _array_on_stack(dtype, count)
-
-
-def _rows_on_stack(typing: Any, dtype: Any, count: Any, columns: Any) -> Any:  # noqa: ARG001
-    return _array_on_stack(dtype, count, columns)
-
-
-def _array_on_stack(dtype: Any, *shape: Any) -> Any:
-    if not all(isinstance(each, types.IntegerLiteral) for each in shape):
-        return None
-    sizes = [each.literal_value for each in shape]
-    result = types.Array(dtype.dtype, len(sizes), "C")
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        item = context.get_data_type(result.dtype)
-        item_size = context.get_abi_sizeof(item)
-        with builder.goto_entry_block():
-            memory = builder.alloca(item, ir.Constant(ir.IntType(64), int(np.prod(sizes))))
-            memory.align = 8
-        array = context.make_array(result)(context, builder)
-        strides = [item_size * int(np.prod(sizes[place + 1 :])) for place in range(len(sizes))]
-        arrayobj.populate_array(
-            array,
-            data=memory,
-            shape=[context.get_constant(types.intp, each) for each in sizes],
-            strides=[context.get_constant(types.intp, each) for each in strides],
-            itemsize=item_size,
-            meminfo=None,
-        )
-        return array._getvalue()
-
-    return result(dtype, *shape), generate
-
-
-#: In a kernel, `on_stack(dtype, count)`: an array, not initialized, in no time. `count` is a constant of the module. It
-#: is there until the kernel returns, so it must not be what that returns.
-on_stack: Any = intrinsic(prefer_literal=True)(_on_stack)
-#: As `on_stack`, of rows with so many columns
-rows_on_stack: Any = intrinsic(prefer_literal=True)(_rows_on_stack)
 
 
 # Words of what an entry is bound to: the addresses of its table and of Python's objects

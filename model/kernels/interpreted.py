@@ -228,7 +228,7 @@ def _names(code: CodeType) -> set[str]:
 @cache
 def _learn_intrinsics() -> None:
     """What Python calls for those of `intrinsics`, whose kernels are made by means of this module."""
-    from tagmatch.model.kernels import entry, intrinsics
+    from tagmatch.model.kernels import intrinsics
 
     instead(intrinsics.ones, lambda word: _U64(int(word).bit_count()))
     instead(intrinsics.trailing_zeros, lambda word: _U64((int(word) & -int(word) or 1).bit_length() - 1))
@@ -241,8 +241,8 @@ def _learn_intrinsics() -> None:
     instead(intrinsics.array_at, _array_at)
     instead(intrinsics.own_array_at, _array_at)
     instead(intrinsics.arrays_at, _arrays_at)
-    instead(entry.on_stack, lambda dtype, count: np.empty(count, dtype).view(_Array))
-    instead(entry.rows_on_stack, lambda dtype, count, columns: np.empty((count, columns), dtype).view(_Array))
+    instead(intrinsics.on_stack, lambda dtype, count: np.empty(count, dtype).view(_Array))
+    instead(intrinsics.rows_on_stack, lambda dtype, count, columns: np.empty((count, columns), dtype).view(_Array))
 
 
 def _add(words: Any, place: int, more: int) -> Any:

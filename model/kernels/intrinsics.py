@@ -118,6 +118,17 @@ class Prepared:
         self.addresses: U64Array = np.array(places, np.uint64).ravel()
 
 
+def _array_of(context: Any, builder: Any, result: Any, data: Any, shape: list[Any]) -> Any:
+    """An array in memory that belongs to others, of this type and shape."""
+    array = context.make_array(result)(context, builder)
+    size = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(result.dtype)))
+    strides = [size]
+    for each in shape[:0:-1]:
+        strides.insert(0, builder.mul(strides[0], each))
+    arrayobj.populate_array(array, data=data, shape=shape, strides=strides, itemsize=size, meminfo=None)
+    return array._getvalue()
+
+
 def _at(addresses: Any, dtype: Any, *, readonly: bool) -> Any:
     """The type of what makes an address and a size an array again, and what generates its code."""
     result = types.Array(dtype.dtype, 1, "C", readonly=readonly)
@@ -127,17 +138,8 @@ def _at(addresses: Any, dtype: Any, *, readonly: bool) -> Any:
         table = context.make_array(signature.args[0])(context, builder, arguments[0])
         at = builder.shl(arguments[1], arguments[1].type(1))
         address, size = (builder.load(builder.gep(table.data, [builder.add(at, at.type(i))])) for i in range(2))
-        array = context.make_array(result)(context, builder)
-        item_size = context.get_abi_sizeof(context.get_data_type(result.dtype))
-        arrayobj.populate_array(
-            array,
-            data=builder.inttoptr(address, array.data.type),
-            shape=[size],
-            strides=[context.get_constant(types.intp, item_size)],
-            itemsize=item_size,
-            meminfo=None,
-        )
-        return array._getvalue()
+        data = builder.inttoptr(address, context.get_data_type(result.dtype).as_pointer())
+        return _array_of(context, builder, result, data, [size])
 
     return signature, generate
 
@@ -267,3 +269,34 @@ def give(words, driver, stream):
         if error != 0:
             return error, np.int64(command)
     return np.int32(0), np.int64(0)
+
+
+def _on_stack(typing: Any, dtype: Any, count: Any) -> Any:  # noqa: ARG001
+    return _array_on_stack(dtype, count)
+
+
+def _rows_on_stack(typing: Any, dtype: Any, count: Any, columns: Any) -> Any:  # noqa: ARG001
+    return _array_on_stack(dtype, count, columns)
+
+
+def _array_on_stack(dtype: Any, *shape: Any) -> Any:
+    if not all(isinstance(each, types.IntegerLiteral) for each in shape):
+        return None
+    sizes = [each.literal_value for each in shape]
+    result = types.Array(dtype.dtype, len(sizes), "C")
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        item = context.get_data_type(result.dtype)
+        with builder.goto_entry_block():
+            memory = builder.alloca(item, ir.Constant(ir.IntType(64), int(np.prod(sizes))))
+            memory.align = 8
+        return _array_of(context, builder, result, memory, [context.get_constant(types.intp, each) for each in sizes])
+
+    return result(dtype, *shape), generate
+
+
+#: In a kernel, `on_stack(dtype, count)`: an array, not initialized, in no time. `count` is a constant of the module. It
+#: is there until the kernel returns, so it must not be what that returns.
+on_stack: Any = intrinsic(prefer_literal=True)(_on_stack)
+#: As `on_stack`, of rows with so many columns
+rows_on_stack: Any = intrinsic(prefer_literal=True)(_rows_on_stack)

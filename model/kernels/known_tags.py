@@ -21,10 +21,9 @@ from numba.core import types
 from numba.extending import intrinsic
 
 from tagmatch.model.arrays import Strings, U8Array, U32Array, U64Array, frozen
-from tagmatch.model.kernels.entry import on_stack
 from tagmatch.model.kernels.hashing import read64
 from tagmatch.model.kernels.interpreted import instead
-from tagmatch.model.kernels.intrinsics import trailing_zeros
+from tagmatch.model.kernels.intrinsics import on_stack, trailing_zeros
 from tagmatch.model.kernels.jit import kernel, lent
 from tagmatch.model.kernels.lists import group_by
 
