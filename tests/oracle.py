@@ -475,9 +475,10 @@ class Oracle:
         """Sets with those keys that a message is for; with `only`, of these those whose data satisfies it."""
         query, now, found = frozenset(tags), self._now(), []
         for row, keys in self._sets.items():
-            if _tags(row) <= query:
+            if (plain := _tags(row)) <= query:
                 live = [key for key, until in keys.items() if _lasts(until, now)]
-                some = [key for key in live if self._is_for(key, row, query, attributes, **at)]
+                is_alike = len(plain) == len(row) and not at  # it holds for all keys
+                some = live if is_alike else [key for key in live if self._is_for(key, row, query, attributes, **at)]
                 if only is not None:
                     some = [key for key in some if evaluate(only, (), self.data_of(key))]
                 found += [(row, tuple(sorted(some)))] if some else []

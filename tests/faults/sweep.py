@@ -160,13 +160,14 @@ def chosen(events: int, bound: int, rng: random.Random) -> list[int]:
 
 
 def _cases(rounds: int, folder: Path, rng: random.Random) -> Iterator[Case]:
-    """Cases of every call with every fault; in a single round, one of two calls has one of them."""
+    """Cases of every call with every fault; in a single round, one of four calls has one of them."""
     spare_numpy()
-    turn = rng.randrange(4)
-    for number, name in enumerate(CALLS):
-        engines = ENGINES if rounds >= FEW else [ENGINES[(number // 2 + turn // 2) % len(ENGINES)]]
-        only = _disk if CALLS[name].saved else (_memory, _interruption)[(number // 2 + turn) % 2]
-        if rounds == 1 and (number + turn) % 2:
+    first = rng.randrange(16)
+    for number, name in enumerate(CALLS, first):
+        turn = number // 4
+        engines = ENGINES if rounds >= FEW else [ENGINES[turn % len(ENGINES)]]
+        only = _disk if CALLS[name].saved else (_memory, _interruption)[turn // 2 % 2]
+        if rounds == 1 and number % 4:
             continue
         for layout, threads in engines:
             options = {"layout": layout, "threads": threads, "max_partition_size": 100, "batch_size": 16}
