@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test quick nightly nightly-tests torture mutants lint bench bench-paper bench-content bench-pcm bench-ccm docs format release-check wheel clean help
+.PHONY: demo test quick nightly nightly-tests torture mutants lint bench record pages bench-paper bench-content bench-pcm bench-ccm docs format release-check wheel clean help
 help:
 	@echo "make demo   tags, constraints, areas, updates and the service on real data; a chart in demo.png"
 	@echo "make test   run the tests, in a quarter of an hour; those whose program is missing (Java, servers) are skipped, which the last lines say"
@@ -20,6 +20,8 @@ help:
 	@echo "make clean  remove what these have made"
 	@echo "make bench-content  constraints on attributes, beside SFF, OCM and BE-Tree; results in bench-results/content/"
 	@echo "make bench-pcm, bench-ccm  the figures of PCM, and of CCM, of constraints; results in bench-results/pcm/ and ccm/"
+	@echo "make record ONLY=two-cores/peers  measure recorded results again, into bench/results/, and fill in the documentation"
+	@echo "make pages  fill in the numbers of the documentation from bench/results/"
 	@echo "make bench-paper  the paper's tables and figures; results in bench-results/paper/"
 
 # Python compiles the few modules that are used when they are
@@ -79,6 +81,12 @@ bench-paper: $(VENV)/.installed
 
 bench-pcm bench-ccm: bench-%: $(VENV)/.installed
 	$(BIN)/tagmatch-bench $* --output bench-results/$*
+
+record: $(VENV)/.installed
+	$(BIN)/tagmatch-bench record --only '$(ONLY)'
+
+pages: $(VENV)/.installed
+	$(BIN)/tagmatch-bench pages
 
 bench-content: $(VENV)/.installed
 	$(BIN)/tagmatch-bench content --output bench-results/content

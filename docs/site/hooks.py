@@ -1,8 +1,7 @@
-"""What the site has beside the Markdown of `docs/`: commands and plots from where they are kept."""
+"""What the site has beside the Markdown of `docs/`: commands, examples and results from where they are kept."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,15 @@ from tagmatch.cli.app import app
 from tagmatch.model.where.constraints import OPERATORS
 
 ROOT = Path(__file__).parents[2]
-OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./(examples/[^)#]+)\)")
-RECORDED = re.compile(r"\]\(benchmarks/([\w-]+)\)")  # a folder, which a site cannot show
+OUTSIDE = re.compile(r"\]\(((?:\.\./)*)\.\./((?:examples|bench/results)/[^)#]+)\)")
 PICTURE = re.compile(r"^!\[([^\]]*)\]\(([\w.]+\.svg)\)$", re.MULTILINE)
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages that are made at build time, and the examples that pages link to."""
-    for name, text in (
-        ("reference/commands.md", commands()),
-        ("gallery.md", gallery()),
-    ):
-        files.append(File.generated(config, name, content=text))
-    for path in sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples" / "data").glob("*.parquet")]):
+    """Add the page that is made at build time, and the examples and results that pages link to."""
+    files.append(File.generated(config, "reference/commands.md", content=commands()))
+    data = [*(ROOT / "examples" / "data").glob("*.parquet"), *(ROOT / "bench" / "results").glob("two-cores/*.json")]
+    for path in sorted([*(ROOT / "examples").glob("*.py"), *data]):
         name = str(path.relative_to(ROOT))
         files.append(File.generated(config, name, abs_src_path=str(path)))
     return files
@@ -37,7 +32,6 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     folder = ROOT / "docs" / Path(page.file.src_uri).parent
     markdown = OUTSIDE.sub(r"](\1\2)", markdown)
     markdown = markdown.replace("<!-- operators -->", operators())
-    markdown = RECORDED.sub(r"](gallery.md#\1)", markdown)
     return PICTURE.sub(lambda found: (folder / found[2]).read_text().strip(), markdown)
 
 
@@ -55,23 +49,4 @@ def commands() -> str:
         shown = CliRunner().invoke(app, [name, "--help"], prog_name="tagmatch", env={"COLUMNS": "90", "NO_COLOR": "1"})
         assert shown.exit_code == 0, shown.output
         text += ["", f"## tagmatch {name}", "", "```text", shown.output.strip(), "```"]
-    return "\n".join(text)
-
-
-def gallery() -> str:
-    """Every recorded plot, with a link to its table and text."""
-    text = ["# Gallery", "", "Every recorded plot, by machine. Values that a paper prints are drawn beside ours."]
-    benchmarks = (ROOT / "docs" / "benchmarks.md").read_text()
-    folders = sorted(path for path in (ROOT / "docs" / "benchmarks").iterdir() if path.is_dir())
-    for folder in folders:
-        plots = [path for path in sorted(folder.glob("*.json")) if path.with_suffix(".png").exists()]
-        if not plots:
-            continue
-        text += ["", f"## {folder.name}"]
-        for path in plots:
-            plot = f"benchmarks/{folder.name}/{path.stem}.png"
-            recorded = re.search(rf"!\[([^\]]*)\]\({re.escape(plot)}\)", benchmarks)
-            title = recorded[1] if recorded else json.loads(path.read_text())["title"]
-            text += ["", f"### {title}", "", f"![{title}]({plot})"]
-            text += ["", "[All results](benchmarks.md) has its numbers." if recorded else "Only the plot is recorded."]
     return "\n".join(text)

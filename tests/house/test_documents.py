@@ -21,7 +21,7 @@ from tagmatch.model.kernels.tag_table import MAX_TAGS
 from tagmatch.partitioner.local import MAX_ROWS
 
 #: Pages that the build of the site makes, which checks links to them itself
-MADE = ("reference/commands.md", "gallery.md")
+MADE = ("reference/commands.md",)
 
 #: Why a block may be left out, and by whom it is run then
 NEEDS_DOCKER = "needs Docker"

@@ -1,99 +1,110 @@
-"""The figures that docs show are those that were recorded."""
+"""The numbers that the documentation shows are those that were recorded."""
 
 import json
 import re
+import struct
 from pathlib import Path
 
 import pytest
 from support.documents import ROOT
 
+from tagmatch import TagMatchError
+from tagmatch_bench import record
 from tagmatch_bench.harness.report import number
 
-RECORDED = {str(path.relative_to(ROOT / "docs" / "benchmarks")): path for path in ROOT.glob("docs/benchmarks/*/*.json")}
+RECORDED = {
+    str(path.relative_to(record.RESULTS)).removesuffix(".json"): path for path in record.RESULTS.rglob("*.json")
+}
 PAPERS = sorted((ROOT / "docs" / "papers").glob("*.md"))
-BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text()
-_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-_NUMBERS = set(_NUMBER.findall(BENCHMARKS))
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 
 
-@pytest.mark.parametrize("name", RECORDED)
-def test_tables_are_those_that_were_recorded(name: str) -> None:
-    """Those of devices are in tables of their own."""
-    result = json.loads(RECORDED[name].read_text())
-    if "/gpu-" in name:
-        for value in (value for panel in result["panels"] for value in panel["values"]):
-            assert f" {number(value['value'])} " in BENCHMARKS, value["system"]
-        return
-    plot = f"![{result['title']}](benchmarks/{name.removesuffix('.json')}.png)"
-    assert BENCHMARKS.count(plot) == 1
-    section = BENCHMARKS.partition(plot)[2].partition("\n### ")[0]
-    # Without cells that are empty, of what was not measured there
-    tabled = [[cell for cell in map(str.strip, line.split("|")) if cell] for line in section.splitlines()]
-    for panel in result["panels"]:
-        rows: dict[str, list[str]] = {}
-        for value in panel["values"]:
-            rows.setdefault(value["system"], []).append(number(value["value"]))
-        for system, values in rows.items():
-            assert set(values) == {"0"} or [system, *values] in tabled
+@pytest.mark.parametrize("page", record.PAGES, ids=lambda page: page.stem)
+def test_pages_have_the_recorded_numbers(page: Path) -> None:
+    """`make pages` fills them in."""
+    text = page.read_text()
+    assert record.filled(text) == text
 
 
-def test_results_of_changed_code_are_named() -> None:
-    """Those that nobody can measure again."""
-    _, _, named = BENCHMARKS.partition("**Not reproducible**")
-    named, _, _ = named.partition("\n\n")
+def test_other_numbers_are_replaced() -> None:
+    """In a table, and in a sentence."""
+    value = record.table("table1-cpu").splitlines()[2].split("|")[2].strip()
+    sentence = "and <!-- table1-cpu > ICN tree > 10 % -->1,234.5 more"
+    page = f"<!-- table table1-cpu -->\n\n{record.table('table1-cpu')}\n\n{sentence}"
+    assert value in page
+    changed = page.replace(value, "7")
+    assert record.filled(changed) == record.filled(page) != changed
+    facts = json.loads(RECORDED["two-cores/table1"].read_text())["panels"][0]["values"]
+    (right,) = (each["value"] for each in facts if (each["system"], each["x"]) == ("ICN tree", "10 %"))
+    assert f"-->{number(right)} more" in record.filled(page)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "two-cores/none > match > ICN tree",
+        "table1-cpu > no system > 10 %",
+        "table1-cpu > ICN tree > 11 %",
+        "table1-cpu > ICN tree",
+    ],
+)
+def test_numbers_that_are_not_recorded_are_errors(reference: str) -> None:
+    with pytest.raises(TagMatchError, match=r"is not a result|is not in bench/results|names no place"):
+        record.filled(f"<!-- {reference} -->1")
+
+
+def test_each_result_can_be_measured_again() -> None:
+    """It has a command, and the commit of a clean checkout."""
+    assert RECORDED.keys() == record.commands().keys()
     for name, path in RECORDED.items():
         found = json.loads(path.read_text())["circumstances"]
-        commit, dirty, _ = found["commit"].partition("-dirty")
-        changed = bool(dirty) or bool(found.get("changed_files"))
-        assert (f"`{name}`" in named) == changed, name
-        assert not changed or commit[:7] in named
+        assert re.fullmatch(r"[0-9a-f]{40}", found["commit"]), name
+        assert not found.get("changed_files"), name
 
 
-def test_figures_say_on_which_device_they_ran() -> None:
-    """Each section with measured values of our own systems."""
-    sections = [section for section in re.split(r"(?m)^##+ ", BENCHMARKS) if re.search(r"(?m)^\| tagmatch", section)]
-    measured = [section for section in sections if not section.startswith("The systems\n")]
-    assert measured
-    for section in measured:
-        assert re.search(r"on the CPU|on CUDA devices", section), section.partition("\n")[0]
+def test_benchmarks_fit_a_reader() -> None:
+    """All of them, on one page, which says where they ran."""
+    text = BENCHMARKS.read_text()
+    assert len(text.splitlines()) <= 400
+    assert re.search(r'on its CPU \(`device="cpu"`\)|on the CPU', text)
+    assert 'device="cuda"' in text
 
 
-def test_table_1_in_short_is_as_recorded() -> None:
-    """On one H200, with the whole database."""
-    table = BENCHMARKS.partition("benchmarks/h200-paper/table1.png")[2]
-    begin = "- In the paper's Table 1 with 8 million sets, on one H200:"
-    short = " ".join(BENCHMARKS.partition(begin)[2].partition("\n- ")[0].split())
-    for system in ("tagmatch, rarest, GPU", "tagmatch, balanced, GPU", "TagMatch (balanced, exact=False), GPU"):
-        rows = re.findall(rf"^\| {re.escape(system)} \|.*\| ([\d,]+) \|$", table, re.MULTILINE)
-        assert f"{int(rows[0].replace(',', '')) / 1e6:.1f} million" in short
+@pytest.mark.parametrize("page", [BENCHMARKS, *PAPERS], ids=lambda page: page.stem)
+def test_tables_of_numbers_are_recorded_ones(page: Path) -> None:
+    tables = re.findall(r"(?m)^(.*)\n\n?\|.*\|\n\|(?:[-: ]*\|)*-+:\|", page.read_text())
+    assert tables
+    assert all(re.fullmatch(r"<!-- table [\w-]+ -->", before) for before in tables), tables
+
+
+def test_all_templates_are_shown() -> None:
+    shown = {name for page in record.PAGES for name in re.findall(r"<!-- table ([\w-]+) -->", page.read_text())}
+    assert shown == {*record.tables(), "results"}
+
+
+def test_pictures_can_be_read_on_a_small_screen() -> None:
+    """And there are no others."""
+    pictures = {record.picture_of(name) for name in record.pictures()}
+    assert pictures == set((ROOT / "docs" / "pictures").iterdir())
+    for picture in pictures:
+        width, height = struct.unpack(">II", picture.read_bytes()[16:24])
+        assert (width, height) <= (1200, 900), picture
+        assert height <= 900, picture
 
 
 # -- pages of papers ---------------------------------------------------------------------------------------------------
 
 
-def figures(text: str) -> list[str]:
-    """The numbers of tables whose columns are aligned as numbers are, without headings and first columns."""
-    tables = re.findall(r"(?m)^\|(?:[-: ]*\|)*-+:\|\n((?:\|.*\n)+)", text)
-    cells = (cell for table in tables for row in table.splitlines() for cell in row.strip("|").split("|")[1:])
-    return [number for cell in cells for number in _NUMBER.findall(cell)]
-
-
 @pytest.mark.parametrize("page", PAPERS, ids=lambda page: page.stem)
 def test_pages_of_papers(page: Path) -> None:
-    """Their figures are recorded ones, and what they name is there."""
-    text = page.read_text()
-    assert len(figures(text)) > 10
-    assert not set(figures(text)) - _NUMBERS
-    paths = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", text)
+    """What they name is there."""
+    paths = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", page.read_text())
     assert paths
     assert not [path for path in paths if not (ROOT / path).exists()]
 
 
 def test_each_paper_has_its_page() -> None:
-    """And each page stands in the site's navigation; a number that is not recorded is found."""
+    """And each page is in the site's navigation."""
     listed = re.findall(r"papers/(\w+)\.md", (ROOT / "mkdocs.yml").read_text())
     assert sorted(listed) == [page.stem for page in PAPERS]
     assert len(PAPERS) == 5
-    text = "| a | b |\n|---|--:|\n| 123,456,789 | 98,765.4321 |\n"
-    assert figures(text) == ["98,765.4321"]
-    assert not set(figures(text)) & _NUMBERS

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 #: Why a block is left out that tests/spark runs
 NEEDS_JAVA = "needs Java"
 DOCUMENTS = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
-_DATA = re.compile(r"\]\(([./]*/(?:examples/data|benchmarks)/[\w./-]+\.(?:parquet|json))\)")
+_DATA = re.compile(r"\]\(([./]*/(?:examples/data|bench/results)/[\w./-]+\.(?:parquet|json))\)")
 _MARK = re.compile(r"<!-- not run: (.*) -->\n?")
 
 

@@ -423,6 +423,33 @@ _command(
 )  # fmt: skip
 
 
+def _record(*, only: str | None) -> None:
+    from tagmatch_bench.record import measure
+
+    measure(only or "", partial(typer.echo, err=True))
+    _pages()
+
+
+def _pages() -> None:
+    from tagmatch_bench.record import fill_pages
+
+    for page in fill_pages():
+        typer.echo(f"{page} has new numbers")
+
+
+_command(
+    "record",
+    "Measure the results of `bench/record.toml` again, and fill in the pages of the documentation.",
+    (
+        opt.option(
+            "only", str | None, None, "Results whose names begin so, such as two-cores/peers.", show_default=False
+        ),
+    ),
+    _record,
+)
+_command("pages", "Fill in the tables and numbers of the documentation from the recorded results.", (), _pages)
+
+
 def main() -> None:
     """Entry point of the command `tagmatch-bench`."""
     run(app)

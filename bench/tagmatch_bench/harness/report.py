@@ -139,9 +139,11 @@ _COLOURS = (
 _PUBLISHED_COLOUR = "#b0b0b0"
 _HATCHES = ("//", "..", "xx", "\\\\", "--", "++")
 _MARKERS = "osD^v<>P*X"
-#: Inches, of a panel by how many stand side by side
-_PANEL_WIDTHS = {1: 9.0, 2: 7.0, 3: 5.6}
-_PANEL_HEIGHT = 3.9
+#: More panels would not be readable on a small screen; tables have all of them
+_MOST_PANELS = 4
+#: Inches, so that a picture has at most 1,200 pixels by 900
+_PANEL_WIDTHS = {1: 9.0, 2: 5.4}
+_PANEL_HEIGHT = 3.5
 _LEGEND_HEIGHT = 1.0
 _MOST_LABELLED_BARS = 24
 #: Room above the greatest value, for its label
@@ -149,11 +151,11 @@ _HEADROOM, _HEADROOM_OF_LOG = 1.15, 4.0
 
 
 def draw(result: Result, path: Path) -> None:
-    """Write the panels of a result, but for those of zeros only, side by side as a PNG file."""
+    """Write the first panels of a result side by side as a PNG file, without those that have zeros only."""
     from matplotlib.figure import Figure
 
-    panels = [panel for panel in result.panels if any(value.value for value in panel.rows)]
-    columns = len(panels) if len(panels) in _PANEL_WIDTHS else 2
+    panels = [panel for panel in result.panels if any(value.value for value in panel.rows)][:_MOST_PANELS]
+    columns = max(1, min(len(panels), 2))
     rows = -(-len(panels) // columns)
     size = (columns * _PANEL_WIDTHS[columns], rows * _PANEL_HEIGHT + _LEGEND_HEIGHT)
     figure = Figure(figsize=size, layout="constrained")

@@ -1,0 +1,200 @@
+"""The record: results that were measured, and the tables of the documentation, which are filled in from them.
+
+`bench/record.toml` names the command of each result in `bench/results/`, and has a template of each table. In it,
+`{table1 > ICN tree > 10 %}` is a value: panel, system and place. A cell that names no place has a value for each
+heading from there on. `{A ÷ B}` is a ratio, `{2 ÷ 1}` that of two cells of the row. A page marks a table as
+`<!-- table NAME -->`, and a number in a sentence as `<!-- REFERENCE -->1.98`, where `~ M` gives millions.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tagmatch import TagMatchError
+from tagmatch.files.formats import write_whole
+from tagmatch_bench.harness.report import draw, number, place
+from tagmatch_bench.harness.results import Panel, Result, Row
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results"
+#: Pages that show recorded numbers
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+_TABLE = re.compile(r"<!-- table ([\w-]+) -->\n\n?(?:\|.*\n)*")
+_NUMBER = re.compile(r"<!-- ([\w/-]+ > [^\n]+?) -->[\d.,]*\d")
+_REFERENCE = re.compile(r"\{([^{}]+)\}")
+_SCALES = {"M": 1e6, "K": 1e3}
+
+
+@cache
+def _record() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "bench" / "record.toml").read_text())
+
+
+def commands() -> Mapping[str, str]:
+    """The command of each result, by the name of its file in `bench/results/`, without `.json`."""
+    return dict(_record()["commands"])
+
+
+def tables() -> Mapping[str, str]:
+    """The templates of tables by name."""
+    return dict(_record()["tables"])
+
+
+def pictures() -> list[str]:
+    """The results that are drawn for the documentation."""
+    return list(_record()["pictures"])
+
+
+@cache
+def _facts(name: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads((RESULTS / f"{name}.json").read_text()))
+    except OSError:
+        raise TagMatchError(f"{name!r} is not a result in bench/results") from None
+
+
+@cache
+def _values(name: str) -> dict[tuple[str, str], dict[str, float]]:
+    """The values of a result by panel and system, then by place; published ones are of `paper: SYSTEM`."""
+    values: dict[tuple[str, str], dict[str, float]] = {}
+    for panel in _facts(name)["panels"]:
+        for kind, prefix in (("values", ""), ("published", "paper: ")):
+            for each in panel[kind]:
+                values.setdefault((panel["title"], prefix + each["system"]), {})[place(each["x"])] = each["value"]
+    for line in _facts(name).get("lines", ()):
+        values[("lines", line["what"])] = {"": line["value"]}
+    return values
+
+
+def _row(reference: str) -> dict[str, float]:
+    """Values by place of a reference to a system, or to one of its places."""
+    begin, _, rest = reference.partition(" > ")
+    whole = f"{_record()['panels'].get(begin, begin)} > {rest}".split(" > ")
+    name, panel, system, at = (whole + [""] * 3)[:4]
+    found = _values(name).get((panel, system))
+    if found is None or (at and at not in found):
+        raise TagMatchError(f"{reference!r} is not in bench/results: there is {sorted(found or _values(name))}")
+    return {at: found[at]} if at else found
+
+
+def _text(reference: str, at: str | None = None) -> str:
+    """A value or a ratio as text; at a place, or at the only one that the reference has."""
+    reference, _, scale = reference.partition(" ~ ")
+    top, _, bottom = reference.partition(" ÷ ")
+    values = []
+    for each in filter(None, (top, bottom)):
+        row = _row(each)
+        if at is None and len(row) != 1:
+            raise TagMatchError(f"{each!r} names no place, and has several: {sorted(row)}")
+        values.append(next(iter(row.values())) if len(row) == 1 else row.get(at or ""))
+    if None in values:
+        return ""
+    value = values[0] / values[1] if bottom else values[0] / _SCALES.get(scale, 1)  # type: ignore[operator]
+    return number(value)
+
+
+def table(name: str) -> str:
+    """A table of the record, filled in."""
+    if name == "results":
+        return _results()
+    lines = tables()[name].strip().splitlines()
+    headings = [cell.strip() for cell in lines[0].strip("|").split("|")]
+    rows = [lines[0], "|---|" + "--:|" * (len(headings) - 1)]
+    rows += [_line(line, headings) for line in lines[1:]]
+    return "\n".join(rows)
+
+
+def _line(line: str, headings: Sequence[str]) -> str:
+    cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+    last = _REFERENCE.fullmatch(cells[-1])
+    if last and len(cells) < len(headings):
+        cells[-1:] = [_text(last[1], at) for at in headings[len(cells) - 1 :]]
+    whole = "|".join(f" {cell} " if cell else " " for cell in cells)
+    whole = re.sub(r"\{(\d) ÷ (\d)\}", lambda found: _ratio(cells, found), whole)
+    return f"|{_REFERENCE.sub(lambda found: _text(found[1]), whole)}|"
+
+
+def _ratio(cells: Sequence[str], of: re.Match[str]) -> str:
+    top, bottom = (_REFERENCE.findall(cells[int(of[k])])[0] for k in (1, 2))
+    return f"{{{top} ÷ {bottom}}}"
+
+
+def _results() -> str:
+    """A row for each result: which machine, when, which commit, and the command."""
+    rows = ["| result | machine | measured | command |", "|---|---|---|---|"]
+    for name, command in commands().items():
+        where = _facts(name)["circumstances"]
+        machine, gpus = where["machine"], where["machine"]["gpus"]
+        devices = f", {len(gpus)} × {gpus[0].partition(',')[0]}" if gpus and "cuda" not in name else ""
+        at = f"{where['date'][:10]}, {where['commit'][:7]}"
+        rows.append(f"| `{name}` | {machine['usable_cores']} cores{devices} | {at} | `{command}` |")
+    return "\n".join(rows)
+
+
+def filled(text: str) -> str:
+    """The text of a page with all of its tables and numbers as they are recorded."""
+    text = _TABLE.sub(lambda found: f"<!-- table {found[1]} -->\n\n{table(found[1])}\n", text)
+    return _NUMBER.sub(lambda found: f"<!-- {found[1]} -->{_text(found[1])}", text)
+
+
+def fill_pages() -> list[Path]:
+    """Fill in all pages, and draw the pictures; returns the pages that have changed."""
+    changed = []
+    for page in PAGES:
+        text = page.read_text()
+        if (new := filled(text)) != text:
+            page.write_text(new)
+            changed.append(page)
+    for name in pictures():
+        picture = picture_of(name)
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        draw(_result(name), picture)
+    return changed
+
+
+def picture_of(name: str) -> Path:
+    """Where the picture of a result is."""
+    return ROOT / "docs" / "pictures" / f"{name.replace('/', '-')}.png"
+
+
+def _result(name: str) -> Result:
+    """A result as the benchmark had it, as far as a picture needs it."""
+    facts = _facts(name)
+
+    def rows(panel: Mapping[str, Any], kind: str) -> list[Row]:
+        return [Row(each["system"], each["value"], panel["unit"], x=each["x"]) for each in panel[kind]]
+
+    panels = []
+    for each in facts["panels"]:
+        looks = {field: each[field] for field in ("title", "x_label", "unit", "style", "log", "log_x")}
+        panels.append(Panel(**looks, rows=rows(each, "values"), published=rows(each, "published")))
+    return Result(facts["name"], {}, facts["title"], panels=panels, circumstances=facts["circumstances"])
+
+
+def measure(begins: str, say: Callable[[str], None]) -> None:
+    """Measure results anew whose names begin so, one after the other."""
+    chosen = {name: command for name, command in commands().items() if name.startswith(begins)}
+    if not chosen:
+        raise TagMatchError(f"no result begins with {begins!r}; there are {', '.join(commands())}")
+    for name, command in chosen.items():
+        say(f"{name}: tagmatch-bench {command}")
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(sys.executable).with_name("tagmatch-bench")
+            run = [str(program), *shlex.split(command), "--output", folder]
+            if subprocess.run(run).returncode:
+                raise TagMatchError(f"{name} was not recorded: the command failed; its messages are above")
+            (made,) = Path(folder).glob("*.json")
+            (RESULTS / name).parent.mkdir(parents=True, exist_ok=True)
+            with write_whole(RESULTS / f"{name}.json") as part:
+                part.write_bytes(made.read_bytes())

@@ -1,0 +1,31 @@
+"""Results are measured again by their commands."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tagmatch import TagMatchError
+from tagmatch_bench import record
+
+
+def test_a_result_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is there is replaced; others are left alone; a failure leaves what was there."""
+    small = "table1 --sets 1000 --rounds 1 --seconds 0.01 --threads 1 --allow-changes"
+    commands = {"here/one": small, "here/wrong": "table1 --sets 0", "there/two": small}
+    monkeypatch.setattr(record, "commands", lambda: commands)
+    monkeypatch.setattr(record, "RESULTS", tmp_path)
+    said: list[str] = []
+    record.measure("here/one", said.append)
+    made = tmp_path / "here" / "one.json"
+    assert json.loads(made.read_text())["name"] == "table1"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [made]
+    assert said == [f"here/one: tagmatch-bench {small}"]
+    with pytest.raises(TagMatchError, match=r"here/wrong was not recorded: the command failed"):
+        record.measure("here/wrong", said.append)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [made]
+
+
+def test_results_that_are_unknown_are_named() -> None:
+    with pytest.raises(TagMatchError, match=r"no result begins with 'nowhere'; there are two-cores/peers, "):
+        record.measure("nowhere", print)
