@@ -12,12 +12,14 @@ looked at, even after its name is gone.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -357,18 +359,24 @@ def manifest_of(entries: Sequence[Entry], options: LayoutOptions, key_type: KeyT
 
 def write_segment(segment: Segment, folder: Path) -> Entry:
     """Write and sync the tables, in a new folder in this one; returns what manifests say of the segment."""
-    files = {}
     unnamed = folder / "segment"
     unnamed.mkdir()
     unnamed.chmod(0o755)
+    entry = write_segment_files(segment, lambda name: contextlib.nullcontext(unnamed / name))
+    sync(unnamed)
+    unnamed.rename(folder / entry["name"])
+    return entry
+
+
+def write_segment_files(segment: Segment, new: Callable[[str], AbstractContextManager[Path]]) -> Entry:
+    """The same, each file where `new` says."""
+    files = {}
     for table_name, table in tables_of(segment):
         whole = table_file(table_name, table)
         for number in range(whole.parts):
-            name = whole.part_name(number)
-            files[name] = whole.write(number, unnamed / name)
-    sync(unnamed)
+            with new(whole.part_name(number)) as path:
+                files[whole.part_name(number)] = whole.write(number, path)
     entry = segment_entry(files, len(segment), len(segment.vocabulary), segment.vocabulary.seed)
-    unnamed.rename(folder / entry["name"])
     return entry | kinds_of(segment.vocabulary.tags)
 
 

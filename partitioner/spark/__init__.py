@@ -9,6 +9,8 @@ Steps, each of one or a few Spark jobs ::
     slices      sets as ranks; Algorithm 1 by histograms where a subtree is too large for one task; each slice laid out
     index       the slices one after the other, in files of which each task writes some parts
 
+If all shards together have few keys, one task does the remaining steps, by the local partitioner.
+
 At last the driver names these files in a new manifest, in one step; what is appended, beside the segments that stay.
 
 Nothing comes to the driver but counts, histograms, masks, some hundred sets' first ranks of each shard, and the strings
@@ -19,19 +21,22 @@ snapshots, which readers do not look at, and which is removed afterwards.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from tagmatch.model.errors import InvalidValueError
 from tagmatch.model.options import KeyType, LayoutOptions
 from tagmatch.model.storage.byte_store import Written
 from tagmatch.model.storage.files import Entry
-from tagmatch.model.storage.tables import manifest_of
-from tagmatch.partitioner.local import MAX_ROWS
-from tagmatch.partitioner.spark.batches import Scratch
-from tagmatch.partitioner.spark.shards import Appending, Shards, Stored, make_shards
+from tagmatch.model.storage.tables import manifest_of, write_segment_files
+from tagmatch.partitioner.local import MAX_ROWS, no_changes, segment_after
+from tagmatch.partitioner.spark.batches import Scratch, for_each, one_row
+from tagmatch.partitioner.spark.shards import Appending, Shards, Stored, make_shards, no_sets, sets_of_shard
 from tagmatch.partitioner.spark.slices import lay_out_slices, write_slices
 from tagmatch.partitioner.spark.tables import Job, build_vocabulary, number_names
 
@@ -86,15 +91,8 @@ def partition_sets(
             raise InvalidValueError(
                 f"an index holds at most {MAX_ROWS} sets, not {sets}; split the rows by a hash of their tags"
             )
-        if job.key_type == "string":
-            with _step(spark, "keys"):
-                job = replace(job, names=number_names(spark, job.scratch, shards.numbers))
-        with _step(spark, "vocabulary"):
-            tags = build_vocabulary(spark, job, shards.numbers)
-        with _step(spark, "slices"):
-            slices = lay_out_slices(spark, job, shards.numbers, tags)
-        with _step(spark, "index"):
-            partitions, entry = write_slices(spark, job, slices, tags)
+        make = _make_in_one_task if shards.keys <= sets_per_task else _make_in_steps
+        partitions, entry = make(spark, job, shards.numbers)
         # By their paths in the index
         written |= {f"{entry['name']}/{name}": name for name in entry["files"]}
         manifest = manifest_of([*entries, entry], layout, job.key_type)
@@ -103,7 +101,34 @@ def partition_sets(
             stored.index.switch(manifest, stored.name, Written(files, written))
         else:
             stored.index.replace(manifest, Written(files, written))
-        return Partitioned(shards.sets, int(slices["keys"].sum()), tags.count, partitions, shards.problems)
+        return Partitioned(shards.sets, shards.keys, entry["tags"], partitions, shards.problems)
+
+
+def _make_in_one_task(spark: SparkSession, job: Job, shards: Sequence[int]) -> tuple[int, Entry]:
+    """Leave the segment of shards in the scratch folder: how many partitions it has, and what manifests say of it."""
+
+    def make(_: int) -> Iterator[pa.RecordBatch]:
+        held = [no_sets(job), *(sets_of_shard(job, shard) for shard in shards)]
+        segment, _counts = segment_after(held, no_changes(), job.layout)
+        entry = write_segment_files(segment, job.scratch.files.new)
+        yield one_row(partitions=len(segment.partitions), entry=json.dumps(entry))
+
+    with _step(spark, "index"):
+        (made,) = for_each(spark, [0], make, "partitions long, entry string").collect()
+    return made.partitions, json.loads(made.entry)
+
+
+def _make_in_steps(spark: SparkSession, job: Job, shards: Sequence[int]) -> tuple[int, Entry]:
+    """The same in many tasks, of which none has more sets than it is to have."""
+    if job.key_type == "string":
+        with _step(spark, "keys"):
+            job = replace(job, names=number_names(spark, job.scratch, shards))
+    with _step(spark, "vocabulary"):
+        tags = build_vocabulary(spark, job, shards)
+    with _step(spark, "slices"):
+        slices = lay_out_slices(spark, job, shards, tags)
+    with _step(spark, "index"):
+        return write_slices(spark, job, slices, tags)
 
 
 def _tell_problems(shards: Shards, *, skip_invalid: bool) -> None:

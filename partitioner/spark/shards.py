@@ -82,8 +82,8 @@ _WHERE, *_ = _CONDITIONS = "where", "constraints", "area"
 
 _SENT_BYTES, _RECEIVED_BYTES = 1 << 25, 1 << 22
 
-_MADE = "shard long, sets long, rows long, problems array<long>"
-_SHARD = "shard long, sets long"
+_MADE = "shard long, sets long, keys long, rows long, problems array<long>"
+_SHARD = "shard long, sets long, keys long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,7 @@ class Shards:
 
     numbers: tuple[int, ...]  # of the shards with sets
     sets: int  # distinct sets of all shards
+    keys: int  # of all sets
     rows: int  # rows that these are of
     problems: dict[str, int]  # rows that were left out, by what is wrong with them
 
@@ -104,6 +105,7 @@ def make_shards(rows: DataFrame, job: Job, *, skip_invalid: bool) -> Shards:
     return Shards(
         tuple(sorted(shard.shard for shard in made if shard.sets)),
         sum(shard.sets for shard in made),
+        sum(shard.keys for shard in made),
         sum(shard.rows for shard in made),
         {problem: int(count) for problem, count in zip(PROBLEMS, counts, strict=True) if count},
     )
@@ -182,14 +184,19 @@ def _write_rows(job: Job, batches: Batches) -> Iterator[pa.RecordBatch]:
         staged.extend(tag_lists(some["tags"], "tags"), KEY_CHECKS[job.key_type].many(some["key"], "key"), removed=False)
     if len(staged) or problems.any():
         shard, rows_of_shard = number_of_task(), len(staged)
-        # No sets, but they say of what type keys are
-        none = held_by(empty_segment(job.layout, job.key_type))
-        sets = _write_shard(job, shard, [none], staged.changes())
-        yield one_row(shard=shard, sets=sets, rows=rows_of_shard, problems=problems)
+        sets, keys = _write_shard(job, shard, [no_sets(job)], staged.changes())
+        yield one_row(shard=shard, sets=sets, keys=keys, rows=rows_of_shard, problems=problems)
 
 
-def _write_shard(job: Job, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO) -> int:
-    """Leave what stored sets are after changes as a shard, its tags by their hashes; returns how many sets."""
+def no_sets(job: Job) -> HeldSets:
+    """No sets, but they say of what type keys are."""
+    return held_by(empty_segment(job.layout, job.key_type))
+
+
+def _write_shard(
+    job: Job, shard: int, held: Sequence[HeldSets], changes: Changes, now: int = LONG_AGO
+) -> tuple[int, int]:
+    """Leave what stored sets are after changes as a shard, its tags by their hashes; returns how many sets and keys."""
     sets = distinct_sets(held, changes, rarest_first=False, now=now)
     if len(sets.ranks):
         job.scratch.write(
@@ -201,7 +208,15 @@ def _write_shard(job: Job, shard: int, held: Sequence[HeldSets], changes: Change
             ranks=from_lists(sets.ranks),
             **job.columns(sets.keys),
         )
-    return len(sets.ranks)
+    return len(sets.ranks), len(sets.keys.keys.values)
+
+
+def sets_of_shard(job: Job, shard: int) -> HeldSets:
+    """The sets of a shard, its tags by their hashes."""
+    names = ("tags", "hashes", "frequencies", "ranks")
+    tags, hashes, frequencies, ranks = (job.scratch.read("shard", shard, name) for name in names)
+    vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
+    return HeldSets(vocabulary, to_lists(ranks), job.of_shard(shard))
 
 
 # -- what is stored already --------------------------------------------------------------------------------------------
@@ -339,8 +354,8 @@ class Appending:
                 self.entries[-1]["deleted"] = deleted = json.loads(row.deleted)
                 self.written[deleted["name"]] = _deletions(row.place)
         made += looked_up
-        sets = sum(row.sets for row in made)
-        return replace(self._shards, numbers=tuple(sorted(row.shard for row in made)), sets=sets)
+        sets, keys = sum(row.sets for row in made), sum(row.keys for row in made)
+        return replace(self._shards, numbers=tuple(sorted(row.shard for row in made)), sets=sets, keys=keys)
 
     # -- tasks ---------------------------------------------------------------------------------------------------------
 
@@ -358,13 +373,11 @@ class Appending:
 
     def _look_up(self, shard: int) -> Iterator[pa.RecordBatch]:
         """Find the sets of a shard in all segments; leave the rows and, if there are some, a shard with all keys."""
-        names = ("tags", "hashes", "frequencies", "ranks")
-        tags, hashes, frequencies, ranks = (self._scratch.read("shard", shard, name) for name in names)
-        vocabulary = Vocabulary(to_strings(tags), to_numbers(hashes), to_numbers(frequencies))
-        own = HeldSets(vocabulary, to_lists(ranks), self._job.of_shard(shard))
+        own = sets_of_shard(self._job, shard)
+        sets, keys = len(own), len(own.keys.keys.values)
         held, found = list[HeldSets](), {}
         for place, segment in enumerate(self._stored.open().segments):
-            rows = rows_with_ranks(segment, _ranks_in(segment.vocabulary, vocabulary), own.ranks)
+            rows = rows_with_ranks(segment, _ranks_in(segment.vocabulary, own.vocabulary), own.ranks)
             found[f"rows-{place}"] = pa.array(rows)
             if len(rows):
                 held.append(held_in(segment, rows))
@@ -372,8 +385,8 @@ class Appending:
         if held:
             shard += self._free  # as a twin of this task may be reading the first
             # What is newer comes last
-            _write_shard(self._job, shard, [*held, own], no_changes(), self._stored.now)
-        yield one_row(shard=shard, sets=len(own))
+            sets, keys = _write_shard(self._job, shard, [*held, own], no_changes(), self._stored.now)
+        yield one_row(shard=shard, sets=sets, keys=keys)
 
     def _take(
         self, chunks: Sequence[tuple[int, int, int]], taken: Sequence[int], chunk: int
@@ -384,8 +397,9 @@ class Appending:
         rows = segment.live_rows(first, last).astype(np.uint32)
         if place not in taken:
             rows = np.intersect1d(rows, self._due_in(place), assume_unique=True)
-        if made := _write_shard(self._job, shard, [held_in(segment, rows)], no_changes(), self._stored.now):
-            yield one_row(shard=shard, sets=made)
+        sets, keys = _write_shard(self._job, shard, [held_in(segment, rows)], no_changes(), self._stored.now)
+        if sets:
+            yield one_row(shard=shard, sets=sets, keys=keys)
 
     def _delete(self, place: int) -> Iterator[pa.RecordBatch]:
         """Write which rows of a segment are deleted from now on, if there are more, and if others are left."""

@@ -243,7 +243,7 @@ def test_more_than_an_index_holds(spark: Any, tmp_path: Path, monkeypatch: pytes
 STEPS: dict[str, tuple[Any, str]] = {
     "before all": (job, "make_shards"),
     "before stored sets are read": (job, "Appending"),
-    "before files are written": (job, "build_vocabulary"),
+    "before files are written": (job, "_make_in_one_task"),
     "before the end": (Repository, "switch"),
     "before the end, on a store": (Repository, "switch"),
 }
