@@ -23,7 +23,15 @@ from support.tables import answers, right_answers, table_of, tag_rows
 
 from tagmatch_bench.systems import servers
 from tagmatch_bench.systems.catalogue import DATABASES, System
-from tagmatch_bench.systems.databases import ClickHouseScan, MongoDB, Operator, PostgresGin, PostgresScan, Sharded
+from tagmatch_bench.systems.databases import (
+    ClickHouseScan,
+    MongoDB,
+    Operator,
+    PostgresGin,
+    PostgresRarest,
+    PostgresScan,
+    Sharded,
+)
 from tagmatch_bench.systems.matcher import Matcher, UnavailableError
 from tagmatch_bench.systems.on_disk import DUCKDB, LANCEDB, SYSTEMS_ON_DISK, DuckDBScan
 from tagmatch_bench.systems.servers import PostgresServer
@@ -88,7 +96,7 @@ def mongodb(sets: pa.Table, client: Callable[..., Any], operator: Operator) -> M
         return MongoDB(sets, ["mongodb://first", "mongodb://second"], operator=operator)
 
 
-ON_THE_SERVER: dict[str, Build] = {"PostgresScan": PostgresScan, "PostgresGin": PostgresGin}
+ON_THE_SERVER: dict[str, Build] = {each.__name__: each for each in (PostgresScan, PostgresGin, PostgresRarest)}
 SYSTEMS: dict[str, Build] = {
     **{name: partial(system, threads=2) for name, system in DATABASES.items() if not system.needs},
     "sharded": partial(Sharded, DuckDBScan, shards=3),

@@ -33,6 +33,7 @@ from tagmatch_bench.systems.catalogue import (
     OURS,
     OURS_ON_GPU,
     POSTGRESQL_GIN,
+    POSTGRESQL_RAREST,
     POSTGRESQL_SCAN,
     PREFIX_TREE,
     RAREST,
@@ -186,8 +187,7 @@ def _databases(bench: Bench) -> dict[str, Build]:
     return {
         **some((RAREST, BALANCED)),
         **DATABASES,
-        POSTGRESQL_GIN: _on_server(POSTGRESQL_GIN),
-        POSTGRESQL_SCAN: _on_server(POSTGRESQL_SCAN),
+        **{name: _on_server(name) for name in (POSTGRESQL_GIN, POSTGRESQL_SCAN, POSTGRESQL_RAREST)},
         MONGODB: lambda sets, threads: DATABASES[MONGODB](sets, threads, uris=_first(bench.options.mongodb, 1)),
     }
 

@@ -52,6 +52,7 @@ ICN = "ICN tree"
 PYTHON_DICT = "Python dict of rarest tags"
 GPU_BATCH_SCAN = "GPU scan, batched"
 POSTGRESQL_GIN, POSTGRESQL_SCAN = "PostgreSQL, GIN", "PostgreSQL, scan"
+POSTGRESQL_RAREST = "PostgreSQL, rarest tag"
 MONGODB = "MongoDB"
 
 #: Those of Table 1
@@ -82,7 +83,9 @@ PEERS: Mapping[str, System] = {
 DATABASES: Mapping[str, System] = {
     POSTGRESQL_GIN: System("databases:PostgresGin", needs="server"),
     POSTGRESQL_SCAN: System("databases:PostgresScan", needs="server"),
+    POSTGRESQL_RAREST: System("databases:PostgresRarest", needs="server"),
     "DuckDB list_has_all": System("on_disk:DuckDBScan"),
+    "DuckDB, rarest tag": System("on_disk:DuckDBRarest"),
     "ClickHouse hasAll": System("databases:ClickHouseScan"),
     MONGODB: System("databases:MongoDB", needs="server"),
 }

@@ -96,13 +96,14 @@ class _DuckDB(DuckDBTable):
     """
 
     keys_of_row: ClassVar[str]  # SQL expression for the keys of a row of the table
+    #: Pairs of a query and a row of the table, for queries of the table `given`
+    joined: ClassVar[str] = "SELECT given.query, sets.* FROM given JOIN sets ON list_has_all(given.tags, sets.tags)"
 
     def match_many(self, queries: pa.ListArray, *, unique: bool = False) -> pa.ListArray:
         """Return the keys of the stored sets that match, for each query in order."""
         with self._given(pa.table({"query": np.arange(len(queries)), "tags": queries})) as database:
             found = database.sql(
-                f"SELECT {'DISTINCT' if unique else ''} query, {self.keys_of_row} AS key"
-                " FROM given JOIN sets ON list_has_all(given.tags, sets.tags)"
+                f"SELECT {'DISTINCT' if unique else ''} query, {self.keys_of_row} AS key FROM ({self.joined})"
             ).to_arrow_table()
         order = np.argsort(asked := found["query"].to_numpy(), kind="stable")
         counts, keys = np.bincount(asked, minlength=len(queries)), found["key"].to_numpy()
@@ -124,6 +125,28 @@ class DuckDBScan(_DuckDB):
                 "CREATE TABLE sets AS SELECT list_sort(list_distinct(tags)) AS tags, list(DISTINCT key) AS keys"
                 " FROM given GROUP BY ALL"
             )
+
+
+class DuckDBRarest(DuckDBScan):
+    """DuckDB with a column for each set's rarest tag, joined with the queries' tags, as an expert would. Exact."""
+
+    joined = """
+        SELECT asked.query, sets.* FROM (SELECT query, tags, unnest(list_distinct(tags)) AS tag FROM given) AS asked
+            JOIN sets ON asked.tag = sets.rarest AND list_has_all(asked.tags, sets.tags)
+        UNION ALL SELECT given.query, sets.* FROM given, sets WHERE sets.rarest IS NULL"""  # the empty set
+
+    def _create(self) -> None:
+        super()._create()
+        self._database.execute(
+            """CREATE TABLE ranked AS
+            WITH tags_of AS (SELECT rowid AS number, unnest(tags) AS tag FROM sets),
+                frequency AS (SELECT tag, count(*) AS times FROM tags_of GROUP BY tag),
+                first AS (SELECT number, arg_min(tag, times) AS rarest FROM tags_of JOIN frequency USING (tag)
+                    GROUP BY number)
+            SELECT sets.*, rarest FROM sets LEFT JOIN first ON sets.rowid = number;
+            DROP TABLE sets;
+            ALTER TABLE ranked RENAME TO sets"""
+        )
 
 
 class DuckDBFile(_DuckDB):
