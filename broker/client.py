@@ -478,7 +478,7 @@ class RemoteEngine:
     def reload(self) -> bool:
         return bool(self.act("reload")["reloaded"])
 
-    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
+    def match(self, tags: Iterable[str], attributes: object, place: Place, unique: bool) -> Any:
         return self.submit(tags, attributes, place, unique=unique).result()
 
     def match_data(

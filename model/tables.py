@@ -474,6 +474,11 @@ class Snapshot:
         for segment in self.segments:
             segment.verify()
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether tables are mapped from files, which `verify` looks at."""
+        return any(segment.verify is not _nothing for segment in self.segments)
+
     @contextlib.contextmanager
     def verified(self) -> Iterator[None]:
         """Make something of the tables in the block; `verify` before, and afterwards, also if that fails."""

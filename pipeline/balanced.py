@@ -325,7 +325,7 @@ def _sets_of(tables, ranks, rank_offset):
 
 
 @kernel
-def _in_segment(tables, tags, _, most, dtypes):  # noqa: ARG001 - as `kernels_of` says
+def _in_segment(tables, tags, _, __, most, dtypes):  # noqa: ARG001 - as `kernels_of` says
     """Sets of a segment that one query contains and that are not deleted; the rest (see `_sets_of`)."""
     tag_offset, rank_offset, _, _ = dtypes
     sets, rejected = _sets_of(tables, ranks_of(tables, tags, tag_offset), rank_offset)

@@ -7,6 +7,7 @@ the segments they get as one argument (`Prepared`), and the tags of the query as
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -18,9 +19,9 @@ from tagmatch.model.arrays import I64Array, U8Array, U32Array, U64Array
 from tagmatch.model.columns import joined_tags
 from tagmatch.model.input.places import NO_PLACE
 from tagmatch.model.input.values import NO_ATTRIBUTES
-from tagmatch.model.kernels.entry import Entry
+from tagmatch.model.kernels.entry import IS_LOCKED, Entry, bound
 from tagmatch.model.kernels.hashing import xxh64
-from tagmatch.model.kernels.intrinsics import Prepared, add, array_at
+from tagmatch.model.kernels.intrinsics import Prepared, add, array_at, on_stack
 from tagmatch.model.kernels.jit import brief_kernel, kernel, with_room
 from tagmatch.model.kernels.known_tags import SHORT, look_up
 from tagmatch.model.kernels.lists import ascending_row
@@ -39,17 +40,21 @@ _HAS_EMPTY = 0
 #: Place of the first scalar that a layout adds
 LAYOUT_SCALAR = 1
 
-#: Places in a row of tables, behind all addresses
-FIRST_ROW, FIRST_KEY = -2, -1
+#: Places in a row of tables, behind all addresses; the first one is there for entries alone
+FIND, FIRST_ROW, FIRST_KEY = -3, -2, -1
 
 #: Most candidates, and most keys, of a query that is answered at once, and a bound that stands for none
 FEW, ALL = 1 << 12, 1 << 62
 #: Most tags of such a query, and most bytes of its attributes
-FEW_TAGS, FEW_BYTES = 64, 1 << 12
+FEW_TAGS, FEW_BYTES = 256, 1 << 12
+#: Sets of a query for which there is room at first, and bytes for each of its tags, or for the fewest
+ROOM_FOR_SETS, BYTES_A_TAG, FEWEST_BYTES = 256, 32, 512
 
 #: How an answer at once is wanted: as `match`, `match_unique` or `match_count` return it, or as the keys' bytes
 KEYS, UNIQUE, COUNT, BYTES = range(4)
 
+# Ends of one list
+_TWO = 2
 # Places in the counts
 QUERIES, MATCHES, VERIFIED, REJECTED = range(4)
 
@@ -61,7 +66,7 @@ class Single(NamedTuple):
     tag_count: int  # How many there are
     attributes: bytes  # See `packed`
     place: bytes  # See `packed_place`
-    tags: object = None  # The tags themselves, if they may be few enough to answer it at once
+    tags: object = None  # The tags themselves, unless `enter` was asked already
 
 
 class AnswersOne(Protocol):
@@ -73,10 +78,11 @@ class AnswersOne(Protocol):
         To `counts`, int64[4], queries, keys, sets found and candidates turned away are added.
         """
 
-    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:
+    def enter(self, tags: object, wanted: int, counts: bytes, attributes: bytes) -> Any:
         """What is wanted of a query, if it can be answered by the shortest way; else `None`, and nothing is counted.
 
-        It is wanted as `KEYS`, `UNIQUE`, `COUNT` or `BYTES`. `counts` is the address of counts as of `keys`.
+        It is wanted as `KEYS`, `UNIQUE`, `COUNT` or `BYTES`. `counts` is `address_of` counts as of `keys`. The query
+        is at no place.
         """
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
@@ -94,11 +100,18 @@ single: Callable[[tuple[bytes, int, bytes, bytes, object]], Single] = partial(tu
 
 
 def alone(
-    one: AnswersOne | None, tags: object, attributes: bytes = NO_ATTRIBUTES, place: bytes = NO_PLACE
+    one: AnswersOne | None,
+    tags: object,
+    attributes: bytes = NO_ATTRIBUTES,
+    place: bytes = NO_PLACE,
+    *,
+    entered: bool = False,
 ) -> Alone | None:
     """What answers one query without a packet, and the query as it takes it; `None` if it needs a packet."""
     joined = None if one is None else joined_tags(tags)
-    return None if one is None or joined is None else (one, single((*joined, attributes, place, tags)))
+    if one is None or joined is None:
+        return None
+    return one, single((*joined, attributes, place, None if entered else tags))
 
 
 DType = type[Any]
@@ -130,6 +143,21 @@ class QueryTags(NamedTuple):
 
     offsets: I64Array  # See `Strings`
     data: U8Array
+
+
+class Room(NamedTuple):
+    """Memory for what one segment after the other has of a query."""
+
+    ranks: U32Array  # For each tag
+    sets: U32Array
+    bits: U8Array  # `BYTES_A_TAG` for each tag, and `FEWEST_BYTES` at least
+
+
+@kernel
+def _room_for(tags):
+    count = len(tags.offsets) - 1
+    size = max(BYTES_A_TAG * count, FEWEST_BYTES)
+    return Room(np.empty(count, np.uint32), np.empty(ROOM_FOR_SETS, np.uint32), np.empty(size, np.uint8))
 
 
 @kernel
@@ -189,8 +217,8 @@ def live_of(tables, sets):
     deleted = deleted_in(tables)
     if len(deleted) == 0:
         return sets
-    ends, new_ends = np.zeros(2, np.int64), np.zeros(2, np.int64)
-    ends[1] = len(sets)
+    ends, new_ends = on_stack(np.int64, _TWO), on_stack(np.int64, _TWO)
+    ends[0], ends[1], new_ends[0] = 0, len(sets), 0
     live = np.empty(len(sets) + 1, np.uint32)
     return live[: keep_live(ends, sets, deleted, new_ends, live)]
 
@@ -208,9 +236,8 @@ def add_keys(tables, sets, most, found, used, key_offset, key):
     Returns them, in larger memory if need be, and how many there are then; -1 where they would be more than `most`.
     """
     offsets, keys = array_at(tables, _KEY_OFFSETS, key_offset), array_at(tables, _KEYS, key)
-    ends = np.zeros(2, np.int64)
-    ends[1] = len(sets)
-    places = np.zeros(2, np.int64)
+    ends, places = on_stack(np.int64, _TWO), on_stack(np.int64, _TWO)  # to make an array takes 60 ns
+    ends[0], ends[1], places[0] = 0, len(sets), 0
     key_ends(ends, sets, offsets, places)
     total = used + places[1]
     if total > most:
@@ -280,17 +307,18 @@ def only_tags(rest):  # noqa: ARG001
 def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry | None = None) -> Kernels:
     """The kernels of those sets that `sets_in` finds.
 
-    It gets the addresses of a segment, the tags, what `read` makes of the rest of the query, `most` and `dtypes`. It
-    returns sets that are not deleted, and how many candidates were turned away; less than 0 if `most` is not enough.
+    It gets the addresses of a segment, the tags, what `read` makes of the rest of the query, `Room`, `most` and
+    `dtypes`. It returns sets that are not deleted, and how many candidates were turned away; less than 0 if `most` is
+    not enough.
     """
     *_, key_offset, key = dtypes
 
     @kernel
     def in_all(tables, text, count, rest, unique, counts, most):
         tags, beside = tags_in(text, count), read(rest)
-        found, used, verified, rejected = np.empty(0, np.uint64), 0, 0, 0
+        found, used, verified, rejected, room = np.empty(0, np.uint64), 0, 0, 0, _room_for(tags)
         for segment in range(len(tables)):
-            sets, more = sets_in(tables[segment], tags, beside, most, dtypes)
+            sets, more = sets_in(tables[segment], tags, beside, room, most, dtypes)
             if more < 0:
                 return None
             found, used = add_keys(tables[segment], sets, most, found, used, key_offset, key)
@@ -302,9 +330,9 @@ def kernels_of(sets_in: Any, dtypes: DTypes, read: Any = only_tags, entry: Entry
     @kernel
     def sets(tables, text, count, rest):
         tags, beside = tags_in(text, count), read(rest)
-        found = np.empty(0, np.uint32)
+        found, room = np.empty(0, np.uint32), _room_for(tags)
         for segment in range(len(tables)):
-            found = add_rows(tables[segment], sets_in(tables[segment], tags, beside, ALL, dtypes)[0], found)
+            found = add_rows(tables[segment], sets_in(tables[segment], tags, beside, room, ALL, dtypes)[0], found)
         return found
 
     in_all.elements = sets.elements = _elements
@@ -317,7 +345,42 @@ def _elements(arguments: tuple[Any, ...]) -> int:
     return int(tables[:, 1 : LAYOUT * 2 : 2].sum())
 
 
-class OneQuery:
+class _Entered:
+    """What answers single queries about segments; once there is compiled code for that, Python calls this at once."""
+
+    def __init__(self, of_nowhere: Sequence[OneQuery]) -> None:
+        self._of_nowhere = of_nowhere  # those that may have an answer to a query without a place
+        self.is_entered = False
+
+    def enter(self, tags: object, wanted: int, counts: bytes, attributes: bytes) -> Any:
+        """See `AnswersOne`. Once there is compiled code, that stands here itself."""
+        function = _function_of(self._of_nowhere)
+        if function is None:
+            return None
+        self.enter, self.is_entered = function, True  # type: ignore[method-assign]
+        return function(tags, wanted, counts, attributes)
+
+
+def _function_of(parts: Sequence[OneQuery]) -> Callable[..., Any] | None:
+    """What answers few tags with few candidates and keys; `None` if it is neither compiled nor due to be."""
+    addresses = [0 if part._kernels.entry is None else part._kernels.entry.find.address(part._is_due) for part in parts]
+    if not IS_LOCKED or 0 in addresses:
+        return None
+    first: Any = parts[0]._kernels.entry
+    enter = first.enter.address(lambda: True)
+    width = 1 + max(part._tables.shape[1] for part in parts)
+    tables = []
+    for part, address in zip(parts, addresses, strict=True):
+        table = np.zeros((len(part._tables), width), np.uint64)
+        table[:, : part._tables.shape[1]] = part._tables
+        table[:, FIND], table[:, FIRST_ROW:] = address, part._tables[:, FIRST_ROW:]
+        tables.append(table)
+    table = np.concatenate(tables)
+    table = table[np.argsort(table[:, FIRST_KEY], kind="stable")]
+    return bound(enter, np.ascontiguousarray(table), [part._segments for part in parts])
+
+
+class OneQuery(_Entered):
     """Answers single queries about segments with arrays of the same types; any number of threads may share it.
 
     Attributes mean nothing to sets without constraints, nor does a place to sets without areas.
@@ -330,11 +393,11 @@ class OneQuery:
         first_rows: Sequence[int] = (0,),
         first_keys: Sequence[int] = (0,),
     ) -> None:
+        super().__init__([self])
         self._segments = segments  # what the tables' addresses point to
         addresses = np.stack([segment.addresses for segment in segments])
         self._tables = np.column_stack([addresses, np.array([first_rows, first_keys], np.uint64).T])
         self._kernels = kernels
-        self._is_entered = False
 
     @property
     def parts(self) -> Sequence[OneQuery]:
@@ -346,30 +409,18 @@ class OneQuery:
         """Whether no query without a place has an answer."""
         return False
 
-    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:
-        """What is wanted of a query of few tags, candidates and keys; `None`, and nothing is counted, of others.
-
-        See `AnswersOne`. Once there is compiled code, that stands here itself.
-        """
-        entry, is_due = self._kernels.entry, partial(self._kernels.keys.is_due, (self._tables,))
-        function = None if entry is None else entry.bound(self._tables, self._segments, is_due)
-        if function is None:
-            return None
-        self.enter, self._is_entered = function, True  # type: ignore[method-assign]
-        return function(tags, wanted, counts, attributes)
-
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """Keys of the sets that a query contains."""
-        keys = self.brief_keys(query, unique, counts)
+        keys = None if query.tags is None else self.brief_keys(query, unique, counts)
         found: U64Array = self._keys(query, unique, counts, ALL) if keys is None else keys
         return found
 
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """As `keys`, of a query that has few tags, candidates and keys; `None`, and nothing is counted, of others."""
-        if query.tags is None or self._kernels.entry is None or not is_short(query):
+        if self._kernels.entry is None or not is_short(query):
             return None
-        found = self.enter(query.tags, BYTES, counts.ctypes.data, query.attributes)
-        if not self._is_entered:
+        found = None if query.tags is None else self.enter(query.tags, BYTES, address_of(counts), query.attributes)
+        if not self.is_entered:
             few: U64Array | None = self._keys(query, unique, counts, FEW)
             return few
         if found is None:
@@ -380,6 +431,9 @@ class OneQuery:
             if len(keys) < count:
                 add_counts(counts, np.array([0, len(keys) - count, 0, 0]))
         return keys
+
+    def _is_due(self) -> bool:
+        return bool(self._kernels.keys.is_due((self._tables,)))
 
     def _keys(self, query: Single, unique: bool, counts: I64Array, most: int) -> Any:
         text, tag_count, attributes, *_ = query
@@ -415,6 +469,11 @@ def one_of_all(
     return together[0] if len(together) == 1 else OfSeveralTypes(together)
 
 
+def address_of(counts: I64Array) -> bytes:
+    """The address of counts, as compiled code reads it soonest."""
+    return counts.ctypes.data.to_bytes(8, sys.byteorder)
+
+
 @brief_kernel
 def add_counts(counts, more):
     """Add these counts to others, whatever other threads add."""
@@ -422,12 +481,12 @@ def add_counts(counts, more):
         add(counts, place, more[place])
 
 
-class OfSeveralTypes:
+class OfSeveralTypes(_Entered):
     """Answers single queries about segments with arrays of several types, by what answers about those of each."""
 
     def __init__(self, parts: Sequence[OneQuery]) -> None:
+        super().__init__([part for part in parts if not part.needs_place] or parts[:1])
         self.parts = parts
-        self._of_nowhere = [part for part in parts if not part.needs_place] or parts[:1]
 
     def keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array:
         """See `OneQuery`."""
@@ -437,12 +496,10 @@ class OfSeveralTypes:
         own = np.zeros(len(counts), np.int64)
         return _together([part.keys(query, unique, own) for part in parts], unique, own, counts)
 
-    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:  # noqa: ARG002
-        """See `AnswersOne`."""
-        return None
-
     def brief_keys(self, query: Single, unique: bool, counts: I64Array) -> U64Array | None:
         """See `OneQuery`; `None` where one of the parts would take long."""
+        if query.tags is None and self.is_entered:
+            return None
         own, found = np.zeros(len(counts), np.int64), []
         for part in self._asked(query):
             keys = part.brief_keys(query, unique, own)

@@ -31,10 +31,12 @@ from tagmatch.pipeline.clusters import (
     verify_stamped,
     walk,
 )
-from tagmatch.pipeline.entered import ROOM_FOR_SETS, entry_of
+from tagmatch.pipeline.entered import entry_of
 from tagmatch.pipeline.one import (
     ALL,
+    BYTES_A_TAG,
     FEW_TAGS,
+    FEWEST_BYTES,
     LAYOUT,
     RANK_OFFSETS,
     RANKS,
@@ -43,7 +45,6 @@ from tagmatch.pipeline.one import (
     kernels_of,
     live_of,
     prepare,
-    ranks_of,
     ranks_to,
 )
 from tagmatch.pipeline.segment import Finder, RowsFound, SegmentMessages
@@ -58,15 +59,15 @@ SCAN_ROWS = 32
 _BLOCK, _BLOCK_TAGS = 128, 1024
 #: Clusters of more rows are walked
 WALK_ROWS = 4096
-# Bytes of the bitmap of a single query's ranks: these for each of its tags, and at most these, which a processor's
-# cache has room for. To set a bit has to wait for the bit before it in the same word, so words are short.
-_BYTES_A_TAG, _FEWEST_BYTES, _MOST_BYTES = 32, 512, 1 << 19
+# Most bytes of the bitmap of a single query's ranks, which a processor's cache has room for. To set a bit has to wait
+# for the bit before it in the same word, so words are short.
+_MOST_BYTES = 1 << 19
 # More ranks of a query, with a bit each modulo 64, turn hardly any row away
 _MANY_RANKS = 32
 # A query of more tags is a block: its bits are set once, and turn rows away before these are read
 _ALONE = 128
-# Rows of small clusters that one query has, for which there is memory at hand; bytes of the bitmap of a few tags
-_FEW_PLACES, _FEW_TAGS_BYTES, _EDGES = 256, _BYTES_A_TAG * FEW_TAGS, 2
+# Rows of small clusters that one query has, for which there is memory at hand
+_FEW_PLACES, _EDGES = 256, 2
 # Clusters of such a query of more rows are looked at one by one
 _FEW_ROWS = 3
 # Of a small segment, clusters of so many rows are verified at once, the first ones of them without a branch before; of
@@ -352,15 +353,10 @@ def _find_directly(queries, known, limits, stamps, ends, out):
 _SECONDS, _FIRST_ROWS, _SHARED, _RAREST = range(LAYOUT, LAYOUT + 4)
 
 
-@kernel
-def _bitmap(ranks, tags):
-    """A bit for each rank, or fewer for a query of few tags: zeros, a power of two of bytes."""
-    return np.zeros(_bytes_for(ranks, tags), np.uint8)
-
-
 @lent
 def _bytes_for(ranks, tags):
-    most = min(max(_BYTES_A_TAG * tags, _FEWEST_BYTES), _MOST_BYTES)
+    """Bytes of a bit for each rank, or of fewer for a query of few tags: a power of two."""
+    most = min(max(BYTES_A_TAG * tags, FEWEST_BYTES), _MOST_BYTES)
     size = 1
     while 8 * size < ranks and 2 * size <= most:
         size *= 2
@@ -389,31 +385,15 @@ def _in_segment(first_row: Any) -> Any:
     """What finds the sets of a segment that one query contains; `first_row` is the type of its clusters' edges."""
 
     @kernel
-    def in_segment(tables, tags, _, most, dtypes):
-        ranks = ranks_of(tables, tags, dtypes[0])
-        bits = _bitmap(len(array_at(tables, _FIRST_ROWS, first_row)), len(ranks))
-        out = np.empty(ROOM_FOR_SETS, np.uint32)
-        sets, rejected = _sets_of(tables, ranks, most, (dtypes, first_row), bits, out)
-        return live_of(tables, sets), rejected
-
-    return in_segment
-
-
-@cache
-def _few_in_segment(first_row: Any) -> Any:
-    """As `_in_segment`, of few tags."""
-
-    @kernel
-    def few_in_segment(tables, tags, _, room, most, dtypes):
+    def in_segment(tables, tags, _, room, most, dtypes):
         ranks = room.ranks[: ranks_to(tables, tags, dtypes[0], room.ranks[: len(tags.offsets) - 1])]
-        bits = on_stack(np.uint8, _FEW_TAGS_BYTES)
-        bits = bits[: _bytes_for(len(array_at(tables, _FIRST_ROWS, first_row)), len(ranks))]
+        bits = room.bits[: _bytes_for(len(array_at(tables, _FIRST_ROWS, first_row)), len(ranks))]
         for i in range(len(bits)):
             bits[i] = 0
         sets, rejected = _sets_of(tables, ranks, most, (dtypes, first_row), bits, room.sets)
         return live_of(tables, sets), rejected
 
-    return few_in_segment
+    return in_segment
 
 
 def _last(unused: list[U8Array], size: int) -> U8Array:
@@ -459,8 +439,8 @@ class RarestSubsetMatch(Finder):
         """As `Finder` says."""
         prepared, dtypes = prepare(segment, tags, [*self._clusters[2:], self._shared, self._rarest], [])
         first_row: Any = self._clusters.first_rows.dtype.type
-        entry = entry_of(_few_in_segment(first_row), dtypes)
-        return OneQuery([prepared], kernels_of(_in_segment(first_row), dtypes, entry=entry))
+        sets_in = _in_segment(first_row)
+        return OneQuery([prepared], kernels_of(sets_in, dtypes, entry=entry_of(sets_in, dtypes)))
 
     def prepare(self, messages: SegmentMessages) -> QueryBatch:
         """As `Finder` says; a bitmap needs no order."""

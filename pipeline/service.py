@@ -24,7 +24,7 @@ from tagmatch.model.arrays import Lists, TagLists
 from tagmatch.model.errors import ClosedError
 from tagmatch.model.input.messages import Message, rows_of_messages
 from tagmatch.model.options import MatchOptions, Wanted
-from tagmatch.pipeline.one import COUNT, KEYS, UNIQUE, Alone
+from tagmatch.pipeline.one import COUNT, KEYS, UNIQUE, Alone, address_of
 from tagmatch.pipeline.run.batches import Batcher, Taken
 from tagmatch.pipeline.run.callers import Answer, Answered, Caller, Gathering, Limits, Query, Task
 from tagmatch.pipeline.run.channels import Channels
@@ -52,7 +52,7 @@ class Pipeline:
         pipeline = self._options.pipeline
         self._counts = Counts()
         #: Where single queries are counted (see `AnswersOne`), as long as this is there
-        self.counts_at: int = self._counts.sums.ctypes.data
+        self.counts_at = address_of(self._counts.sums)
         self._limits = Limits(pipeline.max_queries, pipeline.max_result_bytes)
         self._intake = Intake(
             pipeline.packet_queries, announce=lambda: self._preprocessing.nudge(), dropped=self._limits.leave
@@ -155,7 +155,8 @@ class Pipeline:
         """The answer, by the calling thread, to a query for which waking another would take longer; else `None`."""
         if asked is None:
             return None
-        answer: Keys | None = self._entered(asked, UNIQUE if unique else KEYS)
+        answer: Keys | None
+        answer, asked = self._entered(asked, UNIQUE if unique else KEYS)
         if answer is None:
             one, query = asked
             found = one.brief_keys(query, unique, self._counts.sums)
@@ -166,10 +167,15 @@ class Pipeline:
             self._channels.answered_at_once(of)
         return answer
 
-    def _entered(self, asked: Alone, wanted: int) -> Any:
-        """What is wanted of a query without a place, if it can be answered by the shortest way; else `None`."""
+    def _entered(self, asked: Alone, wanted: int) -> tuple[Any, Alone]:
+        """What is wanted of a query without a place, if it can be answered by the shortest way; else `None`.
+
+        And the query as it is then asked.
+        """
         one, query = asked
-        return None if query.place else one.enter(query.tags, wanted, self.counts_at, query.attributes)
+        if query.place:
+            return None, asked
+        return one.enter(query.tags, wanted, self.counts_at, query.attributes), (one, query._replace(tags=None))
 
     def _ask_all(self, queries: list[Query]) -> None:
         """Ask queries for tasks of an event loop."""
@@ -227,10 +233,9 @@ class Pipeline:
     def number(self, matcher: Matcher, asked: Alone | None, row: Callable[[], Message], wanted: Wanted) -> int:
         """The wanted number of one query; few keys are looked up, and counted."""
         if asked is not None:
-            count: int | None = self._entered(asked, COUNT)
+            count, (one, query) = self._entered(asked, COUNT)
             if count is not None:
-                return count
-            one, query = asked
+                return int(count)
             found = one.brief_keys(query, False, self._counts.sums)
             if found is not None:
                 return len(found)

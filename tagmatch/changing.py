@@ -309,7 +309,7 @@ class Changing:
         self._replacing = threading.Lock()
         renew_in_forks(self, "_consolidating", "_replacing")
         self._look_at = time.monotonic() + _FILES_LOOK_S
-        self._answering: Answering | None = self.prepared(self._without_expired(self._laid_out(snapshot)))
+        self._answer_from(self.prepared(self._without_expired(self._laid_out(snapshot))))
         self._changed = time.monotonic()  # when there was last something to merge
         self.merging = Background(self.merge_all, "tagmatch-merge", "segments are not merged")
         failed = "keys that have expired are not dropped yet"
@@ -321,6 +321,11 @@ class Changing:
         self._expect()
 
     # -- what answers ------------------------------------------------------------------------------------------------
+
+    def _answer_from(self, answering: Answering | None) -> None:
+        self._answering = answering
+        #: What answers single messages, of tables that are in memory, so that there are no files to look at
+        self.one = None if answering is None or answering.snapshot.is_mapped else answering.matcher.one_query
 
     @property
     def held(self) -> Answering:
@@ -372,7 +377,7 @@ class Changing:
             ready = self.prepared(self._without_expired(ready.snapshot), ready)
             with self._staging.lock:
                 if self._answering is not None:
-                    self._answering = ready
+                    self._answer_from(ready)
                 also()
         return ready
 
@@ -478,7 +483,7 @@ class Changing:
         self.following.end()
         self._expiring.end()
         with self._staging.lock:
-            self._answering = None
+            self._answer_from(None)
 
     # -- inside ------------------------------------------------------------------------------------------------------
 

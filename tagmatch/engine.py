@@ -163,6 +163,7 @@ class LocalEngine:
         self._restricting = threading.Lock()
         renew_in_forks(self, "_restricting")
         self._pipeline, self._rankings = Pipeline(options), Rankings()
+        self._counts_at = self._pipeline.counts_at
         self._readers: tuple[Snapshot | None, list[Reader]] = (None, [])
         # Its threads end with this object, also where `close` is forgotten
         self._finalizer: weakref.finalize[Any, Any] = weakref.finalize(self, self._pipeline.abandon)
@@ -418,15 +419,19 @@ class LocalEngine:
 
     # -- queries -----------------------------------------------------------------------------------------------------
 
-    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any:
+    def match(self, tags: Iterable[str], attributes: object, place: Place, unique: bool) -> Any:
         try:  # as `_interrupted_plainly`, whose call takes a fifteenth of the time of a message
             if place is not NOWHERE:
                 return self._matched(self._asking(tags, attributes, place), unique=unique)
-            matcher = self._reading.answering.matcher
-            one, given = matcher.one_query, NO_ATTRIBUTES if attributes is None else self._packed(attributes)
-            if one is not None and (found := one.enter(tags, unique, self._pipeline.counts_at, given)) is not None:
+            given = NO_ATTRIBUTES if attributes is None else self._packed(attributes)
+            one = self._reading.one or self._reading.answering.matcher.one_query
+            if one is not None and (found := one.enter(tags, unique, self._counts_at, given)) is not None:
                 return found
-            return self._matched((matcher, alone(one, tags, given), (tags, given, NO_PLACE)), unique=unique)
+            matcher = self._reading.answering.matcher
+            one = matcher.one_query
+            return self._matched(
+                (matcher, alone(one, tags, given, entered=True), (tags, given, NO_PLACE)), unique=unique
+            )
         except SystemError as error:
             _raise_interrupt(error)
             raise

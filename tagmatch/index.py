@@ -76,7 +76,7 @@ class _Engine(Protocol):
     def delete(self, keys: object, *, must_exist: bool, is_single: bool) -> int: ...
     def consolidate(self, *, full: bool) -> ChangeCounts: ...
     def reload(self) -> bool: ...
-    def match(self, tags: Iterable[str], attributes: object, place: Place, *, unique: bool) -> Any: ...
+    def match(self, tags: Iterable[str], attributes: object, place: Place, unique: bool) -> Any: ...
     def number(self, tags: Iterable[str], attributes: object, place: Place, *, wanted: Wanted) -> int: ...
     # Keys of each query, its number, or whether there are any
     def match_many(
@@ -762,7 +762,7 @@ class Index(Generic[K]):
             return self._of(only).match_data(tags, attributes, _place(location, within), _names(columns))
         place = NOWHERE if location is None and within is None else Place(location, within)
         engine = self._engine if only is None else self._engine.only(only)  # here, by one call fewer
-        found: list[K] = engine.match(tags, attributes, place, unique=False)
+        found: list[K] = engine.match(tags, attributes, place, False)
         return found
 
     def match_unique(
@@ -788,7 +788,7 @@ class Index(Generic[K]):
         """
         place = NOWHERE if location is None and within is None else Place(location, within)
         engine = self._engine if only is None else self._engine.only(only)
-        found: set[K] = engine.match(tags, attributes, place, unique=True)
+        found: set[K] = engine.match(tags, attributes, place, True)
         return found
 
     def match_many(

@@ -203,6 +203,7 @@ class Restricted:
 
     def __init__(self, whole: Changing | Restricted, test: DataTest, options: MatchOptions, clients: Clients) -> None:
         self._whole, self.test, self._options, self._clients = whole, test, options, clients
+        self.one = None  # `answering` says what answers
         self._lock = threading.Lock()
         renew_in_forks(self, "_lock")
         self._known: tuple[Answering | None, Answering | None, list[Chosen]] = (None, None, [])

@@ -11,14 +11,14 @@ from __future__ import annotations
 import ctypes
 import sysconfig
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
 from numba.core import types
 
 from tagmatch.model.arrays import U64Array
-from tagmatch.model.kernels.intrinsics import on_stack, own_array_at
+from tagmatch.model.kernels.intrinsics import _called, on_stack, own_array_at
 from tagmatch.model.kernels.jit import CompilerOfKernels, inlined, lent, named_apart
 from tagmatch.model.kernels.kept import kept, load
 
@@ -48,10 +48,16 @@ _words_in, _bytes_in = (_function("PyBytes_AsString", each, _OBJECT) for each in
 _bytes_size = _function("PyBytes_Size", _SIZE, _OBJECT)
 _new_text = _function("PyUnicode_FromStringAndSize", _OBJECT, _POINTER, _SIZE)
 _new_number = _function("PyLong_FromUnsignedLongLong", _OBJECT, types.uint64)
-_number_of = _function("PyLong_AsUnsignedLongLong", types.uint64, _OBJECT)
+_number_of = _function("PyLong_AsLong", types.intp, _OBJECT)
 # Lends the bytes, and writes how many they are; 0 and an error if it is no string, or not Unicode
 _text_of = _function("PyUnicode_AsUTF8AndSize", _POINTER, _OBJECT, _POINTER)
 _copy_bytes = _function("memcpy", _POINTER, _POINTER, _POINTER, types.uintp)
+
+
+@inlined
+def words_of(given, count):
+    """Words that are given by their address."""
+    return _array(given, count)
 
 
 # Words of what an entry is bound to: the addresses of its table and of Python's objects
@@ -71,12 +77,6 @@ def table_in(words):
     return own_array_at(words, _TABLE, np.uint64), np.int64(words[_COLUMNS])
 
 
-@inlined
-def objects(given, count):
-    """The addresses of arguments."""
-    return _array(given, count)
-
-
 @lent
 def ask_others(words):
     """What an entry returns that leaves its work to others."""
@@ -86,8 +86,14 @@ def ask_others(words):
 
 @lent
 def number_in(number):
-    """The int, less than 2**64, that an object is."""
+    """The small int that an object is."""
     return _number_of(number)
+
+
+@inlined
+def address_in(given):
+    """The address of which a `bytes` has the bytes."""
+    return _array(_words_in(given), _ONE)[0]
 
 
 @lent
@@ -193,6 +199,12 @@ def bytes_in(given, words):
     words[0], words[1] = _bytes_in(given), _U(_bytes_size(given))
 
 
+@lent
+def find(address, words):
+    """What a kernel finds that gets words, and is called by its address."""
+    return _called(address, (_U(words.ctypes.data),))
+
+
 class _Definition(ctypes.Structure):
     """`PyMethodDef`."""
 
@@ -202,47 +214,59 @@ class _Definition(ctypes.Structure):
 
 
 _FASTCALL = 0x80
-# Without the interpreter lock, lists may change while they are read
-_IS_LOCKED = not sysconfig.get_config_var("Py_GIL_DISABLED")
+#: Without the interpreter lock, lists may change while they are read
+IS_LOCKED = not sysconfig.get_config_var("Py_GIL_DISABLED")
 
 
-class Entry:
-    """A kernel that Python calls by its address.
+class Addressed:
+    """A kernel that is called by its address; it returns a word."""
 
-    It gets what it is bound to, its arguments and how many they are, and returns a new object, or 0 after an error.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *types: Any) -> None:
         function = named_apart(function)
         compiled: Any = numba.njit(error_model="numpy", pipeline_class=CompilerOfKernels)(function)
-        self._compiled = kept(compiled, function)
-        self._types = (_OBJECT, _WORDS, _SIZE)
-        self._definition: _Definition | None = None
+        self._compiled, self._types = kept(compiled, function), types
+        self._address = 0
         self._is_missing = False
 
-    def bound(self, table: U64Array, held: object, is_due: Callable[[], bool]) -> Callable[..., Any] | None:
-        """The function, bound to a table and what this is about; `None` if it is not compiled, nor due to be."""
-        if self._definition is None:
-            self._definition = self._made(is_due)
-        if self._definition is None:
-            return None
-        new = ctypes.pythonapi.PyCFunction_NewEx
-        new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-        known = map(id, (None, list, tuple, set, frozenset))
-        words = np.array([table.ctypes.data, table.size, table.shape[1], *known], np.uint64)
-        # All that it needs stays as long as the function
-        stays = words.tobytes(), table, held, self._definition
-        function: Callable[..., Any] = new(ctypes.addressof(self._definition), stays, None)
-        return function
+    def address(self, is_due: Callable[[], bool]) -> int:
+        """The address; 0 if it is not compiled, nor due to be."""
+        if self._address == 0:
+            if not is_due():
+                self._is_missing = self._is_missing or not load(self._compiled, self._types)
+                if self._is_missing:
+                    return 0
+            self._compiled.compile(self._types)
+            made = self._compiled.overloads[self._types]
+            self._address = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
+        return self._address
 
-    def _made(self, is_due: Callable[[], bool]) -> _Definition | None:
-        if not _IS_LOCKED:
-            return None
-        if not is_due():
-            self._is_missing = self._is_missing or not load(self._compiled, self._types)
-            if self._is_missing:
-                return None
-        self._compiled.compile(self._types)
-        made = self._compiled.overloads[self._types]
-        address = made.library.get_pointer_to_function(made.fndesc.llvm_cfunc_wrapper_name)
-        return _Definition(b"entry", address, _FASTCALL, None)
+
+class Entry(NamedTuple):
+    """What answers a query at once."""
+
+    find: Addressed  # Gets words, and returns how many keys it has found, or -1 if it leaves that to others
+    # Gets what it is bound to, its arguments and how many they are, and returns a new object, or 0 after an error
+    enter: Addressed
+
+
+def finding(function: Callable[..., Any]) -> Addressed:
+    """A kernel as `Entry.find`."""
+    return Addressed(function, _WORDS)
+
+
+def entering(function: Callable[..., Any]) -> Addressed:
+    """A kernel as `Entry.enter`."""
+    return Addressed(function, _OBJECT, _WORDS, _SIZE)
+
+
+def bound(enter: int, table: U64Array, held: object) -> Callable[..., Any]:
+    """The function at an address as one of Python's, bound to a table and what this is about."""
+    definition = _Definition(b"entry", enter, _FASTCALL, None)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    known = map(id, (None, list, tuple, set, frozenset))
+    words = np.array([table.ctypes.data, table.size, table.shape[1], *known], np.uint64)
+    # All that it needs stays as long as the function
+    stays = words.tobytes(), table, held, definition
+    function: Callable[..., Any] = new(ctypes.addressof(definition), stays, None)
+    return function

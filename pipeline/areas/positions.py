@@ -261,7 +261,7 @@ class _OneWithin:
         own = np.zeros(len(counts), np.int64)
         return self._kept(self._one.keys(query, unique, own), query, own, counts)
 
-    def enter(self, tags: object, wanted: int, counts: int, attributes: bytes) -> Any:  # noqa: ARG002
+    def enter(self, tags: object, wanted: int, counts: bytes, attributes: bytes) -> Any:  # noqa: ARG002
         """See `AnswersOne`."""
         return None
 

@@ -266,16 +266,11 @@ def rows_for(tables, messages, most):
 
 
 @kernel
-def _in_segment(tables, tags, beside, most, dtypes):
+def _in_segment(tables, tags, beside, _, most, dtypes):
     """Sets of a segment that the message satisfies and that are not deleted; the rest (see `rows_for`)."""
     messages = encoded_in(tables, tags, beside, dtypes[0])
     sets, rejected = rows_for(tables, messages, most)
     return live_of(tables, sets), rejected
-
-
-@kernel
-def _few_in_segment(tables, tags, beside, _, most, dtypes):
-    return _in_segment(tables, tags, beside, most, dtypes)
 
 
 def arrays_of(index: FilterIndex | None) -> tuple[list[Any], list[int]]:
@@ -323,5 +318,5 @@ class ConstraintFinder(Finder):
         prepared, dtypes = prepare(segment, tags, *arrays_of(self.index))
         # How wide the offsets of ranks are does not matter
         dtypes = dtypes._replace(rank_offset=np.int64)
-        entry = entry_of(_few_in_segment, dtypes, read)
+        entry = entry_of(_in_segment, dtypes, read)
         return OneQuery([prepared], kernels_of(_in_segment, dtypes, read, entry))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import signal
 import sys
 import threading
 import tracemalloc
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from oracle import Oracle
 from support.agreement import index_of, loaded
 
-from tagmatch import TagMatch
+from tagmatch import Circle, TagMatch
 from tagmatch.model.kernels import interpreted
 from tagmatch.pipeline import entered, one
 from tagmatch.pipeline.one import OneQuery
@@ -42,7 +43,7 @@ def views(tags: list[str]) -> Any:
 def returned(tm: TagMatch[Any], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What compiled code returns for messages since: `None` where others answer them."""
     seen: list[Any] = []
-    (query,) = tm._engine.changing.answering.matcher.one_query.parts  # type: ignore[union-attr]
+    query: Any = tm._engine.changing.one
     tm.match(["a"])
     function = query.enter
     assert type(function) is type(len)
@@ -111,9 +112,9 @@ def test_both_sides_of_each_bound(key_type: Any, monkeypatch: pytest.MonkeyPatch
     seen = returned(tm, monkeypatch)
     some = [f"{i}" for i in range(16)]
     for query, is_entered in (
-        (["few", *some], True), (["few", "few", "3", "3"], True), ([*"a" * 64], True), ([*"a" * 65], False),
-        (["few", *some, *(f"unknown {i}" for i in range(47))], True), (["many"], False), (["x" * 1800], True),
-        (["x" * 1800, "y" * 400], False), ([f"{i}" * 20 for i in range(64)], False), ([], True),
+        (["few", *some], True), (["few", "few", "3", "3"], True), ([*"a" * 256], True), ([*"a" * 257], False),
+        (["few", *some, *(f"unknown {i}" for i in range(239))], True), (["many"], False), (["x" * 1800], True),
+        (["x" * 1800, "y" * 6400], False), ([f"{i}" * 20 for i in range(256)], False), ([], True),
     ):  # fmt: skip
         del seen[:]
         expected = oracle.match(query)
@@ -121,6 +122,61 @@ def test_both_sides_of_each_bound(key_type: Any, monkeypatch: pytest.MonkeyPatch
         assert (seen[0] is not None) == is_entered
         assert tm.match_unique(query) == set(expected)
         assert tm.match_count(query) == len(expected)
+
+
+def test_sets_with_conditions_and_areas_beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One call answers about segments of several types, except about areas, if the message is somewhere."""
+    tm = index_of([["a"], ["a", "b"], []], [1, 2, 3], device="cpu", threads=1)
+    tm.add_set(["a"], 4, where="price < 5")
+    tm.add_set([], 5, where='name = "x" and price > 100')
+    tm.add_set(["a"], 2**40, area=Circle(9, 45, 500))
+    tm.consolidate()
+    seen = returned(tm, monkeypatch)
+    messages: Any = (None, {"price": 1}, {"price": 101, "name": "x"})
+    for tags, attributes in itertools.product((["a"], ["b", "a"], []), messages):
+        price = 50 if attributes is None else attributes["price"]
+        holds = {1: "a" in tags, 2: len(tags) == 2, 3: True, 4: "a" in tags and price < 5, 5: price > 100}
+        expected = [key for key, is_in in holds.items() if is_in]
+        assert sorted(tm.match(tags, attributes)) == expected
+        assert sorted(tm.submit(tags, attributes).result()) == expected
+        assert tm.match_count(tags, attributes) == len(expected)
+        assert tm.match_unique(tags, attributes) == set(expected)
+    assert None not in seen
+    assert len(seen) == 36
+    assert sorted(tm.match(["a"], {"price": 1}, location=(9, 45))) == [1, 3, 4, 2**40]
+    assert len(seen) == 36
+
+
+def test_what_takes_long_is_entered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tm, oracle = loaded([(["a"], key) for key in range(5000)], device="cpu", threads=1)
+    seen = returned(tm, monkeypatch)
+    for ask in (tm.match, tm.match_unique, tm.match_count, lambda tags: tm.submit(tags).result()):  # type: Any
+        found = ask(["a"])
+        assert found == 5000 or sorted(found) == oracle.match(["a"])
+        assert seen == [None]
+        seen.clear()
+
+
+def test_ctrl_c_comes_after_an_answer_or_before_it() -> None:
+    """Never within one: no reference is lost, and the index answers as before."""
+    tags = ["a", "é", "".join(["a", "b"])]
+    tm, oracle = loaded([(["a", "é"], key + 10**6) for key in range(900)], device="cpu", threads=1)
+    right, before, interrupted = oracle.match(tags), [sys.getrefcount(each) for each in tags], 0
+    earlier = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for number in range(200):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 * (1 + number))
+                while True:
+                    assert len(tm.match(tags)) == len(tm.match_unique(set(tags))) == tm.match_count(tuple(tags))
+            except KeyboardInterrupt:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+    assert interrupted == 200
+    assert sorted(tm.match(tags)) == right
+    assert max(abs(sys.getrefcount(each) - then) for each, then in zip(tags, before, strict=True)) < 5
 
 
 def test_each_reference_is_given_back() -> None:
@@ -201,7 +257,7 @@ def test_others_answer_until_there_is_code(monkeypatch: pytest.MonkeyPatch) -> N
     compiled: list[Any] = []
     tm, _ = loaded([(["a"], 1), (["a", "b"], 2)], device="cpu")
     (query,) = tm._engine.changing.answering.matcher.one_query.parts  # type: ignore[union-attr]
-    monkeypatch.setattr(query._kernels.entry._compiled, "compile", lambda *_: compiled.append(1))
+    monkeypatch.setattr(query._kernels.entry.find._compiled, "compile", lambda *_: compiled.append(1))
     for _ in range(3):
         assert sorted(tm.match(["a", "b"])) == oracle.match(["a", "b"])
         assert tm.match_unique(["a", "b"]) == {1, 2}
@@ -212,7 +268,7 @@ def test_others_answer_until_there_is_code(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_free_threaded_python_asks_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tagmatch.model.kernels.entry._IS_LOCKED", False)
+    monkeypatch.setattr("tagmatch.pipeline.one.IS_LOCKED", False)
     entered.entry_of.cache_clear()
     tm, oracle = loaded([(["a"], 1), (["a", "b"], 2), ([], 2**40)], device="cpu")
     assert sorted(tm.match(["a", "b"])) == oracle.match(["a", "b"])
