@@ -3,9 +3,10 @@
 A set is met by its rarest tag. One without tags, but with conditions, is met by an attribute that a message must have
 for one of them to hold: only a negated condition holds without. Of an area that is a place, which counts as an
 attribute. What is left has no tags, and only conditions that are negated, if any; it is met by nothing. A query goes to
-the buckets of all its tags and attributes, once to each: every set meets the queries that may satisfy it in one bucket
+the buckets of its tags and attributes, once to each: every set meets the queries that may satisfy it in one bucket
 only. Buckets are found by hashes, so that no worker needs the vocabulary; within a bucket an index of the bucket's sets
-answers, exactly.
+answers, exactly. Tags and attributes by which no set is met send a query nowhere: a Bloom filter of the others tells
+nearly all of these, as long as it stays small.
 
 What goes through the shuffle are batches of sets and of queries, which Spark sorts by bucket, those of sets first. So a
 worker has the sets of one bucket at a time, and queries pass by.
@@ -17,7 +18,7 @@ home has all columns.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -29,7 +30,7 @@ from pyspark.sql import functions
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tagmatch.engine import LocalEngine
-from tagmatch.model.arrays import BoolArray, I64Array, Lists, U32Array, U64Array, UIntArray
+from tagmatch.model.arrays import BoolArray, I64Array, Lists, U8Array, U32Array, U64Array, UIntArray
 from tagmatch.model.arrow import from_strings, to_lists, to_strings
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of, tag_lists
@@ -44,7 +45,7 @@ from tagmatch.model.options import KeyType, LayoutOptions, MatchOptions, Staging
 from tagmatch.model.storage.partial import InPlace
 from tagmatch.model.storage.positions import Positions, open_positions
 from tagmatch.model.storage.repository import Repository
-from tagmatch.model.tables import KeyTable, Segment, Snapshot
+from tagmatch.model.tables import ClusterTable, KeyTable, Segment, Snapshot
 from tagmatch.model.where.tag_columns import parsed, parts_of, shapes_of
 from tagmatch.model.where.values import ATTRIBUTE
 from tagmatch.partitioner.consolidation import StagedChanges
@@ -170,32 +171,69 @@ def hashes_of(index: InPlace, segment: Segment) -> U64Array:
     return hash_strings(known.tags)
 
 
+#: Different tags, at most, of which there is a `MetFilter`, and its bits for each of these
+FILTERED, _BITS_OF_EACH = 1 << 24, 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MetFilter:
+    """A Bloom filter of hashes by which sets are met, of 16 MiB at most; it tells 19 of 20 others."""
+
+    bits: U8Array
+
+    @classmethod
+    def of(cls, hashes: Sequence[U64Array]) -> MetFilter:
+        """That of these hashes."""
+        count = max(1, sum(map(len, hashes)))
+        flags = np.zeros(1 << (_BITS_OF_EACH * count - 1).bit_length(), np.bool_)
+        for some in hashes:
+            for places in _places_of(some, len(flags)):
+                flags[places] = True
+        return cls(np.packbits(flags, bitorder="little"))
+
+    def among(self, hashes: U64Array) -> BoolArray:
+        """Which of some hashes may be among those of the filter."""
+        found = np.ones(len(hashes), np.uint8)
+        for places in _places_of(hashes, 8 * len(self.bits)):
+            found &= self.bits[places >> np.uint64(3)] >> (places & np.uint64(7)).astype(np.uint8)
+        return found.view(np.bool_)
+
+
+def _places_of(hashes: U64Array, bits: int) -> tuple[U64Array, U64Array]:
+    """The two bits of each hash, in a filter of so many, a power of two."""
+    return hashes & np.uint64(bits - 1), hashes >> np.uint64(32) & np.uint64(bits - 1)
+
+
 #: How many sets of a segment are met by what, of places by which many are: their hashes, and sets; attributes by which
-#: some are, and whether some are by nothing
-_Met: TypeAlias = tuple[U64Array, I64Array, tuple[str, ...], bool]
+#: some are, and whether some are by nothing; and hashes of all places by which some are
+_Met: TypeAlias = tuple[U64Array, I64Array, tuple[str, ...], bool, U64Array]
 
 
-def buckets_for(index: InPlace, bucket_sets: int, *, at_least: int = 1) -> ShuffleBuckets:
-    """As many buckets as a snapshot needs, of about `bucket_sets` sets each."""
+def buckets_for(
+    index: InPlace, bucket_sets: int, *, at_least: int = 1, filtered: int = FILTERED
+) -> tuple[ShuffleBuckets, MetFilter | None]:
+    """As many buckets as a snapshot needs, of about `bucket_sets` sets each; a filter if it has few enough tags."""
     segments = index.snapshot.segments
     # What is less in every segment is less than too much in all of them
     few = bucket_sets // len(segments)
-    met = [_count_met(index, number, few, bucket_sets) for number in range(len(segments))]
-    of_segments, counts, names, others = zip(*met, strict=True)
+    is_filtered = sum(len(segment.vocabulary) for segment in segments) <= filtered
+    met = [_count_met(index, number, few, bucket_sets, is_filtered=is_filtered) for number in range(len(segments))]
+    of_segments, counts, names, others, of_filter = zip(*met, strict=True)
     hashes, numbers = np.unique(np.concatenate(of_segments), return_inverse=True)
     sets = np.zeros(len(hashes), np.int64)
     np.add.at(sets, numbers, np.concatenate(counts))
     salted = sets > bucket_sets
     count = max(at_least, -(-sum(map(len, segments)) // bucket_sets), 1)
     spreads = -(-sets[salted] // bucket_sets)
-    return ShuffleBuckets(count, hashes[salted], spreads, frozenset().union(*names), any(others))
+    buckets = ShuffleBuckets(count, hashes[salted], spreads, frozenset().union(*names), any(others))
+    return buckets, MetFilter.of(of_filter) if is_filtered else None
 
 
-def _count_met(index: InPlace, number: int, few: int, at_once: int) -> _Met:
+def _count_met(index: InPlace, number: int, few: int, at_once: int, *, is_filtered: bool) -> _Met:
     """Count the sets of a segment by what they are met by, where those are more than `few`."""
     segment, meeting = index.snapshot.segments[number], meeting_of(index, number)
     if meeting.places is None:
-        return _count_by_tags(index, segment, meeting, few)
+        return _count_by_tags(index, segment, meeting, few, is_filtered=is_filtered)
     met = np.zeros(len(meeting.hashes) + 1, np.int64)
     for _, first, last in chunks_of([(number, len(segment))], at_once):
         index.fetch_sets(segment, first, last)
@@ -205,22 +243,21 @@ def _count_met(index: InPlace, number: int, few: int, at_once: int) -> _Met:
     many = np.flatnonzero(met[:-1] > few)
     of_names = met[len(meeting.hashes) - len(meeting.names) : -1].tolist()
     names = tuple(name for name, sets in zip(meeting.names, of_names, strict=True) if sets)
-    return meeting.hashes[many], met[many], names, bool(met[-1])
+    return meeting.hashes[many], met[many], names, bool(met[-1]), meeting.hashes[met[:-1] > 0]
 
 
-def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int) -> _Met:
+def _count_by_tags(index: InPlace, segment: Segment, meeting: Meeting, few: int, *, is_filtered: bool) -> _Met:
     """The same where there are no constraints. No more sets are met by a tag than have it."""
     index.fetch_sets(segment, 0, min(1, len(segment)))
     has_empty = segment.tagsets.has_empty_set and 0 in segment.live_rows(0, 1)
     index.fetch_all(segment.frequencies)
-    first = int(np.searchsorted(segment.frequencies, few, "right"))  # they ascend
-    if first == len(segment.vocabulary):
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64), (), has_empty
-    rules = rules_of(segment.options)
-    met = rules.sets_by_rarest_tag(segment, index.fetch_all)[first:]
-    many = np.flatnonzero(met > few)
-    index.fetch(meeting.hashes, first + many, first + many + 1)
-    return meeting.hashes[first + many], met[many], (), has_empty
+    met = segment.frequencies
+    if met.max(initial=0) > few or (is_filtered and isinstance(segment.partitions, ClusterTable)):
+        met = rules_of(segment.options).sets_by_rarest_tag(segment, index.fetch_all)
+    many, some = np.flatnonzero(met > few), np.flatnonzero(met) if is_filtered else np.zeros(0, np.int64)
+    wanted = np.union1d(many, some)
+    index.fetch(meeting.hashes, wanted, wanted + 1)
+    return meeting.hashes[many], met[many].astype(np.int64), (), has_empty, meeting.hashes[some]
 
 
 #: Stored sets that a bucket has, about, and at least where tags are so frequent that their sets are spread over buckets
@@ -258,7 +295,7 @@ def shuffle_join(
     snapshot = there.snapshot
     parallelism = tasks_at_once(spark)
     bucket_sets = min(bucket_sets, max(FEWEST_SETS, -(-len(snapshot) // parallelism)))
-    buckets = buckets_for(there, bucket_sets, at_least=parallelism)
+    buckets, met_filter = buckets_for(there, bucket_sets, at_least=parallelism)
     labels = labels_for(spark, buckets.count, 2).reshape(-1)
     schema, merged = queries.schema, answers.unique or answers.output != "rows"
     part = answers.of_part if merged else answers
@@ -266,7 +303,7 @@ def shuffle_join(
     at_home = merged or buckets.has_others
 
     def tagmatch_send_queries(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return sent_queries(batches, plan, merged=merged, at_home=at_home)
+        return sent_queries(batches, plan, met_filter, merged=merged, at_home=at_home)
 
     def tagmatch_match_buckets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return matched(batches, plan, merged=merged)
@@ -335,7 +372,7 @@ def sent_sets(plan: Shuffle, chunk_sets: int, chunk: int) -> Iterator[pa.RecordB
 
 
 def sent_queries(
-    batches: Iterable[pa.RecordBatch], plan: Shuffle, *, merged: bool, at_home: bool
+    batches: Iterable[pa.RecordBatch], plan: Shuffle, met_filter: MetFilter | None, *, merged: bool, at_home: bool
 ) -> Iterator[pa.RecordBatch]:
     """One task: queries, as structs, with a hash and a number; gives batches of them for their buckets and homes."""
     for batch in batches:
@@ -348,7 +385,7 @@ def sent_queries(
             names, message = ["id", "message", "query"], messages.to_struct_array()
             at_homes = pa.RecordBatch.from_arrays([ids, message, structs], names=names)
             elsewhere = pa.RecordBatch.from_arrays([ids, message, pa.nulls(len(ids), structs.type)], names=names)
-        buckets, queries = _buckets_of_queries(messages, plan.buckets)
+        buckets, queries = _buckets_of_queries(messages, plan.buckets, met_filter)
         firsts, order = group_by(buckets, len(plan.labels))
         yield from in_groups(firsts, plan.labels, plan.numbers + 1, elsewhere.take(queries[order]))
         if at_home:
@@ -357,7 +394,9 @@ def sent_queries(
             yield from in_groups(firsts, plan.labels, plan.numbers + 1, at_homes.take(order))
 
 
-def _buckets_of_queries(messages: pa.RecordBatch, buckets: ShuffleBuckets) -> tuple[U32Array, I64Array]:
+def _buckets_of_queries(
+    messages: pa.RecordBatch, buckets: ShuffleBuckets, met_filter: MetFilter | None
+) -> tuple[U32Array, I64Array]:
     """Pairs of a bucket and a query that has one of its tags or attributes, each once."""
     (lists,) = tag_lists(messages.column(TAGS), TAGS)
     owners, hashes = np.repeat(np.arange(len(lists)), np.diff(lists.offsets)), hash_tags(lists)
@@ -366,6 +405,9 @@ def _buckets_of_queries(messages: pa.RecordBatch, buckets: ShuffleBuckets) -> tu
         by_name = [_with_values(columns, buckets.names), *_with_values_in_maps(columns, buckets.names)]
         owners = np.concatenate([owners, *(some for some, _ in by_name)])
         hashes = np.concatenate([hashes, *(some for _, some in by_name)])
+    if met_filter is not None:
+        may_meet = met_filter.among(hashes)
+        owners, hashes = owners[may_meet], hashes[may_meet]
     places, numbers = buckets.of_hashes(hashes)
     pairs = np.unique(owners[places] * buckets.count + numbers)
     queries, numbers = np.divmod(pairs, buckets.count)

@@ -10,10 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,6 +28,7 @@ from tagmatch import Circle, IndexCorruptError, IndexNotFoundError, Near, TagMat
 from tagmatch.model.clock import now_us
 from tagmatch.model.columns import strings_of
 from tagmatch.model.kernels.hashing import hash_strings
+from tagmatch.model.options import Layout
 from tagmatch.model.storage.byte_store import ByteStore
 from tagmatch.model.storage.folders import ArrowFolder
 from tagmatch.model.storage.format import files_nbytes, files_of
@@ -34,7 +36,7 @@ from tagmatch.model.storage.repository import Repository, location_of
 from tagmatch.model.where.constraints import Where
 from tagmatch.partitioner.spark.batches import deserialized
 from tagmatch.spark.columns import Answers, AskedColumns
-from tagmatch.spark.shuffle import PLACE, Shuffle, buckets_for, sent_sets
+from tagmatch.spark.shuffle import PLACE, MetFilter, Shuffle, buckets_for, sent_queries, sent_sets
 
 pytest_plugins = ["support.s3_bucket"]
 
@@ -83,7 +85,7 @@ def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Counted:
 def plan_of(index: Any, bucket_sets: int, key_type: Any = "integer") -> Shuffle:
     location = location_of(index, "index")
     name = location.manifest()["snapshot"]
-    buckets = buckets_for(location.in_place(name), bucket_sets)
+    buckets, _ = buckets_for(location.in_place(name), bucket_sets)
     labels = np.arange(2 * buckets.count)
     return Shuffle(location, name, now_us(), buckets, labels, AskedColumns(0), Answers(key_type=key_type))
 
@@ -130,8 +132,8 @@ def test_a_task_reads_a_fraction(tmp_path: Path, counted: Counted, seed: int, la
     sizes = Counter[str]()
     for path, expected in files_of(plan.index.manifest()["segments"]).items():
         sizes[table_of(path)] += expected["bytes"]
-    # No tag is so frequent that its sets would go to several buckets
-    assert counted.of_tables.total() < files_nbytes(plan.index.manifest()) / 10
+    # No tag is so frequent that its sets would go to several buckets: hashes and frequencies are read, for the filter
+    assert counted.of_tables.total() < files_nbytes(plan.index.manifest()) / 5
     assert not plan.buckets.has_others
     found = []
     for chunk in range(20):
@@ -150,6 +152,44 @@ def test_a_task_reads_a_fraction(tmp_path: Path, counted: Counted, seed: int, la
     last = sets_of(plan, 19, chunk_sets)
     assert last == found[-len(last) :]
     assert not counted.of_tables
+
+
+def sent(plan: Shuffle, met_filter: MetFilter | None, queries: list[list[str]]) -> list[list[str]]:
+    """The queries that come to buckets, once for each that they come to."""
+    tags = pa.array(queries, pa.list_(pa.string()))
+    numbers = pa.array(np.arange(len(queries)))
+    rows = pa.StructArray.from_arrays([tags], ["tags"])
+    batch = pa.record_batch([rows, numbers, numbers], ["query", "spread", "id"])
+    batches = sent_queries([batch], plan, met_filter, merged=False, at_home=False)
+    return [query for _, records in deserialized(batches) for query in records["tags"].to_pylist()]
+
+
+@pytest.mark.parametrize("layout", get_args(Layout))
+def test_tags_that_no_set_is_met_by_send_a_query_nowhere(tmp_path: Path, layout: Any) -> None:
+    """Unknown tags and, as far as the driver knows it, tags of sets that all have a rarer one; by constraints, too."""
+    path, stored = tmp_path / "index", [[f"rare {number}", "in all sets"] for number in range(500)]
+    with TagMatch(path, layout=layout, device="cpu") as tm:
+        tm.add_sets(stored, range(500))
+        tm.consolidate()
+    plan, location = plan_of(path, 10), location_of(path, "index")
+    buckets, met_filter = buckets_for(location.in_place(plan.snapshot), 10)
+    assert buckets.count == plan.buckets.count == 50
+    unknown = [[f"unknown {number}"] for number in range(2000)]
+    assert len(sent(plan, None, unknown)) == 2000
+    assert len(sent(plan, met_filter, unknown)) < 2000 / 8
+    assert sorted(sent(plan, met_filter, stored)) == sorted(stored)  # to the bucket of the rarer tag
+    assert len(sent(plan, None, stored)) > 500
+    _, none = buckets_for(location.in_place(plan.snapshot), 10, filtered=500)  # of 501 tags
+    assert none is None
+
+
+@given(st.lists(st.integers(0, 2**64 - 1), max_size=300), st.lists(st.integers(0, 2**64 - 1), max_size=20))
+def test_a_filter_tells_all_that_are_among(known: list[int], others: list[int]) -> None:
+    halves = [np.array(known[part::2], np.uint64) for part in range(2)]
+    found = MetFilter.of(halves)
+    assert all(found.among(half).all() for half in halves)
+    assert found.among(np.array([*known, *others], np.uint64))[: len(known)].all()
+    assert 8 * len(found.bits) <= max(64, 16 * max(1, len(known)))
 
 
 ROWS = st.lists(
